@@ -1,0 +1,339 @@
+//! The closed list of things that can be seen. Everything the detector knows arrives as one of these.
+//!
+//! Fields are never skipped when written, so that the same types travel as positional MessagePack; a field that a
+//! later version appends carries `#[serde(default)]`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{GpuId, JobId, NodeId, Rank};
+
+/// One thing seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The aggregator opened the journal (again): job, and what is known of its size.
+    Job(Job),
+    /// A node's sidecar began to watch. A second one without a `Bye` before it marks a gap.
+    Agent(Agent),
+    /// A rank declared itself.
+    Attach(Attach),
+    /// One optimizer step of one rank.
+    Step(Step),
+    /// The trainer marked something: a checkpoint, an evaluation, a layout.
+    Mark(Mark),
+    /// A rank ended in order (its hook said so).
+    Detach(Detach),
+    /// One reading of one GPU.
+    Gpu(GpuReading),
+    /// The node's sidecar is alive: where its ranks are and what was lost so far.
+    Beat(Beat),
+    /// A policy value changed while running.
+    Policy(PolicyChange),
+    /// The launched command of a node ended.
+    Exit(Exit),
+    /// A node's sidecar ended in order.
+    Bye(Bye),
+    /// The aggregator closed the journal in order.
+    End(End),
+}
+
+/// See [`Event::Job`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The job's name.
+    pub job: JobId,
+    /// Version of the program that writes this journal.
+    pub paceline: Arc<str>,
+}
+
+/// See [`Event::Agent`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Agent {
+    /// Version of the sidecar.
+    pub paceline: Arc<str>,
+    /// What it reads, by the source's name: `probe`, `sim-gpu`, `nvml`.
+    pub sources: Vec<Arc<str>>,
+    /// Wall clock at its start, milliseconds since 1970, for people only.
+    pub unix_ms: u64,
+}
+
+/// See [`Event::Attach`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Global rank.
+    pub rank: Rank,
+    /// Rank on its node.
+    pub local_rank: u32,
+    /// Ranks in the job.
+    pub world_size: u32,
+    /// How often the launcher has restarted the group (TORCHELASTIC_RESTART_COUNT).
+    pub restart: u32,
+    /// Process id on its node, for people only: never joined by.
+    pub pid: u32,
+    /// The GPU that the rank trains on, if it does.
+    pub gpu: Option<GpuId>,
+    /// Place in the parallel layout; ranks of one role do the same work. Empty: not declared.
+    pub role: Arc<str>,
+    /// What the probe runs in: `torch 2.15.0`, `demo`.
+    pub framework: Arc<str>,
+}
+
+/// How a step was timed; a verdict says which it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Signal {
+    /// Only wall step time.
+    S0,
+    /// NCCL profiler plugin.
+    S1,
+    /// Hook in the trainer: phases.
+    S2,
+    /// GPU and kernel log.
+    S3,
+    /// Host counters.
+    S4,
+}
+
+/// What a step was for. Kinds are kept apart: statistics of one never mix with another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    /// An ordinary step.
+    #[default]
+    Train,
+    /// Contains a checkpoint.
+    Checkpoint,
+    /// Contains an evaluation.
+    Evaluation,
+    /// Declared as warm-up (compilation, autotuning).
+    WarmUp,
+}
+
+/// See [`Event::Step`]. Durations are nanoseconds on the rank's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Global rank.
+    pub rank: Rank,
+    /// Restart count of the epoch in which the step ran.
+    pub restart: u32,
+    /// Optimizer steps since training began, as the rank counts them.
+    pub step: u64,
+    /// What the step was for.
+    pub kind: StepKind,
+    /// End of the step before to end of this one.
+    pub dur_ns: u64,
+    /// Where the time went; `None` when only the wall time is known.
+    pub phases: Option<Phases>,
+    /// Backward passes in the step.
+    pub micro_batches: u16,
+    /// Declared work; zero: not declared.
+    pub tokens: u64,
+    /// How it was timed.
+    pub signal: Signal,
+}
+
+/// Phases of a step, nanoseconds. What is left of the step's duration is unattributed and counts as self-time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Waiting for the data loader.
+    pub data_ns: u64,
+    /// Forward and backward, without waiting for others.
+    pub compute_ns: u64,
+    /// In collectives, transfer included.
+    pub wait_ns: u64,
+    /// In the optimizer.
+    pub optimizer_ns: u64,
+    /// Writing a checkpoint.
+    pub checkpoint_ns: u64,
+}
+
+impl Step {
+    /// Self-time: what the rank spent outside waiting for others and outside checkpoints, in seconds. `None` when
+    /// the phases are not known, or leave nothing.
+    pub fn self_time(&self) -> Option<f64> {
+        let phases = self.phases?;
+        let other = phases.wait_ns.saturating_add(phases.checkpoint_ns);
+        let own = self.dur_ns.saturating_sub(other);
+        (own > 0).then_some(own as f64 / 1e9)
+    }
+}
+
+/// See [`Event::Mark`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Global rank.
+    pub rank: Rank,
+    /// The step in which it was made.
+    pub step: u64,
+    /// `checkpoint`, `evaluation`, or the user's own word.
+    pub kind: Arc<str>,
+    /// A number the user gave with it; meaning by kind.
+    pub value: u64,
+}
+
+/// See [`Event::Detach`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Detach {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The last step it finished.
+    pub step: u64,
+}
+
+/// See [`Event::Gpu`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuReading {
+    /// UUID.
+    pub gpu: GpuId,
+    /// PCI bus id, `0000:b3:00.0`.
+    pub pci: Arc<str>,
+    /// Product name.
+    pub model: Arc<str>,
+    /// What was read. A signal that is not here was not asked for.
+    pub readings: BTreeMap<GpuSignal, Reading>,
+}
+
+/// What can be read from a GPU; base units in the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuSignal {
+    /// Core temperature.
+    TemperatureC,
+    /// Degrees left before hardware slows down; negative: past it.
+    MarginC,
+    /// SM clock now.
+    SmClockMhz,
+    /// Highest SM clock.
+    SmClockMaxMhz,
+    /// Power, one second average.
+    PowerW,
+    /// Enforced power limit.
+    PowerLimitW,
+    /// Time slowed by software thermal protection since driver load.
+    ThrottleThermalSwNs,
+    /// Time slowed by hardware thermal protection since driver load.
+    ThrottleThermalHwNs,
+    /// Time slowed by the power cap since driver load.
+    ThrottlePowerNs,
+    /// Share of time in which any kernel ran, 0 to 1.
+    UtilizationRatio,
+}
+
+/// A reading is a value, unsupported, or an error; never zero for want of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reading {
+    /// What it read.
+    Value(f64),
+    /// The reason why there is none.
+    Missing(Missing),
+}
+
+/// Why a reading has no value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missing {
+    /// The device has no such signal.
+    Unsupported,
+    /// The library answered with this error.
+    Error(Arc<str>),
+}
+
+impl Reading {
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<f64> {
+        match self {
+            Reading::Value(value) => Some(*value),
+            Reading::Missing(_) => None,
+        }
+    }
+}
+
+/// What a rank was last seen doing. The order is that of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Before the first step or between phases.
+    #[default]
+    Other,
+    /// In the data loader.
+    Data,
+    /// Forward or backward.
+    Compute,
+    /// In a collective: it has arrived and waits for others.
+    Wait,
+    /// In the optimizer.
+    Optimizer,
+    /// Writing a checkpoint.
+    Checkpoint,
+    /// Evaluating.
+    Evaluation,
+}
+
+/// See [`Event::Beat`]. Counters are since the sidecar's start and only grow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    /// The node's ranks that have attached and not ended.
+    pub ranks: Vec<Pulse>,
+    /// Records that trainers dropped because a ring was full.
+    pub ring_dropped: u64,
+    /// Records in a ring that were torn or never finished.
+    pub ring_torn: u64,
+    /// Frames that the sidecar dropped because its spool was full.
+    pub spool_dropped: u64,
+    /// CPU time of the sidecar, nanoseconds.
+    pub cpu_ns: u64,
+    /// Resident memory of the sidecar, bytes.
+    pub rss_bytes: u64,
+}
+
+/// Where one rank is, by its own node's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pulse {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The step it is in: one more than the last it finished.
+    pub step: u64,
+    /// What it was last seen doing.
+    pub phase: Phase,
+    /// Time since it last moved to another phase or step, nanoseconds.
+    pub idle_ns: u64,
+    /// Its process exists.
+    pub alive: bool,
+}
+
+/// See [`Event::Policy`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyChange {
+    /// Dotted name of the value in the policy tables.
+    pub key: Arc<str>,
+    /// Its new value.
+    pub value: f64,
+}
+
+/// See [`Event::Exit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Exit code as a shell gives it: 128 + n for a signal.
+    pub code: i32,
+}
+
+/// See [`Event::Bye`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bye {
+    /// Why it left.
+    pub reason: Arc<str>,
+}
+
+/// See [`Event::End`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Nodes that never said goodbye.
+    pub missing: Vec<NodeId>,
+}

@@ -1,0 +1,201 @@
+//! What the detector says: a finding raised or cleared on a subject, with its evidence, cost and action.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Signal;
+use crate::frame::Provenance;
+use crate::id::{GpuId, JobId, NodeId, Rank};
+
+/// The kind of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finding {
+    /// A rank is persistently slower than its peers.
+    Straggler,
+    /// A rank does not move while others have arrived.
+    RankSilent,
+    /// No rank moves and nobody is behind.
+    JobHang,
+    /// A node's telemetry is missing: nothing can be said of it.
+    TelemetryBlind,
+}
+
+impl Finding {
+    /// Every finding, in the order of the tables.
+    pub const ALL: [Finding; 4] =
+        [Finding::Straggler, Finding::RankSilent, Finding::JobHang, Finding::TelemetryBlind];
+
+    /// Its name in JSON, metrics and docs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Finding::Straggler => "straggler",
+            Finding::RankSilent => "rank-silent",
+            Finding::JobHang => "job-hang",
+            Finding::TelemetryBlind => "telemetry-blind",
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why. Each needs a counter of its own in the window; without one the cause is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// No counter explains it.
+    #[default]
+    Unknown,
+    /// The GPU protects itself from heat.
+    Thermal,
+}
+
+impl Cause {
+    /// Every cause, in the order of the tables.
+    pub const ALL: [Cause; 2] = [Cause::Unknown, Cause::Thermal];
+
+    /// Its name in JSON, metrics and docs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Unknown => "unknown",
+            Cause::Thermal => "thermal",
+        }
+    }
+}
+
+/// Whom a verdict is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Subject {
+    /// The whole job.
+    Job {
+        /// Its name.
+        job: JobId,
+    },
+    /// One node.
+    Node {
+        /// Its name.
+        node: NodeId,
+    },
+    /// One rank, and where it runs.
+    Rank {
+        /// Global rank.
+        rank: Rank,
+        /// Its node.
+        node: NodeId,
+        /// Its GPU, if it trains on one.
+        gpu_uuid: Option<GpuId>,
+    },
+    /// One GPU.
+    Gpu {
+        /// UUID.
+        gpu_uuid: GpuId,
+        /// Its node.
+        node: NodeId,
+    },
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Job { job } => write!(f, "job {job}"),
+            Subject::Node { node } => write!(f, "node {node}"),
+            Subject::Rank { rank, node, gpu_uuid: None } => write!(f, "rank {rank} on {node}"),
+            Subject::Rank { rank, node, gpu_uuid: Some(gpu) } => write!(f, "rank {rank} on {node} ({gpu})"),
+            Subject::Gpu { gpu_uuid, node } => write!(f, "gpu {gpu_uuid} on {node}"),
+        }
+    }
+}
+
+/// How bad. Info alerts nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// A ticket.
+    Warning,
+    /// A page.
+    Critical,
+}
+
+impl Severity {
+    /// Its name in JSON, metrics and docs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
+/// Raised or cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It holds.
+    Raised,
+    /// It held.
+    Cleared,
+}
+
+/// One piece of evidence: what was measured, and the same on the peers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// What was measured, unit in its name: `self_time_s`, `sm_clock_mhz`.
+    pub what: Arc<str>,
+    /// On the subject.
+    pub value: f64,
+    /// Median of its peers, if it has any.
+    pub peers: Option<f64>,
+    /// Journal entries it was read from: first and last.
+    pub entries: Option<(u64, u64)>,
+}
+
+/// One incident in its present state. A later verdict of the same `id` replaces it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Number of the incident in this job, from 1.
+    pub id: u64,
+    /// The kind of trouble.
+    pub finding: Finding,
+    /// Whom it is about.
+    pub subject: Subject,
+    /// How bad.
+    pub severity: Severity,
+    /// Raised or cleared.
+    pub state: State,
+    /// When the trouble began, seconds since the first frame.
+    pub since_s: f64,
+    /// The step in which it began.
+    pub since_step: Option<u64>,
+    /// When the detector was sure, seconds since the first frame.
+    pub raised_s: f64,
+    /// The step after which the detector was sure.
+    pub raised_step: Option<u64>,
+    /// When it ended, seconds since the first frame.
+    pub cleared_s: Option<f64>,
+    /// The signals that it rests on.
+    pub signals: Vec<Signal>,
+    /// The least trusted source among its evidence.
+    pub provenance: Provenance,
+    /// Self-time over the median of the peers, since it began; stragglers only.
+    pub slowdown_ratio: Option<f64>,
+    /// The joined cause.
+    pub cause: Cause,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+    /// Share of the step's time that would be won if the subject ran like its peers; stragglers only.
+    pub impact_ratio: Option<f64>,
+    /// GPU-hours (rank-hours without GPUs) that the whole job lost to it so far.
+    pub lost_gpu_hours: f64,
+    /// What the policy table asks for.
+    pub action: Arc<str>,
+}
