@@ -1,0 +1,1 @@
+//! The simulator: the same frames on virtual time.

@@ -1,0 +1,1 @@
+//! Statistics that the detector stands on.

@@ -1,0 +1,2 @@
+//! The one binary that a user needs.
+fn main() {}

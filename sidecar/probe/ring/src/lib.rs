@@ -1,0 +1,1 @@
+//! The ring between a trainer process and the sidecar.

@@ -1,0 +1,1 @@
+//! The sidecar of one node, and the aggregator of one job.
