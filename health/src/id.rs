@@ -52,6 +52,23 @@ name! {
     /// A GPU by its UUID as NVML writes it (`GPU-…`), never by an index.
     GpuId
 }
+impl GpuId {
+    /// The UUID as NVML writes it, from its 16 bytes: `GPU-` and 36 characters.
+    pub fn from_uuid_bytes(bytes: [u8; 16]) -> GpuId {
+        let number = u128::from_be_bytes(bytes);
+        let group =
+            |from: u32, digits: u32| (number >> (128 - 4 * (from + digits))) & ((1 << (4 * digits)) - 1);
+        let (a, b, c, d, e) = (
+            group(0, 8),
+            group(8, 4),
+            group(12, 4),
+            group(16, 4),
+            group(20, 12),
+        );
+        GpuId(format!("GPU-{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}").into())
+    }
+}
+
 name! {
     /// The job, by its run id or scheduler id.
     JobId

@@ -1,0 +1,323 @@
+//! Simulated GPUs: what NVML would read, and how fast each runs, as a pure function of a script and time.
+//!
+//! Every value and every counter is in closed form, so any instant can be asked for, in any order, and a counter is
+//! the exact integral of its reason. One GPU never depends on another.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::chance::Chance;
+use super::text::{Quoted, ScriptError, Word, seconds, words};
+use crate::event::{GpuReading, GpuSignal, Reading};
+use crate::id::GpuId;
+
+/// Where the GPU begins to protect itself, degrees: an H100 SXM slows down in software at 87.
+const LIMIT_C: f64 = 87.0;
+/// How far above its rest a heated GPU would settle if nothing slowed it, degrees.
+const RISE_C: f64 = 60.0;
+/// Time constant of die and heat sink, seconds.
+const THERMAL_TAU_S: f64 = 5.0;
+/// Time constant of the clock's way down and up, seconds.
+const CLOCK_TAU_S: f64 = 1.0;
+/// Where a GPU settles that is warm and not slow: this far under the limit, degrees.
+const WARM_MARGIN_C: f64 = 4.0;
+/// Highest SM clock of an H100 SXM.
+const SM_CLOCK_MAX_MHZ: f64 = 1980.0;
+/// Power limit of an H100 SXM.
+const POWER_LIMIT_W: f64 = 700.0;
+/// Power at rest, and what full clock adds.
+const POWER_IDLE_W: f64 = 90.0;
+const POWER_BUSY_W: f64 = 520.0;
+/// The clock of a healthy GPU stays within this share of its top.
+const CLOCK_JITTER: f64 = 0.002;
+/// Most GPUs that a script may name.
+const MOST_GPUS: u32 = 1 << 20;
+
+const KNOWN: &str = "gpus=N model=NAME seed=N clock=RATIO heat=gpuN@TIME[..TIME] warm=gpuN@TIME[..TIME]";
+const HEAT_FORM: &str = "gpuN@TIME or gpuN@TIME..TIME, such as gpu3@6s";
+
+/// What to simulate: how many GPUs of which model, and which of them grow hot when.
+///
+/// As text: `gpus=8 model="Simulated H100" heat=gpu3@6s`. `heat` may be given once for each GPU and ends at the
+/// second time if there is one; `warm` is a GPU that runs hot and is not slow for it; `clock` is the share of its top
+/// clock to which a hot GPU falls (0.75); `seed` makes other UUIDs and other jitter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuScript {
+    gpus: u32,
+    model: Arc<str>,
+    seed: u64,
+    clock: f64,
+    heats: Vec<Heat>,
+}
+
+/// One GPU that grows hot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Heat {
+    gpu: u32,
+    from_s: f64,
+    until_s: f64,
+    throttles: bool,
+}
+
+impl GpuScript {
+    /// `gpus` healthy GPUs.
+    pub fn healthy(gpus: u32, seed: u64) -> GpuScript {
+        GpuScript {
+            gpus,
+            model: Arc::from("Simulated H100"),
+            seed,
+            clock: 0.75,
+            heats: Vec::new(),
+        }
+    }
+
+    /// Reads a script.
+    ///
+    /// # Errors
+    /// [`ScriptError`], which names the column.
+    pub fn parse(text: &str) -> Result<GpuScript, ScriptError> {
+        let mut script = GpuScript::healthy(0, 0);
+        for word in words(text)? {
+            match word.key.as_str() {
+                "gpus" => {
+                    script.gpus = word.read("a whole number, 1 to 1048576", |text| {
+                        text.parse().ok().filter(|gpus| (1..=MOST_GPUS).contains(gpus))
+                    })?;
+                }
+                "model" => script.model = word.read("a name", |text| Some(Arc::from(text)))?,
+                "seed" => script.seed = word.number()?,
+                "clock" => script.clock = word.decimal("a ratio, 0.05 to 1", 0.05..=1.0)?,
+                "heat" => script.add(&word, true)?,
+                "warm" => script.add(&word, false)?,
+                _ => return Err(word.unknown(KNOWN)),
+            }
+        }
+        if script.gpus == 0 {
+            return Err(ScriptError::Missing {
+                key: "gpus",
+                expected: "a whole number, 1 to 1048576",
+            });
+        }
+        Ok(script)
+    }
+
+    /// The same script with one more GPU that heats up at `from_s` until `until_s` (for ever: infinity).
+    #[must_use]
+    pub fn with_heat(mut self, gpu: u32, from_s: f64, until_s: f64) -> GpuScript {
+        self.heats.push(Heat {
+            gpu,
+            from_s,
+            until_s,
+            throttles: true,
+        });
+        self
+    }
+
+    /// The same script with one more GPU that runs hot from `from_s` until `until_s` without being slow.
+    #[must_use]
+    pub fn with_warmth(mut self, gpu: u32, from_s: f64, until_s: f64) -> GpuScript {
+        self.heats.push(Heat {
+            gpu,
+            from_s,
+            until_s,
+            throttles: false,
+        });
+        self
+    }
+
+    fn add(&mut self, word: &Word, throttles: bool) -> Result<(), ScriptError> {
+        let heat = word.read(HEAT_FORM, |text| Heat::parse(text, throttles))?;
+        if self.heats.iter().any(|other| other.gpu == heat.gpu) {
+            let key = format!("{} of gpu{}", word.key, heat.gpu);
+            return Err(ScriptError::Twice {
+                column: word.column,
+                key,
+            });
+        }
+        self.heats.push(heat);
+        Ok(())
+    }
+
+    /// How many GPUs there are; their indices are 0 to one less.
+    pub fn gpus(&self) -> u32 {
+        self.gpus
+    }
+
+    /// The UUID of a GPU, as the 16 bytes that the ring's attach record carries.
+    pub fn uuid_bytes(&self, index: u32) -> [u8; 16] {
+        let mut chance = Chance::of(self.seed, &[0x0075_7569, u64::from(index)]);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&chance.bits().to_be_bytes());
+        bytes[8..].copy_from_slice(&chance.bits().to_be_bytes());
+        // The marks of a random UUID (RFC 9562, version 4), which also keep it from being all zeros.
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        bytes
+    }
+
+    /// The UUID of a GPU as NVML writes it.
+    pub fn gpu(&self, index: u32) -> GpuId {
+        GpuId::from_uuid_bytes(self.uuid_bytes(index))
+    }
+
+    /// SM clock over its maximum at `t` seconds: what a trainer's compute time must be divided by.
+    pub fn speed(&self, index: u32, t: f64) -> f64 {
+        let t = instant(t);
+        let slow = self
+            .heat(index)
+            .map_or(0.0, |heat| heat.slowed(self.rest_c(index), self.clock, t));
+        (1.0 - CLOCK_JITTER * self.jitter(index, 1, t).unit()) * (1.0 - slow)
+    }
+
+    /// Everything NVML would read of a GPU at `t` seconds.
+    pub fn reading(&self, index: u32, t: f64) -> GpuReading {
+        let t = instant(t);
+        let (rest, speed) = (self.rest_c(index), self.speed(index, t));
+        let heat = self.heat(index);
+        // Whole degrees, as NVML reads them; at the limit the core swings above it and never below.
+        let noise = self.jitter(index, 2, t).around();
+        let core = heat.map_or(rest, |heat| heat.temperature(rest, t));
+        let temperature = if core >= LIMIT_C {
+            LIMIT_C + noise.abs()
+        } else {
+            core + noise
+        }
+        .round();
+        let throttled_s = heat.map_or(0.0, |heat| heat.throttled(rest, t));
+        let mut base = Chance::of(self.seed, &[3, u64::from(index)]);
+        // Counters count since the driver was loaded, so they never begin at zero.
+        let mut counter = |seconds: f64| (base.bits() % 5_000_000_000) as f64 + (seconds * 1e9).round();
+        let power = (POWER_IDLE_W + POWER_BUSY_W * speed * speed + 8.0 * noise).round();
+        let busy = 0.97 + 0.03 * self.jitter(index, 4, t).unit();
+        let readings = [
+            (GpuSignal::TemperatureC, temperature),
+            (GpuSignal::MarginC, LIMIT_C - temperature),
+            (GpuSignal::SmClockMhz, (SM_CLOCK_MAX_MHZ * speed).round()),
+            (GpuSignal::SmClockMaxMhz, SM_CLOCK_MAX_MHZ),
+            (GpuSignal::PowerW, power),
+            (GpuSignal::PowerLimitW, POWER_LIMIT_W),
+            (GpuSignal::ThrottleThermalSwNs, counter(throttled_s)),
+            (GpuSignal::ThrottleThermalHwNs, counter(0.0)),
+            (GpuSignal::ThrottlePowerNs, counter(0.0)),
+            (GpuSignal::UtilizationRatio, (busy * 100.0).round() / 100.0),
+        ];
+        GpuReading {
+            gpu: self.gpu(index),
+            pci: pci(index),
+            model: Arc::clone(&self.model),
+            readings: readings
+                .into_iter()
+                .map(|(signal, value)| (signal, Reading::Value(value)))
+                .collect(),
+        }
+    }
+
+    fn heat(&self, index: u32) -> Option<&Heat> {
+        self.heats.iter().find(|heat| heat.gpu == index)
+    }
+
+    /// Temperature under load, degrees: GPUs at the back of the air stream run warmer.
+    fn rest_c(&self, index: u32) -> f64 {
+        60.0 + 3.0 * Chance::of(self.seed, &[5, u64::from(index)]).around()
+    }
+
+    /// Chance that holds for one second.
+    fn jitter(&self, index: u32, what: u64, t: f64) -> Chance {
+        Chance::of(self.seed, &[what, u64::from(index), t as u64])
+    }
+}
+
+/// Every number is an instant: what is not one is the nearest that is, within 30 years.
+fn instant(t: f64) -> f64 {
+    if t > 0.0 { t.min(1e9) } else { 0.0 }
+}
+
+/// Bus addresses as on an eight-GPU board; further boards get a PCI domain of their own.
+fn pci(index: u32) -> Arc<str> {
+    const BUSES: [u8; 8] = [0x18, 0x2a, 0x3a, 0x5d, 0x9a, 0xab, 0xba, 0xdb];
+    format!("{:04x}:{:02x}:00.0", index / 8, BUSES[index as usize % 8]).into()
+}
+
+impl Heat {
+    fn parse(text: &str, throttles: bool) -> Option<Heat> {
+        let (gpu, span) = text.strip_prefix("gpu")?.split_once('@')?;
+        let (from, until) = match span.split_once("..") {
+            Some((from, until)) => (from, seconds(until)?),
+            None => (span, f64::INFINITY),
+        };
+        let heat = Heat {
+            gpu: gpu.parse().ok()?,
+            from_s: seconds(from)?,
+            until_s: until,
+            throttles,
+        };
+        (heat.from_s < heat.until_s).then_some(heat)
+    }
+
+    fn rise(&self, rest: f64) -> f64 {
+        if self.throttles {
+            RISE_C
+        } else {
+            LIMIT_C - WARM_MARGIN_C - rest
+        }
+    }
+
+    /// Core temperature: up towards rest + rise, held at the limit by the slowdown, and back.
+    fn temperature(&self, rest: f64, t: f64) -> f64 {
+        let hot = |t: f64| {
+            let risen = self.rise(rest) * (1.0 - (-(t - self.from_s).max(0.0) / THERMAL_TAU_S).exp());
+            (rest + risen).min(LIMIT_C)
+        };
+        if t <= self.until_s {
+            return hot(t);
+        }
+        rest + (hot(self.until_s) - rest) * (-(t - self.until_s) / THERMAL_TAU_S).exp()
+    }
+
+    /// When the core reaches the limit, seconds; never, if it does not.
+    fn limit_at(&self, rest: f64) -> f64 {
+        let (rise, room) = (self.rise(rest), LIMIT_C - rest);
+        let at = self.from_s + THERMAL_TAU_S * (rise / (rise - room)).ln();
+        if self.throttles && at < self.until_s {
+            at
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    /// For how long the thermal reason has been active so far, seconds.
+    fn throttled(&self, rest: f64, t: f64) -> f64 {
+        (t.min(self.until_s) - self.limit_at(rest)).max(0.0)
+    }
+
+    /// The share of the clock that is missing.
+    fn slowed(&self, rest: f64, clock: f64, t: f64) -> f64 {
+        let fallen = (1.0 - clock) * (1.0 - (-self.throttled(rest, t) / CLOCK_TAU_S).exp());
+        fallen * (-(t - self.until_s).max(0.0) / CLOCK_TAU_S).exp()
+    }
+}
+
+impl fmt::Display for GpuScript {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "gpus={} model={} seed={} clock={}",
+            self.gpus,
+            Quoted(&self.model),
+            self.seed,
+            self.clock
+        )?;
+        for heat in &self.heats {
+            let key = if heat.throttles { "heat" } else { "warm" };
+            write!(f, " {key}=gpu{}@{}s", heat.gpu, heat.from_s)?;
+            if heat.until_s.is_finite() {
+                write!(f, "..{}s", heat.until_s)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "gpu_tests.rs"]
+mod tests;
