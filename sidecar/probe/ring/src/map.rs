@@ -1,0 +1,100 @@
+//! The shared memory itself: a mapped file seen as atomic words. The only file with system calls of its own.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+// The C library is linked by std anyway; four declarations spare what is loaded into a trainer a dependency.
+unsafe extern "C" {
+    fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: i64) -> *mut c_void;
+    fn munmap(addr: *mut c_void, len: usize) -> c_int;
+    fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+}
+
+#[repr(C)]
+struct Timespec {
+    sec: c_long,
+    nsec: c_long,
+}
+
+const PROT_READ_WRITE: c_int = 1 | 2;
+const MAP_SHARED: c_int = 1;
+const MAP_PRIVATE_ANONYMOUS: c_int = 2 | 0x20;
+const MADV_WIPEONFORK: c_int = 18;
+const CLOCK_MONOTONIC: c_int = 1;
+const PAGE: usize = 4096;
+
+/// CLOCK_MONOTONIC in nanoseconds, the clock of the header's times.
+pub fn monotonic_ns() -> u64 {
+    let mut time = Timespec { sec: 0, nsec: 0 };
+    // SAFETY: `time` is a valid timespec of the C ABI for the length of the call.
+    unsafe { clock_gettime(CLOCK_MONOTONIC, &raw mut time) };
+    (time.sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.nsec as u64)
+}
+
+/// A mapping of `len` bytes, seen only through atomics: other processes write to it.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is mapped until drop and is only reached through atomics.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps the first `len` bytes of `file`, shared.
+    pub(crate) fn shared(file: &File, len: usize) -> io::Result<Map> {
+        Map::new(len, MAP_SHARED, file.as_raw_fd())
+    }
+
+    /// A page that reads as zeros in every child that forks off later.
+    pub(crate) fn wiped_on_fork() -> io::Result<Map> {
+        let map = Map::new(PAGE, MAP_PRIVATE_ANONYMOUS, -1)?;
+        // SAFETY: the range is exactly one mapping of ours.
+        if unsafe { madvise(map.base.cast(), map.len, MADV_WIPEONFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(map)
+    }
+
+    fn new(len: usize, flags: c_int, fd: c_int) -> io::Result<Map> {
+        // SAFETY: no address is asked for, so nothing that exists is replaced; the result is checked.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, PROT_READ_WRITE, flags, fd, 0) };
+        if base as isize == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Map {
+            base: base.cast(),
+            len,
+        })
+    }
+
+    /// The word at a byte offset.
+    pub(crate) fn u64(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len);
+        // SAFETY: inside the mapping and aligned, checked above; the mapping outlives the borrow of self.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// The half word at a byte offset.
+    pub(crate) fn u32(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.len);
+        // SAFETY: inside the mapping and aligned, checked above; the mapping outlives the borrow of self.
+        unsafe { AtomicU32::from_ptr(self.base.add(at).cast()) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of one mapping that nothing borrows any more.
+        unsafe { munmap(self.base.cast(), self.len) };
+    }
+}

@@ -1,0 +1,266 @@
+//! The sidecar's side: one reader, which believes nothing it has not checked.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::layout::*;
+use crate::map::Map;
+use crate::record::{KIND_ATTACH, KIND_ROLE, PhaseWord, Record, kind_of};
+
+/// How long a reserved slot is waited for before it is given up.
+const PENDING_NS: u64 = 100_000_000;
+
+/// Why a file is not a ring that can be read.
+#[derive(Debug)]
+pub enum OpenError {
+    /// It cannot be opened or mapped.
+    Io(io::Error),
+    /// It does not begin with the magic bytes.
+    NotARing,
+    /// Written by another version of the layout.
+    Version(u32),
+    /// Its sizes contradict each other or the file's length.
+    Sizes,
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OpenError::Io(error) => error.fmt(f),
+            OpenError::NotARing => f.write_str("not a ring"),
+            OpenError::Version(found) => write!(f, "ring version {found}, this version reads {VERSION}"),
+            OpenError::Sizes => f.write_str("the header's sizes do not fit the file"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> OpenError {
+        OpenError::Io(error)
+    }
+}
+
+/// What stands at the reader's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A record.
+    Record(Record),
+    /// Nothing new.
+    Empty,
+    /// A slot is reserved and not published yet: ask again later.
+    Pending,
+    /// A slot was given up: its writer died in it, or what it left is damaged. It is skipped and counted.
+    Torn,
+    /// The header contradicts itself: nothing more can be read.
+    Broken,
+}
+
+/// Where the trainer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The step it is in.
+    pub step: u64,
+    /// What it does there.
+    pub phase: PhaseWord,
+    /// Since when, CLOCK_MONOTONIC ns; zero: never said.
+    pub since_ns: u64,
+}
+
+/// The reading end of one ring.
+#[derive(Debug)]
+pub struct Reader {
+    map: Map,
+    capacity: u64,
+    pid: u32,
+    /// Next slot to look at; the tail in the header follows behind, when what was read is safe.
+    cursor: u64,
+    pending_since_ns: Option<u64>,
+    torn: u64,
+    attach: Option<Slot>,
+    role: Option<Slot>,
+}
+
+impl Reader {
+    /// Maps a ring and stands at its tail.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open(path: &Path) -> Result<Reader, OpenError> {
+        Reader::from_file(&File::options().read(true).write(true).open(path)?)
+    }
+
+    /// As [`Reader::open`], for a file whose owner and mode the caller has checked.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn from_file(file: &File) -> Result<Reader, OpenError> {
+        let len = file.metadata()?.len();
+        if len < (HEADER_BYTES + SLOT_BYTES) as u64 {
+            return Err(OpenError::NotARing);
+        }
+        let max = (HEADER_BYTES + MAX_CAPACITY as usize * SLOT_BYTES) as u64;
+        if len > max {
+            return Err(OpenError::Sizes);
+        }
+        let map = Map::shared(file, len as usize)?;
+        let word = |at| u32::from_le(map.u32(at).load(Acquire));
+        if map.u64(AT_MAGIC).load(Acquire).to_le_bytes() != MAGIC {
+            return Err(OpenError::NotARing);
+        }
+        if word(AT_VERSION) != VERSION {
+            return Err(OpenError::Version(word(AT_VERSION)));
+        }
+        let capacity = word(AT_CAPACITY);
+        let fits = word(AT_HEADER_BYTES) as usize == HEADER_BYTES
+            && word(AT_SLOT_BYTES) as usize == SLOT_BYTES
+            && capacity.is_power_of_two()
+            && u64::from(capacity) * SLOT_BYTES as u64 + HEADER_BYTES as u64 == len;
+        if !fits {
+            return Err(OpenError::Sizes);
+        }
+        let (pid, cursor) = (word(AT_PID), map.u64(AT_TAIL).load(Acquire));
+        let mut reader = Reader {
+            map,
+            capacity: u64::from(capacity),
+            pid,
+            cursor,
+            pending_since_ns: None,
+            torn: 0,
+            attach: None,
+            role: None,
+        };
+        reader.attach = reader.remembered(AT_ATTACH_COPY, KIND_ATTACH);
+        reader.role = reader.remembered(AT_ROLE_COPY, KIND_ROLE);
+        Ok(reader)
+    }
+
+    /// The next record. `now_ns` is CLOCK_MONOTONIC; `writer_alive`: the ring's process still exists.
+    pub fn next(&mut self, now_ns: u64, writer_alive: bool) -> Next {
+        let head = self.map.u64(AT_HEAD).load(Acquire);
+        let waiting = head.wrapping_sub(self.cursor);
+        if waiting == 0 {
+            return Next::Empty;
+        }
+        if waiting > self.capacity {
+            return Next::Broken;
+        }
+        let at = HEADER_BYTES + (self.cursor & (self.capacity - 1)) as usize * SLOT_BYTES;
+        if let Some(slot) = self.slot(at, self.cursor + 1) {
+            self.step_over();
+            self.remember(slot);
+            return Next::Record(Record::decode(&slot));
+        }
+        let since = *self.pending_since_ns.get_or_insert(now_ns);
+        if writer_alive && now_ns.saturating_sub(since) < PENDING_NS {
+            return Next::Pending;
+        }
+        self.step_over();
+        self.torn += 1;
+        Next::Torn
+    }
+
+    fn step_over(&mut self) {
+        self.cursor += 1;
+        self.pending_since_ns = None;
+    }
+
+    /// The slot at a byte offset, if it is published under this sequence and whole.
+    fn slot(&self, at: usize, sequence: u64) -> Option<Slot> {
+        if u64::from_le(self.map.u64(at).load(Acquire)) != sequence {
+            return None;
+        }
+        let mut slot: Slot = [0; SLOT_WORDS];
+        for (i, word) in slot.iter_mut().enumerate() {
+            *word = u64::from_le(self.map.u64(at + i * 8).load(Relaxed));
+        }
+        let stated = slot[1] as u32;
+        (slot[0] == sequence && stated == checksum(&slot, sequence)).then_some(slot)
+    }
+
+    /// Slots read so far, since the ring began: what [`Reader::release`] takes once they are safe.
+    pub fn position(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Gives the slots before `position` back to the writers.
+    pub fn release(&mut self, position: u64) {
+        let tail = self.map.u64(AT_TAIL);
+        if position > self.cursor || position <= tail.load(Relaxed) {
+            return;
+        }
+        self.keep(AT_ATTACH_COPY, self.attach);
+        self.keep(AT_ROLE_COPY, self.role);
+        tail.store(position, Release);
+    }
+
+    /// Who the rank is, from its last attach record, also when a reader before this one released it.
+    pub fn attach(&self) -> Option<Record> {
+        self.attach.as_ref().map(Record::decode)
+    }
+
+    /// The rank's role, from its last role record, as [`Reader::attach`].
+    pub fn role(&self) -> Option<Record> {
+        self.role.as_ref().map(Record::decode)
+    }
+
+    fn remember(&mut self, slot: Slot) {
+        match kind_of(&slot) {
+            KIND_ATTACH => self.attach = Some(slot),
+            KIND_ROLE => self.role = Some(slot),
+            _ => {}
+        }
+    }
+
+    fn remembered(&self, at: usize, kind: u16) -> Option<Slot> {
+        let sequence = u64::from_le(self.map.u64(at).load(Acquire));
+        self.slot(at, sequence)
+            .filter(|slot| sequence > 0 && kind_of(slot) == kind)
+    }
+
+    fn keep(&self, at: usize, slot: Option<Slot>) {
+        let Some(slot) = slot else { return };
+        for (i, word) in slot.iter().enumerate().rev() {
+            self.map.u64(at + i * 8).store(word.to_le(), Release);
+        }
+    }
+
+    /// Where the trainer says that it is.
+    pub fn progress(&self) -> Progress {
+        let word = self.map.u64(AT_PROGRESS).load(Acquire);
+        let since_ns = self.map.u64(AT_PROGRESS_SINCE).load(Relaxed);
+        Progress {
+            step: word >> 8,
+            phase: PhaseWord::from_byte(word as u8),
+            since_ns,
+        }
+    }
+
+    /// Tells the writer that somebody reads.
+    pub fn heartbeat(&self, now_ns: u64) {
+        self.map.u64(AT_HEARTBEAT).store(now_ns, Relaxed);
+    }
+
+    /// Tells every writer to stop writing.
+    pub fn stop_writing(&self) {
+        self.map.u32(AT_CONTROL).fetch_or(CONTROL_STOP.to_le(), Relaxed);
+    }
+
+    /// The process that writes.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Records that the writers dropped because the ring was full.
+    pub fn dropped(&self) -> u64 {
+        self.map.u64(AT_DROPPED).load(Relaxed)
+    }
+
+    /// Slots that were given up.
+    pub fn torn(&self) -> u64 {
+        self.torn
+    }
+}

@@ -1,0 +1,178 @@
+//! The trainer's side: reserve a slot, fill it, publish it; or drop and count.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::layout::*;
+use crate::map::{Map, monotonic_ns};
+use crate::record::{PhaseWord, Record};
+
+/// Why there is no ring. The trainer goes on without.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The capacity is no power of two, or too small to hold the spare slots, or too large.
+    Capacity(u32),
+    /// The file cannot be made.
+    Io(PathBuf, io::Error),
+}
+
+impl std::fmt::Display for CreateError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CreateError::Capacity(slots) => {
+                write!(
+                    f,
+                    "a ring of {slots} slots: must be a power of two, 128 to {MAX_CAPACITY}"
+                )
+            }
+            CreateError::Io(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for CreateError {}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    /// It stands in the ring.
+    Published,
+    /// The ring was full: dropped and counted.
+    Dropped,
+    /// The kill switch is set, or this is a forked child of the ring's owner: nothing was written.
+    Off,
+}
+
+/// The writing end. Any number of threads may write through one; none ever waits.
+#[derive(Debug)]
+pub struct Writer {
+    map: Map,
+    /// Non-zero only in the process that made the ring: a forked child reads zero and stays silent.
+    owner: Map,
+    mask: u64,
+    path: PathBuf,
+}
+
+impl Writer {
+    /// Makes `<dir>/<pid>.ring` with the ordinary capacity.
+    ///
+    /// # Errors
+    /// [`CreateError`]; nothing is left behind then.
+    pub fn create(dir: &Path) -> Result<Writer, CreateError> {
+        Writer::create_named(dir, &format!("{}.ring", std::process::id()), CAPACITY)
+    }
+
+    /// Makes a ring of `capacity` slots under `dir`; `<pid>-nccl.ring` is the plugin's.
+    ///
+    /// # Errors
+    /// [`CreateError`]; nothing is left behind then.
+    pub fn create_named(dir: &Path, name: &str, capacity: u32) -> Result<Writer, CreateError> {
+        if !capacity.is_power_of_two() || !(128..=MAX_CAPACITY).contains(&capacity) {
+            return Err(CreateError::Capacity(capacity));
+        }
+        let path = dir.join(name);
+        let draft = dir.join(format!(".{name}.{}", std::process::id()));
+        let made = Writer::fill_and_rename(&draft, &path, capacity);
+        made.map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            CreateError::Io(path, error)
+        })
+    }
+
+    /// The header is whole before the file has its name, so that a reader never sees half of one.
+    fn fill_and_rename(draft: &Path, path: &Path, capacity: u32) -> io::Result<Writer> {
+        let len = HEADER_BYTES + capacity as usize * SLOT_BYTES;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(draft)?;
+        file.set_len(len as u64)?;
+        let map = Map::shared(&file, len)?;
+        map.u64(AT_MAGIC).store(u64::from_le_bytes(MAGIC), Relaxed);
+        let once = [
+            (AT_VERSION, VERSION),
+            (AT_HEADER_BYTES, HEADER_BYTES as u32),
+            (AT_SLOT_BYTES, SLOT_BYTES as u32),
+            (AT_CAPACITY, capacity),
+            (AT_PID, std::process::id()),
+            (AT_UID, file.metadata()?.uid()),
+        ];
+        for (at, value) in once {
+            map.u32(at).store(value.to_le(), Release);
+        }
+        let owner = Map::wiped_on_fork()?;
+        owner.u64(0).store(1, Relaxed);
+        fs::rename(draft, path)?;
+        Ok(Writer {
+            map,
+            owner,
+            mask: u64::from(capacity) - 1,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Where the ring is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes one record. Wait-free: one check, one atomic add, eight stores.
+    pub fn write(&self, record: &Record) -> Wrote {
+        if self.is_off() {
+            return Wrote::Off;
+        }
+        let head = self.map.u64(AT_HEAD);
+        let in_use = head
+            .load(Relaxed)
+            .wrapping_sub(self.map.u64(AT_TAIL).load(Acquire));
+        if in_use >= self.mask + 1 - SPARE_SLOTS {
+            self.map.u64(AT_DROPPED).fetch_add(1, Relaxed);
+            return Wrote::Dropped;
+        }
+        let index = head.fetch_add(1, Relaxed);
+        self.publish(index, record.encode());
+        Wrote::Published
+    }
+
+    fn publish(&self, index: u64, mut slot: Slot) {
+        let sequence = index + 1;
+        slot[1] |= u64::from(checksum(&slot, sequence));
+        let at = HEADER_BYTES + (index & self.mask) as usize * SLOT_BYTES;
+        for (i, word) in slot.iter().enumerate().skip(1) {
+            self.map.u64(at + i * 8).store(word.to_le(), Relaxed);
+        }
+        self.map.u64(at).store(sequence.to_le(), Release);
+    }
+
+    /// Says which step the trainer is in and what it does there. To be called before it can block.
+    pub fn progress(&self, step: u64, phase: PhaseWord) {
+        if self.is_off() {
+            return;
+        }
+        self.map.u64(AT_PROGRESS_SINCE).store(monotonic_ns(), Relaxed);
+        self.map
+            .u64(AT_PROGRESS)
+            .store((step << 8) | phase as u64, Release);
+    }
+
+    /// Records dropped so far because the ring was full.
+    pub fn dropped(&self) -> u64 {
+        self.map.u64(AT_DROPPED).load(Relaxed)
+    }
+
+    fn is_off(&self) -> bool {
+        self.owner.u64(0).load(Relaxed) == 0 || self.map.u32(AT_CONTROL).load(Relaxed) & CONTROL_STOP != 0
+    }
+
+    /// Reserves a slot and never fills it: what a writer killed between the two leaves behind.
+    #[doc(hidden)]
+    pub fn reserve_and_die(&self) {
+        self.map.u64(AT_HEAD).fetch_add(1, Relaxed);
+    }
+}
