@@ -15,7 +15,9 @@ pub enum LineError {
         bytes: usize,
     },
     /// Written by a newer version than this one can read.
-    #[error("schema version {found} is newer than {SCHEMA_VERSION}, which this version reads: update paceline")]
+    #[error(
+        "schema version {found} is newer than {SCHEMA_VERSION}, which this version reads: update paceline"
+    )]
     FutureVersion {
         /// The version it states.
         found: u16,
@@ -56,23 +58,32 @@ pub fn decode(line: &str) -> Result<Entry, LineError> {
     if line.len() > MAX_LINE_BYTES {
         return Err(LineError::TooLong { bytes: line.len() });
     }
-    serde_json::from_str::<Entry>(line).map_err(|error| {
-        match serde_json::from_str::<Versioned>(line) {
+    serde_json::from_str::<Entry>(line)
+        .map_err(|error| match serde_json::from_str::<Versioned>(line) {
             Ok(Versioned { frame: Version { v } }) if v > SCHEMA_VERSION => {
                 LineError::FutureVersion { found: v }
             }
             _ => malformed(&error),
-        }
-    })
-    .and_then(|entry| {
-        let found = entry.frame.v;
-        if found > SCHEMA_VERSION { Err(LineError::FutureVersion { found }) } else { Ok(entry) }
-    })
+        })
+        .and_then(|entry| {
+            let found = entry.frame.v;
+            if found > SCHEMA_VERSION {
+                Err(LineError::FutureVersion { found })
+            } else {
+                Ok(entry)
+            }
+        })
 }
 
 fn malformed(error: &serde_json::Error) -> LineError {
     let text = error.to_string();
     // serde_json ends its message with " at line 1 column N"; the line is ours to tell.
-    let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(head, _)| head).to_owned();
-    LineError::Malformed { column: error.column().max(1), message }
+    let message = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(head, _)| head)
+        .to_owned();
+    LineError::Malformed {
+        column: error.column().max(1),
+        message,
+    }
 }

@@ -73,7 +73,6 @@ pub struct SilenceThresholds {
 #[allow(missing_docs)]
 pub struct BlindThresholds {
     pub beat_missing_s: f64,
-    pub attach_missing_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,7 +140,11 @@ impl Policy {
     /// What the table asks for when `finding` was raised for `cause`.
     pub fn action(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let actions = &self.finding(finding).action;
-        actions.get(&cause).or_else(|| actions.get(&Cause::Unknown)).cloned().unwrap_or_default()
+        actions
+            .get(&cause)
+            .or_else(|| actions.get(&Cause::Unknown))
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Dotted names of the values that [`Policy::set`] takes, in order.
@@ -162,7 +165,9 @@ impl Policy {
         let (section, name) = key.split_once('.')?;
         let table = self.table();
         let value = table.get(section)?.get(name)?;
-        value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+        value
+            .as_float()
+            .or_else(|| value.as_integer().map(|whole| whole as f64))
     }
 
     /// Sets one value by its dotted name, `straggler.tolerated_ratio`.
@@ -171,10 +176,15 @@ impl Policy {
     /// An unknown name, or a value that is not positive or does not fit (a count must be whole). Nothing is changed
     /// then.
     pub fn set(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
-        let unknown =
-            || PolicyError::UnknownKey { key: key.to_owned(), known: self.keys().join(", ") };
-        let bad =
-            |hint| PolicyError::BadValue { key: key.to_owned(), value: value.to_string(), hint };
+        let unknown = || PolicyError::UnknownKey {
+            key: key.to_owned(),
+            known: self.keys().join(", "),
+        };
+        let bad = |hint| PolicyError::BadValue {
+            key: key.to_owned(),
+            value: value.to_string(),
+            hint,
+        };
         if self.get(key).is_none() {
             return Err(unknown());
         }
@@ -212,7 +222,11 @@ mod tests {
             let row = policy.finding(finding);
             assert!(!row.title.is_empty() && !row.means.is_empty() && !row.look.is_empty());
             for cause in Cause::ALL {
-                assert!(!policy.action(finding, cause).is_empty(), "{finding} {}", cause.name());
+                assert!(
+                    !policy.action(finding, cause).is_empty(),
+                    "{finding} {}",
+                    cause.name()
+                );
             }
         }
     }

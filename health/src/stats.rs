@@ -52,7 +52,10 @@ pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
     let center = median(&mut values.to_vec())?;
     let clipped = |value: f64| (value - center).clamp(-3.0 * sigma, 3.0 * sigma);
     let power: f64 = values.iter().map(|value| clipped(*value).powi(2)).sum();
-    let product: f64 = values.windows(2).map(|pair| clipped(pair[0]) * clipped(pair[1])).sum();
+    let product: f64 = values
+        .windows(2)
+        .map(|pair| clipped(pair[0]) * clipped(pair[1]))
+        .sum();
     (power > 0.0).then(|| product / power + 1.0 / values.len() as f64)
 }
 
@@ -80,7 +83,11 @@ mod tests {
             for left_out in 0..n {
                 let mut rest = sorted.clone();
                 rest.remove(left_out);
-                assert_eq!(median_without(&sorted, left_out), median(&mut rest), "n {n} without {left_out}");
+                assert_eq!(
+                    median_without(&sorted, left_out),
+                    median(&mut rest),
+                    "n {n} without {left_out}"
+                );
             }
         }
     }
@@ -90,7 +97,10 @@ mod tests {
         let mut clean: Vec<f64> = (0..31).map(|i| f64::from(i) / 10.0).collect();
         let mut dirty = clean.clone();
         dirty[7] = 1e6;
-        let (clean, dirty) = (robust_sigma(&mut clean).unwrap(), robust_sigma(&mut dirty).unwrap());
+        let (clean, dirty) = (
+            robust_sigma(&mut clean).unwrap(),
+            robust_sigma(&mut dirty).unwrap(),
+        );
         assert!((dirty / clean - 1.0).abs() < 0.15, "{clean} {dirty}");
     }
 

@@ -37,14 +37,20 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
     fn add(self, span: Duration) -> Time {
-        Time(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+        Time(
+            self.0
+                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
 impl Sub<Duration> for Time {
     type Output = Time;
     fn sub(self, span: Duration) -> Time {
-        Time(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+        Time(
+            self.0
+                .saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 

@@ -25,8 +25,12 @@ pub enum Finding {
 
 impl Finding {
     /// Every finding, in the order of the tables.
-    pub const ALL: [Finding; 4] =
-        [Finding::Straggler, Finding::RankSilent, Finding::JobHang, Finding::TelemetryBlind];
+    pub const ALL: [Finding; 4] = [
+        Finding::Straggler,
+        Finding::RankSilent,
+        Finding::JobHang,
+        Finding::TelemetryBlind,
+    ];
 
     /// Its name in JSON, metrics and docs.
     pub fn name(self) -> &'static str {
@@ -106,8 +110,16 @@ impl fmt::Display for Subject {
         match self {
             Subject::Job { job } => write!(f, "job {job}"),
             Subject::Node { node } => write!(f, "node {node}"),
-            Subject::Rank { rank, node, gpu_uuid: None } => write!(f, "rank {rank} on {node}"),
-            Subject::Rank { rank, node, gpu_uuid: Some(gpu) } => write!(f, "rank {rank} on {node} ({gpu})"),
+            Subject::Rank {
+                rank,
+                node,
+                gpu_uuid: None,
+            } => write!(f, "rank {rank} on {node}"),
+            Subject::Rank {
+                rank,
+                node,
+                gpu_uuid: Some(gpu),
+            } => write!(f, "rank {rank} on {node} ({gpu})"),
             Subject::Gpu { gpu_uuid, node } => write!(f, "gpu {gpu_uuid} on {node}"),
         }
     }

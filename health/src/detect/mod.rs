@@ -1,76 +1,276 @@
 //! The detector: frames in, verdicts out, time handed in.
+//!
+//! [`Detector::observe`] takes what came in, [`Detector::advance`] lets time pass, [`Detector::poll`] hands out what
+//! must be told (call it until it is empty after each of the two), [`Detector::wake_at`] says when `advance` has
+//! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
+//! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
-use std::collections::VecDeque;
+mod blind;
+mod claim;
+mod cusum;
+mod gpus;
+mod incidents;
+mod noise;
+mod roster;
+mod rows;
+mod scene;
+mod silence;
+mod straggler;
+mod summary;
+mod tally;
+mod tempo;
+
 use std::time::Duration;
 
+use self::blind::BlindRule;
+use self::gpus::Gpus;
+use self::incidents::Incidents;
+use self::roster::{Arrival, Roster, Unwatched};
+use self::rows::Rows;
+use self::silence::{Scope, SilenceRule};
+use self::straggler::{StragglerRule, View};
+use self::tempo::Tempo;
+use crate::event::{Event, Step, StepKind};
 use crate::frame::Frame;
-use crate::id::JobId;
+use crate::id::{JobId, NodeId};
 use crate::policy::Policy;
-use crate::report::{Coverage, REPORT_VERSION, Report};
 use crate::time::Time;
 use crate::verdict::Verdict;
+
+/// Step numbers past this are not believed: they could not be written as a JSON number.
+const MAX_STEP: u64 = 1 << 53;
 
 /// The fold over frames.
 #[derive(Debug)]
 pub struct Detector {
     policy: Policy,
-    out: VecDeque<Verdict>,
-    last: Time,
+    job: JobId,
+    /// Journal entries taken.
+    entry: u64,
+    origin: Option<Time>,
+    now: Time,
+    last_frame: Time,
+    roster: Roster,
+    rows: Rows,
+    last_row: u64,
+    tempo: Tempo,
+    gpus: Gpus,
+    straggler: StragglerRule,
+    silence: SilenceRule,
+    blind: BlindRule,
+    /// No node is due before this; a lower bound, so that not every frame looks at every node.
+    blind_check: Option<Time>,
+    incidents: Incidents,
+    journal_lost: u64,
 }
 
 impl Detector {
     /// A detector that has seen nothing.
     pub fn new(policy: Policy) -> Detector {
-        Detector { policy, out: VecDeque::new(), last: Time::ZERO }
+        Detector {
+            policy,
+            job: JobId::from(""),
+            entry: 0,
+            origin: None,
+            now: Time::ZERO,
+            last_frame: Time::ZERO,
+            roster: Roster::default(),
+            rows: Rows::default(),
+            last_row: 0,
+            tempo: Tempo::new(),
+            gpus: Gpus::default(),
+            straggler: StragglerRule::default(),
+            silence: SilenceRule::default(),
+            blind: BlindRule::default(),
+            blind_check: None,
+            incidents: Incidents::default(),
+            journal_lost: 0,
+        }
     }
 
-    /// Takes the next frame of the journal. Fires every deadline up to `at` first.
+    /// Takes the next frame of the journal. Fires every deadline up to `at` first. Time does not go back: an `at`
+    /// before an earlier one counts as that.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
-        let _ = (&self.policy, frame);
-        self.last = at;
+        let at = at.max(self.now);
+        self.entry += 1;
+        self.origin.get_or_insert(at);
+        match &frame.event {
+            // The aggregator was away: nobody's deadline passed while nobody listened.
+            Event::Job(job) => self.open(at, &frame.node, job),
+            _ => self.fire(at),
+        }
+        self.now = at;
+        self.last_frame = at;
+        if !matches!(frame.event, Event::Job(_) | Event::End(_) | Event::Policy(_)) {
+            self.take(at, frame);
+        } else if let Event::Policy(change) = &frame.event {
+            // What does not fit was refused where it was asked for; a journal of another version may still hold it.
+            let _ = self.policy.set(&change.key, change.value);
+        }
+        self.book();
     }
 
     /// Fires every deadline up to `now`.
     pub fn advance(&mut self, now: Time) {
-        self.last = now.max(self.last);
+        self.fire(now);
+        self.now = self.now.max(now);
+        self.book();
     }
 
     /// The next verdict that is new or changed, if there is one.
     pub fn poll(&mut self) -> Option<Verdict> {
-        self.out.pop_front()
+        self.incidents.poll()
     }
 
-    /// When [`Detector::advance`] has something to do next.
+    /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
     pub fn wake_at(&self) -> Option<Time> {
-        Some(self.last + Duration::from_secs(1))
+        let rows = self.rows.deadline(self.patience());
+        [rows, self.blind_check].into_iter().flatten().min()
     }
 
     /// Frames that reached the detector but not the journal.
-    pub fn note_journal_lost(&mut self, _frames: u64) {}
+    pub fn note_journal_lost(&mut self, frames: u64) {
+        self.journal_lost += frames;
+    }
 
-    /// What is known so far.
-    pub fn report(&self) -> Report {
-        Report {
-            schema_version: REPORT_VERSION,
-            job: JobId::from(""),
-            world_size: 0,
-            steps: 0,
-            median_step_s: None,
-            duration_s: self.last.as_secs_f64(),
-            exits: Vec::new(),
-            coverage: Coverage {
-                steps_ratio: None,
-                ranks_seen: 0,
-                ranks_expected: 0,
-                signals: Vec::new(),
-                frames_lost: 0,
-                ring_dropped: 0,
-                ring_torn: 0,
-                journal_lost: 0,
-                gaps: Vec::new(),
-                notes: Vec::new(),
+    /// The tables in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// A frame of a node.
+    fn take(&mut self, at: Time, frame: &Frame) {
+        let outgoing = self.roster.begins_epoch(&frame.event);
+        if outgoing {
+            self.straggler.clear(at, &self.roster);
+            self.silence.clear(at);
+            self.rows.clear();
+        }
+        if self.roster.observe(at, frame) == Arrival::Duplicate {
+            return;
+        }
+        self.blind.heard(at, &frame.node, frame.provenance);
+        let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
+        self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
+        match &frame.event {
+            Event::Attach(attach) if self.roster.member(attach.rank).is_some() => self.rows.join(attach.rank),
+            Event::Detach(detach) if detach.restart == self.roster.restart => self.rows.leave(detach.rank),
+            Event::Step(step) => self.step(at, frame, step),
+            Event::Gpu(reading) => {
+                self.gpus.observe(at, self.entry, frame.provenance, reading);
+                let (rule, view) = self.straggler_view(at);
+                rule.reading(&view, &reading.gpu);
+            }
+            Event::Beat(beat) => {
+                let scope = Scope {
+                    at,
+                    job: &self.job,
+                    roster: &self.roster,
+                    tempo: &self.tempo,
+                    limits: &self.policy.detector.silence,
+                };
+                self.silence.beat(&scope, beat, frame.provenance);
+            }
+            _ => {}
+        }
+        self.close_rows(at);
+    }
+
+    fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
+        if step.restart == self.roster.restart && step.step < MAX_STEP {
+            self.straggler.trust(frame.provenance);
+            self.rows.add(at, self.entry, step);
+        }
+    }
+
+    fn open(&mut self, at: Time, node: &NodeId, job: &crate::event::Job) {
+        if self.entry > 1 {
+            let (from, why) = (self.last_frame, "the aggregator was started again");
+            let away = Unwatched {
+                node: node.clone(),
+                from,
+                to: at,
+                why,
+            };
+            roster::push_gap(&mut self.roster.gaps, away);
+        }
+        self.job = job.job.clone();
+        self.roster.resume(at);
+        self.blind_check = None;
+        let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
+        self.blind_check = self.roster.nodes().next().map(|_| next);
+    }
+
+    /// Fires deadlines in their order.
+    fn fire(&mut self, to: Time) {
+        loop {
+            let row = self.rows.deadline(self.patience()).filter(|due| *due <= to);
+            let blind = self.blind_check.filter(|due| *due <= to);
+            match (row, blind) {
+                (None, None) => return,
+                (Some(row), blind) if blind.is_none_or(|blind| row <= blind) => {
+                    // A deadline that moved into the past (steps became shorter) fires now, not then.
+                    self.close_rows(row.max(self.now));
+                }
+                (_, Some(blind)) => {
+                    let limits = &self.policy.detector.blind;
+                    self.blind.advance(blind, &self.roster, limits);
+                    self.blind_check = self.blind.wake_at(&self.roster, limits);
+                }
+                _ => return,
+            }
+            self.book();
+        }
+    }
+
+    fn close_rows(&mut self, at: Time) {
+        let patience = self.patience();
+        while let Some(row) = self.rows.take_due(at, patience) {
+            self.last_row = self.last_row.max(row.step);
+            if row.kind == StepKind::Train {
+                let longest = row
+                    .samples
+                    .values()
+                    .map(|sample| sample.dur_s)
+                    .fold(0.0, f64::max);
+                self.tempo.observe(longest);
+            }
+            let (rule, view) = self.straggler_view(at);
+            rule.row(&view, &row);
+        }
+    }
+
+    fn straggler_view(&mut self, at: Time) -> (&mut StragglerRule, View<'_>) {
+        let (roster, gpus, limits) = (&self.roster, &self.gpus, &self.policy.detector);
+        (
+            &mut self.straggler,
+            View {
+                at,
+                roster,
+                gpus,
+                limits,
             },
-            verdicts: Vec::new(),
+        )
+    }
+
+    /// How long a row waits for a rank from which nothing comes.
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.tempo.median_s().unwrap_or(1.0).clamp(0.1, 3600.0) * 10.0)
+    }
+
+    fn seconds(&self, at: Time) -> f64 {
+        incidents::round(at.since(self.origin.unwrap_or_default()).as_secs_f64())
+    }
+
+    fn book(&mut self) {
+        let origin = self.origin.unwrap_or_default();
+        while let Some(claim) = self
+            .straggler
+            .poll()
+            .or_else(|| self.silence.poll())
+            .or_else(|| self.blind.poll())
+        {
+            self.incidents.book(claim, origin, &self.policy);
         }
     }
 }

@@ -1,0 +1,41 @@
+//! What a rule says, before it has a number and an action.
+
+use crate::event::Signal;
+use crate::frame::Provenance;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// A finding on a subject that holds, has changed, or no longer holds.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub finding: Finding,
+    pub subject: Subject,
+    /// When the rule was sure: its deadline or the time of the frame, never that of the call.
+    pub at: Time,
+    pub body: Body,
+}
+
+/// What is claimed.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// It holds. Said again for an open incident, it replaces what was said before.
+    Holds(Box<Detail>),
+    /// It held; what it cost in the end, rank-seconds.
+    Over { lost_rank_s: f64 },
+}
+
+/// The substance of a claim.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    pub severity: Severity,
+    pub since: Time,
+    pub since_step: Option<u64>,
+    pub step: Option<u64>,
+    pub cause: Cause,
+    pub signals: Vec<Signal>,
+    pub provenance: Provenance,
+    pub slowdown_ratio: Option<f64>,
+    pub impact_ratio: Option<f64>,
+    pub lost_rank_s: f64,
+    pub evidence: Vec<Evidence>,
+}

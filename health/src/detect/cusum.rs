@@ -1,0 +1,116 @@
+//! The sequential test: is this rank persistently slower than its peers?
+//!
+//! A one-sided CUSUM of the log-likelihood ratio of "at most this slow" against each of a mixture of alternatives
+//! (Page 1954, Lorden 1971). Heavy tails are tamed by bounding each step's increment, never the observation itself.
+
+use super::tally::Tally;
+use crate::policy::StragglerThresholds;
+
+/// Most alternatives that a table may hold.
+pub const MAX_ALTERNATIVES: usize = 8;
+
+/// The test's constants for the present noise and size of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// ln of the tolerated ratio.
+    null: f64,
+    /// ln of each alternative; `len` of them.
+    alternatives: [f64; MAX_ALTERNATIVES],
+    len: usize,
+    /// Alarm at.
+    pub height: f64,
+    /// Most that one step may add or take.
+    bound: f64,
+}
+
+impl Bar {
+    /// The bar that bounds the false alarms of a whole job: alarm at ln(tests a day / false alarms a day).
+    pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64) -> Bar {
+        let mut alternatives = [0.0; MAX_ALTERNATIVES];
+        let len = table.alternatives.len().min(MAX_ALTERNATIVES);
+        for (slot, ratio) in alternatives.iter_mut().zip(&table.alternatives) {
+            *slot = ratio.ln();
+        }
+        let steps_a_day = 86_400.0 / step_s.max(1e-4);
+        let tests_a_day = ranks.max(1) as f64 * len.max(1) as f64 * steps_a_day;
+        let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
+        let bound = height / f64::from(table.min_steps.max(1));
+        Bar {
+            null: table.tolerated_ratio.ln(),
+            alternatives,
+            len,
+            height,
+            bound,
+        }
+    }
+
+    fn increment(&self, from: f64, to: f64, x: f64, sigma: f64) -> f64 {
+        let gain = (to - from) * (x - (to + from) / 2.0) / (sigma * sigma);
+        gain.clamp(-self.bound, self.bound)
+    }
+}
+
+/// One alternative's running sum, and the tally of the rank when it last stood at zero.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    height: f64,
+    start: Tally,
+}
+
+/// The test of one rank.
+#[derive(Clone, Debug, Default)]
+pub struct Cusum {
+    sums: [Sum; MAX_ALTERNATIVES],
+    clearing: f64,
+}
+
+/// An alarm: when the change began, as the tally stood then.
+#[derive(Clone, Copy, Debug)]
+pub struct Alarm {
+    pub start: Tally,
+    /// ln of the alternative that fits best.
+    pub alternative: f64,
+}
+
+impl Cusum {
+    /// Takes one observation, ln of self-time over the peers'; `before` is the tally without it.
+    pub fn observe(&mut self, bar: &Bar, x: f64, sigma: f64, before: &Tally) {
+        for (sum, alternative) in self.sums.iter_mut().zip(bar.alternatives).take(bar.len) {
+            if sum.height <= 0.0 {
+                *sum = Sum {
+                    height: 0.0,
+                    start: *before,
+                };
+            }
+            sum.height = (sum.height + bar.increment(bar.null, alternative, x, sigma)).max(0.0);
+        }
+    }
+
+    /// The alarm, if the bar is reached.
+    pub fn alarm(&self, bar: &Bar) -> Option<Alarm> {
+        let sums = self.sums.iter().zip(bar.alternatives).take(bar.len);
+        let (sum, alternative) = sums.max_by(|(a, _), (b, _)| a.height.total_cmp(&b.height))?;
+        (sum.height >= bar.height).then_some(Alarm {
+            start: sum.start,
+            alternative,
+        })
+    }
+
+    /// Where the change would have begun, if the test is half way to an alarm.
+    pub fn leaning(&self, bar: &Bar) -> Option<Tally> {
+        let sums = self.sums.iter().take(bar.len);
+        let sum = sums.max_by(|a, b| a.height.total_cmp(&b.height))?;
+        (sum.height >= bar.height / 2.0).then_some(sum.start)
+    }
+
+    /// The mirrored test on a rank that was found slow: true once it is as fast as its peers again.
+    pub fn recovers(&mut self, bar: &Bar, alternative: f64, x: f64, sigma: f64) -> bool {
+        self.clearing = (self.clearing + bar.increment(alternative, 0.0, x, sigma)).max(0.0);
+        self.clearing >= bar.height
+    }
+
+    /// Begins anew.
+    pub fn reset(&mut self) {
+        *self = Cusum::default();
+    }
+}

@@ -1,0 +1,141 @@
+//! Incidents: claims get a number, an action and a history; what is new is handed out once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::claim::{Body, Claim, Detail};
+use crate::policy::Policy;
+use crate::time::Time;
+use crate::verdict::{Finding, State, Subject, Verdict};
+
+/// Incidents that the report keeps; the oldest closed ones go first.
+const MAX_KEPT: usize = 10_000;
+
+/// All incidents of the job, and those not yet handed out.
+#[derive(Debug, Default)]
+pub struct Incidents {
+    /// By id.
+    all: BTreeMap<u64, Verdict>,
+    open: BTreeMap<(Finding, Subject), u64>,
+    last_id: u64,
+    out: VecDeque<Verdict>,
+}
+
+impl Incidents {
+    /// Books a claim. `origin` is the time of the first frame.
+    pub fn book(&mut self, claim: Claim, origin: Time, policy: &Policy) {
+        let seconds = |at: Time| round(at.since(origin).as_secs_f64());
+        let key = (claim.finding, claim.subject);
+        let open = self.open.get(&key).copied();
+        let verdict = match (claim.body, open) {
+            (Body::Holds(detail), known) => {
+                let id = known.unwrap_or_else(|| {
+                    self.last_id += 1;
+                    self.open.insert(key.clone(), self.last_id);
+                    self.last_id
+                });
+                let action = policy.action(key.0, detail.cause);
+                let since_s = seconds(detail.since);
+                let new = raised(id, key, *detail, since_s, seconds(claim.at), action);
+                match self.all.get(&id) {
+                    // The moment it was raised stands; all else is as last said.
+                    Some(old) => Verdict {
+                        raised_s: old.raised_s,
+                        raised_step: old.raised_step,
+                        ..new
+                    },
+                    None => new,
+                }
+            }
+            (Body::Over { lost_rank_s }, Some(id)) => {
+                self.open.remove(&key);
+                let Some(mut verdict) = self.all.get(&id).cloned() else {
+                    return;
+                };
+                verdict.state = State::Cleared;
+                verdict.cleared_s = Some(seconds(claim.at));
+                verdict.lost_gpu_hours = hours(lost_rank_s);
+                verdict
+            }
+            (Body::Over { .. }, None) => return,
+        };
+        self.all.insert(verdict.id, verdict.clone());
+        self.out.push_back(verdict);
+        self.forget();
+    }
+
+    /// The next new or changed one.
+    pub fn poll(&mut self) -> Option<Verdict> {
+        self.out.pop_front()
+    }
+
+    /// All that are kept, in the order in which they were raised.
+    pub fn all(&self) -> impl Iterator<Item = &Verdict> {
+        self.all.values()
+    }
+
+    fn forget(&mut self) {
+        while self.all.len() > MAX_KEPT {
+            let closed = self
+                .all
+                .iter()
+                .find(|(_, verdict)| verdict.state == State::Cleared);
+            let Some(id) = closed.or_else(|| self.all.iter().next()).map(|(id, _)| *id) else {
+                return;
+            };
+            self.all.remove(&id);
+        }
+    }
+}
+
+fn raised(
+    id: u64,
+    (finding, subject): (Finding, Subject),
+    detail: Detail,
+    since_s: f64,
+    raised_s: f64,
+    action: Arc<str>,
+) -> Verdict {
+    Verdict {
+        id,
+        finding,
+        subject,
+        severity: detail.severity,
+        state: State::Raised,
+        since_s,
+        since_step: detail.since_step,
+        raised_s,
+        raised_step: detail.step,
+        cleared_s: None,
+        signals: detail.signals,
+        provenance: detail.provenance,
+        slowdown_ratio: detail.slowdown_ratio.map(round),
+        cause: detail.cause,
+        evidence: detail
+            .evidence
+            .into_iter()
+            .map(|mut piece| {
+                piece.value = round(piece.value);
+                piece.peers = piece.peers.map(round);
+                piece
+            })
+            .collect(),
+        impact_ratio: detail.impact_ratio.map(round),
+        lost_gpu_hours: hours(detail.lost_rank_s),
+        action,
+    }
+}
+
+/// Six decimals: enough for a microsecond, short enough to read.
+pub fn round(value: f64) -> f64 {
+    if value.is_finite() {
+        (value * 1e6).round() / 1e6
+    } else {
+        0.0
+    }
+}
+
+/// Rank-seconds as GPU-hours, nine decimals: a short run loses little.
+pub fn hours(rank_s: f64) -> f64 {
+    (rank_s / 3600.0 * 1e9).round() / 1e9
+}

@@ -1,0 +1,328 @@
+//! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::event::{Attach, Beat, Event, Signal};
+use crate::frame::Frame;
+use crate::id::{GpuId, NodeId, Rank};
+use crate::time::Time;
+use crate::verdict::Subject;
+
+/// A rank number above this is not believed: memory is bounded before it is allocated.
+pub const MAX_RANKS: u32 = 1 << 20;
+/// Gaps that are kept; later ones only lengthen the last.
+const MAX_GAPS: usize = 256;
+
+/// One rank in the current epoch.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub node: NodeId,
+    pub gpu: Option<GpuId>,
+    pub role: Arc<str>,
+    pid: u32,
+    /// First and last step received, and how many.
+    pub first_step: Option<u64>,
+    pub last_step: u64,
+    pub steps: u64,
+    /// It said goodbye.
+    pub ended: bool,
+}
+
+/// One node and the sidecar that watches it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    agent: u64,
+    /// Highest sequence received, and which of the 64 below it.
+    highest: u64,
+    window: u64,
+    received: u64,
+    pub last_heard: Time,
+    pub left: bool,
+    pub attached: bool,
+    pub exit: Option<i32>,
+    counters: Beat,
+    /// Losses of earlier incarnations.
+    lost_before: u64,
+    dropped_before: (u64, u64),
+}
+
+/// A time in which a node was not watched.
+#[derive(Clone, Debug)]
+pub struct Unwatched {
+    pub node: NodeId,
+    pub from: Time,
+    pub to: Time,
+    pub why: &'static str,
+}
+
+/// Everyone.
+#[derive(Debug, Default)]
+pub struct Roster {
+    members: Vec<Option<Box<Member>>>,
+    nodes: BTreeMap<NodeId, Node>,
+    pub world_size: u32,
+    pub restart: u32,
+    pub signals: Vec<Signal>,
+    pub gaps: Vec<Unwatched>,
+    pub sources: Vec<Arc<str>>,
+}
+
+/// What a frame is to the roster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Seen before: to be ignored.
+    Duplicate,
+    /// New.
+    New,
+}
+
+impl Roster {
+    /// The rank, if it has attached in this epoch.
+    pub fn member(&self, rank: Rank) -> Option<&Member> {
+        self.members.get(rank.0 as usize)?.as_deref()
+    }
+
+    /// Ranks of this epoch in order.
+    pub fn members(&self) -> impl Iterator<Item = (Rank, &Member)> {
+        self.members
+            .iter()
+            .zip(0..)
+            .filter_map(|(member, rank)| Some((Rank(rank), member.as_deref()?)))
+    }
+
+    /// Nodes in order.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
+        self.nodes.iter()
+    }
+
+    /// The rank as the subject of a verdict.
+    pub fn subject(&self, rank: Rank) -> Option<Subject> {
+        let member = self.member(rank)?;
+        Some(Subject::Rank {
+            rank,
+            node: member.node.clone(),
+            gpu_uuid: member.gpu.clone(),
+        })
+    }
+
+    /// Frames that should have come and did not.
+    pub fn frames_lost(&self) -> u64 {
+        self.nodes
+            .values()
+            .map(|node| node.lost_before + node.highest - node.received)
+            .sum()
+    }
+
+    /// Records dropped by full rings, and torn ones.
+    pub fn ring_losses(&self) -> (u64, u64) {
+        self.nodes.values().fold((0, 0), |(dropped, torn), node| {
+            (
+                dropped + node.dropped_before.0 + node.counters.ring_dropped,
+                torn + node.dropped_before.1 + node.counters.ring_torn,
+            )
+        })
+    }
+
+    /// Takes note of a frame.
+    pub fn observe(&mut self, at: Time, frame: &Frame) -> Arrival {
+        if self.receive(at, frame) == Arrival::Duplicate {
+            return Arrival::Duplicate;
+        }
+        if self.begins_epoch(&frame.event) {
+            self.members.clear();
+        }
+        match &frame.event {
+            Event::Attach(attach) => self.attach(&frame.node, attach),
+            Event::Step(step) if step.restart == self.restart => {
+                self.saw(step.signal);
+                if let Some(member) = self.member_mut(step.rank) {
+                    member.first_step.get_or_insert(step.step);
+                    member.last_step = member.last_step.max(step.step);
+                    member.steps += 1;
+                }
+            }
+            Event::Gpu(_) => self.saw(Signal::S3),
+            Event::Detach(detach) if detach.restart == self.restart => {
+                if let Some(member) = self.member_mut(detach.rank) {
+                    member.ended = true;
+                }
+            }
+            Event::Agent(agent) => {
+                for source in &agent.sources {
+                    if !self.sources.contains(source) && self.sources.len() < 64 {
+                        self.sources.push(source.clone());
+                    }
+                }
+            }
+            // Its command has ended, and with it every rank on it.
+            Event::Exit(_) => {
+                for member in self
+                    .members
+                    .iter_mut()
+                    .flatten()
+                    .filter(|member| member.node == frame.node)
+                {
+                    member.ended = true;
+                }
+            }
+            _ => {}
+        }
+        Arrival::New
+    }
+
+    /// The aggregator itself was away until `now`: nobody is late for it.
+    pub fn resume(&mut self, now: Time) {
+        for node in self.nodes.values_mut().filter(|node| !node.left) {
+            node.last_heard = now;
+        }
+    }
+
+    fn saw(&mut self, signal: Signal) {
+        if let Err(place) = self.signals.binary_search(&signal) {
+            self.signals.insert(place, signal);
+        }
+    }
+
+    fn member_mut(&mut self, rank: Rank) -> Option<&mut Member> {
+        self.members.get_mut(rank.0 as usize)?.as_deref_mut()
+    }
+
+    /// Books the frame on its node; finds duplicates, holes and new incarnations.
+    fn receive(&mut self, at: Time, frame: &Frame) -> Arrival {
+        let node = self
+            .nodes
+            .entry(frame.node.clone())
+            .or_insert_with(|| Node::new(at, frame.agent));
+        if node.agent != frame.agent {
+            if !node.left {
+                let (node, from) = (frame.node.clone(), node.last_heard);
+                let why = "its sidecar was started again";
+                push_gap(
+                    &mut self.gaps,
+                    Unwatched {
+                        node,
+                        from,
+                        to: at,
+                        why,
+                    },
+                );
+            }
+            node.begin_incarnation(at, frame.agent);
+        }
+        if !node.accept(frame.seq) {
+            return Arrival::Duplicate;
+        }
+        node.last_heard = at;
+        match &frame.event {
+            Event::Beat(beat) => {
+                node.counters = Beat {
+                    ranks: Vec::new(),
+                    ..beat.clone()
+                }
+            }
+            Event::Exit(exit) => node.exit = Some(exit.code),
+            Event::Bye(_) => node.left = true,
+            Event::Attach(_) => node.attached = true,
+            _ => {}
+        }
+        Arrival::New
+    }
+
+    /// Whether the event begins a new group of ranks: a restart, a resize, or the same rank in another process (the
+    /// script runs a second training, or was started again).
+    pub fn begins_epoch(&self, event: &Event) -> bool {
+        let Event::Attach(attach) = event else {
+            return false;
+        };
+        let resized = self.world_size != 0 && attach.world_size != self.world_size;
+        let replaced = self
+            .member(attach.rank)
+            .is_some_and(|known| known.pid != attach.pid);
+        attach.restart > self.restart || attach.restart == self.restart && (resized || replaced)
+    }
+
+    fn attach(&mut self, node: &NodeId, attach: &Attach) {
+        let index = attach.rank.0 as usize;
+        if attach.rank.0 >= MAX_RANKS || attach.restart < self.restart {
+            return;
+        }
+        self.restart = attach.restart;
+        self.world_size = attach.world_size;
+        if index >= self.members.len() {
+            self.members.resize(index + 1, None);
+        }
+        let known = self.members[index].take();
+        let (first_step, last_step, steps) = known.map_or((None, 0, 0), |known| {
+            (known.first_step, known.last_step, known.steps)
+        });
+        self.members[index] = Some(Box::new(Member {
+            node: node.clone(),
+            gpu: attach.gpu.clone(),
+            role: attach.role.clone(),
+            pid: attach.pid,
+            first_step,
+            last_step,
+            steps,
+            ended: false,
+        }));
+    }
+}
+
+impl Node {
+    fn new(at: Time, agent: u64) -> Node {
+        Node {
+            agent,
+            highest: 0,
+            window: 0,
+            received: 0,
+            last_heard: at,
+            left: false,
+            attached: false,
+            exit: None,
+            counters: Beat::default(),
+            lost_before: 0,
+            dropped_before: (0, 0),
+        }
+    }
+
+    fn begin_incarnation(&mut self, at: Time, agent: u64) {
+        let lost_before = self.lost_before + self.highest - self.received;
+        let dropped_before = (
+            self.dropped_before.0 + self.counters.ring_dropped,
+            self.dropped_before.1 + self.counters.ring_torn,
+        );
+        *self = Node {
+            lost_before,
+            dropped_before,
+            attached: self.attached,
+            ..Node::new(at, agent)
+        };
+    }
+
+    /// Whether a sequence number is new: exact for the last 64, older ones count as seen.
+    fn accept(&mut self, seq: u64) -> bool {
+        if seq > self.highest {
+            let ahead = seq - self.highest;
+            self.window = if ahead >= 64 { 1 } else { self.window << ahead | 1 };
+            self.highest = seq;
+        } else {
+            let behind = self.highest - seq;
+            if behind >= 64 || self.window & (1 << behind) != 0 {
+                return false;
+            }
+            self.window |= 1 << behind;
+        }
+        self.received += 1;
+        true
+    }
+}
+
+/// Adds a gap. One that touches the last of the same node lengthens it, and so does one too many.
+pub fn push_gap(gaps: &mut Vec<Unwatched>, gap: Unwatched) {
+    let full = gaps.len() >= MAX_GAPS;
+    match gaps.last_mut() {
+        Some(last) if full || last.node == gap.node && last.to >= gap.from => last.to = gap.to,
+        _ => gaps.push(gap),
+    }
+}

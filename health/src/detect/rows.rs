@@ -1,0 +1,152 @@
+//! Rows: the samples of all ranks for one step, put together. A row closes when nobody who is still expected can add
+//! to it, or at its deadline; rows close in the order of their steps.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::event::{Step, StepKind};
+use crate::id::Rank;
+use crate::time::Time;
+
+/// Steps that may be open at once. When one more begins the oldest closes as it is.
+const MAX_OPEN: usize = 64;
+/// A rank that has reported this many steps more will not report this one: its sample was lost.
+const PASSED_BY: u64 = 3;
+
+/// One rank's part of a row. Seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// `None`: only the wall time is known.
+    pub self_s: Option<f64>,
+    pub wait_s: f64,
+    pub dur_s: f64,
+    /// Journal entry.
+    pub entry: u64,
+}
+
+/// All samples of one step.
+#[derive(Debug)]
+pub struct Row {
+    pub step: u64,
+    /// The kind of the step: that of the rank with the most special one.
+    pub kind: StepKind,
+    opened: Time,
+    /// By rank.
+    pub samples: BTreeMap<Rank, Sample>,
+    /// Ranks that cannot add to it any more: with a sample, or far ahead.
+    settled: usize,
+}
+
+/// Rows that are not closed yet.
+#[derive(Debug, Default)]
+pub struct Rows {
+    open: VecDeque<Row>,
+    latest: BTreeMap<Rank, u64>,
+    /// Every step up to this one is closed.
+    closed: Option<u64>,
+}
+
+impl Rows {
+    /// Forgets everything: a new group of ranks counts anew.
+    pub fn clear(&mut self) {
+        *self = Rows::default();
+    }
+
+    /// A rank that is not awaited any more.
+    pub fn leave(&mut self, rank: Rank) {
+        if let Some(latest) = self.latest.remove(&rank) {
+            for row in &mut self.open {
+                if row.samples.contains_key(&rank) || latest >= row.step.saturating_add(PASSED_BY) {
+                    row.settled -= 1;
+                }
+            }
+        }
+    }
+
+    /// A rank that is awaited from now on.
+    pub fn join(&mut self, rank: Rank) {
+        self.latest.entry(rank).or_insert(0);
+    }
+
+    /// Adds a sample of a rank that has joined. Samples of closed steps and second ones of an open step are ignored.
+    pub fn add(&mut self, at: Time, entry: u64, step: &Step) {
+        let Some(latest) = self.latest.get_mut(&step.rank) else {
+            return;
+        };
+        let before = *latest;
+        if self.closed.is_some_and(|closed| step.step <= closed) {
+            return;
+        }
+        *latest = before.max(step.step);
+        let now = *latest;
+        for row in &mut self.open {
+            let passes =
+                before < row.step.saturating_add(PASSED_BY) && now >= row.step.saturating_add(PASSED_BY);
+            if passes && !row.samples.contains_key(&step.rank) {
+                row.settled += 1;
+            }
+        }
+        let place = self.place(at, step.step);
+        let row = &mut self.open[place];
+        row.kind = row.kind.max(step.kind);
+        if row.samples.contains_key(&step.rank) {
+            return;
+        }
+        if now < row.step.saturating_add(PASSED_BY) {
+            row.settled += 1;
+        }
+        let wait_s = step.phases.map_or(0.0, |phases| phases.wait_ns as f64 / 1e9);
+        let dur_s = step.dur_ns as f64 / 1e9;
+        row.samples.insert(
+            step.rank,
+            Sample {
+                self_s: step.self_time(),
+                wait_s,
+                dur_s,
+                entry,
+            },
+        );
+    }
+
+    /// The place of a step's row, which is opened if it was not.
+    fn place(&mut self, at: Time, step: u64) -> usize {
+        let place = self.open.partition_point(|row| row.step < step);
+        if self.open.get(place).is_none_or(|row| row.step != step) {
+            let settled = self
+                .latest
+                .values()
+                .filter(|latest| **latest >= step.saturating_add(PASSED_BY))
+                .count();
+            let kind = StepKind::Train;
+            self.open.insert(
+                place,
+                Row {
+                    step,
+                    kind,
+                    opened: at,
+                    samples: BTreeMap::new(),
+                    settled,
+                },
+            );
+        }
+        place
+    }
+
+    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out.
+    pub fn take_due(&mut self, now: Time, patience: Duration) -> Option<Row> {
+        let row = self.open.front()?;
+        let complete = row.settled >= self.latest.len();
+        let due = self.open.len() > MAX_OPEN || row.opened + patience <= now || complete;
+        if !due {
+            return None;
+        }
+        let row = self.open.pop_front()?;
+        self.closed = Some(row.step);
+        Some(row)
+    }
+
+    /// When the oldest row is overdue.
+    pub fn deadline(&self, patience: Duration) -> Option<Time> {
+        self.open.front().map(|row| row.opened + patience)
+    }
+}

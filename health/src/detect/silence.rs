@@ -1,0 +1,242 @@
+//! `rank-silent` and `job-hang`: who does not move while others have arrived. Silence is not slowness.
+//!
+//! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
+//! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::claim::{Body, Claim, Detail};
+use super::roster::Roster;
+use super::tempo::Tempo;
+use crate::event::{Beat, Phase, Pulse, Signal};
+use crate::frame::Provenance;
+use crate::id::{JobId, Rank};
+use crate::policy::SilenceThresholds;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// The rule.
+#[derive(Debug, Default)]
+pub struct SilenceRule {
+    pulses: BTreeMap<Rank, Heard>,
+    /// Whom it has named, and how badly.
+    open: BTreeMap<Subject, (Finding, Severity)>,
+    provenance: Provenance,
+    out: VecDeque<Claim>,
+}
+
+/// What the rule may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    pub at: Time,
+    pub job: &'a JobId,
+    pub roster: &'a Roster,
+    pub tempo: &'a Tempo,
+    pub limits: &'a SilenceThresholds,
+}
+
+/// A rank's latest pulse, and when it came.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    at: Time,
+    pulse: Pulse,
+}
+
+impl Heard {
+    /// How long the rank has not moved by now: what its sidecar said, and the time since it said so.
+    fn idle_s(&self, now: Time) -> f64 {
+        self.pulse.idle_ns as f64 / 1e9 + now.since(self.at).as_secs_f64()
+    }
+}
+
+impl SilenceRule {
+    /// A new group of ranks.
+    pub fn clear(&mut self, at: Time) {
+        self.pulses.clear();
+        self.keep(at, &BTreeMap::new());
+    }
+
+    /// Takes a beat of one node, and judges all ranks by what was heard so far.
+    pub fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
+        let Scope { at, roster, .. } = *scope;
+        self.provenance = self.provenance.max(provenance);
+        for pulse in &beat.ranks {
+            let known = roster.member(pulse.rank).is_some_and(|member| !member.ended);
+            if known && pulse.restart == roster.restart {
+                self.pulses.insert(pulse.rank, Heard { at, pulse: *pulse });
+            }
+        }
+        self.pulses
+            .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
+        let verdicts = self.judge(scope);
+        self.keep(at, &verdicts);
+        for (subject, (finding, severity, rank)) in verdicts {
+            if self.open.get(&subject).is_none_or(|(_, said)| severity > *said) {
+                self.open.insert(subject.clone(), (finding, severity));
+                self.raise(at, finding, subject, severity, rank);
+            }
+        }
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// Who is silent now, and how badly.
+    fn judge(&self, scope: &Scope<'_>) -> BTreeMap<Subject, (Finding, Severity, Option<Rank>)> {
+        let Scope {
+            at, roster, limits, ..
+        } = *scope;
+        let p99 = scope.tempo.p99_s().unwrap_or(limits.unknown_p99_s);
+        let silent: Vec<(Rank, Severity)> = self
+            .pulses
+            .iter()
+            .filter_map(|(rank, heard)| Some((*rank, severity(heard, at, p99, limits)?)))
+            .collect();
+        let behind: Vec<(Rank, Severity)> = silent
+            .iter()
+            .copied()
+            .filter(|(rank, _)| self.is_behind(*rank))
+            .collect();
+        if !behind.is_empty() && behind.len() * 2 <= self.pulses.len().max(2) {
+            let named = |(rank, severity)| {
+                let verdict = (Finding::RankSilent, severity, Some(rank));
+                Some((roster.subject(rank)?, verdict))
+            };
+            return behind.into_iter().filter_map(named).collect();
+        }
+        // Everyone stands still, and nobody, or too many to blame, is behind.
+        if silent.is_empty() || silent.len() < self.pulses.len() {
+            return BTreeMap::new();
+        }
+        let severity = silent
+            .iter()
+            .map(|(_, severity)| *severity)
+            .min()
+            .unwrap_or(Severity::Info);
+        let subject = Subject::Job {
+            job: scope.job.clone(),
+        };
+        BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
+    }
+
+    /// Whether others are ahead: in a later step, or waiting in the step that this one has not finished; or its
+    /// process is gone.
+    fn is_behind(&self, rank: Rank) -> bool {
+        let Some(Heard { pulse, .. }) = self.pulses.get(&rank) else {
+            return false;
+        };
+        let ahead = |other: &Pulse| {
+            other.step > pulse.step
+                || other.step == pulse.step && other.phase == Phase::Wait && pulse.phase != Phase::Wait
+        };
+        !pulse.alive
+            || self
+                .pulses
+                .values()
+                .any(|heard| heard.pulse.alive && ahead(&heard.pulse))
+    }
+
+    /// Ends what does not hold any more.
+    fn keep(&mut self, at: Time, holds: &BTreeMap<Subject, (Finding, Severity, Option<Rank>)>) {
+        let out = &mut self.out;
+        self.open.retain(|subject, (finding, _)| {
+            let still = holds.get(subject).is_some_and(|(now, ..)| now == finding);
+            if !still {
+                let body = Body::Over { lost_rank_s: 0.0 };
+                out.push_back(Claim {
+                    finding: *finding,
+                    subject: subject.clone(),
+                    at,
+                    body,
+                });
+            }
+            still
+        });
+    }
+
+    fn raise(
+        &mut self,
+        at: Time,
+        finding: Finding,
+        subject: Subject,
+        severity: Severity,
+        rank: Option<Rank>,
+    ) {
+        let ranks = || {
+            self.pulses
+                .iter()
+                .filter(|(other, _)| rank.is_none_or(|rank| **other == rank))
+        };
+        let idle = ranks()
+            .map(|(_, heard)| heard.idle_s(at))
+            .fold(f64::INFINITY, f64::min);
+        let step = ranks().map(|(_, heard)| heard.pulse.step).min();
+        let waiting = self
+            .pulses
+            .values()
+            .filter(|heard| heard.pulse.phase == Phase::Wait)
+            .count();
+        let mut evidence = vec![
+            Evidence {
+                what: "silent_s".into(),
+                value: idle,
+                peers: None,
+                entries: None,
+            },
+            Evidence {
+                what: "ranks_waiting".into(),
+                value: waiting as f64,
+                peers: None,
+                entries: None,
+            },
+        ];
+        if rank
+            .and_then(|rank| self.pulses.get(&rank))
+            .is_some_and(|heard| !heard.pulse.alive)
+        {
+            evidence.push(Evidence {
+                what: "process_gone".into(),
+                value: 1.0,
+                peers: None,
+                entries: None,
+            });
+        }
+        let detail = Detail {
+            severity,
+            since: at - std::time::Duration::from_secs_f64(idle.clamp(0.0, 1e9)),
+            since_step: step,
+            step,
+            cause: Cause::Unknown,
+            signals: vec![Signal::S2],
+            provenance: self.provenance,
+            slowdown_ratio: None,
+            impact_ratio: None,
+            lost_rank_s: 0.0,
+            evidence,
+        };
+        self.out.push_back(Claim {
+            finding,
+            subject,
+            at,
+            body: Body::Holds(Box::new(detail)),
+        });
+    }
+}
+
+/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose.
+fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
+    let patience = match heard.pulse.phase {
+        Phase::Checkpoint | Phase::Evaluation => limits.patience_ratio,
+        _ => 1.0,
+    };
+    let idle = heard.idle_s(now);
+    if idle >= patience * (limits.confirmed_p99 * p99).max(limits.confirmed_min_s) {
+        Some(Severity::Critical)
+    } else if idle >= patience * (limits.suspect_p99 * p99).max(limits.suspect_min_s) {
+        Some(Severity::Info)
+    } else {
+        None
+    }
+}

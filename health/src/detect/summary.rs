@@ -1,0 +1,148 @@
+//! The report: what is known so far, and how much of it was seen.
+
+use super::Detector;
+use super::incidents::{hours, round};
+use crate::id::Rank;
+use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::verdict::{Finding, State, Subject, Verdict};
+
+impl Detector {
+    /// What is known so far. The cost of an incident that is still open runs up to now.
+    pub fn report(&self) -> Report {
+        let exits = self.roster.nodes().filter_map(|(name, node)| {
+            Some(NodeExit {
+                node: name.clone(),
+                code: node.exit?,
+            })
+        });
+        Report {
+            schema_version: REPORT_VERSION,
+            job: self.job.clone(),
+            world_size: self.roster.world_size,
+            steps: self.last_row,
+            median_step_s: self.tempo.median_s(),
+            duration_s: self.seconds(self.last_frame),
+            exits: exits.collect(),
+            coverage: self.coverage(),
+            verdicts: self
+                .incidents
+                .all()
+                .map(|verdict| self.with_cost_now(verdict))
+                .collect(),
+        }
+    }
+
+    /// Median duration of an ordinary step so far, seconds.
+    pub fn median_step_s(&self) -> Option<f64> {
+        self.tempo.median_s()
+    }
+
+    fn with_cost_now(&self, verdict: &Verdict) -> Verdict {
+        let mut verdict = verdict.clone();
+        if let (Finding::Straggler, State::Raised, Subject::Rank { rank, .. }) =
+            (verdict.finding, verdict.state, &verdict.subject)
+            && let Some((slowdown, impact, lost)) = self.straggler.cost_now(*rank, &self.roster)
+        {
+            verdict.slowdown_ratio = Some(round(slowdown));
+            verdict.impact_ratio = Some(round(impact));
+            verdict.lost_gpu_hours = hours(lost);
+        }
+        verdict
+    }
+
+    fn coverage(&self) -> Coverage {
+        let (mut expected, mut received, mut ranks_seen) = (0_u64, 0_u64, 0);
+        for (_, member) in self.roster.members() {
+            ranks_seen += 1;
+            if let Some(first) = member.first_step {
+                expected += member.last_step.saturating_sub(first) + 1;
+                received += member.steps;
+            }
+        }
+        let (ring_dropped, ring_torn) = self.roster.ring_losses();
+        let mut gaps: Vec<Gap> = self
+            .roster
+            .gaps
+            .iter()
+            .map(|gap| Gap {
+                node: gap.node.clone(),
+                from_s: self.seconds(gap.from),
+                to_s: Some(self.seconds(gap.to)),
+                why: gap.why.into(),
+            })
+            .collect();
+        for (name, node) in self.roster.nodes().filter(|(name, _)| self.blind.is_open(name)) {
+            let (node, from_s) = (name.clone(), self.seconds(node.last_heard));
+            gaps.push(Gap {
+                node,
+                from_s,
+                to_s: None,
+                why: "nothing is heard from it".into(),
+            });
+        }
+        Coverage {
+            steps_ratio: (expected > 0).then(|| round((received as f64 / expected as f64).min(1.0))),
+            ranks_seen,
+            ranks_expected: self.roster.world_size.max(ranks_seen),
+            signals: self.roster.signals.clone(),
+            frames_lost: self.roster.frames_lost(),
+            ring_dropped,
+            ring_torn,
+            journal_lost: self.journal_lost,
+            gaps,
+            notes: self.notes().into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// What limits the verdicts, in words.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let attached = self.roster.members().count();
+        if attached == 0 {
+            notes.push(
+                "no rank attached: the hook was not loaded, or no optimizer stepped; nothing can be said of any rank"
+                    .to_owned(),
+            );
+        } else if attached < self.roster.world_size as usize {
+            let missing = self.roster.world_size as usize - attached;
+            notes.push(format!(
+                "{missing} of {} ranks never attached",
+                self.roster.world_size
+            ));
+        }
+        let mut roles = std::collections::BTreeMap::new();
+        for (Rank(rank), member) in self.roster.members() {
+            roles
+                .entry(member.role.clone())
+                .or_insert_with(Vec::new)
+                .push(rank);
+        }
+        let wanted = self.policy.detector.straggler.min_peers as usize;
+        for (role, ranks) in roles.iter().filter(|(_, ranks)| ranks.len() <= wanted) {
+            let role = if role.is_empty() {
+                String::new()
+            } else {
+                format!(" of role {role}")
+            };
+            notes.push(format!(
+                "low coverage: {} rank{}{role}, at least {} are needed to tell who is slow with confidence",
+                ranks.len(),
+                if ranks.len() == 1 { "" } else { "s" },
+                wanted + 1
+            ));
+        }
+        if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
+            notes.push("only wall step times came (S0): slow steps are seen, but not whose".to_owned());
+        }
+        for source in self
+            .roster
+            .sources
+            .iter()
+            .filter(|source| source.starts_with("alone"))
+        {
+            notes.push(format!("{source}"));
+        }
+        notes.truncate(64);
+        notes
+    }
+}
