@@ -19,6 +19,8 @@ mod straggler;
 mod summary;
 mod tally;
 mod tempo;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

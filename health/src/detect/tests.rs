@@ -1,0 +1,159 @@
+//! The detector on frames made by hand; whole worlds are in the transcripts.
+
+use super::*;
+use crate::event::{Attach, Beat, Phases, Pulse, Signal};
+use crate::frame::{Provenance, SCHEMA_VERSION};
+use crate::id::Rank;
+use crate::verdict::{Finding, Severity, State, Subject};
+
+/// Ranks on one node, stepping together.
+struct Job {
+    detector: Detector,
+    seq: u64,
+    at: Time,
+    chance: u64,
+}
+
+impl Job {
+    fn new(ranks: u32) -> Job {
+        let mut job =
+            Job { detector: Detector::new(Policy::default()), seq: 0, at: Time::ZERO, chance: 1 };
+        for rank in 0..ranks {
+            job.see(Event::Attach(Attach {
+                rank: Rank(rank),
+                local_rank: rank,
+                world_size: ranks,
+                restart: 0,
+                pid: 100 + rank,
+                gpu: None,
+                role: "".into(),
+                framework: "test".into(),
+            }));
+        }
+        job
+    }
+
+    fn see(&mut self, event: Event) {
+        self.seq += 1;
+        let frame = Frame {
+            v: SCHEMA_VERSION,
+            node: "n1".into(),
+            agent: 1,
+            seq: self.seq,
+            provenance: Provenance::Live,
+            event,
+        };
+        self.detector.observe(self.at, &frame);
+    }
+
+    /// -1 to 1, of no particular quality.
+    fn noise(&mut self) -> f64 {
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.chance >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    }
+
+    fn step(&mut self, step: u64, selfs: &[f64]) {
+        let noisy: Vec<f64> = selfs.iter().map(|own| own * (1.0 + 0.01 * self.noise())).collect();
+        let dur = noisy.iter().copied().fold(0.0, f64::max) + 0.002;
+        self.at = self.at + Duration::from_secs_f64(dur);
+        for (rank, own) in (0..).zip(noisy) {
+            let ns = |seconds: f64| (seconds * 1e9) as u64;
+            let phases = Phases { compute_ns: ns(own), wait_ns: ns(dur - own), ..Phases::default() };
+            self.see(Event::Step(Step {
+                rank: Rank(rank),
+                restart: 0,
+                step,
+                kind: StepKind::Train,
+                dur_ns: ns(dur),
+                phases: Some(phases),
+                micro_batches: 1,
+                tokens: 0,
+                signal: Signal::S2,
+            }));
+        }
+    }
+
+    fn verdicts(&mut self) -> Vec<Verdict> {
+        std::iter::from_fn(|| self.detector.poll()).collect()
+    }
+}
+
+#[test]
+fn the_slow_rank_is_named_and_its_cost_is_that_of_the_job() {
+    for (slow, by_step) in [(1.25, 30), (1.10, 60)] {
+        let mut job = Job::new(4);
+        for step in 1..=by_step {
+            job.step(step, &[0.04, 0.04, 0.04 * slow, 0.04]);
+        }
+        let verdicts = job.verdicts();
+        let [verdict] = verdicts.as_slice() else { panic!("{slow}: {verdicts:?}") };
+        assert_eq!(verdict.finding, Finding::Straggler);
+        assert!(matches!(verdict.subject, Subject::Rank { rank: Rank(2), .. }), "{verdict:?}");
+        let report = job.detector.report();
+        let ratio = report.verdicts[0].slowdown_ratio.unwrap();
+        assert!((ratio / slow - 1.0).abs() < 0.01, "{ratio} {slow}");
+        let rows = by_step - verdict.since_step.unwrap() + 1;
+        let lost = rows as f64 * 0.04 * (slow - 1.0) * 4.0 / 3600.0;
+        let ratio = report.verdicts[0].lost_gpu_hours / lost;
+        assert!((ratio - 1.0).abs() < 0.2, "{ratio}");
+    }
+}
+
+#[test]
+fn equal_ranks_are_not_accused_and_a_recovered_one_is_cleared() {
+    let mut job = Job::new(4);
+    for step in 1..=2000 {
+        job.step(step, &[0.04; 4]);
+    }
+    assert!(job.verdicts().is_empty());
+    for step in 2001..=2050 {
+        job.step(step, &[0.04, 0.05, 0.04, 0.04]);
+    }
+    for step in 2051..=2100 {
+        job.step(step, &[0.04; 4]);
+    }
+    let verdicts = job.verdicts();
+    assert_eq!(verdicts.len(), 2, "{verdicts:?}");
+    assert_eq!(verdicts[0].since_step, Some(2001));
+    assert_eq!(verdicts[1].state, State::Cleared);
+}
+
+#[test]
+fn the_rank_that_has_not_arrived_is_named() {
+    let mut job = Job::new(4);
+    for step in 1..=20 {
+        job.step(step, &[0.04; 4]);
+    }
+    for second in 1..=70_u64 {
+        job.at = job.at + Duration::from_secs(1);
+        let pulse = |rank| Pulse {
+            rank: Rank(rank),
+            restart: 0,
+            step: 21,
+            phase: if rank == 1 { crate::event::Phase::Compute } else { crate::event::Phase::Wait },
+            idle_ns: second * 1_000_000_000,
+            alive: true,
+        };
+        job.see(Event::Beat(Beat { ranks: (0..4).map(pulse).collect(), ..Beat::default() }));
+    }
+    let verdicts = job.verdicts();
+    let found: Vec<_> = verdicts.iter().map(|v| (v.finding, v.severity)).collect();
+    let silent = Finding::RankSilent;
+    assert_eq!(found, [(silent, Severity::Info), (silent, Severity::Critical)], "{verdicts:?}");
+    assert!(matches!(verdicts[0].subject, Subject::Rank { rank: Rank(1), .. }));
+}
+
+#[test]
+fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
+    let mut live = Job::new(4);
+    live.step(1, &[0.04; 4]);
+    let heard = live.at;
+    live.detector.advance(heard + Duration::from_secs(5));
+    live.detector.advance(heard + Duration::from_secs(9));
+    let mut late = Job::new(4);
+    late.step(1, &[0.04; 4]);
+    late.detector.advance(heard + Duration::from_secs(100));
+    let (live, late) = (live.verdicts(), late.verdicts());
+    assert_eq!(live, late);
+    assert_eq!(live[0].finding, Finding::TelemetryBlind);
+}
