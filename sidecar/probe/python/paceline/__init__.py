@@ -1,0 +1,58 @@
+"""What a training program may tell Paceline. Nothing here is needed for the hook to work, and without a sidecar every
+call does nothing.
+
+    paceline.step()                       # a step ends here, whatever the optimizers do
+    with paceline.phase("data"): ...      # data, compute, wait, optimizer, checkpoint or evaluation
+    paceline.mark(tokens=4096)            # work of the running step
+    paceline.mark("checkpoint", value=7)  # something happened in the running step
+"""
+
+from ._tracker import PHASES as _PHASES
+from ._tracker import tracker as _tracker
+
+__all__ = ["mark", "phase", "step"]
+
+
+def step(step=None, tokens=None):
+    """End the running step. From the first call on, optimizers no longer end steps: this call does, once per step
+    whatever it contains. `step` is the number of the step that ended (default: one more than the last), `tokens` the
+    work in it."""
+    if _tracker.retired:
+        return
+    if not _tracker.on:
+        from . import _hook
+
+        _tracker.explicit = _hook.attach()
+        return
+    if tokens is not None:
+        mark(tokens=tokens)
+    # The optimizer that attached the hook has ended this very step already.
+    if _tracker.explicit:
+        _tracker.end_step(step=step)
+    _tracker.explicit = True
+
+
+class phase:
+    """`with paceline.phase("data"):` what runs inside is charged to that phase. Phases nest: the innermost counts. A
+    name that is not one of data, compute, wait, optimizer, checkpoint and evaluation changes nothing."""
+
+    __slots__ = ("_phase", "_before")
+
+    def __init__(self, name):
+        self._phase = _PHASES.get(name)
+
+    def __enter__(self):
+        self._before = -1 if self._phase is None else _tracker.enter(self._phase)
+        return self
+
+    def __exit__(self, *_):
+        _tracker.leave(self._before)
+
+
+def mark(kind=None, tokens=None, value=0, text=None):
+    """Declare something about the running step.
+
+    `tokens`: work in it; several calls in a step add up. `kind`: `checkpoint`, `evaluation` or `warm-up` keep the step
+    apart from ordinary ones; `role` with `text` names this rank's place in the parallel layout (ranks with the same
+    text do the same work); any other word, up to 32 bytes, is written down with `value`, a whole number."""
+    _tracker.mark(kind, tokens, value, text)

@@ -1,0 +1,65 @@
+"""Is this process a trainer, or a helper that a trainer started? Data loader workers, compile pools and evaluation
+scripts inherit RANK; none of them may pose as the rank."""
+
+import os
+import sys
+import threading
+
+_CLAIM = "PACELINE_RANK_PID"  # set in a trainer's environment once it has attached, and so inherited by what it starts
+_forked = False
+_group_was_up = False
+
+
+def claim():
+    """This process is the rank; what it starts from now on is not."""
+    os.environ[_CLAIM] = str(os.getpid())
+
+
+def watch_forks(after):
+    """Call `after` in every forked child."""
+
+    def in_child():
+        global _forked, _group_was_up
+        _forked, _group_was_up = True, _group_is_up(sys.modules.get("torch.distributed"))
+        after()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)
+
+
+def is_helper(distributed):
+    """A child of a trainer is a helper, unless it has joined a process group by itself: programs start trainers with
+    multiprocessing too."""
+    if _is_loader_worker():
+        return True
+    if not (_forked or _is_multiprocessing_child() or _is_claimed()):
+        return False
+    return _group_was_up or not _group_is_up(distributed)
+
+
+def is_foreign_thread(ident):
+    """A thread that Python did not start, as autograd's are."""
+    thread = threading._active.get(ident)
+    return thread is None or isinstance(thread, threading._DummyThread)
+
+
+def _group_is_up(distributed):
+    try:
+        return distributed is not None and distributed.is_available() and distributed.is_initialized()
+    except Exception:
+        return False
+
+
+def _is_claimed():
+    owner = os.environ.get(_CLAIM)
+    return owner is not None and owner != str(os.getpid())
+
+
+def _is_multiprocessing_child():
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _is_loader_worker():
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -1,0 +1,210 @@
+"""What makes a training script of PyTorch visible without a change to it.
+
+Loaded by the import watch of sitecustomize. Optimizer.step is wrapped as soon as its module is there, because its end
+is the boundary of a step; everything else waits for the first such end.
+
+Why a wrapper below torch's own step hooks, and not `register_optimizer_step_post_hook`: from 2.0 on, for some years,
+torch.compile of the *model* took the hooked layer off every optimizer class, and the hooks with it.
+"""
+
+import atexit
+import functools
+import sys
+import weakref
+
+from . import _backward, _helper, _patch, _ring
+from ._tracker import OPTIMIZER, STAY, tracker
+
+_TAKE_OVER = 8  # steps of one other optimizer without one of the primary
+
+
+class _Optimizers:
+    """Which optimizer's step ends a training step: the first seen, until it stops stepping."""
+
+    def __init__(self):
+        self.running = None
+        self._primary = None
+        self._others = {}  # id: steps since the primary's last
+        self._seen = {}  # id: weak reference
+
+    def ends_step(self, optimizer):
+        """`optimizer` has stepped: does a training step end here?"""
+        key = id(optimizer)
+        if key == self._primary:
+            if self._others:
+                self._others.clear()
+            return True
+        known = self._seen.get(key)
+        if known is None or known() is not optimizer:
+            self._seen[key] = weakref.ref(optimizer)
+        count = self._others.get(key, 0) + 1
+        self._others[key] = count
+        if self._primary is not None and count < _TAKE_OVER:
+            return False
+        self._primary = key
+        self._others.clear()
+        return True
+
+    def parameters(self):
+        """Of all optimizers that have stepped and still exist, each once."""
+        found = {}
+        for reference in self._seen.values():
+            optimizer = reference()
+            for group in optimizer.param_groups if optimizer is not None else ():
+                for parameter in group["params"]:
+                    found[id(parameter)] = parameter
+        return found.values()
+
+
+_optimizers = _Optimizers()
+_watch = None  # Backward
+_communicates = False
+_attached_to_torch = False
+
+
+def loaded(module):
+    """A module that sitecustomize watches has just been loaded."""
+    name = module.__name__
+    if name == "torch.optim.optimizer":
+        _wrap_optimizers(module.Optimizer)
+        _helper.watch_forks(tracker.forked)
+        atexit.register(_at_exit)
+    elif name == "torch.distributed.distributed_c10d":
+        _patch.wrap_collectives(module)
+    elif name == "torch.distributed.checkpoint.state_dict_saver":
+        _patch.wrap_checkpoints(module)
+    elif name == "torch.nn.parallel.distributed":
+        _notice(module.DistributedDataParallel)
+
+
+def _at_exit():
+    # A rank whose script ended with an uncaught exception did not end in order.
+    if getattr(sys, "last_type", None) is None:
+        tracker.detach()
+
+
+def _notice(ddp):
+    """Know when the first DDP model is made: only then is there a wait in backward to look for."""
+    init = ddp.__init__
+
+    @functools.wraps(init)
+    def __init__(*args, **kwargs):
+        global _communicates
+        if not _patch.is_compiling():
+            _communicates = True
+            if _watch is not None:
+                _watch.communicates = True
+        init(*args, **kwargs)
+
+    ddp.__init__ = __init__
+
+
+def _wrap_optimizers(base):
+    """Every optimizer class gets its step wrapped when its first instance is made, just before torch does the same."""
+    patch = base._patch_step_function
+
+    @functools.wraps(patch)
+    def _patch_step_function(self):
+        if not _patch.is_compiling():
+            cls = type(self)
+            if not getattr(cls.step, "_paceline", False):
+                cls.step = _timed_step(cls.step)
+        patch(self)
+
+    base._patch_step_function = _patch_step_function
+
+
+def _timed_step(function):
+    @functools.wraps(function)
+    def step(self, *args, **kwargs):
+        # A class whose step calls that of its base class is wrapped twice.
+        if _patch.is_compiling() or tracker.retired or _optimizers.running is self:
+            return function(self, *args, **kwargs)
+        outer, _optimizers.running = _optimizers.running, self
+        before = tracker.enter_optimizer()
+        ended = False
+        try:
+            result = function(self, *args, **kwargs)
+            ended = True
+            return result
+        finally:
+            _optimizers.running = outer
+            _leave(self, before, ended)
+
+    step._paceline = True
+    _patch.hide_from_dynamo(step)
+    return step
+
+
+def _leave(optimizer, before, ended):
+    tracker.optimizer_place = None
+    try:
+        if ended and not tracker.retired and not (tracker.explicit and tracker.on) and _optimizers.ends_step(optimizer):
+            if tracker.on:
+                tracker.end_step(tracker.phase if before == STAY else before)
+            else:
+                attach(optimizer)
+            return
+    except Exception as error:
+        tracker.fail(error)
+    tracker.leave(before)
+
+
+def attach(optimizer=None):
+    """At the end of the first step: make the ring, then look at the rest of torch. True where it worked."""
+    global _watch, _attached_to_torch
+    torch = sys.modules.get("torch")
+    distributed = sys.modules.get("torch.distributed")
+    if torch is None or not hasattr(torch, "autograd"):
+        return tracker.arm()
+    device = _device(optimizer)
+    index = device.index if device is not None and device.type == "cuda" else None
+    timeline = None
+    if index is not None:
+        from ._cuda import Timeline
+
+        timeline = Timeline(torch.cuda, index, tracker)
+    if not tracker.arm(
+        distributed,
+        -1 if index is None else index,
+        _uuid(torch, index),
+        _ring.TORCH,
+        _version(torch.__version__),
+        timeline,
+    ):
+        return False
+    if not _attached_to_torch:
+        _attached_to_torch = True
+        _patch.wrap_torch(torch)
+        _watch = _backward.Backward(_optimizers.parameters, torch.utils.hooks.unserializable_hook)
+        _watch.communicates = _communicates
+        _patch.replace(torch.autograd, "backward", _watch.wrap)
+    return True
+
+
+def _device(optimizer):
+    if optimizer is not None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                return parameter.device
+    return None
+
+
+def _uuid(torch, index):
+    """16 bytes; zeros where torch does not say."""
+    if index is None:
+        return bytes(16)
+    try:
+        uuid = torch.cuda.get_device_properties(index).uuid
+        return bytes(bytearray(b & 0xFF for b in uuid.bytes))[:16].ljust(16, b"\0")
+    except Exception:
+        return bytes(16)
+
+
+def _version(text):
+    """`2.15.0+cu130` as three numbers."""
+    numbers = []
+    for part in text.split("+")[0].split(".")[:3]:
+        digits = "".join(c for c in part if c.isdigit())
+        numbers.append(min(int(digits or 0), 255))
+    return tuple(numbers + [0] * (3 - len(numbers)))

@@ -1,0 +1,126 @@
+"""Wrapping functions of torch so that the time in them is charged to a phase.
+
+A wrapper keeps the name, the documentation and the signature of what it wraps, passes results and exceptions through,
+and is transparent to torch.compile: a graph that is being traced sees the wrapped function itself.
+"""
+
+import functools
+import sys
+
+from ._tracker import CHECKPOINT, DATA, WAIT, Tracker, tracker
+
+# Collectives of torch.distributed that block (or, on a GPU, that later work waits for). Names that a version of torch
+# does not have are passed over.
+COLLECTIVES = (
+    "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_gather_single all_reduce "
+    "all_reduce_coalesced all_to_all all_to_all_single barrier broadcast broadcast_object_list gather gather_object "
+    "gather_into_tensor gather_single monitored_barrier recv recv_object_list reduce reduce_scatter "
+    "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list "
+    "_all_gather_base _reduce_scatter_base"
+).split()
+
+
+def _never():
+    return False
+
+
+_is_compiling = _never  # torch.compiler.is_compiling once torch is whole; torch 2.0 has none that is cheap
+
+
+def is_compiling():
+    """Whether torch.compile is tracing the caller."""
+    return _is_compiling()
+
+
+def timed(function, phase):
+    """`function`, its time charged to `phase`."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if _is_compiling() or not tracker.on:
+            return function(*args, **kwargs)
+        before = tracker.enter(phase)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            tracker.leave(before)
+
+    return wrapper
+
+
+def collective(function):
+    """A collective, its time charged to wait; launching an asynchronous one is not waiting."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if _is_compiling() or not tracker.on or kwargs.get("async_op"):
+            return function(*args, **kwargs)
+        before = tracker.enter(WAIT)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            tracker.leave(before)
+
+    return wrapper
+
+
+def replace(owner, name, wrap, *args):
+    """Replace `owner.name` by `wrap(owner.name, *args)`, where there is such a thing."""
+    function = getattr(owner, name, None)
+    if callable(function):
+        setattr(owner, name, wrap(function, *args))
+
+
+def wrap_collectives(module):
+    """torch.distributed.distributed_c10d, before torch.distributed copies its names: whoever imports one by name gets
+    the wrapper, and torch.compile, which knows collectives by identity, does too."""
+    for name in COLLECTIVES:
+        replace(module, name, collective)
+
+
+def wrap_checkpoints(module):
+    """torch.distributed.checkpoint.state_dict_saver; of an asynchronous save, the part that holds the trainer up."""
+    for name in ("save", "async_save", "save_state_dict"):
+        replace(module, name, timed, CHECKPOINT)
+
+
+def wrap_torch(torch):
+    """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
+    global _is_compiling
+    _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+    hide_from_dynamo(
+        timed(_never, WAIT),
+        collective(_never),
+        *(method for method in vars(Tracker).values() if hasattr(method, "__code__")),
+    )
+    replace(torch, "save", timed, CHECKPOINT)
+    loader = sys.modules.get("torch.utils.data.dataloader")
+    if loader is not None:
+        replace(loader._BaseDataLoaderIter, "__next__", timed, DATA)
+    bindings = getattr(torch._C, "_distributed_c10d", None)
+    if bindings is not None:
+        # Everything in Python that blocks on a collective ends here, also DTensor, FSDP and a program's own handles.
+        replace(bindings.Work, "wait", timed, WAIT)
+        # DDP's broadcast of buffers before each forward.
+        replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    if functional is not None:
+        replace(functional, "wait_tensor", timed, WAIT)
+
+
+def hide_from_dynamo(*functions):
+    """Between two graphs of a compiled function, dynamo would try to compile our frames too: tell it not to. (A frame
+    that is called inside a graph is another matter: see `is_compiling`.)"""
+    try:
+        from torch._C._dynamo import eval_frame
+    except ImportError:
+        return
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if code is None:
+            continue
+        if hasattr(eval_frame, "skip_code"):
+            eval_frame.skip_code(code)
+        elif hasattr(eval_frame, "set_code_exec_strategy"):
+            action = eval_frame._FrameAction
+            eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))

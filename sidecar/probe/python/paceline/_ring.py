@@ -1,0 +1,123 @@
+"""The writer of the ring that the sidecar reads; `sidecar/probe/ring/layout.md` is the contract.
+
+One writer (this process), no locks, no waiting: a full ring drops the record and counts it.
+"""
+
+import mmap
+import os
+import struct
+import sys
+import time
+import zlib
+
+MAGIC = b"PACERING"
+VERSION = 1
+HEADER = 512
+SLOT = 64
+CAPACITY = 4096
+SPARE = 64  # slots kept free for writers that race past the check; one writer keeps to it all the same
+
+STEP, ATTACH, MARK, DETACH, NOTE, ROLE = 1, 2, 3, 4, 5, 6
+TORCH, OTHER = 1, 3  # framework, in attach
+
+_FIXED = struct.Struct("<8sIIIIII")
+_KIND = struct.Struct("<HH")
+_BODY = struct.Struct("<I52s")
+_STEP = struct.Struct("<QQIIIIIHBBQ")
+_ATTACH = struct.Struct("<IIIIi16sBBBB8x")
+_MARK = struct.Struct("<QQ32s")
+_DETACH = struct.Struct("<Q40x")
+
+# Header fields as indices of 8-byte words, each written by one aligned store.
+_HEAD, _TAIL, _DROPPED, _PROGRESS, _SINCE, _CONTROL = 8, 16, 24, 32, 33, 40
+_U32 = 0xFFFFFFFF
+
+
+def text(value, size):
+    """UTF-8, cut at a whole character."""
+    return str(value).encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")
+
+
+class Ring:
+    """A ring file of this process. Raises OSError or ValueError where it cannot be made; never afterwards."""
+
+    def __init__(self, directory, capacity=CAPACITY):
+        if sys.byteorder != "little":
+            raise ValueError("the ring is little-endian")
+        pid = os.getpid()
+        self.path = os.path.join(directory, "%d.ring" % pid)
+        size = HEADER + capacity * SLOT
+        temporary = os.path.join(directory, ".%d.ring.%d" % (pid, time.monotonic_ns()))
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600)
+        try:
+            # Without its pages allocated, a full /dev/shm would be a SIGBUS at some later store.
+            os.posix_fallocate(fd, 0, size)
+            self._map = mmap.mmap(fd, size)
+            _FIXED.pack_into(self._map, 0, MAGIC, VERSION, HEADER, SLOT, capacity, pid, os.getuid())
+            self.words = memoryview(self._map).cast("Q")
+            os.rename(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(fd)
+        self._mask = capacity - 1
+        self._limit = capacity - SPARE
+        self._head = 0
+
+    def stopped(self):
+        """The reader threw the kill switch."""
+        return self.words[_CONTROL] & 1
+
+    def progress(self, step, phase, now):
+        """Say what the trainer does from now on, so that a rank that hangs is seen where it hangs."""
+        words = self.words
+        words[_PROGRESS] = step << 8 | phase
+        words[_SINCE] = now
+
+    def write(self, kind, payload, flags=0):
+        """Append one record of 48 bytes; False where the ring was full."""
+        words, head = self.words, self._head
+        if head - words[_TAIL] >= self._limit:
+            words[_DROPPED] += 1
+            return False
+        sequence = head + 1
+        body = _KIND.pack(kind, flags) + payload
+        at = HEADER + (head & self._mask) * SLOT
+        _BODY.pack_into(self._map, at + 8, zlib.adler32(body, sequence % 65521), body)
+        words[at >> 3] = sequence
+        words[_HEAD] = self._head = sequence
+        return True
+
+    def step(self, step, duration, spent, passes, kind, known, tokens):
+        """`spent` is nanoseconds by phase, indexed as progress is."""
+        data, compute, wait, optimizer, checkpoint = [min(ns // 1000, _U32) for ns in spent[1:6]]
+        return self.write(
+            STEP,
+            _STEP.pack(
+                step, duration, data, compute, wait, optimizer, checkpoint, min(passes, 65535), kind, known, tokens
+            ),
+        )
+
+    def attach(self, rank, device, uuid, framework, version):
+        """`rank` is an identity of `_rank`; `version` three numbers."""
+        major, minor, patch = version
+        return self.write(
+            ATTACH,
+            _ATTACH.pack(
+                rank.rank, rank.local_rank, rank.world_size, rank.restart, device, uuid, major, minor, patch, framework
+            ),
+        )
+
+    def mark(self, step, kind, value):
+        return self.write(MARK, _MARK.pack(step, value, text(kind, 32)))
+
+    def detach(self, step):
+        return self.write(DETACH, _DETACH.pack(step))
+
+    def note(self, why):
+        return self.write(NOTE, struct.pack("48s", text(why, 48)))
+
+    def role(self, role):
+        return self.write(ROLE, struct.pack("48s", text(role, 48)))
