@@ -1,0 +1,133 @@
+//! docs/wire.md is the contract of the journal and of every fixture: each line in it must read and write back as it
+//! stands, and every event must be there. `REWRITE=1` writes the examples anew.
+
+use std::collections::BTreeMap;
+
+use paceline_health::event::*;
+use paceline_health::frame::{Provenance, SCHEMA_VERSION};
+use paceline_health::id::Rank;
+use paceline_health::{Entry, Frame, Time, line};
+
+const DOC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");
+
+fn examples() -> Vec<Event> {
+    let readings = BTreeMap::from([
+        (GpuSignal::TemperatureC, Reading::Value(61.0)),
+        (GpuSignal::SmClockMhz, Reading::Value(1980.0)),
+        (GpuSignal::MarginC, Reading::Missing(Missing::Unsupported)),
+        (GpuSignal::PowerW, Reading::Missing(Missing::Error("timeout".into()))),
+    ]);
+    let pulse =
+        Pulse { rank: Rank(2), restart: 0, step: 18, phase: Phase::Wait, idle_ns: 3_100_000, alive: true };
+    let phases = Phases {
+        data_ns: 400_000,
+        compute_ns: 45_400_000,
+        wait_ns: 2_700_000,
+        optimizer_ns: 100_000,
+        checkpoint_ns: 0,
+    };
+    vec![
+        Event::Job(Job { job: "llama-7b".into(), paceline: "0.1.0".into() }),
+        Event::Agent(Agent {
+            paceline: "0.1.0".into(),
+            sources: vec!["probe".into()],
+            unix_ms: 1_790_000_000_000,
+        }),
+        Event::Attach(Attach {
+            rank: Rank(2),
+            local_rank: 2,
+            world_size: 4,
+            restart: 0,
+            pid: 4711,
+            gpu: Some("GPU-6d1f0c3a-0000-0000-0000-000000000002".into()),
+            role: "".into(),
+            framework: "torch 2.15.0".into(),
+        }),
+        Event::Step(Step {
+            rank: Rank(2),
+            restart: 0,
+            step: 17,
+            kind: StepKind::Train,
+            dur_ns: 48_600_000,
+            phases: Some(phases),
+            micro_batches: 1,
+            tokens: 0,
+            signal: Signal::S2,
+        }),
+        Event::Mark(Mark { rank: Rank(0), step: 17, kind: "checkpoint".into(), value: 0 }),
+        Event::Gpu(GpuReading {
+            gpu: "GPU-6d1f0c3a-0000-0000-0000-000000000002".into(),
+            pci: "0000:b3:00.0".into(),
+            model: "NVIDIA H100 80GB HBM3".into(),
+            readings,
+        }),
+        Event::Beat(Beat {
+            ranks: vec![pulse],
+            ring_dropped: 0,
+            ring_torn: 0,
+            spool_dropped: 0,
+            cpu_ns: 51_000_000,
+            rss_bytes: 9_437_184,
+        }),
+        Event::Policy(PolicyChange { key: "impact.warning_ratio".into(), value: 0.05 }),
+        Event::Detach(Detach { rank: Rank(2), restart: 0, step: 17 }),
+        Event::Exit(Exit { code: 0 }),
+        Event::Bye(Bye { reason: "the command ended".into() }),
+        Event::End(End { missing: vec!["n2".into()] }),
+    ]
+}
+
+fn lines() -> Vec<String> {
+    let entry = |(n, event): (u64, Event)| Entry {
+        n,
+        at_ns: Time(n * 1_000_000),
+        frame: Frame {
+            v: SCHEMA_VERSION,
+            node: "n1".into(),
+            agent: 7,
+            seq: n,
+            provenance: Provenance::Live,
+            event,
+        },
+    };
+    (1..).zip(examples()).map(entry).map(|entry| line::encode(&entry)).collect()
+}
+
+#[test]
+fn the_documented_lines_are_what_is_read_and_written() {
+    let block = format!("```json\n{}\n```", lines().join("\n"));
+    let doc = std::fs::read_to_string(DOC).unwrap();
+    let start = doc.find("```json\n").expect("docs/wire.md has a json block");
+    let end = start + doc[start..].find("\n```").unwrap() + 4;
+    if std::env::var_os("REWRITE").is_some() {
+        std::fs::write(DOC, format!("{}{block}{}", &doc[..start], &doc[end..])).unwrap();
+        return;
+    }
+    assert_eq!(&doc[start..end], block, "docs/wire.md is out of step: REWRITE=1 cargo test -p paceline-health");
+    for text in doc[start..end].lines().filter(|line| line.starts_with('{')) {
+        assert_eq!(line::encode(&line::decode(text).unwrap()), text);
+    }
+}
+
+#[test]
+fn unknown_fields_are_skipped_and_a_future_version_is_named() {
+    let known = lines().remove(9);
+    let newer = known.replace("\"code\":0", "\"code\":0,\"core_dumped\":true");
+    assert_ne!(newer, known);
+    assert_eq!(line::encode(&line::decode(&newer).unwrap()), known);
+
+    let future = known.replace("\"v\":1", "\"v\":9").replace("\"exit\"", "\"exit_v9\"");
+    assert_eq!(line::decode(&future), Err(line::LineError::FutureVersion { found: 9 }));
+}
+
+#[test]
+fn what_is_broken_is_named_by_its_column() {
+    for (text, column) in [("", 1), ("{\"n\":1,", 7), ("{\"n\":-1}", 7), ("[1,2]", 5)] {
+        match line::decode(text) {
+            Err(line::LineError::Malformed { column: found, .. }) => assert_eq!(found, column, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    let long = " ".repeat(line::MAX_LINE_BYTES + 1);
+    assert!(matches!(line::decode(&long), Err(line::LineError::TooLong { .. })));
+}
