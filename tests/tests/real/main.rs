@@ -1,0 +1,7 @@
+//! Real training jobs under `paceline run`: PyTorch, torchrun, gloo. Ignored in the inner loop; `tests/run` sets up
+//! what they need and runs them one after the other (they measure time on few cores).
+
+mod bad_days;
+mod job;
+mod nodes;
+mod slow_rank;

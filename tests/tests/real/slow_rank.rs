@@ -1,0 +1,72 @@
+//! Who is slow: the script knows nothing of us, and the verdict names its slow rank and no other.
+
+use crate::job::{Ended, torchrun};
+
+fn run(script: &str, args: &str) -> Ended {
+    torchrun(&[], 4, script, args).run().ok()
+}
+
+fn names_rank_2(script: &str, pct: u32, by_step: u64, more: &str) {
+    let steps = by_step + 20;
+    let ended =
+        run(script, &format!("--steps {steps} --sleep-ms 40 --slow-rank 2 --slow-pct {pct} {more}"));
+    ended.names_only(2, by_step);
+    let report = ended.report();
+    assert_eq!(report["verdicts"][0]["provenance"], "live");
+    assert_eq!(report["coverage"]["ranks_seen"], 4, "{report}");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn ddp_10_percent_within_150_steps() {
+    names_rank_2("ddp.py", 10, 150, "");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn ddp_25_percent_within_30_steps() {
+    names_rank_2("ddp.py", 25, 30, "");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn nobody_slow_1000_steps_nobody_named() {
+    let ended = run("ddp.py", "--steps 1000 --sleep-ms 40");
+    assert_eq!(ended.stragglers(), [], "{}\n{}", ended.stderr, ended.report());
+    assert_eq!(ended.report()["steps"], 1000);
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn gradient_accumulation() {
+    names_rank_2("ddp.py", 25, 30, "--accum 2");
+    names_rank_2("ddp.py", 25, 30, "--accum 2 --naive-accum");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn hugging_face_trainer() {
+    names_rank_2("hf_trainer.py", 25, 30, "");
+    names_rank_2("hf_trainer.py", 10, 150, "");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn lightning() {
+    names_rank_2("lightning_ddp.py", 25, 30, "");
+    names_rank_2("lightning_ddp.py", 10, 150, "");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn a_loop_that_calls_all_reduce_itself() {
+    names_rank_2("allreduce_loop.py", 25, 30, "");
+    names_rank_2("allreduce_loop.py", 10, 150, "");
+}
+
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn fsdp() {
+    names_rank_2("fsdp.py", 25, 30, "");
+    names_rank_2("fsdp.py", 10, 150, "");
+}
