@@ -1,0 +1,268 @@
+//! The way from a node to the journal: the sidecar's poll, its sequence numbers, and what a bad link makes of them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::chance::Chance;
+use super::fault::Fault;
+use super::spec::WorldSpec;
+use crate::event::Event;
+use crate::frame::{Frame, Provenance, SCHEMA_VERSION};
+use crate::id::NodeId;
+use crate::time::Time;
+
+/// A frame that overtakes or repeats another comes up to this much later.
+const DISORDER_S: f64 = 1.0;
+
+/// What is under way, in the order in which it happens.
+#[derive(Debug)]
+pub(super) struct Link {
+    queue: BinaryHeap<Reverse<Parcel>>,
+    pushed: u64,
+    nodes: Vec<Sender>,
+    outages: Vec<Outage>,
+    loss: f64,
+    reorder: f64,
+    repeat: f64,
+}
+
+#[derive(Debug)]
+struct Sender {
+    name: NodeId,
+    agent: u64,
+    seq: u64,
+    chance: Chance,
+}
+
+/// A time in which a node's sidecar or its link is not there.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    node: u32,
+    from: Time,
+    until: Time,
+    gone: bool,
+    kept: bool,
+}
+
+#[derive(Debug)]
+struct Parcel {
+    at: Time,
+    order: u64,
+    node: u32,
+    cargo: Cargo,
+}
+
+#[derive(Debug)]
+enum Cargo {
+    /// Seen on the node, not yet read by its sidecar.
+    Seen(Event),
+    /// On the wire.
+    Sent(Frame),
+    /// The aggregator's own.
+    Own(Event),
+    /// A new sidecar is there.
+    Restart,
+}
+
+impl Link {
+    pub fn new(spec: &WorldSpec, names: &[NodeId]) -> Link {
+        let sender = |(index, name): (usize, &NodeId)| {
+            let mut chance = Chance::of(spec.seed, &[0x006c_696e, index as u64]);
+            // Looks like chance, and is never that of the aggregator's own entries, zero.
+            Sender {
+                name: name.clone(),
+                agent: chance.bits() >> 16 | 1,
+                seq: 0,
+                chance,
+            }
+        };
+        let nodes = names.iter().enumerate().map(sender).collect();
+        let mut link = Link {
+            queue: BinaryHeap::new(),
+            pushed: 0,
+            nodes,
+            outages: Vec::new(),
+            loss: 0.0,
+            reorder: 0.0,
+            repeat: 0.0,
+        };
+        for fault in &spec.faults {
+            link.take(fault);
+        }
+        link
+    }
+
+    fn take(&mut self, fault: &Fault) {
+        let time = Time::from_secs_f64;
+        match *fault {
+            Fault::Loss { share } => self.loss = share,
+            Fault::Reorder { share } => self.reorder = share,
+            Fault::Repeat { share } => self.repeat = share,
+            Fault::Gap {
+                node,
+                from_s,
+                for_s,
+                kept,
+            } => {
+                let until = for_s.map_or(Time(u64::MAX), |for_s| time(from_s + for_s));
+                self.outages.push(Outage {
+                    node,
+                    from: time(from_s),
+                    until,
+                    gone: true,
+                    kept,
+                });
+            }
+            Fault::Hold { node, from_s, for_s } => {
+                let until = time(from_s + for_s);
+                self.outages.push(Outage {
+                    node,
+                    from: time(from_s),
+                    until,
+                    gone: false,
+                    kept: true,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// A node's sidecar reads this at `at`.
+    pub fn seen(&mut self, at: Time, node: u32, event: Event) {
+        self.push(at, node, Cargo::Seen(event));
+    }
+
+    /// The aggregator writes this at `at`, under the name of the first node.
+    pub fn own(&mut self, at: Time, event: Event) {
+        self.push(at, 0, Cargo::Own(event));
+    }
+
+    /// A new sidecar takes the node over at `at`.
+    pub fn restart(&mut self, at: Time, node: u32) {
+        self.push(at, node, Cargo::Restart);
+    }
+
+    /// When the sidecars that go away come back, and where.
+    pub fn returns(&self) -> Vec<(Time, u32)> {
+        let gone = self
+            .outages
+            .iter()
+            .filter(|outage| outage.gone && outage.until < Time(u64::MAX));
+        gone.map(|outage| (outage.until, outage.node)).collect()
+    }
+
+    /// Whether what the node says at `at` does not come through.
+    pub fn is_cut(&self, at: Time, node: u32) -> bool {
+        self.outages
+            .iter()
+            .any(|outage| outage.node == node && (outage.from..outage.until).contains(&at))
+    }
+
+    /// How much is under way.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// When the next thing happens.
+    pub fn next_at(&self) -> Option<Time> {
+        self.queue.peek().map(|Reverse(parcel)| parcel.at)
+    }
+
+    /// Lets the next thing happen; a frame, if one reaches the journal by it.
+    pub fn turn(&mut self) -> Option<(Time, Frame)> {
+        let Reverse(Parcel { at, node, cargo, .. }) = self.queue.pop()?;
+        match cargo {
+            Cargo::Sent(frame) => Some((at, frame)),
+            Cargo::Own(event) => Some((at, self.frame(node, 0, 0, event))),
+            Cargo::Seen(event) => self.read(at, node, event),
+            Cargo::Restart => {
+                let sender = &mut self.nodes[node as usize];
+                (sender.agent, sender.seq) = (sender.chance.bits() >> 16 | 1, 0);
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, at: Time, node: u32, event: Event) -> Option<(Time, Frame)> {
+        let mut outages = self.outages.iter().filter(|outage| outage.node == node);
+        let outage = outages
+            .find(|outage| (outage.from..outage.until).contains(&at))
+            .copied();
+        if let Some(outage) = outage.filter(|outage| outage.gone) {
+            // What happens while nobody watches is lost, unless it is a step that its ring keeps.
+            if outage.kept && matches!(event, Event::Step(_)) && outage.until.0 < u64::MAX {
+                self.push(
+                    outage.until + Duration::from_millis(200),
+                    node,
+                    Cargo::Seen(event),
+                );
+            }
+            return None;
+        }
+        let sender = &mut self.nodes[node as usize];
+        sender.seq += 1;
+        let (agent, seq) = (sender.agent, sender.seq);
+        // Drawn always, so that one kind of trouble does not shift another's.
+        let [lost, late, again, by] = std::array::from_fn(|_| sender.chance.unit());
+        let light = matches!(event, Event::Step(_) | Event::Gpu(_) | Event::Beat(_));
+        if light && lost < self.loss {
+            return None;
+        }
+        let frame = self.frame(node, agent, seq, event);
+        let later = |from: Time| from + Duration::from_secs_f64(DISORDER_S * by);
+        if again < self.repeat {
+            self.push(later(at), node, Cargo::Sent(frame.clone()));
+        }
+        let arrives = match outage {
+            Some(outage) => outage.until,
+            None if light && late < self.reorder => later(at),
+            None => return Some((at, frame)),
+        };
+        self.push(arrives, node, Cargo::Sent(frame));
+        None
+    }
+
+    fn frame(&self, node: u32, agent: u64, seq: u64, event: Event) -> Frame {
+        let node = self.nodes[node as usize].name.clone();
+        Frame {
+            v: SCHEMA_VERSION,
+            node,
+            agent,
+            seq,
+            provenance: Provenance::Sim,
+            event,
+        }
+    }
+
+    fn push(&mut self, at: Time, node: u32, cargo: Cargo) {
+        self.pushed += 1;
+        self.queue.push(Reverse(Parcel {
+            at,
+            order: self.pushed,
+            node,
+            cargo,
+        }));
+    }
+}
+
+impl PartialEq for Parcel {
+    fn eq(&self, other: &Parcel) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Parcel {}
+
+impl PartialOrd for Parcel {
+    fn partial_cmp(&self, other: &Parcel) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Parcel {
+    fn cmp(&self, other: &Parcel) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
