@@ -1,1 +1,108 @@
 //! The sidecar of one node, and the aggregator of one job.
+//!
+//! Sources (the trainers' rings, GPUs) become numbered frames ([`agent`]), travel to the job's aggregator ([`uplink`]),
+//! get their final order in its journal and are folded there ([`aggregator`]); what comes out goes to files, metrics
+//! and status lines ([`sink`]). Nothing here ever makes a trainer wait.
+
+pub mod agent;
+pub mod aggregator;
+pub mod host;
+pub mod options;
+pub mod sink;
+pub mod source;
+pub mod uplink;
+mod warn;
+
+use std::process::ExitCode;
+
+use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::id::{JobId, NodeId};
+
+pub use options::SidecarOptions;
+
+use agent::join::Invitation;
+use agent::{Agent, control, shell};
+use aggregator::{Plan, place};
+use sink::status::StatusStream;
+use source::Source;
+use source::probe::Probe;
+use source::replay::Replay;
+use source::sim_gpu::SimGpu;
+use uplink::Uplink;
+use uplink::wire::Hello;
+
+/// What was seen and is not acknowledged takes at most this much memory.
+const SPOOL_BYTES: usize = 4 << 20;
+
+/// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines, stderr for warnings.
+pub fn main(options: SidecarOptions) -> ExitCode {
+    match run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            warn::once("fatal", format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: SidecarOptions) -> anyhow::Result<()> {
+    // Signals first: one that comes early must not end us unheard.
+    let controls = control::listen(std::io::stdin())?;
+    let (status, end) = StatusStream::to(std::io::stdout());
+    let sources = sources(&options)?;
+    let invitation = invitation(options, status);
+    let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()?;
+    runtime.block_on(shell::run(agent, invitation, controls));
+    runtime.shutdown_background();
+    end.wait();
+    Ok(())
+}
+
+fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
+    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    if let Some(dir) = &options.ring_dir {
+        sources.push(Box::new(Probe::new(dir.clone())));
+    }
+    if let Some(script) = &options.sim_gpus {
+        let origin_ns = options.sim_origin_ns.unwrap_or_else(host::monotonic_ns);
+        sources.push(Box::new(SimGpu::new(script.clone(), origin_ns)));
+    }
+    if let Some(path) = &options.replay {
+        let replay = Replay::open(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+        sources.push(Box::new(replay));
+    }
+    Ok(sources)
+}
+
+fn invitation(options: SidecarOptions, status: StatusStream) -> Invitation {
+    let job = JobId::from(options.job.as_str());
+    let node = NodeId::from(options.node.unwrap_or_else(host::hostname).as_str());
+    let me = Hello {
+        v: SCHEMA_VERSION,
+        job: job.clone(),
+        node: node.clone(),
+        agent: host::incarnation(),
+    };
+    let (candidates, alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
+        Ok(candidates) => (candidates, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let plan = Plan {
+        job,
+        node,
+        run_dir: options.run_dir,
+        policy: options.policy,
+    };
+    Invitation {
+        me,
+        candidates,
+        alone_because,
+        http: Some(options.http),
+        plan,
+        status,
+    }
+}

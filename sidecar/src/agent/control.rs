@@ -1,0 +1,118 @@
+//! What the launcher says on stdin, and the signals that mean us. Each has a thread that may wait; both end in one
+//! channel.
+
+use std::io::{BufRead, BufReader, Read};
+use std::thread;
+
+use serde::Deserialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::warn;
+
+/// Longest line that is read, bytes.
+const MAX_LINE: u64 = 64 << 10;
+
+/// Something that concerns the sidecar's own life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The launched command's process.
+    Child(u32),
+    /// The launched command ended.
+    Exit(i32),
+    /// The launcher closed its end.
+    Eof,
+    /// SIGTERM: finish in order.
+    Terminate,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Child(u32),
+    Exit { code: i32 },
+}
+
+/// Reads one line of the launcher.
+fn parse(line: &[u8]) -> Option<Control> {
+    match serde_json::from_slice(line).ok()? {
+        Line::Child(pid) => Some(Control::Child(pid)),
+        Line::Exit { code } => Some(Control::Exit(code)),
+    }
+}
+
+/// Listens to `input` and to signals. SIGINT and SIGHUP are the launcher's to pass on and are ignored here: a Ctrl-C on
+/// the terminal must not end the watch before the trainer's last words are read.
+///
+/// # Errors
+/// When the system gives no thread or no signal handler.
+pub fn listen(input: impl Read + Send + 'static) -> std::io::Result<Receiver<Control>> {
+    let (sender, receiver) = channel(16);
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let terminate = sender.clone();
+    thread::Builder::new()
+        .name("signals".into())
+        .stack_size(64 << 10)
+        .spawn(move || {
+            for signal in &mut signals {
+                if signal == SIGTERM && terminate.blocking_send(Control::Terminate).is_err() {
+                    break;
+                }
+            }
+        })?;
+    thread::Builder::new()
+        .name("control".into())
+        .stack_size(128 << 10)
+        .spawn(move || read(input, &sender))?;
+    Ok(receiver)
+}
+
+fn read(input: impl Read, sender: &Sender<Control>) {
+    let mut reader = BufReader::new(input);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let said = match (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => Some(Control::Eof),
+            Ok(_) => parse(&line),
+        };
+        match said {
+            Some(control) => {
+                if sender.blocking_send(control).is_err() || control == Control::Eof {
+                    return;
+                }
+            }
+            None if line.trim_ascii().is_empty() => {}
+            None => warn::once("control", "a control line was not understood"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let check = |line: &str, wanted| assert_eq!(parse(line.as_bytes()), wanted, "{line}");
+        check(r#"{"child":42}"#, Some(Control::Child(42)));
+        check(r#"{"exit":{"code":139}}"#, Some(Control::Exit(139)));
+        check(r#"{"exit":{}}"#, None);
+        check("nonsense", None);
+    }
+
+    #[test]
+    fn a_stream() {
+        let (sender, mut receiver) = channel(16);
+        read(
+            &b"{\"child\":7}\n\nnonsense\n{\"exit\":{\"code\":3}}\n"[..],
+            &sender,
+        );
+        let mut said = Vec::new();
+        while let Ok(control) = receiver.try_recv() {
+            said.push(control);
+        }
+        assert_eq!(said, [Control::Child(7), Control::Exit(3), Control::Eof]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Finding the job's aggregator, or becoming it.
+//!
+//! Whoever can bind the address runs the aggregator and then connects to it like anybody else. An address that
+//! somebody else holds is asked whether it is ours. When nobody is found this node is watched alone, and says so.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::aggregator::Plan;
+use crate::aggregator::server::Hosted;
+use crate::sink::status::StatusStream;
+use crate::uplink::link::{Dealer, Link};
+use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
+use crate::warn;
+
+/// Somebody who does not answer our handshake for this long is not our aggregator.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+/// Our aggregator may read its journal for this long.
+const LATER_DEADLINE: Duration = Duration::from_secs(120);
+/// How often one that reads its journal is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What it takes to join, or to be the one that is joined.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// Who joins.
+    pub me: Hello,
+    /// Addresses to try, in order. None: watched alone.
+    pub candidates: Vec<SocketAddr>,
+    /// Why this node is alone from the start, if it is.
+    pub alone_because: Option<String>,
+    /// Where the metrics page is wanted.
+    pub http: Option<SocketAddr>,
+    /// The aggregator, should it be ours.
+    pub plan: Plan,
+    /// Where it tells what it finds.
+    pub status: StatusStream,
+}
+
+/// A link whose handshake is done.
+pub struct Joined {
+    /// The link.
+    pub link: Dealer,
+    /// What the aggregator said.
+    pub welcome: Welcome,
+    /// Its address.
+    pub address: SocketAddr,
+    /// It runs in this process.
+    pub hosted: Option<Hosted>,
+    /// Why this node is watched alone, if it is.
+    pub alone: Option<String>,
+}
+
+/// Why an address was no good.
+#[derive(Debug, thiserror::Error)]
+enum Miss {
+    #[error("refused: {0}")]
+    Refused(String),
+    #[error("taken by another program")]
+    Silent,
+    #[error("{0}")]
+    Link(#[from] crate::uplink::link::LinkError),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Joins. `may_be_alone`: rather than not at all.
+pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
+    let mut why = invitation.alone_because.clone();
+    for address in &invitation.candidates {
+        match at(&invitation, *address).await {
+            Ok(joined) => return Some(joined),
+            Err(miss) => why = Some(format!("{address}: {miss}")),
+        }
+    }
+    if !may_be_alone {
+        return None;
+    }
+    let why = why.unwrap_or_else(|| "no aggregator".to_owned());
+    warn::once("alone", format_args!("this node is watched alone: {why}"));
+    match at(&invitation, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await {
+        Ok(joined) => Some(Joined {
+            alone: Some(why),
+            ..joined
+        }),
+        Err(miss) => {
+            warn::once(
+                "not even alone",
+                format_args!("no aggregator can run here: {miss}"),
+            );
+            None
+        }
+    }
+}
+
+async fn at(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss> {
+    let (address, hosted) = match TcpListener::bind(address) {
+        Ok(listener) => {
+            let address = listener.local_addr()?;
+            let Invitation {
+                http, plan, status, ..
+            } = invitation.clone();
+            (address, Some(Hosted::start(listener, http, plan, status)?))
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => (address, None),
+        Err(error) => return Err(error.into()),
+    };
+    // Whoever listens may be no ZeroMQ at all and never finish its greeting: the deadline covers that too.
+    let connecting = timeout(ANSWER_DEADLINE, Dealer::connect(address));
+    let mut link = connecting.await.map_err(|_| Miss::Silent)??;
+    let welcome = handshake(&mut link, &invitation.me).await?;
+    Ok(Joined {
+        link,
+        welcome,
+        address,
+        hosted,
+        alone: None,
+    })
+}
+
+async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {
+    let began = Instant::now();
+    loop {
+        link.send(encode(&Up::Hello(me.clone()))).await?;
+        let answer = timeout(ANSWER_DEADLINE, link.recv())
+            .await
+            .map_err(|_| Miss::Silent)??;
+        match decode_down(&answer) {
+            Ok(Down::Welcome(welcome)) if welcome.job == me.job => return Ok(welcome),
+            Ok(Down::Refused(refused)) => return Err(Miss::Refused(refused.why)),
+            Ok(Down::Later(later)) if later.job == me.job && began.elapsed() < LATER_DEADLINE => {
+                sleep(ASK_AGAIN).await;
+            }
+            _ => return Err(Miss::Silent),
+        }
+    }
+}
+
+/// How long to wait before the next attempt: doubling from 200 ms to 4 s, spread over half as much again, so that the
+/// sidecars of a large job do not come back at once.
+pub fn backoff(attempt: u32, seed: u64) -> Duration {
+    let base = 200u64 << attempt.min(5);
+    let base = base.min(4_000);
+    // SplitMix64 (https://prng.di.unimi.it/splitmix64.c)
+    let mut chance = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    chance = (chance ^ (chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    chance ^= chance >> 27;
+    Duration::from_millis(base + chance % (base / 2 + 1))
+}

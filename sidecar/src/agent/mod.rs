@@ -1,0 +1,250 @@
+//! The sidecar's own life, without its threads and sockets: sources are polled, frames numbered, a beat sent once a
+//! second, and at the end everything is drained in order. Time and outside events are handed in; [`shell`] does that.
+
+pub mod control;
+pub mod join;
+pub mod shell;
+
+use std::sync::Arc;
+
+use paceline_health::Provenance;
+use paceline_health::event::{self, Beat, Event};
+
+use self::control::Control;
+use crate::host::{self, Process};
+use crate::source::{Losses, Source};
+use crate::uplink::Uplink;
+
+/// A node's sidecar is alive: told this often.
+const BEAT_EVERY_NS: u64 = 1_000_000_000;
+/// Most time that the rings are drained after the command has ended.
+const DRAIN_NS: u64 = 1_000_000_000;
+/// Most time that the last frames wait for their acknowledgement.
+const LEAVE_NS: u64 = 1_000_000_000;
+/// Without a launcher and without a trainer nobody needs a sidecar for longer.
+const ORPHAN_NS: u64 = 10_000_000_000;
+
+/// How far its life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Not linked for the first time yet: nothing is read, the rings keep it.
+    Waiting,
+    /// The ordinary state.
+    Watching,
+    /// The end was told; what the trainers left is read, until then at the latest.
+    Draining {
+        /// CLOCK_MONOTONIC ns.
+        until_ns: u64,
+    },
+    /// Goodbye was said; its acknowledgement is waited for, until then at the latest.
+    Leaving {
+        /// CLOCK_MONOTONIC ns.
+        until_ns: u64,
+    },
+    /// Nothing is left to do.
+    Gone,
+}
+
+/// The sidecar of one node.
+pub struct Agent {
+    uplink: Uplink,
+    sources: Vec<Box<dyn Source>>,
+    stage: Stage,
+    alone: Option<String>,
+    beat_at_ns: u64,
+    child: Option<Process>,
+    orphaned_ns: Option<u64>,
+    reason: &'static str,
+}
+
+impl Agent {
+    /// A sidecar that waits for its first link.
+    pub fn new(uplink: Uplink, sources: Vec<Box<dyn Source>>) -> Agent {
+        Agent {
+            uplink,
+            sources,
+            stage: Stage::Waiting,
+            alone: None,
+            beat_at_ns: 0,
+            child: None,
+            orphaned_ns: None,
+            reason: "exit",
+        }
+    }
+
+    /// How far it has come.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The sender, for the shell to serve.
+    pub fn uplink(&mut self) -> &mut Uplink {
+        &mut self.uplink
+    }
+
+    /// A link is good. The first one begins the watch; one to another journal needs everybody's name again.
+    pub fn linked(&mut self, new_journal: bool, alone: Option<String>, now_ns: u64) {
+        self.alone = alone;
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Watching;
+            self.begin(now_ns);
+        } else if new_journal && !matches!(self.stage, Stage::Leaving { .. } | Stage::Gone) {
+            self.begin(now_ns);
+            self.each_source(now_ns, |source, send| source.introduce(send));
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        let mut sources: Vec<Arc<str>> = self
+            .sources
+            .iter()
+            .map(|source| Arc::from(source.name()))
+            .collect();
+        if let Some(why) = &self.alone {
+            sources.push(Arc::from(format!("alone: {why}")));
+        }
+        let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
+        self.push(
+            Event::Agent(event::Agent {
+                paceline,
+                sources,
+                unix_ms: host::unix_ms(),
+            }),
+            now_ns,
+        );
+    }
+
+    /// Something about its own life was said.
+    pub fn control(&mut self, control: Control, now_ns: u64) {
+        match control {
+            Control::Child(pid) => self.child = Some(Process::of(pid)),
+            Control::Exit(code) => {
+                if self.is_watching() {
+                    self.push(Event::Exit(event::Exit { code }), now_ns);
+                    self.drain("exit", now_ns);
+                }
+            }
+            Control::Eof => self.orphaned_ns = Some(now_ns),
+            Control::Terminate => self.drain("terminated", now_ns),
+        }
+    }
+
+    fn is_watching(&self) -> bool {
+        matches!(self.stage, Stage::Waiting | Stage::Watching)
+    }
+
+    fn drain(&mut self, reason: &'static str, now_ns: u64) {
+        if self.is_watching() {
+            self.reason = reason;
+            self.stage = Stage::Draining {
+                until_ns: now_ns + DRAIN_NS,
+            };
+        }
+    }
+
+    /// Lets time pass: to be called ten times a second.
+    pub fn tick(&mut self, now_ns: u64) {
+        match self.stage {
+            Stage::Waiting => self.check_launcher(now_ns),
+            Stage::Watching => {
+                self.poll(now_ns);
+                self.check_launcher(now_ns);
+            }
+            Stage::Draining { until_ns } => {
+                let idle = self.sources.iter_mut().all(|source| source.is_idle());
+                self.poll(now_ns);
+                if idle || now_ns >= until_ns {
+                    self.beat(now_ns);
+                    self.push(
+                        Event::Bye(event::Bye {
+                            reason: Arc::from(self.reason),
+                        }),
+                        now_ns,
+                    );
+                    self.stage = Stage::Leaving {
+                        until_ns: now_ns + LEAVE_NS,
+                    };
+                }
+            }
+            Stage::Leaving { .. } | Stage::Gone => {}
+        }
+        self.settle(now_ns);
+    }
+
+    /// What is safe may be let go; the last acknowledgement ends the life.
+    pub fn settle(&mut self, now_ns: u64) {
+        let settled = self.uplink.settled();
+        self.sources.iter_mut().for_each(|source| source.settled(settled));
+        if let Stage::Leaving { until_ns } = self.stage
+            && (settled == self.uplink.last_seq() || now_ns >= until_ns)
+        {
+            // One more look, so that the files of what is safe are removed.
+            self.each_source(now_ns, |source, send| source.poll(now_ns, send));
+            self.stage = Stage::Gone;
+        }
+    }
+
+    fn poll(&mut self, now_ns: u64) {
+        self.each_source(now_ns, |source, send| source.poll(now_ns, send));
+        if now_ns >= self.beat_at_ns {
+            self.beat_at_ns = now_ns + BEAT_EVERY_NS;
+            self.beat(now_ns);
+        }
+    }
+
+    fn beat(&mut self, now_ns: u64) {
+        let mut ranks = Vec::new();
+        let mut losses = Losses::default();
+        for source in &mut self.sources {
+            source.pulses(now_ns, &mut ranks);
+            let own = source.losses();
+            losses.dropped += own.dropped;
+            losses.torn += own.torn;
+        }
+        let beat = Beat {
+            ranks,
+            ring_dropped: losses.dropped,
+            ring_torn: losses.torn,
+            spool_dropped: self.uplink.dropped(),
+            cpu_ns: host::cpu_ns(),
+            rss_bytes: host::rss_bytes(),
+        };
+        self.push(Event::Beat(beat), now_ns);
+    }
+
+    /// The launcher is gone without a word: the watch lasts as long as there is something to watch.
+    fn check_launcher(&mut self, now_ns: u64) {
+        let Some(since_ns) = self.orphaned_ns else { return };
+        let over = match self.child {
+            Some(child) => !child.is_alive(),
+            None => {
+                let idle = self.sources.iter_mut().all(|source| source.is_idle());
+                idle && now_ns.saturating_sub(since_ns) >= ORPHAN_NS
+            }
+        };
+        if over {
+            self.drain("launcher gone", now_ns);
+        }
+    }
+
+    fn push(&mut self, event: Event, now_ns: u64) {
+        self.uplink.push(Provenance::Live, &event, now_ns);
+    }
+
+    fn each_source(
+        &mut self,
+        now_ns: u64,
+        mut act: impl FnMut(&mut dyn Source, &mut crate::source::Send<'_>),
+    ) {
+        let Agent { uplink, sources, .. } = self;
+        for source in sources {
+            act(source.as_mut(), &mut |provenance, event| {
+                uplink.push(provenance, &event, now_ns)
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

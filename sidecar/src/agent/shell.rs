@@ -1,0 +1,178 @@
+//! The loop around an [`Agent`]: one thread, one runtime, everything that can wake it in one `select!`.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::control::Control;
+use super::join::{Invitation, Joined, backoff, join};
+use super::{Agent, Stage};
+use crate::aggregator::server::Hosted;
+use crate::host::monotonic_ns;
+use crate::sink::status::Status;
+use crate::uplink::Heard;
+use crate::uplink::link::{Dealer, Link};
+use crate::warn;
+
+/// Sources are polled this often.
+const TICK: Duration = Duration::from_millis(100);
+/// After so many failing attempts to come back, this node is watched alone.
+const ATTEMPTS: u32 = 6;
+
+/// Runs a sidecar to its end.
+pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Control>) {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut shell = Shell {
+        agent,
+        link: None,
+        hosted: None,
+        joining: None,
+        attempt: 0,
+        invitation,
+    };
+    shell.begin_to_join();
+    let mut listening = true;
+    while shell.agent.stage() != Stage::Gone {
+        tokio::select! {
+            _ = tick.tick() => shell.tick(),
+            joined = outcome(&mut shell.joining) => shell.joined(joined),
+            message = receive(&mut shell.link) => shell.received(message),
+            control = controls.recv(), if listening => match control {
+                Some(control) => shell.agent.control(control, monotonic_ns()),
+                None => listening = false,
+            },
+        }
+        shell.send().await;
+    }
+    // The link goes first, so that an aggregator of this process does not wait for us.
+    shell.link = None;
+    if let Some(hosted) = shell.hosted {
+        hosted.finish().await;
+    }
+}
+
+struct Shell {
+    agent: Agent,
+    link: Option<Dealer>,
+    /// The aggregator, when it runs in this process.
+    hosted: Option<Hosted>,
+    joining: Option<JoinHandle<Option<Joined>>>,
+    attempt: u32,
+    invitation: Invitation,
+}
+
+async fn outcome(joining: &mut Option<JoinHandle<Option<Joined>>>) -> Option<Joined> {
+    match joining {
+        Some(handle) => {
+            let joined = handle.await.ok().flatten();
+            *joining = None;
+            joined
+        }
+        None => pending().await,
+    }
+}
+
+async fn receive(link: &mut Option<Dealer>) -> Option<Vec<u8>> {
+    match link {
+        Some(link) => link.recv().await.ok(),
+        None => pending().await,
+    }
+}
+
+impl Shell {
+    /// Looks for the aggregator, without holding up anything else.
+    fn begin_to_join(&mut self) {
+        let invitation = self.invitation.clone();
+        let attempt = self.attempt;
+        self.attempt += 1;
+        let first = self.agent.stage() == Stage::Waiting;
+        self.joining = Some(tokio::spawn(async move {
+            if attempt > 0 {
+                sleep(backoff(attempt - 1, invitation.me.agent)).await;
+            }
+            join(invitation, first || attempt >= ATTEMPTS).await
+        }));
+    }
+
+    fn joined(&mut self, joined: Option<Joined>) {
+        let Some(joined) = joined else {
+            return self.begin_to_join();
+        };
+        let Joined {
+            link,
+            welcome,
+            address,
+            hosted,
+            alone,
+        } = joined;
+        self.attempt = 0;
+        let now_ns = monotonic_ns();
+        let http = hosted
+            .as_ref()
+            .and_then(|hosted| hosted.http)
+            .map(|http| http.to_string());
+        let run_dir = hosted
+            .as_ref()
+            .map(|_| self.invitation.plan.run_dir.display().to_string());
+        self.invitation.status.say(&Status::Ready {
+            aggregator: address.to_string(),
+            http,
+            run_dir,
+        });
+        if hosted.is_some() {
+            self.hosted = hosted;
+        }
+        self.link = Some(link);
+        if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {
+            self.agent.linked(new_journal, alone, now_ns);
+        }
+    }
+
+    fn tick(&mut self) {
+        let now_ns = monotonic_ns();
+        self.agent.tick(now_ns);
+        if self.link.is_some() && self.agent.uplink().is_stuck(now_ns) {
+            warn::once("link", "the aggregator does not answer: looking for it again");
+            self.drop_link();
+        }
+    }
+
+    fn received(&mut self, message: Option<Vec<u8>>) {
+        let Some(message) = message else {
+            return self.drop_link();
+        };
+        let now_ns = monotonic_ns();
+        match self.agent.uplink().received(&message, now_ns) {
+            Heard::Acked => self.agent.settle(now_ns),
+            Heard::Refused(why) => {
+                warn::once("refused", format_args!("the aggregator refuses: {why}"));
+                self.drop_link();
+            }
+            Heard::Welcome { .. } | Heard::Noise => {}
+        }
+    }
+
+    fn drop_link(&mut self) {
+        self.link = None;
+        self.agent.uplink().broken();
+        if self.hosted.as_mut().is_some_and(Hosted::has_ended) {
+            self.hosted = None;
+        }
+        if self.joining.is_none() {
+            self.begin_to_join();
+        }
+    }
+
+    async fn send(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        while let Some(message) = self.agent.uplink().poll_send() {
+            if link.send(message).await.is_err() {
+                return self.drop_link();
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The journal's time: CLOCK_MONOTONIC since the first entry, continued by whoever opens the journal again.
+
+use std::fs;
+use std::path::Path;
+
+use paceline_health::Time;
+use serde::{Deserialize, Serialize};
+
+use crate::sink::write_whole;
+use crate::warn;
+
+/// `journal.origin`: what a second aggregator must know to continue the first one's time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Origin {
+    /// Number of this journal, told to every sidecar.
+    journal: u64,
+    /// CLOCK_MONOTONIC means something within one boot of one machine only.
+    boot_id: Option<String>,
+    /// CLOCK_MONOTONIC at the journal's time zero.
+    origin_ns: i128,
+}
+
+/// Turns CLOCK_MONOTONIC into the journal's time. It never goes back.
+#[derive(Debug)]
+pub struct Clock {
+    origin: Origin,
+    last: Time,
+}
+
+impl Clock {
+    /// The clock of the journal in `dir`, whose last entry was at `last` (`None`: it is new).
+    pub fn open(dir: &Path, last: Option<Time>, boot_id: Option<String>, fresh: u64, now_ns: u64) -> Clock {
+        let path = dir.join("journal.origin");
+        let known = fs::read(&path)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<Origin>(&bytes).ok());
+        let origin = match (known, last) {
+            (Some(known), Some(_)) if known.boot_id.is_some() && known.boot_id == boot_id => known,
+            // Another boot or another machine: go on from where it stopped.
+            (known, Some(last)) => {
+                let journal = known.map_or(fresh, |known| known.journal);
+                Origin {
+                    journal,
+                    boot_id,
+                    origin_ns: i128::from(now_ns) - i128::from(last.0),
+                }
+            }
+            (_, None) => Origin {
+                journal: fresh,
+                boot_id,
+                origin_ns: i128::from(now_ns),
+            },
+        };
+        let text = serde_json::to_vec(&origin).unwrap_or_default();
+        if let Err(error) = write_whole(&path, &text) {
+            warn::once("journal origin", format_args!("{}: {error}", path.display()));
+        }
+        Clock {
+            origin,
+            last: last.unwrap_or(Time::ZERO),
+        }
+    }
+
+    /// The journal's time now.
+    pub fn at(&mut self, now_ns: u64) -> Time {
+        let since = i128::from(now_ns) - self.origin.origin_ns;
+        self.last = self.last.max(Time(u64::try_from(since).unwrap_or(0)));
+        self.last
+    }
+
+    /// Number of the journal.
+    pub fn journal(&self) -> u64 {
+        self.origin.journal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_and_never_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let boot = |id: &str| Some(id.to_owned());
+        let mut first = Clock::open(dir.path(), None, boot("a"), 7, 1_000);
+        assert_eq!(
+            (first.at(1_000), first.at(1_500), first.at(900)),
+            (Time(0), Time(500), Time(500))
+        );
+        let mut same_boot = Clock::open(dir.path(), Some(Time(500)), boot("a"), 8, 9_000);
+        assert_eq!((same_boot.at(9_000), same_boot.journal()), (Time(8_000), 7));
+        let mut rebooted = Clock::open(dir.path(), Some(Time(8_000)), boot("b"), 9, 50);
+        assert_eq!((rebooted.at(60), rebooted.journal()), (Time(8_010), 7));
+        let mut again = Clock::open(dir.path(), Some(Time(8_010)), boot("b"), 9, 100);
+        assert_eq!(again.at(100), Time(8_050), "the shift was kept");
+        let mut lost = Clock::open(&dir.path().join("gone"), Some(Time(8_050)), None, 10, 0);
+        assert_eq!((lost.at(0), lost.journal()), (Time(8_050), 10));
+    }
+}

@@ -1,0 +1,374 @@
+//! Batches in, journal and verdicts out.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_health::event::{End, Event, Job, PolicyChange};
+use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::id::NodeId;
+use paceline_health::report::Report;
+use paceline_health::{Detector, Entry, Frame, Policy, Provenance, Time};
+
+use super::Plan;
+use super::clock::Clock;
+use super::journal::{Journal, JournalError};
+use crate::host;
+use crate::sink::files::Files;
+use crate::sink::metrics::{Metrics, Transport};
+use crate::sink::status::{Status, StatusStream};
+use crate::uplink::Intake;
+use crate::uplink::wire::{Ack, Batch, Down, Hello, Refused, Welcome};
+use crate::warn;
+
+/// The report is written again this often, when anything came.
+const REPORT_EVERY_NS: u64 = 5_000_000_000;
+/// A status line is due this often.
+const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
+/// Incarnation under which the aggregator's own events (job, policy, end) stand in the journal.
+pub const OWN_AGENT: u64 = 0;
+
+/// A node, as far as its sidecar's coming and going is concerned.
+#[derive(Debug, Default)]
+struct Presence {
+    agent: u64,
+    gone: bool,
+}
+
+/// The aggregator of one job.
+#[derive(Debug)]
+pub struct Aggregator {
+    plan: Plan,
+    dir: PathBuf,
+    journal: Journal,
+    clock: Clock,
+    intake: Intake,
+    detector: Detector,
+    metrics: Metrics,
+    files: Files,
+    status: StatusStream,
+    nodes: BTreeMap<NodeId, Presence>,
+    last_n: u64,
+    own_seq: u64,
+    reported_lost: u64,
+    report_due: bool,
+    report_at_ns: u64,
+    progress_at_ns: u64,
+}
+
+impl Aggregator {
+    /// Opens the run directory; a journal of this job that was not closed is continued. When another aggregator
+    /// writes there, a directory of this node's own inside it is used.
+    ///
+    /// # Errors
+    /// [`JournalError`]
+    pub fn open(plan: Plan, status: StatusStream, now_ns: u64) -> Result<Aggregator, JournalError> {
+        match Aggregator::open_in(&plan.run_dir.clone(), plan.clone(), status.clone(), now_ns) {
+            Err(JournalError::Taken(dir)) => {
+                let alone = dir.join(format!("alone-{}", plan.node.as_str().replace('/', "_")));
+                warn::once(
+                    "run dir",
+                    format_args!("{} is in use: writing to {}", dir.display(), alone.display()),
+                );
+                Aggregator::open_in(&alone, plan, status, now_ns)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_in(
+        dir: &Path,
+        plan: Plan,
+        status: StatusStream,
+        now_ns: u64,
+    ) -> Result<Aggregator, JournalError> {
+        let mut fold = Fold {
+            detector: Detector::new(Policy::default()),
+            intake: Intake::default(),
+            metrics: Metrics::default(),
+            nodes: BTreeMap::new(),
+            last: None,
+            own_seq: 0,
+            policy: BTreeMap::new(),
+        };
+        let journal = Journal::open(dir, &plan.job, |entry| fold.take(&entry))?;
+        let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
+        let clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
+        let mut aggregator = Aggregator {
+            dir: dir.to_owned(),
+            files: Files::create(dir),
+            plan,
+            journal,
+            clock,
+            intake: fold.intake,
+            detector: fold.detector,
+            metrics: fold.metrics,
+            status,
+            nodes: fold.nodes,
+            last_n,
+            own_seq: fold.own_seq,
+            reported_lost: 0,
+            report_due: true,
+            report_at_ns: now_ns,
+            progress_at_ns: now_ns,
+        };
+        // What is already in the journal is told again in the file, and not to the launcher.
+        while let Some(verdict) = aggregator.detector.poll() {
+            aggregator.files.verdict(&verdict);
+        }
+        aggregator.begin(&fold.policy, now_ns);
+        Ok(aggregator)
+    }
+
+    /// The first entries of a journal that is opened.
+    fn begin(&mut self, known: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
+        let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
+        self.own(
+            Event::Job(Job {
+                job: self.plan.job.clone(),
+                paceline,
+            }),
+            now_ns,
+        );
+        let mut tables = Policy::default();
+        for (key, value) in self.plan.policy.clone() {
+            if let Err(error) = tables.set(&key, value) {
+                warn::once("policy", error);
+            } else if known.get(key.as_str()) != Some(&value) {
+                self.own(
+                    Event::Policy(PolicyChange {
+                        key: Arc::from(key),
+                        value,
+                    }),
+                    now_ns,
+                );
+            }
+        }
+        self.write_report();
+    }
+
+    /// Answers a sidecar that wants to join.
+    pub fn hello(&self, hello: &Hello) -> Down {
+        if let Some(why) = hello.refusal(&self.plan.job) {
+            return Down::Refused(Refused { why });
+        }
+        Down::Welcome(Welcome {
+            v: SCHEMA_VERSION,
+            job: self.plan.job.clone(),
+            journal: self.clock.journal(),
+            upto: self.intake.upto(&hello.node, hello.agent),
+        })
+    }
+
+    /// Takes a batch. The answer goes out after the journal has it.
+    pub fn take(&mut self, batch: &Batch, now_ns: u64) -> Down {
+        let claim = Hello {
+            v: batch.v,
+            job: batch.job.clone(),
+            node: batch.node.clone(),
+            agent: batch.agent,
+        };
+        if let Some(why) = claim.refusal(&self.plan.job) {
+            return Down::Refused(Refused { why });
+        }
+        let taken = self.intake.offer(batch);
+        self.record(taken.frames, now_ns);
+        Down::Ack(Ack {
+            v: SCHEMA_VERSION,
+            job: batch.job.clone(),
+            agent: batch.agent,
+            upto: taken.upto,
+        })
+    }
+
+    /// Journals frames in their final order and folds them.
+    fn record(&mut self, frames: Vec<Frame>, now_ns: u64) {
+        let at_ns = self.clock.at(now_ns);
+        let mut entries = Vec::with_capacity(frames.len());
+        for frame in frames {
+            self.last_n += 1;
+            entries.push(Entry {
+                n: self.last_n,
+                at_ns,
+                frame,
+            });
+        }
+        self.journal.append(&entries, now_ns);
+        let lost = self.journal.lost();
+        if lost > self.reported_lost {
+            self.detector.note_journal_lost(lost - self.reported_lost);
+            self.reported_lost = lost;
+        }
+        let unix_s = host::unix_ms() as f64 / 1e3;
+        for entry in &entries {
+            presence(&mut self.nodes, &entry.frame);
+            self.metrics.observe(&entry.frame, unix_s);
+            self.detector.observe(at_ns, &entry.frame);
+            self.tell();
+        }
+        self.report_due |= !entries.is_empty();
+    }
+
+    /// An event of the aggregator itself.
+    fn own(&mut self, event: Event, now_ns: u64) {
+        self.own_seq += 1;
+        let frame = Frame {
+            v: SCHEMA_VERSION,
+            node: self.plan.node.clone(),
+            agent: OWN_AGENT,
+            seq: self.own_seq,
+            provenance: Provenance::Live,
+            event,
+        };
+        self.record(vec![frame], now_ns);
+    }
+
+    fn tell(&mut self) {
+        let mut any = false;
+        while let Some(verdict) = self.detector.poll() {
+            self.files.verdict(&verdict);
+            self.status.say(&Status::Verdict(Box::new(verdict)));
+            any = true;
+        }
+        if any {
+            self.write_report();
+        }
+    }
+
+    /// Lets time pass: deadlines of the detector, the report, a status line.
+    pub fn tick(&mut self, now_ns: u64) {
+        let at = self.clock.at(now_ns);
+        if self.detector.wake_at().is_some_and(|wake| wake <= at) {
+            self.detector.advance(at);
+            self.tell();
+        }
+        if self.report_due && now_ns >= self.report_at_ns {
+            self.report_at_ns = now_ns + REPORT_EVERY_NS;
+            self.write_report();
+        }
+        if now_ns >= self.progress_at_ns {
+            self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
+            let report = self.detector.report();
+            let (step, ranks) = (report.steps, report.coverage.ranks_seen);
+            self.status.say(&Status::Progress {
+                step,
+                ranks,
+                median_step_s: report.median_step_s,
+            });
+        }
+    }
+
+    /// How long until [`Aggregator::tick`] has something to do.
+    pub fn idle_for(&mut self, now_ns: u64) -> Duration {
+        let at = self.clock.at(now_ns);
+        let deadline = self
+            .detector
+            .wake_at()
+            .map_or(u64::MAX, |wake| wake.since(at).as_nanos() as u64);
+        Duration::from_nanos(deadline.min(self.progress_at_ns.saturating_sub(now_ns)))
+    }
+
+    fn write_report(&mut self) {
+        self.report_due = false;
+        self.files.report(&self.report());
+    }
+
+    /// What is known so far.
+    pub fn report(&self) -> Report {
+        self.detector.report()
+    }
+
+    /// The metrics page.
+    pub fn page(&self) -> String {
+        let transport = Transport {
+            duplicates: self.intake.duplicates(),
+            unreadable: self.intake.unreadable(),
+        };
+        self.metrics.page(&self.report(), transport)
+    }
+
+    /// Where it writes.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Tells where the metrics page is.
+    pub fn metrics_address(&self, address: &str) {
+        self.files.metrics_address(address);
+    }
+
+    /// Nodes that came and have not said goodbye.
+    pub fn present(&self) -> Vec<NodeId> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| !node.gone)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// Closes the journal in order.
+    pub fn close(mut self, now_ns: u64) {
+        let at = self.clock.at(now_ns);
+        self.detector.advance(at);
+        self.tell();
+        let missing = self.present();
+        self.own(Event::End(End { missing }), now_ns);
+        self.journal.close();
+        self.write_report();
+    }
+}
+
+/// Remembers who is there.
+fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
+    if frame.agent == OWN_AGENT {
+        return;
+    }
+    let node = nodes.entry(frame.node.clone()).or_default();
+    match &frame.event {
+        Event::Bye(_) => node.gone |= node.agent == frame.agent,
+        Event::Agent(_) => {
+            *node = Presence {
+                agent: frame.agent,
+                gone: false,
+            }
+        }
+        // The beginning of its life was lost; the rest counts as well.
+        _ if node.agent == 0 => node.agent = frame.agent,
+        _ => {}
+    }
+}
+
+/// What a journal that is continued gives back.
+struct Fold {
+    detector: Detector,
+    intake: Intake,
+    metrics: Metrics,
+    nodes: BTreeMap<NodeId, Presence>,
+    last: Option<(u64, Time)>,
+    own_seq: u64,
+    policy: BTreeMap<Arc<str>, f64>,
+}
+
+impl Fold {
+    fn take(&mut self, entry: &Entry) {
+        let frame = &entry.frame;
+        let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
+        self.last = Some((entry.n, at));
+        if frame.agent == OWN_AGENT {
+            self.own_seq = self.own_seq.max(frame.seq);
+        } else {
+            self.intake.restore(frame);
+        }
+        if let Event::Policy(change) = &frame.event {
+            self.policy.insert(change.key.clone(), change.value);
+        }
+        presence(&mut self.nodes, frame);
+        self.metrics.observe(frame, 0.0);
+        self.detector.observe(at, frame);
+    }
+}
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -1,0 +1,261 @@
+//! The journal on disk: one JSON line per entry, appended and never changed.
+//!
+//! A full disk stops the journal and nothing else: what cannot be written is counted, a half-written line is cut off
+//! again, and a small reserve is given up so that the report still fits.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use paceline_health::event::Event;
+use paceline_health::id::JobId;
+use paceline_health::line::MAX_LINE_BYTES;
+use paceline_health::{Entry, line};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+
+use super::lines::{Line, Lines};
+use crate::warn;
+
+/// Disk kept free for the report.
+const RESERVE_BYTES: u64 = 256 << 10;
+/// A disk that was full is tried again after this.
+const RETRY_NS: u64 = 5_000_000_000;
+
+/// Why there can be no journal in a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// Another aggregator writes there.
+    #[error("{0}: another aggregator writes here")]
+    Taken(PathBuf),
+    /// It cannot be read or written.
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+/// The journal of a run directory, open for appending.
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    /// Holds the directory's lock for as long as it is open.
+    _lock: File,
+    file: Box<dyn Disk>,
+    /// Bytes that are whole lines.
+    length: u64,
+    lost: u64,
+    retry_at_ns: Option<u64>,
+}
+
+/// What a journal needs of a file; tests bring one that is full.
+pub trait Disk: Send + std::fmt::Debug {
+    /// Appends all of it.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts off what lies behind.
+    fn cut(&mut self, length: u64) -> io::Result<()>;
+    /// Asks the kernel to put it on the medium.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Disk for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+impl Journal {
+    /// Opens the journal of `dir` for `job`. A journal of the same job that was not closed is continued: each of its
+    /// entries goes to `replay` first. Any other one is moved aside.
+    ///
+    /// # Errors
+    /// [`JournalError`]
+    pub fn open(dir: &Path, job: &JobId, replay: impl FnMut(Entry)) -> Result<Journal, JournalError> {
+        let failed = |error| JournalError::Io(dir.to_owned(), error);
+        fs::create_dir_all(dir).map_err(failed)?;
+        let lock = File::open(dir).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::Taken(dir.to_owned())),
+            // A file system without locks: the port is the only guard then.
+            Err(error) => warn::once("journal lock", format_args!("{}: {error}", dir.display())),
+        }
+        let path = dir.join("journal.ndjson");
+        if path.exists() && !continues(&path, job).map_err(failed)? {
+            let aside = free_name(dir);
+            warn::once(
+                "journal aside",
+                format_args!("older journal moved to {}", aside.display()),
+            );
+            fs::rename(&path, &aside).map_err(failed)?;
+            // Time begins anew with it.
+            let _ = fs::remove_file(dir.join("journal.origin"));
+        }
+        let file = File::options().create(true).append(true).read(true).open(&path);
+        let mut file = file.map_err(|error| JournalError::Io(path.clone(), error))?;
+        let length = read_back(dir, &mut file, replay).map_err(|error| JournalError::Io(path, error))?;
+        let journal = Journal {
+            dir: dir.to_owned(),
+            _lock: lock,
+            file: Box::new(file),
+            length,
+            lost: 0,
+            retry_at_ns: None,
+        };
+        // A disk that is full from the start shows at the first append.
+        let _ = journal.make_reserve();
+        Ok(journal)
+    }
+
+    /// Appends entries, all or none. What cannot be written is counted as lost: the job goes on.
+    pub fn append(&mut self, entries: &[Entry], now_ns: u64) {
+        let count = entries.len() as u64;
+        if self.retry_at_ns.is_some_and(|at| now_ns < at) {
+            self.lost += count;
+            return;
+        }
+        let mut bytes = Vec::with_capacity(entries.len() * 320);
+        for entry in entries {
+            bytes.extend_from_slice(line::encode(entry).as_bytes());
+            bytes.push(b'\n');
+        }
+        // After a failure the reserve comes first: a journal that eats it would leave no room for the report.
+        let ready = if self.retry_at_ns.is_some() {
+            self.make_reserve()
+        } else {
+            Ok(())
+        };
+        match ready.and_then(|()| self.file.append(&bytes)) {
+            Ok(()) => {
+                self.length += bytes.len() as u64;
+                self.retry_at_ns = None;
+            }
+            Err(error) => {
+                self.lost += count;
+                self.retry_at_ns = Some(now_ns + RETRY_NS);
+                warn::once(
+                    "journal write",
+                    format_args!("journal in {}: {error}; the job goes on", self.dir.display()),
+                );
+                // Should the cut fail too, the next reader finds a broken line and skips it.
+                let _ = self.file.cut(self.length);
+                let _ = fs::remove_file(self.reserve());
+            }
+        }
+    }
+
+    /// Entries that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Puts everything on the medium and gives the reserve back.
+    pub fn close(&mut self) {
+        if let Err(error) = self.file.sync() {
+            warn::once(
+                "journal sync",
+                format_args!("journal in {}: {error}", self.dir.display()),
+            );
+        }
+        let _ = fs::remove_file(self.reserve());
+    }
+
+    fn reserve(&self) -> PathBuf {
+        self.dir.join(".reserve")
+    }
+
+    fn make_reserve(&self) -> io::Result<()> {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.reserve())?;
+        match fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
+            // Network file systems may not know how; then there is no reserve.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => {
+                let _ = fs::remove_file(self.reserve());
+                Err(error.into())
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn with_disk(mut self, disk: impl Disk + 'static) -> Journal {
+        self.file = Box::new(disk);
+        self
+    }
+}
+
+/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history.
+fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let first = Lines::new(BufReader::new(&mut file)).next();
+    match first {
+        Some(Ok(Line::Entry(entry))) => match &entry.frame.event {
+            Event::Job(opened) if opened.job == *job => {}
+            _ => return Ok(false),
+        },
+        // Nothing whole was ever written.
+        None | Some(Ok(Line::Torn { .. })) => return Ok(true),
+        Some(Ok(Line::Broken { .. })) => return Ok(false),
+        Some(Err(error)) => return Err(error),
+    }
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES as u64)))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    let last = tail
+        .strip_suffix(b"\n")
+        .and_then(|tail| tail.rsplit(|byte| *byte == b'\n').next());
+    let last = last.and_then(|text| line::decode(std::str::from_utf8(text).ok()?).ok());
+    let ended =
+        last.is_some_and(|entry| matches!(&entry.frame.event, Event::End(end) if end.missing.is_empty()));
+    Ok(!ended)
+}
+
+fn free_name(dir: &Path) -> PathBuf {
+    let mut number = 1u32;
+    loop {
+        let path = dir.join(format!("journal.{number}.ndjson"));
+        if !path.exists() {
+            return path;
+        }
+        number += 1;
+    }
+}
+
+/// Hands out every entry, cuts off a torn end (kept in journal.torn), and says how long the file is now.
+fn read_back(dir: &Path, file: &mut File, mut replay: impl FnMut(Entry)) -> io::Result<u64> {
+    let mut torn = None;
+    for line in Lines::new(BufReader::with_capacity(256 << 10, &mut *file)) {
+        match line? {
+            Line::Entry(entry) => replay(*entry),
+            Line::Broken { number, error } => {
+                warn::once(
+                    "journal line",
+                    format_args!("journal line {number} skipped: {error}"),
+                );
+            }
+            Line::Torn { offset } => torn = Some(offset),
+        }
+    }
+    if let Some(offset) = torn {
+        file.seek(SeekFrom::Start(offset))?;
+        let mut kept = File::options()
+            .create(true)
+            .append(true)
+            .open(dir.join("journal.torn"))?;
+        io::copy(file, &mut kept)?;
+        kept.write_all(b"\n")?;
+        file.set_len(offset)?;
+    }
+    Ok(file.metadata()?.len())
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;

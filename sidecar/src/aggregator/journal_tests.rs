@@ -1,0 +1,168 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use paceline_health::event::{End, Exit, Job};
+use paceline_health::{Frame, Provenance, Time};
+
+use super::*;
+
+fn entry(n: u64, event: Event) -> Entry {
+    let frame = Frame {
+        v: 1,
+        node: "n".into(),
+        agent: 1,
+        seq: n,
+        provenance: Provenance::Live,
+        event,
+    };
+    Entry {
+        n,
+        at_ns: Time(n),
+        frame,
+    }
+}
+
+fn opening(job: &str) -> Entry {
+    entry(
+        1,
+        Event::Job(Job {
+            job: job.into(),
+            paceline: Arc::from("0"),
+        }),
+    )
+}
+
+fn exit(n: u64) -> Entry {
+    entry(n, Event::Exit(Exit { code: 0 }))
+}
+
+fn open(dir: &Path, job: &str) -> (Journal, Vec<u64>) {
+    let mut seen = Vec::new();
+    let journal = Journal::open(dir, &job.into(), |entry| seen.push(entry.n)).unwrap();
+    (journal, seen)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_cut_in_the_middle_of_a_line_is_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(dir.path(), "j");
+    journal.append(&[opening("j"), exit(2), exit(3)], 0);
+    drop(journal);
+    let path = dir.path().join("journal.ndjson");
+    let whole = fs::read(&path).unwrap();
+    let second_ends = whole.len() - whole.split(|byte| *byte == b'\n').nth(2).unwrap().len() - 1;
+    for cut in second_ends + 1..whole.len() {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let (mut journal, seen) = open(dir.path(), "j");
+        assert_eq!(seen, [1, 2], "cut at {cut}");
+        journal.append(&[exit(3)], 0);
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+    let torn = fs::read(dir.path().join("journal.torn")).unwrap();
+    assert!(torn.starts_with(&whole[second_ends..second_ends + 1]) && torn.ends_with(b"\n"));
+}
+
+#[test]
+fn what_ended_or_is_another_job_is_moved_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let closing = |missing: &[&str]| {
+        entry(
+            2,
+            Event::End(End {
+                missing: missing.iter().map(|name| (*name).into()).collect(),
+            }),
+        )
+    };
+    let check = |job: &str, write: &[Entry], wanted: &[u64]| {
+        let (mut journal, seen) = open(dir.path(), job);
+        assert_eq!(seen, wanted);
+        journal.append(write, 0);
+        journal.close();
+    };
+    check("a", &[opening("a"), closing(&["n2"])], &[]);
+    check("a", &[closing(&[])], &[1, 2]);
+    check("a", &[opening("a"), exit(2)], &[]);
+    check("b", &[opening("b")], &[]);
+    check("b", &[], &[1]);
+    assert_eq!(
+        names(dir.path()),
+        ["journal.1.ndjson", "journal.2.ndjson", "journal.ndjson"]
+    );
+}
+
+#[test]
+fn one_writer_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path(), "j");
+    assert!(matches!(
+        Journal::open(dir.path(), &"j".into(), drop),
+        Err(JournalError::Taken(_))
+    ));
+    drop(journal);
+    open(dir.path(), "j");
+}
+
+/// A disk with room for half a line more, until it is emptied.
+#[derive(Clone, Debug, Default)]
+struct Full {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    full: Arc<AtomicBool>,
+}
+
+impl Disk for Full {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let full = self.full.load(Ordering::Relaxed);
+        let room = if full { bytes.len() / 2 } else { bytes.len() };
+        self.bytes.lock().unwrap().extend(&bytes[..room]);
+        if full {
+            Err(io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(())
+        }
+    }
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.bytes.lock().unwrap().truncate(length as usize);
+        Ok(())
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_loses_lines_and_counts_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Full::default();
+    let mut journal = open(dir.path(), "j").0.with_disk(disk.clone());
+    assert!(names(dir.path()).contains(&".reserve".to_owned()));
+    journal.append(&[opening("j")], 0);
+    disk.full.store(true, Ordering::Relaxed);
+    journal.append(&[exit(2), exit(3)], 1);
+    assert_eq!(journal.lost(), 2);
+    assert!(
+        !names(dir.path()).contains(&".reserve".to_owned()),
+        "given up for the report"
+    );
+    disk.full.store(false, Ordering::Relaxed);
+    journal.append(&[exit(4)], RETRY_NS);
+    assert_eq!(journal.lost(), 3, "not tried again at once");
+    journal.append(&[exit(5)], 1 + RETRY_NS);
+    assert_eq!(journal.lost(), 3);
+    let bytes = disk.bytes.lock().unwrap().clone();
+    let seen: Vec<u64> = Lines::new(&bytes[..])
+        .map(|line| match line.unwrap() {
+            Line::Entry(entry) => entry.n,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(seen, [1, 5], "no half line between");
+}

@@ -1,0 +1,29 @@
+//! One per job: fixes the order and the time of all frames in the journal, folds them, tells what comes out.
+//!
+//! [`core`] is the fold with its files and takes the time as a number; [`server`] is the thread around it.
+
+pub mod clock;
+pub mod core;
+pub mod journal;
+pub mod lines;
+pub mod place;
+pub mod server;
+
+use std::path::PathBuf;
+
+use paceline_health::id::{JobId, NodeId};
+
+pub use self::core::Aggregator;
+
+/// What an aggregator is started with.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The job.
+    pub job: JobId,
+    /// The node it runs on.
+    pub node: NodeId,
+    /// Where the journal and the report go.
+    pub run_dir: PathBuf,
+    /// Values that replace those of the policy tables.
+    pub policy: Vec<(String, f64)>,
+}

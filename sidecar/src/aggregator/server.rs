@@ -1,0 +1,177 @@
+//! The aggregator's thread: one runtime of its own, so that nothing else of the process can hold up its socket.
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::journal::JournalError;
+use super::{Aggregator, Plan};
+use crate::host::monotonic_ns;
+use crate::sink::http::{self, Scrape};
+use crate::sink::status::StatusStream;
+use crate::uplink::link::{Hub, Peer, Router};
+use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_up, encode};
+use crate::warn;
+
+/// How long the end waits for nodes that have not said goodbye.
+const END_GRACE: Duration = Duration::from_millis(2500);
+/// The last answers are given this long to leave.
+const LINGER: Duration = Duration::from_millis(50);
+
+/// An aggregator that runs in this process.
+#[derive(Debug)]
+pub struct Hosted {
+    finish: Option<oneshot::Sender<()>>,
+    done: oneshot::Receiver<()>,
+    /// Where its metrics page is.
+    pub http: Option<SocketAddr>,
+}
+
+impl Hosted {
+    /// Starts one on a listener bound to loopback.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(
+        listener: TcpListener,
+        http: Option<SocketAddr>,
+        plan: Plan,
+        status: StatusStream,
+    ) -> std::io::Result<Hosted> {
+        let page = http.and_then(http::listen);
+        let address = page.as_ref().and_then(|page| page.local_addr().ok());
+        let (finish, finish_asked) = oneshot::channel();
+        let (ended, done) = oneshot::channel();
+        thread::Builder::new().name("aggregator".into()).spawn(move || {
+            run(listener, page, plan, status, finish_asked);
+            let _ = ended.send(());
+        })?;
+        Ok(Hosted {
+            finish: Some(finish),
+            done,
+            http: address,
+        })
+    }
+
+    /// Whether its thread has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.done.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    }
+
+    /// Waits until every node has said goodbye, at most for a grace, and until the report stands.
+    pub async fn finish(mut self) {
+        if let Some(finish) = self.finish.take() {
+            let _ = finish.send(());
+        }
+        let _ = self.done.await;
+    }
+}
+
+fn run(
+    listener: TcpListener,
+    page: Option<TcpListener>,
+    plan: Plan,
+    status: StatusStream,
+    finish: oneshot::Receiver<()>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return warn::once("aggregator", format_args!("aggregator: {error}")),
+    };
+    runtime.block_on(async {
+        match Router::listen(listener).await {
+            Ok(router) => serve(router, page, plan, status, finish).await,
+            Err(error) => warn::once("aggregator", format_args!("aggregator: {error}")),
+        }
+    });
+}
+
+/// Serves a hub until it is asked to finish and everybody has left.
+pub async fn serve(
+    mut hub: impl Hub,
+    page: Option<TcpListener>,
+    plan: Plan,
+    status: StatusStream,
+    mut finish: oneshot::Receiver<()>,
+) {
+    let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
+    let address = page.as_ref().and_then(|page| page.local_addr().ok());
+    let job = plan.job.clone();
+    // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
+    let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
+    let opened: Result<Aggregator, JournalError> = loop {
+        tokio::select! {
+            opened = &mut opening => match opened {
+                Ok(opened) => break opened,
+                Err(error) => return warn::once("aggregator", format_args!("aggregator: {error}")),
+            },
+            message = hub.recv() => {
+                let Ok((peer, bytes)) = message else { return };
+                if let Ok(Up::Hello(hello)) = decode_up(&bytes) {
+                    hub.send(&peer, encode(&not_yet(&hello, &job))).await;
+                }
+            }
+        }
+    };
+    let mut aggregator = match opened {
+        Ok(aggregator) => aggregator,
+        Err(error) => return warn::once("aggregator", format_args!("aggregator: {error}")),
+    };
+    if let (Some(page), Some(address)) = (page, address) {
+        aggregator.metrics_address(&address.to_string());
+        tokio::spawn(http::serve(page, scrapes));
+    }
+    let mut finish_by: Option<u64> = None;
+    loop {
+        let now_ns = monotonic_ns();
+        aggregator.tick(now_ns);
+        if finish_by.is_some_and(|by| now_ns >= by || aggregator.present().is_empty()) {
+            break;
+        }
+        let mut idle = aggregator.idle_for(now_ns);
+        if let Some(by) = finish_by {
+            idle = idle.min(Duration::from_nanos(by.saturating_sub(now_ns)));
+        }
+        tokio::select! {
+            message = hub.recv() => match message {
+                Ok((peer, bytes)) => answer(&mut aggregator, &mut hub, &peer, &bytes).await,
+                Err(error) => {
+                    warn::once("aggregator", format_args!("aggregator: {error}"));
+                    break;
+                }
+            },
+            Some(scrape) = asked.recv() => {
+                // Whoever asked may have gone.
+                let _ = scrape.send(aggregator.page());
+            }
+            _ = &mut finish, if finish_by.is_none() => {
+                finish_by = Some(monotonic_ns() + END_GRACE.as_nanos() as u64);
+            }
+            () = tokio::time::sleep(idle) => {}
+        }
+    }
+    aggregator.close(monotonic_ns());
+    tokio::time::sleep(LINGER).await;
+}
+
+fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
+    match hello.refusal(job) {
+        Some(why) => Down::Refused(Refused { why }),
+        None => Down::Later(Later { job: job.clone() }),
+    }
+}
+
+async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, bytes: &[u8]) {
+    let down = match decode_up(bytes) {
+        Ok(Up::Hello(hello)) => aggregator.hello(&hello),
+        Ok(Up::Batch(batch)) => aggregator.take(&batch, monotonic_ns()),
+        Err(error) => return warn::once("message", format_args!("unreadable message: {error}")),
+    };
+    hub.send(peer, encode(&down)).await;
+}

@@ -1,0 +1,113 @@
+//! What the kernel says: clocks, processes, our own cost. The rest of the crate takes these as numbers.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+pub use paceline_ring::monotonic_ns;
+
+/// Wall clock, milliseconds since 1970, for people.
+pub fn unix_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |span| span.as_millis() as u64)
+}
+
+/// A number that no other incarnation of a sidecar has: nanoseconds since 1970, mixed with the process id.
+pub fn incarnation() -> u64 {
+    let ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |span| span.as_nanos() as u64);
+    (ns ^ u64::from(std::process::id())).max(1)
+}
+
+/// CPU time of this process, nanoseconds.
+pub fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    (time.tv_sec as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(time.tv_nsec as u64)
+}
+
+/// Resident memory of this process, bytes; zero when the kernel does not say.
+pub fn rss_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// Names this boot of the machine; `None` when the kernel does not say.
+pub fn boot_id() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .ok()
+        .map(|id| id.trim().to_owned())
+}
+
+/// The host's name.
+pub fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A process, told apart from a later one of the same id by when it started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pid: u32,
+    /// Clock ticks since boot; zero when it was gone already.
+    started: u64,
+}
+
+impl Process {
+    /// The process that has this id now.
+    pub fn of(pid: u32) -> Process {
+        Process {
+            pid,
+            started: running_since(pid).unwrap_or(0),
+        }
+    }
+
+    /// Whether it still runs. One that has ended and waits to be reaped does not.
+    pub fn is_alive(&self) -> bool {
+        self.started != 0 && running_since(self.pid) == Some(self.started)
+    }
+}
+
+fn running_since(pid: u32) -> Option<u64> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Start time from a line of /proc/PID/stat, unless the process has ended. The name in brackets may hold anything.
+fn parse_stat(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X" | "x")).then_some(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes() {
+        assert!(Process::of(std::process::id()).is_alive());
+        assert!(!Process::of(0).is_alive());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = Process::of(child.id());
+        child.wait().unwrap();
+        assert!(!process.is_alive());
+        let line = |name: &str, state: &str| {
+            format!("7 ({name}) {state} 1 7 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 1 0 4321 9000 300")
+        };
+        assert_eq!(parse_stat(&line("a) Z b", "S")), Some(4321));
+        assert_eq!(parse_stat(&line("a", "Z")), None);
+        assert_eq!(parse_stat("7 (a"), None);
+    }
+
+    #[test]
+    fn own_cost() {
+        assert!(cpu_ns() > 0 && rss_bytes() > 100_000);
+        assert!(incarnation() > 0 && !hostname().is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! The command line of a sidecar, in two stages: what was typed, and what it means.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use paceline_health::sim::gpu::GpuScript;
+
+/// Flags of `paceline sidecar` and of `paceline-sidecar`.
+#[derive(Args, Clone, Debug)]
+pub struct SidecarOptions {
+    /// The job's name: the same on all of its nodes.
+    #[arg(long, env = "PACELINE_JOB")]
+    pub job: String,
+    /// This node's name; the host's by default.
+    #[arg(long, env = "PACELINE_NODE")]
+    pub node: Option<String>,
+    /// Where journal, verdicts and report go, should the aggregator run here.
+    #[arg(long, env = "PACELINE_RUN_DIR")]
+    pub run_dir: PathBuf,
+    /// Where the trainers put their rings.
+    #[arg(long, env = "PACELINE_RING_DIR")]
+    pub ring_dir: Option<PathBuf>,
+    /// HOST:PORT of the job's aggregator; a loopback port that follows from the job's name by default.
+    #[arg(long, env = "PACELINE_AGGREGATOR")]
+    pub aggregator: Option<String>,
+    /// Where the metrics page is wanted, on loopback; port 0: any.
+    #[arg(long, env = "PACELINE_HTTP", default_value = "127.0.0.1:0")]
+    pub http: SocketAddr,
+    /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. Everything said of them is marked as simulated.
+    #[arg(long, value_parser = GpuScript::parse)]
+    pub sim_gpus: Option<GpuScript>,
+    /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
+    #[arg(long)]
+    pub sim_origin_ns: Option<u64>,
+    /// Send the events of an old journal again, marked as replayed.
+    #[arg(long)]
+    pub replay: Option<PathBuf>,
+    /// Replace a value of the detector's policy: `straggler.tolerated_ratio=1.05`. May be given more than once.
+    #[arg(long = "policy", value_name = "KEY=VALUE", value_parser = policy_value)]
+    pub policy: Vec<(String, f64)>,
+}
+
+fn policy_value(text: &str) -> Result<(String, f64), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    let value: f64 = value.parse().map_err(|error| format!("{value}: {error}"))?;
+    paceline_health::Policy::default()
+        .set(key, value)
+        .map_err(|error| error.to_string())?;
+    Ok((key.to_owned(), value))
+}

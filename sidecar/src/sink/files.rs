@@ -1,0 +1,68 @@
+//! `verdicts.ndjson` and `report.json`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use paceline_health::report::Report;
+use paceline_health::verdict::Verdict;
+
+use super::write_whole;
+use crate::warn;
+
+/// The files of a run directory that say what was concluded.
+#[derive(Debug)]
+pub struct Files {
+    dir: PathBuf,
+    verdicts: Option<File>,
+}
+
+impl Files {
+    /// Begins `verdicts.ndjson` anew: a journal that is continued is folded again and gives the same lines again.
+    pub fn create(dir: &Path) -> Files {
+        let path = dir.join("verdicts.ndjson");
+        let verdicts = File::create(&path);
+        if let Err(error) = &verdicts {
+            warn::once("verdicts", format_args!("{}: {error}", path.display()));
+        }
+        Files {
+            dir: dir.to_owned(),
+            verdicts: verdicts.ok(),
+        }
+    }
+
+    /// One line per change of a verdict.
+    pub fn verdict(&mut self, verdict: &Verdict) {
+        let Ok(mut line) = serde_json::to_vec(verdict) else {
+            return;
+        };
+        line.push(b'\n');
+        let written = self
+            .verdicts
+            .as_mut()
+            .map_or(Ok(()), |file| file.write_all(&line));
+        if let Err(error) = written {
+            warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
+        }
+    }
+
+    /// The whole of what is known.
+    pub fn report(&self, report: &Report) {
+        let Ok(mut text) = serde_json::to_vec_pretty(report) else {
+            return;
+        };
+        text.push(b'\n');
+        let path = self.dir.join("report.json");
+        if let Err(error) = write_whole(&path, &text) {
+            warn::once("report", format_args!("{}: {error}", path.display()));
+        }
+    }
+
+    /// Where the metrics page is.
+    pub fn metrics_address(&self, address: &str) {
+        let path = self.dir.join("metrics.addr");
+        if let Err(error) = write_whole(&path, format!("{address}\n").as_bytes()) {
+            warn::once("metrics.addr", format_args!("{}: {error}", path.display()));
+        }
+    }
+}

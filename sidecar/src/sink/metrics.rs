@@ -1,0 +1,413 @@
+//! The metrics page. Counts are kept as plain numbers and become a page only when somebody asks: a scrape costs
+//! microseconds, a frame nothing but an addition.
+
+use std::collections::BTreeMap;
+
+use paceline_health::Frame;
+use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Step};
+use paceline_health::frame::Provenance;
+use paceline_health::id::{GpuId, NodeId, Rank};
+use paceline_health::report::Report;
+use paceline_health::verdict::{State, Subject};
+use prometheus::{Histogram, HistogramOpts, Registry, TextEncoder};
+
+use families::{counters, gauges};
+
+mod families;
+
+/// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.
+const MAX_RANK_SERIES: usize = 512;
+
+/// What was lost on the way, beside what the report knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transport {
+    /// Frames that came more than once (and were taken once).
+    pub duplicates: u64,
+    /// Frames whose event could not be read.
+    pub unreadable: u64,
+}
+
+#[derive(Debug, Default)]
+struct RankTally {
+    node: Option<NodeId>,
+    attach: Option<Attach>,
+    wait_s: f64,
+    last_step_unix_s: f64,
+    up: bool,
+}
+
+#[derive(Debug, Default)]
+struct NodeTally {
+    agent: u64,
+    /// CPU time of the incarnations before this one.
+    past_cpu_s: f64,
+    cpu_s: f64,
+    rss_bytes: u64,
+    spool_dropped: u64,
+    past_spool_dropped: u64,
+}
+
+/// What the page is made of.
+#[derive(Debug)]
+pub struct Metrics {
+    steps: Histogram,
+    phases_s: BTreeMap<&'static str, f64>,
+    ranks: BTreeMap<Rank, RankTally>,
+    nodes: BTreeMap<NodeId, NodeTally>,
+    gpus: BTreeMap<GpuId, (NodeId, Provenance, GpuReading)>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let buckets = [
+            0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0,
+        ];
+        let opts = HistogramOpts::new(
+            "paceline_step_duration_seconds",
+            "Duration of optimizer steps, every rank.",
+        )
+        .buckets(buckets.to_vec());
+        Metrics {
+            // The name and the bounds above are valid, which a test shows.
+            steps: Histogram::with_opts(opts).expect("constant options"),
+            phases_s: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts one frame.
+    pub fn observe(&mut self, frame: &Frame, unix_s: f64) {
+        match &frame.event {
+            Event::Attach(attach) => {
+                let rank = self.ranks.entry(attach.rank).or_default();
+                (rank.node, rank.attach, rank.up) = (Some(frame.node.clone()), Some(attach.clone()), true);
+            }
+            Event::Step(step) => self.step(step, unix_s),
+            Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
+            Event::Gpu(reading) => {
+                let seen = (frame.node.clone(), frame.provenance, reading.clone());
+                self.gpus.insert(reading.gpu.clone(), seen);
+            }
+            Event::Beat(beat) => {
+                for pulse in &beat.ranks {
+                    self.ranks.entry(pulse.rank).or_default().up = pulse.alive;
+                }
+                let node = self.nodes.entry(frame.node.clone()).or_default();
+                if node.agent != frame.agent {
+                    node.agent = frame.agent;
+                    node.past_cpu_s += node.cpu_s;
+                    node.past_spool_dropped += node.spool_dropped;
+                }
+                node.cpu_s = beat.cpu_ns as f64 / 1e9;
+                node.rss_bytes = beat.rss_bytes;
+                node.spool_dropped = beat.spool_dropped;
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, step: &Step, unix_s: f64) {
+        self.steps.observe(step.dur_ns as f64 / 1e9);
+        let rank = self.ranks.entry(step.rank).or_default();
+        rank.last_step_unix_s = unix_s;
+        let Some(phases) = &step.phases else { return };
+        rank.wait_s += phases.wait_ns as f64 / 1e9;
+        let parts = [
+            ("data", phases.data_ns),
+            ("compute", phases.compute_ns),
+            ("wait", phases.wait_ns),
+            ("optimizer", phases.optimizer_ns),
+            ("checkpoint", phases.checkpoint_ns),
+        ];
+        for (phase, ns) in parts {
+            *self.phases_s.entry(phase).or_default() += ns as f64 / 1e9;
+        }
+    }
+
+    /// The page in Prometheus' text format.
+    pub fn page(&self, report: &Report, transport: Transport) -> String {
+        let registry = Registry::new();
+        // A family that cannot be registered is one that is missing on the page; a test holds the whole page.
+        let _ = registry.register(Box::new(self.steps.clone()));
+        self.job_families(&registry, report);
+        self.loss_families(&registry, report, transport);
+        self.node_families(&registry);
+        if self.ranks.len() <= MAX_RANK_SERIES {
+            self.rank_families(&registry, report);
+            self.gpu_families(&registry);
+        }
+        TextEncoder::new()
+            .encode_to_string(&registry.gather())
+            .unwrap_or_default()
+    }
+
+    fn job_families(&self, registry: &Registry, report: &Report) {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let build = [([version], 1.0)];
+        gauges(
+            registry,
+            "paceline_build_info",
+            "Version of paceline.",
+            ["version"],
+            build,
+        );
+        let labels = [report.job.to_string(), report.world_size.to_string()];
+        gauges(
+            registry,
+            "paceline_job_info",
+            "The job.",
+            ["job_id", "world_size"],
+            [(labels, 1.0)],
+        );
+        let steps = [([], report.steps as f64)];
+        counters(
+            registry,
+            "paceline_steps_total",
+            "Steps that every live rank finished.",
+            [],
+            steps,
+        );
+        let phases = self
+            .phases_s
+            .iter()
+            .map(|(phase, seconds)| ([(*phase).to_owned()], *seconds));
+        let help = "Time of all ranks by phase of the step.";
+        counters(
+            registry,
+            "paceline_step_phase_seconds_total",
+            help,
+            ["phase"],
+            phases,
+        );
+
+        let mut active: BTreeMap<[String; 3], f64> = BTreeMap::new();
+        let mut raised: BTreeMap<[String; 1], f64> = BTreeMap::new();
+        let mut lost: BTreeMap<[String; 1], f64> = BTreeMap::new();
+        for verdict in &report.verdicts {
+            let names = [
+                verdict.finding.name(),
+                verdict.cause.name(),
+                verdict.severity.name(),
+            ];
+            *active.entry(names.map(str::to_owned)).or_default() +=
+                f64::from(u8::from(verdict.state == State::Raised));
+            *raised.entry([verdict.finding.name().to_owned()]).or_default() += 1.0;
+            *lost.entry([verdict.cause.name().to_owned()]).or_default() += verdict.lost_gpu_hours * 3600.0;
+        }
+        let labels = ["finding", "cause", "severity"];
+        gauges(
+            registry,
+            "paceline_finding_active",
+            "Findings that hold now.",
+            labels,
+            active,
+        );
+        counters(
+            registry,
+            "paceline_findings_total",
+            "Findings raised so far.",
+            ["finding"],
+            raised,
+        );
+        let help = "GPU time that the whole job lost to findings.";
+        counters(registry, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
+    }
+
+    fn loss_families(&self, registry: &Registry, report: &Report, transport: Transport) {
+        let coverage = &report.coverage;
+        let spools = self
+            .nodes
+            .values()
+            .map(|node| node.past_spool_dropped + node.spool_dropped)
+            .sum();
+        let reasons: [(&str, u64); 7] = [
+            ("frames_lost", coverage.frames_lost),
+            ("ring_full", coverage.ring_dropped),
+            ("ring_torn", coverage.ring_torn),
+            ("spool_full", spools),
+            ("journal", coverage.journal_lost),
+            ("duplicate", transport.duplicates),
+            ("unreadable", transport.unreadable),
+        ];
+        let reasons = reasons.map(|(reason, count)| ([reason.to_owned()], count as f64));
+        let help = "Records and frames that did not arrive, by where they were dropped.";
+        counters(
+            registry,
+            "paceline_transport_dropped_total",
+            help,
+            ["reason"],
+            reasons,
+        );
+    }
+
+    fn node_families(&self, registry: &Registry) {
+        let nodes = || self.nodes.iter().take(MAX_RANK_SERIES);
+        let cpu = nodes().map(|(node, tally)| ([node.to_string()], tally.past_cpu_s + tally.cpu_s));
+        counters(
+            registry,
+            "paceline_sidecar_cpu_seconds_total",
+            "CPU time of the sidecar.",
+            ["node"],
+            cpu,
+        );
+        let rss = nodes().map(|(node, tally)| ([node.to_string()], tally.rss_bytes as f64));
+        gauges(
+            registry,
+            "paceline_sidecar_resident_bytes",
+            "Memory of the sidecar.",
+            ["node"],
+            rss,
+        );
+    }
+
+    fn rank_families(&self, registry: &Registry, report: &Report) {
+        let info = self.ranks.iter().filter_map(|(rank, tally)| {
+            let attach = tally.attach.as_ref()?;
+            let gpu = attach.gpu.as_ref().map(ToString::to_string).unwrap_or_default();
+            let node = tally.node.as_ref().map(ToString::to_string).unwrap_or_default();
+            Some(([rank.to_string(), attach.local_rank.to_string(), node, gpu], 1.0))
+        });
+        let labels = ["rank", "local_rank", "node", "gpu_uuid"];
+        gauges(registry, "paceline_rank_info", "Where a rank runs.", labels, info);
+        let up = self
+            .ranks
+            .iter()
+            .map(|(rank, tally)| ([rank.to_string()], f64::from(u8::from(tally.up))));
+        gauges(
+            registry,
+            "paceline_rank_up",
+            "Whether the rank's process lives.",
+            ["rank"],
+            up,
+        );
+        let wait = self
+            .ranks
+            .iter()
+            .map(|(rank, tally)| ([rank.to_string()], tally.wait_s));
+        let help = "Time in collectives, transfer included.";
+        counters(
+            registry,
+            "paceline_collective_wait_seconds_total",
+            help,
+            ["rank"],
+            wait,
+        );
+        let last = self
+            .ranks
+            .iter()
+            .filter(|(_, tally)| tally.last_step_unix_s > 0.0);
+        let last = last.map(|(rank, tally)| ([rank.to_string()], tally.last_step_unix_s));
+        let help = "When a step of the rank last arrived, seconds since 1970.";
+        gauges(
+            registry,
+            "paceline_last_step_timestamp_seconds",
+            help,
+            ["rank"],
+            last,
+        );
+        let slow = report
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.state == State::Raised);
+        let slow = slow.filter_map(|verdict| match &verdict.subject {
+            Subject::Rank { rank, .. } => Some(([rank.to_string()], verdict.slowdown_ratio?)),
+            _ => None,
+        });
+        let slow: BTreeMap<_, _> = slow.collect();
+        let help = "Self-time over that of the peers, of ranks that were found slow.";
+        gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
+    }
+
+    fn gpu_families(&self, registry: &Registry) {
+        let info = self.gpus.iter().map(|(gpu, (node, provenance, reading))| {
+            let source = match provenance {
+                Provenance::Live => "live",
+                Provenance::Replay => "replay",
+                Provenance::Injected => "injected",
+                Provenance::Sim => "sim",
+            };
+            let labels = [
+                gpu.to_string(),
+                node.to_string(),
+                reading.model.to_string(),
+                reading.pci.to_string(),
+            ];
+            let [gpu, node, model, pci] = labels;
+            ([gpu, node, model, pci, source.to_owned()], 1.0)
+        });
+        let labels = ["gpu_uuid", "node", "model", "pci_bus_id", "provenance"];
+        gauges(
+            registry,
+            "paceline_gpu_info",
+            "A GPU, and whether it is real.",
+            labels,
+            info,
+        );
+        let values = |signal: GpuSignal, unit: f64| {
+            let read = self.gpus.iter().filter_map(move |(gpu, (_, _, reading))| {
+                Some((gpu, reading.readings.get(&signal)?.value()? * unit))
+            });
+            read.map(|(gpu, value)| ([gpu.to_string()], value))
+        };
+        let plain = [
+            (
+                "paceline_gpu_temperature_celsius",
+                "Core temperature.",
+                GpuSignal::TemperatureC,
+                1.0,
+            ),
+            (
+                "paceline_gpu_margin_celsius",
+                "Degrees left before hardware slows down.",
+                GpuSignal::MarginC,
+                1.0,
+            ),
+            (
+                "paceline_gpu_sm_clock_hertz",
+                "SM clock.",
+                GpuSignal::SmClockMhz,
+                1e6,
+            ),
+            ("paceline_gpu_power_watts", "Power.", GpuSignal::PowerW, 1.0),
+            (
+                "paceline_gpu_power_limit_watts",
+                "Enforced power limit.",
+                GpuSignal::PowerLimitW,
+                1.0,
+            ),
+            (
+                "paceline_gpu_utilization_ratio",
+                "Share of time with a kernel.",
+                GpuSignal::UtilizationRatio,
+                1.0,
+            ),
+        ];
+        for (name, help, signal, unit) in plain {
+            gauges(registry, name, help, ["gpu_uuid"], values(signal, unit));
+        }
+        let reasons = [
+            ("thermal_sw", GpuSignal::ThrottleThermalSwNs),
+            ("thermal_hw", GpuSignal::ThrottleThermalHwNs),
+            ("power", GpuSignal::ThrottlePowerNs),
+        ];
+        let throttled = reasons.into_iter().flat_map(|(reason, signal)| {
+            values(signal, 1e-9).map(move |([gpu], seconds)| ([gpu, reason.to_owned()], seconds))
+        });
+        let help = "Time slowed down, by reason.";
+        counters(
+            registry,
+            "paceline_gpu_throttled_seconds_total",
+            help,
+            ["gpu_uuid", "reason"],
+            throttled,
+        );
+    }
+}
+
+#[cfg(test)]
+#[path = "metrics_tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+use std::sync::Arc;
+
+use paceline_health::event::{Beat, Phases, Pulse, Reading};
+use paceline_health::{Detector, Policy};
+
+use super::*;
+
+fn frame(event: Event) -> Frame {
+    Frame {
+        v: 1,
+        node: "n1".into(),
+        agent: 1,
+        seq: 1,
+        provenance: Provenance::Sim,
+        event,
+    }
+}
+
+fn attach(rank: u32) -> Event {
+    Event::Attach(Attach {
+        rank: Rank(rank),
+        local_rank: rank,
+        world_size: 2,
+        restart: 0,
+        pid: 7,
+        gpu: Some("GPU-a".into()),
+        role: Arc::from(""),
+        framework: Arc::from("demo"),
+    })
+}
+
+fn report() -> Report {
+    Detector::new(Policy::default()).report()
+}
+
+#[test]
+fn the_page_has_what_was_seen() {
+    let mut metrics = Metrics::default();
+    let phases = Phases {
+        compute_ns: 30_000_000,
+        wait_ns: 10_000_000,
+        ..Phases::default()
+    };
+    let step = Step {
+        rank: Rank(1),
+        restart: 0,
+        step: 3,
+        kind: paceline_health::event::StepKind::Train,
+        dur_ns: 40_000_000,
+        phases: Some(phases),
+        micro_batches: 1,
+        tokens: 0,
+        signal: paceline_health::event::Signal::S2,
+    };
+    let readings = [
+        (GpuSignal::SmClockMhz, Reading::Value(1500.0)),
+        (GpuSignal::ThrottlePowerNs, Reading::Value(2e9)),
+    ];
+    let gpu = GpuReading {
+        gpu: "GPU-a".into(),
+        pci: "0000:01:00.0".into(),
+        model: "Simulated".into(),
+        readings: readings.into(),
+    };
+    let pulse = |alive| Pulse {
+        rank: Rank(1),
+        restart: 0,
+        step: 4,
+        phase: paceline_health::event::Phase::Wait,
+        idle_ns: 0,
+        alive,
+    };
+    let beat = |cpu_ns| {
+        Event::Beat(Beat {
+            ranks: vec![pulse(false)],
+            cpu_ns,
+            rss_bytes: 9_000_000,
+            ..Beat::default()
+        })
+    };
+    for event in [
+        attach(1),
+        Event::Step(step),
+        Event::Step(step),
+        Event::Gpu(gpu),
+        beat(3_000_000_000),
+    ] {
+        metrics.observe(&frame(event), 1_000.5);
+    }
+    // The sidecar was started again: its CPU time begins anew, the counter does not.
+    metrics.observe(
+        &Frame {
+            agent: 2,
+            ..frame(beat(500_000_000))
+        },
+        1_001.0,
+    );
+    let page = metrics.page(
+        &report(),
+        Transport {
+            duplicates: 5,
+            unreadable: 0,
+        },
+    );
+    for wanted in [
+        "# TYPE paceline_step_duration_seconds histogram",
+        "paceline_step_duration_seconds_bucket{le=\"0.05\"} 2",
+        "paceline_step_phase_seconds_total{phase=\"compute\"} 0.06",
+        "paceline_collective_wait_seconds_total{rank=\"1\"} 0.02",
+        "paceline_last_step_timestamp_seconds{rank=\"1\"} 1000.5",
+        "paceline_rank_info{gpu_uuid=\"GPU-a\",local_rank=\"1\",node=\"n1\",rank=\"1\"} 1",
+        "paceline_rank_up{rank=\"1\"} 0",
+        "paceline_gpu_sm_clock_hertz{gpu_uuid=\"GPU-a\"} 1500000000",
+        "paceline_gpu_throttled_seconds_total{gpu_uuid=\"GPU-a\",reason=\"power\"} 2",
+        "provenance=\"sim\"",
+        "paceline_sidecar_cpu_seconds_total{node=\"n1\"} 3.5",
+        "paceline_sidecar_resident_bytes{node=\"n1\"} 9000000",
+        "paceline_transport_dropped_total{reason=\"duplicate\"} 5",
+        "paceline_build_info{version=",
+    ] {
+        assert!(page.contains(wanted), "no {wanted} in\n{page}");
+    }
+    let forbidden = ["{pod=", "{job=", "instance=", "namespace="];
+    assert!(
+        forbidden.iter().all(|label| !page.contains(label)),
+        "labels that Prometheus owns"
+    );
+}
+
+#[test]
+fn a_large_job_has_no_series_per_rank() {
+    let mut metrics = Metrics::default();
+    (0..=MAX_RANK_SERIES as u32).for_each(|rank| metrics.observe(&frame(attach(rank)), 1.0));
+    let page = metrics.page(&report(), Transport::default());
+    assert!(
+        !page.contains("rank=") && page.contains("paceline_steps_total"),
+        "{page}"
+    );
+}

@@ -1,0 +1,26 @@
+//! Where conclusions go: files in the run directory, a page of metrics, a stream of status lines. Nothing of it ever
+//! comes back to the detector.
+
+pub mod files;
+pub mod http;
+pub mod metrics;
+pub mod status;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Writes a file so that a reader sees the old one or the new one, never a part.
+///
+/// # Errors
+/// When it cannot be written; the old one stays then.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_added_extension("new");
+    let written = File::create(&draft)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}

@@ -1,0 +1,132 @@
+//! Status for the launcher: JSON lines on stdout. Nobody waits for a reader: what does not fit is dropped.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use paceline_health::verdict::Verdict;
+use serde::Serialize;
+
+/// Lines that may wait for the reader.
+const QUEUE: usize = 256;
+/// How long the end waits for the last lines to be read.
+const FLUSH: Duration = Duration::from_millis(200);
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// This node is watched.
+    Ready {
+        /// Where the aggregator is.
+        aggregator: String,
+        /// Where the metrics page is, when the aggregator is in this process.
+        http: Option<String>,
+        /// Where the journal and the report are, when the aggregator is in this process.
+        run_dir: Option<String>,
+    },
+    /// A verdict was raised, changed or cleared.
+    Verdict(Box<Verdict>),
+    /// Once a second, from the aggregator.
+    Progress {
+        /// The last step that every live rank finished.
+        step: u64,
+        /// Ranks that declared themselves.
+        ranks: u32,
+        /// Median duration of a step, seconds.
+        median_step_s: Option<f64>,
+    },
+}
+
+/// Takes lines and never blocks.
+#[derive(Clone, Debug)]
+pub struct StatusStream(Arc<SyncSender<String>>);
+
+/// Waits at the end for what is still queued.
+#[derive(Debug)]
+pub struct StatusEnd(Receiver<()>);
+
+impl StatusStream {
+    /// Writes to `out` from a thread of its own, which alone may wait for the reader.
+    pub fn to(mut out: impl Write + Send + 'static) -> (StatusStream, StatusEnd) {
+        let (sender, lines) = sync_channel::<String>(QUEUE);
+        let (done, end) = sync_channel(1);
+        let writer = move || {
+            for line in lines {
+                // The reader is gone: there is nobody to tell.
+                if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+                    break;
+                }
+            }
+            let _ = done.send(());
+        };
+        // Without a thread the receiver is dropped and every line with it.
+        let _ = std::thread::Builder::new()
+            .name("status".into())
+            .stack_size(64 << 10)
+            .spawn(writer);
+        (StatusStream(Arc::new(sender)), StatusEnd(end))
+    }
+
+    /// Says it, if there is room.
+    pub fn say(&self, status: &Status) {
+        let Ok(mut line) = serde_json::to_string(status) else {
+            return;
+        };
+        line.push('\n');
+        let _ = self.0.try_send(line);
+    }
+}
+
+impl StatusEnd {
+    /// Waits a moment for the last lines. Every [`StatusStream`] must be gone.
+    pub fn wait(self) {
+        let _ = self.0.recv_timeout(FLUSH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, PipeWriter, Read};
+
+    use super::*;
+
+    fn progress(step: u64) -> Status {
+        Status::Progress {
+            step,
+            ranks: 8,
+            median_step_s: Some(0.05),
+        }
+    }
+
+    #[test]
+    fn lines_as_the_launcher_reads_them() {
+        let (mut reader, writer): (_, PipeWriter) = io::pipe().unwrap();
+        let (stream, end) = StatusStream::to(writer);
+        stream.say(&Status::Ready {
+            aggregator: "127.0.0.1:4711".into(),
+            http: None,
+            run_dir: None,
+        });
+        stream.say(&progress(12));
+        drop(stream);
+        end.wait();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        let ready = r#"{"ready":{"aggregator":"127.0.0.1:4711","http":null,"run_dir":null}}"#;
+        let wanted = r#"{"progress":{"step":12,"ranks":8,"median_step_s":0.05}}"#;
+        assert_eq!(text, format!("{ready}\n{wanted}\n"));
+    }
+
+    /// Nobody reads the pipe: it fills, the rest is dropped, and saying it takes no time.
+    #[test]
+    fn a_full_pipe_blocks_nobody() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (stream, end) = StatusStream::to(writer);
+        (0..20_000).for_each(|step| stream.say(&progress(step)));
+        drop(stream);
+        end.wait();
+        drop(reader);
+    }
+}

@@ -1,0 +1,48 @@
+//! Where events come from. A source is polled ten times a second and never blocks.
+
+pub mod probe;
+pub mod replay;
+pub mod sim_gpu;
+
+use paceline_health::Provenance;
+use paceline_health::event::{Event, Pulse};
+
+/// Takes an event and gives the sequence number of its frame.
+pub type Send<'a> = dyn FnMut(Provenance, Event) -> u64 + 'a;
+
+/// What a source could not deliver, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Records that trainers dropped because a ring was full.
+    pub dropped: u64,
+    /// Records that were torn, or that nobody had declared a rank for.
+    pub torn: u64,
+}
+
+/// One thing to read from. Most have nothing to say to most of these.
+pub trait Source {
+    /// Its name in [`paceline_health::event::Agent::sources`].
+    fn name(&self) -> &'static str;
+
+    /// Sends what is new. `now_ns` is CLOCK_MONOTONIC.
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>);
+
+    /// Frames up to this one are safe: what they were made from may be let go.
+    fn settled(&mut self, _seq: u64) {}
+
+    /// Appends where each rank is.
+    fn pulses(&mut self, _now_ns: u64, _out: &mut Vec<Pulse>) {}
+
+    /// Sends again who is here: the aggregator began anew and knows nobody.
+    fn introduce(&mut self, _send: &mut Send<'_>) {}
+
+    /// What was lost so far.
+    fn losses(&self) -> Losses {
+        Losses::default()
+    }
+
+    /// Whether nothing more will come after one more poll, unless something new begins.
+    fn is_idle(&mut self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,205 @@
+//! The trainers of this node: every ring in the ring directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use paceline_health::event::Pulse;
+use paceline_ring::{OpenError, Reader};
+
+use super::{Losses, Send, Source};
+use crate::warn;
+
+mod ring;
+use ring::Ring;
+
+/// The directory is listed when it has changed, and at least this often: its time stamp has only the kernel's tick.
+const LIST_EVERY: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Probe {
+    dir: PathBuf,
+    rings: BTreeMap<OsString, Ring>,
+    /// Files that are no rings of ours, by name: looked at once.
+    refused: BTreeMap<OsString, u64>,
+    /// Ranks whose process ended without a word, after their ring was removed.
+    fallen: Vec<Pulse>,
+    listed: Option<(SystemTime, u64)>,
+    checked_ns: u64,
+    past: Losses,
+}
+
+impl Probe {
+    /// Reads the rings in `dir`, now and later.
+    pub fn new(dir: PathBuf) -> Probe {
+        Probe {
+            dir,
+            rings: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            fallen: Vec::new(),
+            listed: None,
+            checked_ns: 0,
+            past: Losses::default(),
+        }
+    }
+
+    fn list(&mut self, now_ns: u64) {
+        let Ok(modified) = fs::metadata(&self.dir).and_then(|meta| meta.modified()) else {
+            return;
+        };
+        let fresh = self.listed.is_some_and(|(seen, at)| {
+            seen == modified && now_ns.saturating_sub(at) < LIST_EVERY.as_nanos() as u64
+        });
+        if fresh {
+            return;
+        }
+        self.listed = Some((modified, now_ns));
+        let Ok(entries) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let hidden = name.as_encoded_bytes().starts_with(b".");
+            if hidden || !name.as_encoded_bytes().ends_with(b".ring") || self.rings.contains_key(&name) {
+                continue;
+            }
+            self.open(name, &entry.path());
+        }
+    }
+
+    fn open(&mut self, name: OsString, path: &Path) {
+        match open_own(path) {
+            Ok(reader) => {
+                self.rings.insert(name, Ring::new(reader, path.to_owned()));
+            }
+            Err((inode, error)) => {
+                if self.refused.insert(name, inode) != Some(inode) {
+                    warn::once("ring refused", format_args!("{}: {error}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Once a second is enough to see that a process is gone.
+    fn check_processes(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.checked_ns) < 1_000_000_000 && self.checked_ns != 0 {
+            return;
+        }
+        self.checked_ns = now_ns;
+        self.rings.values_mut().for_each(Ring::check_process);
+    }
+
+    /// Removes the rings of processes that are gone, once everything in them is safe.
+    fn remove_finished(&mut self) {
+        let finished: Vec<OsString> = self
+            .rings
+            .iter()
+            .filter(|(_, ring)| ring.is_finished())
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in finished {
+            let Some(ring) = self.rings.remove(&name) else {
+                continue;
+            };
+            // Gone already is as good.
+            let _ = fs::remove_file(ring.path());
+            let losses = ring.losses();
+            self.past.dropped += losses.dropped;
+            self.past.torn += losses.torn;
+            if let Some(pulse) = ring.pulse(0) {
+                self.fallen.retain(|fallen| fallen.rank != pulse.rank);
+                self.fallen.push(pulse);
+            }
+        }
+    }
+}
+
+impl Source for Probe {
+    fn name(&self) -> &'static str {
+        "probe"
+    }
+
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        self.list(now_ns);
+        self.check_processes(now_ns);
+        for ring in self.rings.values_mut() {
+            ring.read(now_ns, send);
+        }
+        self.remove_finished();
+    }
+
+    fn settled(&mut self, seq: u64) {
+        self.rings.values_mut().for_each(|ring| ring.settled(seq));
+    }
+
+    fn pulses(&mut self, now_ns: u64, out: &mut Vec<Pulse>) {
+        let mut by_rank: BTreeMap<_, Pulse> = self.fallen.iter().map(|pulse| (pulse.rank, *pulse)).collect();
+        for pulse in self.rings.values().filter_map(|ring| ring.pulse(now_ns)) {
+            // A rank that was restarted has two rings for a moment, and one in the plugin: the newest epoch counts,
+            // within it the process that lives.
+            let newest = by_rank.get(&pulse.rank).is_none_or(|other| {
+                (pulse.restart, pulse.alive, pulse.step) >= (other.restart, other.alive, other.step)
+            });
+            if newest {
+                by_rank.insert(pulse.rank, pulse);
+            }
+        }
+        // What has ended in order, or was replaced by a ring that has, is no pulse any more.
+        for (rank, restart) in self.rings.values().filter_map(Ring::ended) {
+            by_rank.retain(|_, pulse| pulse.rank != rank || pulse.restart > restart);
+        }
+        out.extend(by_rank.into_values());
+    }
+
+    fn introduce(&mut self, send: &mut Send<'_>) {
+        self.rings.values().for_each(|ring| ring.introduce(send));
+    }
+
+    fn losses(&self) -> Losses {
+        self.rings
+            .values()
+            .map(Ring::losses)
+            .fold(self.past, |sum, losses| Losses {
+                dropped: sum.dropped + losses.dropped,
+                torn: sum.torn + losses.torn,
+            })
+    }
+
+    fn is_idle(&mut self) -> bool {
+        // Asked only at the end, when a second is long.
+        self.rings.values_mut().for_each(Ring::check_process);
+        self.rings.values().all(Ring::is_over)
+    }
+}
+
+/// Opens a ring that is ours alone: a regular file of our user with mode 0600, and no link to one.
+fn open_own(path: &Path) -> Result<Reader, (u64, OpenError)> {
+    let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(no_follow.bits().cast_signed())
+        .open(path)
+        .map_err(|error| (0, error.into()))?;
+    let meta = file.metadata().map_err(|error| (0, error.into()))?;
+    let inode = meta.ino();
+    let own =
+        meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o777 == 0o600;
+    if !own {
+        let error = io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "must be a file of this user with mode 0600",
+        );
+        return Err((inode, error.into()));
+    }
+    Reader::from_file(&file).map_err(|error| (inode, error))
+}
+
+#[cfg(test)]
+#[path = "probe_tests.rs"]
+mod tests;

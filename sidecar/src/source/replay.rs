@@ -1,0 +1,114 @@
+//! An old journal sent again, at the pace at which it was written, marked as replayed.
+//!
+//! Every frame becomes this node's: it is the path that is tried out, not the history. Nothing of the old sidecars'
+//! own life (job, agent, goodbye, end) is sent; the ranks' pulses go into this sidecar's beats.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use paceline_health::event::{Event, Pulse};
+use paceline_health::id::Rank;
+use paceline_health::{Entry, Provenance, Time};
+
+use super::{Send, Source};
+use crate::aggregator::lines::{Line, Lines};
+use crate::warn;
+
+/// Most entries sent at one poll, so that a long journal does not hold up the rest.
+const MOST_AT_ONCE: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Replay {
+    path: PathBuf,
+    lines: Lines<BufReader<File>>,
+    next: Option<Entry>,
+    /// The first entry's time, and when it was sent.
+    began: Option<(Time, u64)>,
+    pulses: BTreeMap<Rank, Pulse>,
+}
+
+impl Replay {
+    /// Reads the journal at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Replay> {
+        let lines = Lines::new(BufReader::new(File::open(path)?));
+        Ok(Replay {
+            path: path.to_owned(),
+            lines,
+            next: None,
+            began: None,
+            pulses: BTreeMap::new(),
+        })
+    }
+
+    /// The next entry that is due.
+    fn due(&mut self, now_ns: u64) -> Option<Entry> {
+        if self.next.is_none() {
+            self.next = self.read();
+        }
+        let at = self.next.as_ref()?.at_ns;
+        let (first, began_ns) = *self.began.get_or_insert((at, now_ns));
+        if at.since(first).as_nanos() > u128::from(now_ns.saturating_sub(began_ns)) {
+            return None;
+        }
+        self.next.take()
+    }
+
+    fn read(&mut self) -> Option<Entry> {
+        loop {
+            match self.lines.next() {
+                Some(Ok(Line::Entry(entry))) => return Some(*entry),
+                Some(Ok(Line::Broken { number, error })) => {
+                    warn::once(
+                        "replay line",
+                        format_args!("{}:{number}: {error}", self.path.display()),
+                    );
+                }
+                Some(Ok(Line::Torn { .. })) | None => return None,
+                Some(Err(error)) => {
+                    warn::once("replay read", format_args!("{}: {error}", self.path.display()));
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl Source for Replay {
+    fn name(&self) -> &'static str {
+        "replay"
+    }
+
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        for _ in 0..MOST_AT_ONCE {
+            let Some(entry) = self.due(now_ns) else { return };
+            let provenance = entry.frame.provenance.max(Provenance::Replay);
+            match entry.frame.event {
+                Event::Beat(beat) => {
+                    self.pulses
+                        .extend(beat.ranks.into_iter().map(|pulse| (pulse.rank, pulse)));
+                }
+                Event::Job(_) | Event::Agent(_) | Event::Exit(_) | Event::Bye(_) | Event::End(_) => {}
+                event => {
+                    if let Event::Detach(detach) = &event {
+                        self.pulses.remove(&detach.rank);
+                    }
+                    send(provenance, event);
+                }
+            }
+        }
+    }
+
+    fn pulses(&mut self, _now_ns: u64, out: &mut Vec<Pulse>) {
+        out.extend(self.pulses.values());
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.next.is_none() && self.lines.is_at_end()
+    }
+}

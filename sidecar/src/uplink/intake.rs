@@ -1,0 +1,112 @@
+//! The aggregator's side of the numbering: each frame once, in order; what is missing for good is counted.
+
+use std::collections::BTreeMap;
+
+use paceline_health::Frame;
+use paceline_health::id::NodeId;
+
+use super::spool::last_seq;
+use super::wire::{Batch, decode_event};
+
+/// Most incarnations that are remembered. Those of past that number are refused, not stored.
+const MAX_LANES: usize = 1 << 18;
+
+/// What became of a batch.
+#[derive(Debug, Default, PartialEq)]
+pub struct Taken {
+    /// New frames in order.
+    pub frames: Vec<Frame>,
+    /// The last frame of this incarnation that is here or gone for good: what to acknowledge.
+    pub upto: u64,
+}
+
+/// Where each incarnation of each node's sidecar stands.
+#[derive(Debug, Default)]
+pub struct Intake {
+    lanes: BTreeMap<NodeId, BTreeMap<u64, u64>>,
+    count: usize,
+    duplicates: u64,
+    lost: u64,
+    unreadable: u64,
+}
+
+impl Intake {
+    /// Takes what is new. A batch that lies behind one that may still come is left for its second coming.
+    pub fn offer(&mut self, batch: &Batch) -> Taken {
+        let last = self.upto(&batch.node, batch.agent);
+        let end = last_seq(batch);
+        let total = batch.events.len() as u64;
+        if batch.after > last || batch.first_seq == 0 || end < last || total == 0 {
+            self.duplicates += if end <= last { total } else { 0 };
+            return Taken {
+                frames: Vec::new(),
+                upto: last,
+            };
+        }
+        if !self.advance(&batch.node, batch.agent, end.max(last)) {
+            return Taken {
+                frames: Vec::new(),
+                upto: last,
+            };
+        }
+        self.lost += batch.first_seq.saturating_sub(last + 1);
+        let mut frames = Vec::new();
+        for (seq, blob) in (batch.first_seq..=end).zip(&batch.events) {
+            if seq <= last {
+                self.duplicates += 1;
+                continue;
+            }
+            match decode_event(batch, seq, blob) {
+                Ok(frame) => frames.push(frame),
+                Err(_) => self.unreadable += 1,
+            }
+        }
+        Taken {
+            frames,
+            upto: end.max(last),
+        }
+    }
+
+    /// A frame that the journal already holds.
+    pub fn restore(&mut self, frame: &Frame) {
+        let last = self.upto(&frame.node, frame.agent);
+        self.advance(&frame.node, frame.agent, frame.seq.max(last));
+    }
+
+    /// The last frame of an incarnation that is here or gone for good; zero: none.
+    pub fn upto(&self, node: &NodeId, agent: u64) -> u64 {
+        self.lanes
+            .get(node)
+            .and_then(|agents| agents.get(&agent))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    fn advance(&mut self, node: &NodeId, agent: u64, to: u64) -> bool {
+        if let Some(last) = self.lanes.get_mut(node).and_then(|agents| agents.get_mut(&agent)) {
+            *last = to;
+            return true;
+        }
+        if self.count >= MAX_LANES {
+            return false;
+        }
+        self.count += 1;
+        self.lanes.entry(node.clone()).or_default().insert(agent, to);
+        true
+    }
+
+    /// Frames that came more than once.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Frames that their sender no longer had.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Frames whose event could not be decoded.
+    pub fn unreadable(&self) -> u64 {
+        self.unreadable
+    }
+}

@@ -1,0 +1,13 @@
+//! From a sidecar to the aggregator: nothing is lost but what is counted, nothing counted twice.
+//!
+//! The protocol is go-back-N over numbered frames with cumulative acknowledgements; [`session`] and [`intake`] are its
+//! two ends and know neither socket nor clock. [`link`] is the only file that knows ZeroMQ.
+
+pub mod intake;
+pub mod link;
+pub mod session;
+pub mod spool;
+pub mod wire;
+
+pub use intake::Intake;
+pub use session::{Heard, Uplink};

@@ -1,0 +1,185 @@
+//! The sidecar's side of one link, without the link: bytes in, bytes out, time handed in.
+//!
+//! Call [`Uplink::connected`] and [`Uplink::broken`] when a link comes and goes, [`Uplink::received`] for what it
+//! brings; after each, and after [`Uplink::push`], send what [`Uplink::poll_send`] gives until it gives nothing.
+//! [`Uplink::is_stuck`] says when a link that seems whole is not.
+
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::event::Event;
+use paceline_health::frame::SCHEMA_VERSION;
+
+use super::spool::{Spool, last_seq};
+use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
+
+/// A link that acknowledges nothing for this long is taken for broken.
+pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
+/// Most frames on their way: what a link may buffer.
+const WINDOW: u64 = 8 * 1024;
+
+/// What a message from the aggregator meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The link is good. `new_journal`: this aggregator knows nothing of what an earlier one acknowledged.
+    Welcome {
+        /// Whether everybody has to introduce themselves again.
+        new_journal: bool,
+    },
+    /// The link is of no use, and why.
+    Refused(String),
+    /// More is safe.
+    Acked,
+    /// Nothing to do with us, or not readable.
+    Noise,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Down,
+    Greeting,
+    Up,
+}
+
+/// The sender.
+#[derive(Debug)]
+pub struct Uplink {
+    me: Hello,
+    spool: Spool,
+    link: Link,
+    hello_due: bool,
+    /// The last frame given to this link.
+    sent: u64,
+    acked: u64,
+    /// When the link last proved that it works, while something is on its way.
+    progress_ns: u64,
+    journal: Option<u64>,
+}
+
+impl Uplink {
+    /// A sender without a link.
+    pub fn new(me: Hello, spool_bytes: usize) -> Uplink {
+        Uplink {
+            me,
+            spool: Spool::new(spool_bytes),
+            link: Link::Down,
+            hello_due: false,
+            sent: 0,
+            acked: 0,
+            progress_ns: 0,
+            journal: None,
+        }
+    }
+
+    /// Numbers an event; it is sent as soon as there is a link.
+    pub fn push(&mut self, provenance: Provenance, event: &Event, now_ns: u64) -> u64 {
+        if self.sent == self.acked {
+            self.progress_ns = now_ns;
+        }
+        self.spool.push(provenance, event)
+    }
+
+    /// A fresh link stands: the handshake comes first.
+    pub fn connected(&mut self, now_ns: u64) {
+        self.link = Link::Greeting;
+        self.hello_due = true;
+        self.progress_ns = now_ns;
+    }
+
+    /// A fresh link stands and somebody else has done the handshake.
+    pub fn welcomed(&mut self, welcome: &Welcome, now_ns: u64) -> Heard {
+        self.link = Link::Up;
+        self.hello_due = false;
+        self.progress_ns = now_ns;
+        self.acked = self.acked.max(welcome.upto.min(self.spool.last_seq()));
+        self.spool.ack(self.acked);
+        self.sent = self.acked;
+        let new_journal = self.journal.is_some_and(|journal| journal != welcome.journal);
+        self.journal = Some(welcome.journal);
+        Heard::Welcome { new_journal }
+    }
+
+    /// The link is gone; what was on its way will be sent again.
+    pub fn broken(&mut self) {
+        self.link = Link::Down;
+        self.hello_due = false;
+        self.sent = self.acked;
+    }
+
+    /// A message came.
+    pub fn received(&mut self, bytes: &[u8], now_ns: u64) -> Heard {
+        match decode_down(bytes) {
+            Ok(Down::Welcome(welcome)) if self.link == Link::Greeting && welcome.job == self.me.job => {
+                self.welcomed(&welcome, now_ns)
+            }
+            Ok(Down::Refused(refused)) => {
+                self.broken();
+                Heard::Refused(refused.why)
+            }
+            Ok(Down::Ack(ack)) if self.is_mine(&ack) => {
+                self.progress_ns = now_ns;
+                self.acked = self.acked.max(ack.upto);
+                self.sent = self.sent.max(self.acked);
+                self.spool.ack(self.acked);
+                Heard::Acked
+            }
+            _ => Heard::Noise,
+        }
+    }
+
+    fn is_mine(&self, ack: &Ack) -> bool {
+        ack.job == self.me.job
+            && ack.agent == self.me.agent
+            && ack.upto <= self.spool.last_seq()
+            && ack.upto >= self.acked
+    }
+
+    /// The next message for the link.
+    pub fn poll_send(&mut self) -> Option<Vec<u8>> {
+        if std::mem::take(&mut self.hello_due) {
+            return Some(encode(&Up::Hello(self.me.clone())));
+        }
+        if self.link != Link::Up || self.sent.saturating_sub(self.acked) >= WINDOW {
+            return None;
+        }
+        let (after, first_seq, events) = self.spool.run_after(self.sent)?;
+        let Hello { job, node, agent, .. } = self.me.clone();
+        let batch = Batch {
+            v: SCHEMA_VERSION,
+            job,
+            node,
+            agent,
+            after,
+            first_seq,
+            events,
+        };
+        self.sent = last_seq(&batch);
+        Some(encode(&Up::Batch(batch)))
+    }
+
+    /// Whether the link has been silent for too long: drop it and make another.
+    pub fn is_stuck(&self, now_ns: u64) -> bool {
+        let waits = self.link == Link::Greeting || (self.link == Link::Up && self.sent > self.acked);
+        waits && now_ns.saturating_sub(self.progress_ns) >= ACK_DEADLINE.as_nanos() as u64
+    }
+
+    /// Whether the handshake is done.
+    pub fn is_up(&self) -> bool {
+        self.link == Link::Up
+    }
+
+    /// Every frame up to here is safe or dropped.
+    pub fn settled(&self) -> u64 {
+        self.spool.settled()
+    }
+
+    /// Sequence number of the last frame.
+    pub fn last_seq(&self) -> u64 {
+        self.spool.last_seq()
+    }
+
+    /// Frames dropped because the spool was full.
+    pub fn dropped(&self) -> u64 {
+        self.spool.dropped()
+    }
+}

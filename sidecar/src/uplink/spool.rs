@@ -1,0 +1,176 @@
+//! What was seen and is not safe yet: bounded, numbered, dropping the least valuable first and counting it.
+
+use std::collections::VecDeque;
+
+use paceline_health::Provenance;
+use paceline_health::event::Event;
+
+use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, encode_event};
+
+/// Bytes that a frame costs beside its event.
+const OVERHEAD_BYTES: usize = 64;
+
+#[derive(Debug)]
+struct Item {
+    seq: u64,
+    /// Without it later frames cannot be understood; telemetry goes first.
+    keep: bool,
+    bytes: Vec<u8>,
+}
+
+/// A queue of encoded events.
+#[derive(Debug)]
+pub struct Spool {
+    items: VecDeque<Item>,
+    bound_bytes: usize,
+    bytes: usize,
+    /// Sequence number of the last frame that was put in.
+    last_seq: u64,
+    dropped: u64,
+}
+
+impl Spool {
+    /// An empty spool that never holds more than `bound_bytes`.
+    pub fn new(bound_bytes: usize) -> Spool {
+        Spool {
+            items: VecDeque::new(),
+            bound_bytes,
+            bytes: 0,
+            last_seq: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Numbers an event and keeps it until it is acknowledged.
+    pub fn push(&mut self, provenance: Provenance, event: &Event) -> u64 {
+        self.last_seq += 1;
+        let bytes = encode_event(provenance, event);
+        self.bytes += bytes.len() + OVERHEAD_BYTES;
+        self.items.push_back(Item {
+            seq: self.last_seq,
+            keep: keep(event),
+            bytes,
+        });
+        while self.bytes > self.bound_bytes {
+            self.drop_one();
+        }
+        self.last_seq
+    }
+
+    /// The oldest telemetry; when there is none, the oldest of the rest.
+    fn drop_one(&mut self) {
+        let at = self.items.iter().position(|item| !item.keep).unwrap_or(0);
+        if let Some(item) = self.items.remove(at) {
+            self.bytes -= item.bytes.len() + OVERHEAD_BYTES;
+            self.dropped += 1;
+        }
+    }
+
+    /// Everything up to `upto` is safe.
+    pub fn ack(&mut self, upto: u64) {
+        while self.items.front().is_some_and(|item| item.seq <= upto) {
+            if let Some(item) = self.items.pop_front() {
+                self.bytes -= item.bytes.len() + OVERHEAD_BYTES;
+            }
+        }
+    }
+
+    /// The next frames after `sent` without a hole between them, as the events of a batch: the frame before the first
+    /// that is still here, the first's number, and the events. `None`: nothing is left to send.
+    pub fn run_after(&self, sent: u64) -> Option<(u64, u64, Vec<Blob>)> {
+        let start = self.items.partition_point(|item| item.seq <= sent);
+        let first = self.items.get(start)?.seq;
+        let after = start
+            .checked_sub(1)
+            .and_then(|i| self.items.get(i))
+            .map_or(0, |item| item.seq);
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        for item in self.items.range(start..) {
+            bytes += item.bytes.len();
+            let fits = events.is_empty() || (bytes <= BATCH_BYTES && events.len() < BATCH_EVENTS);
+            if item.seq != first + events.len() as u64 || !fits {
+                break;
+            }
+            events.push(Blob(item.bytes.clone()));
+        }
+        Some((after, first, events))
+    }
+
+    /// Every frame up to here is safe or dropped: nothing that it was made from is needed any more.
+    pub fn settled(&self) -> u64 {
+        self.items.front().map_or(self.last_seq, |item| item.seq - 1)
+    }
+
+    /// Sequence number of the last frame.
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// Frames dropped because the spool was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+fn keep(event: &Event) -> bool {
+    !matches!(event, Event::Step(_) | Event::Gpu(_) | Event::Beat(_))
+}
+
+/// The last sequence number of a batch.
+pub fn last_seq(batch: &Batch) -> u64 {
+    batch
+        .first_seq
+        .saturating_add(batch.events.len() as u64)
+        .saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_health::event::{Beat, Exit};
+
+    use super::*;
+
+    fn beat() -> Event {
+        Event::Beat(Beat::default())
+    }
+
+    #[test]
+    fn runs_end_at_holes_and_bounds() {
+        let mut spool = Spool::new(usize::MAX);
+        assert_eq!(spool.run_after(0), None);
+        (0..BATCH_EVENTS + 2).for_each(|_| _ = spool.push(Provenance::Live, &beat()));
+        let (after, first, events) = spool.run_after(0).unwrap();
+        assert_eq!((after, first, events.len()), (0, 1, BATCH_EVENTS));
+        let (after, first, events) = spool.run_after(1024).unwrap();
+        assert_eq!((after, first, events.len()), (1024, 1025, 2));
+        spool.ack(1024);
+        assert_eq!(
+            spool.run_after(1024).unwrap().0,
+            0,
+            "nothing older is left to wait for"
+        );
+        assert_eq!((spool.settled(), spool.last_seq()), (1024, 1026));
+        spool.ack(5000);
+        assert_eq!((spool.settled(), spool.bytes), (1026, 0));
+    }
+
+    #[test]
+    fn telemetry_goes_first() {
+        let exit = Event::Exit(Exit { code: 0 });
+        let one = encode_event(Provenance::Live, &beat()).len() + OVERHEAD_BYTES;
+        let mut spool = Spool::new(4 * one);
+        spool.push(Provenance::Live, &exit);
+        (0..6).for_each(|_| _ = spool.push(Provenance::Live, &beat()));
+        let kept: Vec<u64> = spool.items.iter().map(|item| item.seq).collect();
+        assert_eq!((kept, spool.dropped()), (vec![1, 5, 6, 7], 3));
+        assert_eq!(spool.run_after(0).unwrap().2.len(), 1, "the hole ends the run");
+        let (after, first, _) = spool.run_after(1).unwrap();
+        assert_eq!((after, first), (1, 5));
+        (0..9).for_each(|_| _ = spool.push(Provenance::Live, &exit));
+        assert!(
+            spool.bytes <= 4 * one && spool.items.iter().all(|item| item.keep),
+            "bounded at any price"
+        );
+    }
+}

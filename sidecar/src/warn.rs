@@ -1,0 +1,17 @@
+//! Warnings for people, on stderr: at most one line per kind, so that a log never grows with the job.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::Mutex;
+
+static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+/// Says it, unless something of this kind was said before.
+pub fn once(kind: &'static str, message: impl Display) {
+    let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));
+    if first {
+        // Nobody may read it; that is no reason to stop.
+        let _ = writeln!(std::io::stderr(), "paceline sidecar: {message}");
+    }
+}
