@@ -9,9 +9,9 @@ mod link;
 mod pace;
 pub mod spec;
 mod text;
-mod truth;
+pub mod truth;
 mod voice;
-mod world;
+pub mod world;
 
 pub use fault::Fault;
 pub use gpu::GpuScript;

@@ -88,11 +88,7 @@ impl Drag {
                     from,
                     until,
                     ..
-                } => {
-                    if step >= from && until.is_none_or(|until| step < until) {
-                        factor *= slower;
-                    }
-                }
+                } if step >= from && until.is_none_or(|until| step < until) => factor *= slower,
                 Fault::Spikes {
                     share,
                     factor: slower,
