@@ -8,6 +8,7 @@ and when the hooks stop firing.
 """
 
 import functools
+import weakref
 
 from . import _patch
 from ._tracker import COMPUTE, STAY, WAIT, tracker
@@ -23,7 +24,7 @@ class Backward:
         self.communicates = False  # a DDP model was made in this process
         self._parameters = parameters
         self._unserializable = unserializable  # torch.utils.hooks.unserializable_hook
-        self._kept = []  # (parameter, handle)
+        self._kept = []  # (weak reference to the parameter, handle)
         self._learning = []  # handles
         self._last = None
         self._waiting = False  # the wait that is running was begun by a gradient
@@ -100,7 +101,7 @@ class Backward:
             handle.remove()
         self._learning = []
         last, self._last = self._last, None
-        if last is None or any(parameter is last for parameter, _ in self._kept):
+        if last is None or any(parameter() is last for parameter, _ in self._kept):
             return
         if len(self._kept) == _KEPT:
             self._kept.pop(0)[1].remove()
@@ -110,7 +111,7 @@ class Backward:
             self._on_gradient()
 
         _patch.hide_from_dynamo(on_gradient)
-        self._kept.append((last, last.register_hook(on_gradient)))
+        self._kept.append((weakref.ref(last), last.register_hook(on_gradient)))
 
     def _on_gradient(self):
         if not (tracker.on and tracker.in_backward):

@@ -1,0 +1,96 @@
+"""What the training scripts beside this file share. None of them knows that it is watched.
+
+They are real programs under torchrun, on CPU with gloo. A sleep stands for compute: real matrix products of several
+ranks on few cores are too noisy to tell 10 % apart.
+"""
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import time
+
+import torch.distributed as distributed
+
+
+def arguments(description, steps=100):
+    """The options that every script has; a script adds its own and calls parse_args."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--steps", type=int, default=steps, help="optimizer steps")
+    parser.add_argument("--sleep-ms", type=float, default=0, help="compute of one micro-batch")
+    parser.add_argument("--slow-rank", type=int, default=-1, help="this rank computes longer")
+    parser.add_argument("--slow-pct", type=float, default=10, help="by this much")
+    parser.add_argument("--slow-from", type=int, default=0, help="from this step on")
+    return parser
+
+
+def add_faults(parser):
+    """Ways to go wrong at a step on a rank; the first step is 0."""
+    parser.add_argument("--fault-rank", type=int, default=0, help="the rank that a fault strikes")
+    parser.add_argument("--hang-at", type=int, default=-1, help="stop computing at this step, for ever")
+    parser.add_argument("--fail-at", type=int, default=-1, help="end at this step by --exit-code or --die-signal")
+    parser.add_argument("--exit-code", type=int, default=3)
+    parser.add_argument("--die-signal", default="", help="as KILL or SEGV, instead of an exit code")
+
+
+class Compute:
+    """Stands for forward and backward of one rank, at the pace that the options give it."""
+
+    def __init__(self, options, rank):
+        self._options = options
+        self._rank = rank
+
+    def run(self, step):
+        """One micro-batch's worth of compute."""
+        options = self._options
+        slow = self._rank == options.slow_rank and step >= options.slow_from
+        time.sleep(options.sleep_ms / 1e3 * (1 + options.slow_pct / 100 if slow else 1))
+
+    def fault(self, step):
+        """The fault of this step, if this rank has one."""
+        options = self._options
+        if self._rank != options.fault_rank:
+            return
+        if step == options.hang_at:
+            while True:
+                time.sleep(3600)
+        if step == options.fail_at:
+            sys.stdout.flush()
+            if options.die_signal:
+                os.kill(os.getpid(), getattr(signal, "SIG" + options.die_signal))
+                signal.pause()
+            os._exit(options.exit_code)
+
+
+class StepTimes:
+    """Durations between calls of `lap`; the first few are left out of the median."""
+
+    def __init__(self):
+        self._last = None
+        self._laps = []
+
+    def lap(self):
+        """A step has ended."""
+        now = time.perf_counter()
+        if self._last is not None:
+            self._laps.append(now - self._last)
+        self._last = now
+
+    def report(self, rank):
+        """One line: what the script itself has seen."""
+        laps = sorted(self._laps[5:]) or [0.0]
+        print("rank %d median step %.3f ms over %d steps" % (rank, laps[len(laps) // 2] * 1e3, len(laps)), flush=True)
+
+
+def run(main):
+    """Run `main`, which sets a process group up, and take it down after everything that it held is gone.
+
+    PyTorch 2.15 with gloo on Python 3.11 aborts in about half of all exits otherwise ("terminate called without an
+    active exception"): a thread of gloo that still has work to free asks for the GIL of an interpreter that is gone.
+    """
+    main()
+    gc.collect()
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()

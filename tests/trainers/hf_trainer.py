@@ -1,0 +1,87 @@
+"""Hugging Face Trainer with a tiny BERT on random tokens.
+
+torchrun --standalone --nproc-per-node=4 hf_trainer.py --steps 200 --sleep-ms 40 --slow-rank 2
+"""
+
+import os
+import tempfile
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+
+from common import Compute, StepTimes, arguments, run
+
+
+class RandomTokens(Dataset):
+    """Sequences with a label each; the same ones every time."""
+
+    def __init__(self, count, length, vocabulary):
+        generator = torch.Generator().manual_seed(0)
+        self._tokens = torch.randint(vocabulary, (count, length), generator=generator)
+
+    def __len__(self):
+        return len(self._tokens)
+
+    def __getitem__(self, index):
+        tokens = self._tokens[index]
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": int(tokens[0]) % 2}
+
+
+class PacedTrainer(transformers.Trainer):
+    """A Trainer whose loss takes as long as the options say."""
+
+    compute = None
+
+    def compute_loss(self, *args, **kwargs):
+        self.compute.run(self.state.global_step)
+        return super().compute_loss(*args, **kwargs)
+
+
+class Laps(transformers.TrainerCallback):
+    """Times steps as a user would."""
+
+    def __init__(self):
+        self.times = StepTimes()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.times.lap()
+
+
+def main():
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--accum", type=int, default=1, help="micro-batches in a step")
+    parser.add_argument("--save-every", type=int, default=0, help="write a checkpoint each so many steps")
+    opt = parser.parse_args()
+    torch.set_num_threads(1)
+    config = transformers.BertConfig(
+        vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        settings = transformers.TrainingArguments(
+            output_dir=directory,
+            use_cpu=True,
+            max_steps=opt.steps,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=opt.accum,
+            save_strategy="steps" if opt.save_every else "no",
+            save_steps=opt.save_every or 500,
+            logging_steps=50,
+            report_to=[],
+            disable_tqdm=True,
+        )
+        laps = Laps()
+        trainer = PacedTrainer(
+            model=transformers.BertForSequenceClassification(config),
+            args=settings,
+            train_dataset=RandomTokens(4096, 16, 128),
+            callbacks=[laps],
+        )
+        rank = int(os.environ.get("RANK", "0"))
+        trainer.compute = Compute(opt, rank)
+        trainer.train()
+        laps.times.report(rank)
+
+
+if __name__ == "__main__":
+    run(main)
