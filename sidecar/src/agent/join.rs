@@ -129,7 +129,7 @@ async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {
             .await
             .map_err(|_| Miss::Silent)??;
         match decode_down(&answer) {
-            Ok(Down::Welcome(welcome)) if welcome.job == me.job => return Ok(welcome),
+            Ok(Down::Welcome(welcome)) if welcome.is_for(me) => return Ok(welcome),
             Ok(Down::Refused(refused)) => return Err(Miss::Refused(refused.why)),
             Ok(Down::Later(later)) if later.job == me.job && began.elapsed() < LATER_DEADLINE => {
                 sleep(ASK_AGAIN).await;

@@ -120,6 +120,7 @@ impl Agent {
             Control::Child(pid) => self.child = Some(Process::of(pid)),
             Control::Exit(code) => {
                 if self.is_watching() {
+                    self.introduce_early(now_ns);
                     self.push(Event::Exit(event::Exit { code }), now_ns);
                     self.drain("exit", now_ns);
                 }
@@ -133,8 +134,17 @@ impl Agent {
         matches!(self.stage, Stage::Waiting | Stage::Watching)
     }
 
+    /// The end comes before the first link: a sidecar's first frame is its name all the same.
+    fn introduce_early(&mut self, now_ns: u64) {
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Watching;
+            self.begin(now_ns);
+        }
+    }
+
     fn drain(&mut self, reason: &'static str, now_ns: u64) {
         if self.is_watching() {
+            self.introduce_early(now_ns);
             self.reason = reason;
             self.stage = Stage::Draining {
                 until_ns: now_ns + DRAIN_NS,

@@ -156,6 +156,7 @@ impl Aggregator {
         Down::Welcome(Welcome {
             v: SCHEMA_VERSION,
             job: self.plan.job.clone(),
+            agent: hello.agent,
             journal: self.clock.journal(),
             upto: self.intake.upto(&hello.node, hello.agent),
         })

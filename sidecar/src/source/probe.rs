@@ -111,6 +111,10 @@ impl Probe {
             let losses = ring.losses();
             self.past.dropped += losses.dropped;
             self.past.torn += losses.torn;
+            if let Some((rank, restart)) = ring.ended() {
+                self.fallen
+                    .retain(|fallen| fallen.rank != rank || fallen.restart > restart);
+            }
             if let Some(pulse) = ring.pulse(0) {
                 self.fallen.retain(|fallen| fallen.rank != pulse.rank);
                 self.fallen.push(pulse);

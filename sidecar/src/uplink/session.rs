@@ -109,7 +109,7 @@ impl Uplink {
     /// A message came.
     pub fn received(&mut self, bytes: &[u8], now_ns: u64) -> Heard {
         match decode_down(bytes) {
-            Ok(Down::Welcome(welcome)) if self.link == Link::Greeting && welcome.job == self.me.job => {
+            Ok(Down::Welcome(welcome)) if self.link == Link::Greeting && welcome.is_for(&self.me) => {
                 self.welcomed(&welcome, now_ns)
             }
             Ok(Down::Refused(refused)) => {

@@ -82,6 +82,8 @@ pub struct Welcome {
     pub v: u16,
     /// Its job.
     pub job: JobId,
+    /// The incarnation that is welcome: an answer to another one's question is none.
+    pub agent: u64,
     /// Number of its journal: another one knows nobody who attached before.
     pub journal: u64,
     /// What it has of this incarnation.
@@ -210,6 +212,13 @@ impl Hello {
     }
 }
 
+impl Welcome {
+    /// Whether this answers that question.
+    pub fn is_for(&self, hello: &Hello) -> bool {
+        self.job == hello.job && self.agent == hello.agent
+    }
+}
+
 /// A byte string: MessagePack's own, where a `Vec<u8>` would travel as an array of numbers.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
@@ -294,8 +303,6 @@ mod tests {
     /// Fields appended with a default are filled in for an older writer: what the schema promises.
     #[test]
     fn an_older_writer_is_read() {
-        #[derive(Debug, PartialEq, Serialize, Deserialize)]
-        struct Old(u32);
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct New(u32, #[serde(default)] u64);
         assert_eq!(
