@@ -57,6 +57,25 @@ pub fn pooled_sigma<'a>(
     Some(sigma * unsure * inflation)
 }
 
+/// The noise of one role. It changes slowly and costs to measure: early on it is measured at each row, later at every
+/// eighth.
+#[derive(Clone, Debug, Default)]
+pub struct Noise {
+    rows: u32,
+    sigma: Option<f64>,
+}
+
+impl Noise {
+    /// The present noise; `measure` is asked when it is due.
+    pub fn sigma(&mut self, measure: impl FnOnce() -> Option<f64>) -> Option<f64> {
+        if self.rows < 64 || self.rows % 8 == 0 {
+            self.sigma = measure();
+        }
+        self.rows = self.rows.wrapping_add(1);
+        self.sigma
+    }
+}
+
 /// Warm-up of one role: compilation, autotuning, caches.
 #[derive(Clone, Debug, Default)]
 pub struct WarmUp {

@@ -4,6 +4,7 @@
 //! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use super::claim::{Body, Claim, Detail};
 use super::roster::Roster;
@@ -22,8 +23,12 @@ pub struct SilenceRule {
     /// Whom it has named, and how badly.
     open: BTreeMap<Subject, (Finding, Severity)>,
     provenance: Provenance,
+    /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
+    judge_at: Time,
     out: VecDeque<Claim>,
 }
+
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
 /// What the rule may look at.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +71,10 @@ impl SilenceRule {
                 self.pulses.insert(pulse.rank, Heard { at, pulse: *pulse });
             }
         }
+        if at < self.judge_at {
+            return;
+        }
+        self.judge_at = at + JUDGE_EVERY;
         self.pulses
             .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
         let verdicts = self.judge(scope);
@@ -205,7 +214,7 @@ impl SilenceRule {
         }
         let detail = Detail {
             severity,
-            since: at - std::time::Duration::from_secs_f64(idle.clamp(0.0, 1e9)),
+            since: at - Duration::from_secs_f64(idle.clamp(0.0, 1e9)),
             since_step: step,
             step,
             cause: Cause::Unknown,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::claim::{Body, Claim, Detail};
 use super::cusum::{Alarm, Bar, Cusum};
 use super::gpus::Gpus;
-use super::noise::{self, WarmUp, Window};
+use super::noise::{self, Noise, WarmUp, Window};
 use super::roster::Roster;
 use super::rows::{Row, Sample};
 use super::scene::{Placed, Scene, by_role, place};
@@ -36,9 +36,16 @@ pub struct View<'a> {
 #[derive(Debug, Default)]
 pub struct StragglerRule {
     tracks: BTreeMap<Rank, Track>,
-    warm_ups: BTreeMap<Arc<str>, WarmUp>,
+    roles: BTreeMap<Arc<str>, Role>,
     provenance: Provenance,
     out: VecDeque<Claim>,
+}
+
+/// What is known of the ranks of one role together.
+#[derive(Debug, Default)]
+struct Role {
+    warm_up: WarmUp,
+    noise: Noise,
 }
 
 /// What is known of one rank.
@@ -69,7 +76,7 @@ impl StragglerRule {
                 self.end(at, rank, lost(&track.tally, &raised.start, roster), roster);
             }
         }
-        self.warm_ups.clear();
+        self.roles.clear();
     }
 
     /// Where the step times came from.
@@ -145,8 +152,8 @@ impl StragglerRule {
         let table = &view.limits.straggler;
         let peers = members.len() - 1;
         let (level, placed) = place(members);
-        let warm_up = self.warm_ups.entry(role.clone()).or_default();
-        let steady = warm_up.is_over(level, table.warm_up_max_steps);
+        let known = self.roles.entry(role.clone()).or_default();
+        let steady = known.warm_up.is_over(level, table.warm_up_max_steps);
         let mut before = Vec::with_capacity(placed.len());
         for place in &placed {
             let track = self.tracks.entry(place.rank).or_default();
@@ -162,9 +169,8 @@ impl StragglerRule {
             .iter()
             .step_by(stride)
             .filter_map(|place| self.tracks.get(&place.rank));
-        let Some(sigma) = noise::pooled_sigma(pooled.map(|track| &track.window), table) else {
-            return;
-        };
+        let measure = || noise::pooled_sigma(pooled.map(|track| &track.window), table);
+        let Some(sigma) = known.noise.sigma(measure) else { return };
         let bar = Bar::new(table, view.roster.world_size as usize, scene.dur_s);
         for (place, before) in placed.iter().zip(&before) {
             self.test(view, place, before, &bar, sigma);
