@@ -1,1 +1,263 @@
+use std::fs;
 
+use paceline_health::event::{Agent, Attach, Bye, Exit, Phases, Signal, Step, StepKind};
+use paceline_health::id::Rank;
+
+use super::*;
+use crate::aggregator::lines::{Line, Lines};
+use crate::sink::status::StatusStream;
+use crate::uplink::wire::{Blob, encode_event};
+
+fn plan(dir: &Path) -> Plan {
+    Plan {
+        job: "j".into(),
+        node: "n".into(),
+        run_dir: dir.to_owned(),
+        policy: vec![("straggler.min_steps".to_owned(), 6.0)],
+    }
+}
+
+fn open(dir: &Path, now_ns: u64) -> Aggregator {
+    Aggregator::open(plan(dir), StatusStream::to(std::io::sink()).0, now_ns).unwrap()
+}
+
+fn batch(node: &str, agent: u64, first_seq: u64, events: &[Event]) -> Batch {
+    let events = events
+        .iter()
+        .map(|event| Blob(encode_event(Provenance::Live, event)))
+        .collect();
+    Batch {
+        v: SCHEMA_VERSION,
+        job: "j".into(),
+        node: node.into(),
+        agent,
+        after: 0,
+        first_seq,
+        events,
+    }
+}
+
+fn upto(down: &Down) -> u64 {
+    match down {
+        Down::Ack(ack) => ack.upto,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello() -> Event {
+    Event::Agent(Agent {
+        paceline: Arc::from("0"),
+        sources: Vec::new(),
+        unix_ms: 0,
+    })
+}
+
+fn bye() -> Event {
+    Event::Bye(Bye {
+        reason: Arc::from("exit"),
+    })
+}
+
+fn entries(dir: &Path) -> Vec<Entry> {
+    let file = std::io::BufReader::new(fs::File::open(dir.join("journal.ndjson")).unwrap());
+    Lines::new(file)
+        .map(|line| match line.unwrap() {
+            Line::Entry(entry) => *entry,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+fn attach(rank: u32) -> Event {
+    Event::Attach(Attach {
+        rank: Rank(rank),
+        local_rank: rank,
+        world_size: 8,
+        restart: 0,
+        pid: 1,
+        gpu: None,
+        role: Arc::from(""),
+        framework: Arc::from("test"),
+    })
+}
+
+/// Rank 3 of eight is 30 % slow, the others wait for it.
+fn row(step: u64) -> Vec<Event> {
+    (0..8u32)
+        .map(|rank| {
+            // Noise of half a percent, the same on every run.
+            let noise = (u64::from(rank) * 7_919 + step * 104_729) % 997;
+            let own = (40_000_000 + noise * 200) * if rank == 3 { 13 } else { 10 } / 10;
+            let wait_ns = 53_000_000_u64.saturating_sub(own);
+            Event::Step(Step {
+                rank: Rank(rank),
+                restart: 0,
+                step,
+                kind: StepKind::Train,
+                dur_ns: 53_000_000,
+                phases: Some(Phases {
+                    compute_ns: own,
+                    wait_ns,
+                    ..Phases::default()
+                }),
+                micro_batches: 1,
+                tokens: 0,
+                signal: Signal::S2,
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn acked_is_journaled_and_survives() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = open(dir.path(), 1_000);
+    assert_eq!(
+        upto(&first.take(
+            &batch("n", 9, 1, &[hello(), Event::Exit(Exit { code: 3 })]),
+            5_000
+        )),
+        2
+    );
+    drop(first);
+    let mut second = open(dir.path(), 9_000);
+    let again = batch("n", 9, 1, &[hello(), Event::Exit(Exit { code: 3 }), bye()]);
+    assert_eq!(
+        upto(&second.take(&again, 9_500)),
+        3,
+        "what it has already is taken once"
+    );
+    assert_eq!(second.present(), []);
+    second.close(10_000);
+    let lines: Vec<(u64, u64, u64)> = entries(dir.path())
+        .iter()
+        .map(|entry| (entry.n, entry.at_ns.0, entry.frame.seq))
+        .collect();
+    // Job, the policy, two frames; job again (the policy is known); goodbye; the end. The time goes on.
+    let wanted = [
+        (1, 0, 1),
+        (2, 0, 2),
+        (3, 4_000, 1),
+        (4, 4_000, 2),
+        (5, 8_000, 3),
+        (6, 8_500, 3),
+        (7, 9_000, 4),
+    ];
+    assert_eq!(lines, wanted);
+    let report: Report = serde_json::from_slice(&fs::read(dir.path().join("report.json")).unwrap()).unwrap();
+    assert_eq!((report.exits.len(), report.coverage.frames_lost), (1, 0));
+}
+
+/// The verdicts of a run that was interrupted are those of its journal, byte for byte, live and folded again.
+#[test]
+fn verdicts_are_a_function_of_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut aggregator = open(dir.path(), 0);
+    let mut seq = 0;
+    let mut take = |aggregator: &mut Aggregator, events: &[Event], now_ns| {
+        aggregator.take(&batch("n", 9, seq + 1, events), now_ns);
+        seq += events.len() as u64;
+        aggregator.tick(now_ns);
+    };
+    let mut begin = vec![hello()];
+    begin.extend((0..8).map(attach));
+    take(&mut aggregator, &begin, 1);
+    for step in 1..=150u64 {
+        if step == 140 {
+            drop(aggregator);
+            aggregator = open(dir.path(), step * 60_000_000);
+        }
+        take(&mut aggregator, &row(step), step * 60_000_000);
+    }
+    let named = |report: &Report| {
+        report
+            .verdicts
+            .iter()
+            .map(|verdict| verdict.subject.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(named(&aggregator.report()), ["rank 3 on n"]);
+    take(&mut aggregator, &[bye()], 10_000_000_000);
+    aggregator.close(10_000_000_000);
+    let live = fs::read_to_string(dir.path().join("verdicts.ndjson")).unwrap();
+
+    let mut detector = Detector::new(Policy::default());
+    let mut folded = String::new();
+    for entry in entries(dir.path()) {
+        detector.observe(entry.at_ns, &entry.frame);
+        while let Some(verdict) = detector.poll() {
+            folded.push_str(&serde_json::to_string(&verdict).unwrap());
+            folded.push('\n');
+        }
+    }
+    assert!(!live.is_empty());
+    assert_eq!(live, folded);
+    let report: Report = serde_json::from_slice(&fs::read(dir.path().join("report.json")).unwrap()).unwrap();
+    assert_eq!(named(&report), ["rank 3 on n"]);
+}
+
+#[test]
+fn strangers_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut aggregator = open(dir.path(), 0);
+    let stranger = Batch {
+        job: "other".into(),
+        ..batch("n", 1, 1, &[hello()])
+    };
+    assert!(matches!(aggregator.take(&stranger, 1), Down::Refused(_)));
+    let newer = Batch {
+        v: SCHEMA_VERSION + 1,
+        ..batch("n", 1, 1, &[hello()])
+    };
+    assert!(matches!(aggregator.take(&newer, 1), Down::Refused(_)));
+    let me = Hello {
+        v: SCHEMA_VERSION,
+        job: "other".into(),
+        node: "n".into(),
+        agent: 1,
+    };
+    assert!(matches!(aggregator.hello(&me), Down::Refused(_)));
+    assert_eq!(entries(dir.path()).len(), 2, "nothing of it was written");
+}
+
+#[test]
+fn a_node_is_missing_until_it_says_goodbye() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut aggregator = open(dir.path(), 0);
+    aggregator.take(&batch("a", 1, 1, &[hello()]), 1);
+    aggregator.take(&batch("b", 1, 1, &[hello(), bye()]), 2);
+    aggregator.take(&batch("b", 2, 1, &[hello()]), 3);
+    aggregator.take(&batch("b", 1, 3, &[bye()]), 4);
+    assert_eq!(
+        aggregator.present(),
+        ["a".into(), "b".into()],
+        "an older incarnation's goodbye counts for nothing"
+    );
+    aggregator.take(&batch("b", 2, 2, &[bye()]), 5);
+    aggregator.close(6);
+    let last = entries(dir.path()).pop().unwrap();
+    assert_eq!(
+        last.frame.event,
+        Event::End(End {
+            missing: vec!["a".into()]
+        })
+    );
+    let again = open(dir.path(), 7);
+    assert_eq!(
+        again.present(),
+        ["a".into()],
+        "a journal with somebody missing is continued"
+    );
+}
+
+/// A second aggregator on the same run directory keeps out of the first one's files.
+#[test]
+fn two_in_one_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path(), 0);
+    let second = open(dir.path(), 0);
+    assert_eq!(
+        (first.dir(), second.dir()),
+        (dir.path(), dir.path().join("alone-n").as_path())
+    );
+}

@@ -1,1 +1,277 @@
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
+use paceline_health::Provenance;
+use paceline_health::event::{Event, Phase};
+use paceline_health::id::Rank;
+use paceline_ring::{Attach, Detach, Mark, Note, PhaseWord, Record, Role, Step, Writer};
+
+use super::*;
+
+/// A ring directory, its probe, and what the probe sent.
+struct Bench {
+    dir: tempfile::TempDir,
+    probe: Probe,
+    sent: Vec<Event>,
+    now_ns: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let probe = Probe::new(dir.path().to_owned());
+        Bench {
+            dir,
+            probe,
+            sent: Vec::new(),
+            now_ns: paceline_ring::monotonic_ns(),
+        }
+    }
+
+    fn ring(&self, name: &str) -> Writer {
+        Writer::create_named(self.dir.path(), name, 128).unwrap()
+    }
+
+    /// Two seconds pass, so that everything periodic is due.
+    fn poll(&mut self) -> Vec<Event> {
+        self.now_ns += 2_000_000_000;
+        let before = self.sent.len();
+        let Bench {
+            probe, sent, now_ns, ..
+        } = self;
+        probe.poll(*now_ns, &mut |provenance, event| {
+            assert_eq!(provenance, Provenance::Live);
+            sent.push(event);
+            sent.len() as u64
+        });
+        self.sent[before..].to_vec()
+    }
+
+    fn pulses(&mut self) -> Vec<Pulse> {
+        let mut pulses = Vec::new();
+        self.probe.pulses(self.now_ns, &mut pulses);
+        pulses
+    }
+
+    fn settle(&mut self) {
+        self.probe.settled(self.sent.len() as u64);
+    }
+
+    fn files(&self) -> usize {
+        fs::read_dir(self.dir.path()).unwrap().count()
+    }
+
+    /// The ring's process is one that has ended.
+    fn orphan(&self, name: &str) {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(self.dir.path().join(name))
+            .unwrap();
+        file.write_all_at(&child.id().to_le_bytes(), 24).unwrap();
+    }
+}
+
+fn attach(rank: u32, restart: u32) -> Record {
+    Record::Attach(Attach {
+        rank,
+        restart,
+        world_size: 4,
+        version: [2, 15, 0],
+        ..Attach::default()
+    })
+}
+
+fn step(n: u64) -> Record {
+    let step = Step {
+        step: n,
+        duration_ns: 50_000_000,
+        wait_us: 7,
+        phases_known: true,
+        ..Step::default()
+    };
+    Record::Step(step)
+}
+
+fn kinds(events: &[Event]) -> Vec<String> {
+    events
+        .iter()
+        .map(|event| match event {
+            Event::Attach(attach) => format!("attach {} {:?}", attach.rank, attach.role),
+            Event::Step(step) => format!("step {} {}", step.rank, step.step),
+            Event::Mark(mark) => format!("mark {}", mark.kind),
+            Event::Detach(detach) => format!("detach {} {}", detach.rank, detach.step),
+            other => format!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn records_become_events() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.poll(), []);
+    let ring = bench.ring("1.ring");
+    let mark = Record::Mark(Mark {
+        step: 1,
+        value: 2,
+        kind: "checkpoint".into(),
+    });
+    let note = Record::Note(Note {
+        text: "no CUDA".into(),
+    });
+    let role = Record::Role(Role { text: "pp1".into() });
+    for record in [
+        step(0),
+        attach(3, 1),
+        role,
+        step(1),
+        mark,
+        note,
+        Record::Detach(Detach { step: 1 }),
+    ] {
+        ring.write(&record);
+    }
+    let events = bench.poll();
+    let wanted = [
+        r#"attach 3 """#,
+        r#"attach 3 "pp1""#,
+        "step 3 1",
+        "mark checkpoint",
+        "mark note: no CUDA",
+        "detach 3 1",
+    ];
+    assert_eq!(kinds(&events), wanted);
+    let Event::Step(first) = &events[2] else {
+        panic!("no step")
+    };
+    assert_eq!((first.restart, first.phases.unwrap().wait_ns), (1, 7_000));
+    assert_eq!(
+        bench.probe.losses(),
+        Losses { dropped: 0, torn: 1 },
+        "the step of nobody is counted"
+    );
+}
+
+#[test]
+fn slots_are_let_go_when_their_frames_are_safe() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    ring.write(&attach(0, 0));
+    (1..64).for_each(|n| _ = ring.write(&step(n)));
+    bench.poll();
+    assert_eq!(
+        ring.write(&step(64)),
+        paceline_ring::Wrote::Dropped,
+        "read is not safe"
+    );
+    bench.settle();
+    assert_eq!(ring.write(&step(65)), paceline_ring::Wrote::Published);
+    assert_eq!(bench.probe.losses().dropped, 1);
+}
+
+/// The sidecar is killed and started again: what was not safe comes again, under its rank's name.
+#[test]
+fn a_second_sidecar_goes_on() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    ring.write(&attach(5, 0));
+    ring.write(&step(1));
+    bench.poll();
+    bench.settle();
+    ring.write(&step(2));
+    bench.poll();
+    bench.probe = Probe::new(bench.dir.path().to_owned());
+    assert_eq!(kinds(&bench.poll()), [r#"attach 5 """#, "step 5 2"]);
+}
+
+#[test]
+fn pulses_follow_the_progress_words() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    bench.poll();
+    assert_eq!(bench.pulses(), [], "nobody declared yet");
+    ring.write(&attach(2, 0));
+    ring.progress(7, PhaseWord::Wait);
+    bench.poll();
+    let pulses = bench.pulses();
+    let [pulse] = pulses[..] else { panic!("{pulses:?}") };
+    assert_eq!(
+        (pulse.rank, pulse.step, pulse.phase, pulse.alive),
+        (Rank(2), 7, Phase::Wait, true)
+    );
+    assert!(pulse.idle_ns > 1_000_000_000);
+    ring.write(&Record::Detach(Detach { step: 7 }));
+    bench.poll();
+    assert_eq!(bench.pulses(), [], "ended in order");
+}
+
+/// A process that dies without a word: its ring is read to the end and removed, its pulse says so until the rank
+/// comes back.
+#[test]
+fn the_fallen_are_remembered_until_they_return() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    ring.write(&attach(1, 0));
+    ring.reserve_and_die();
+    ring.write(&step(1));
+    bench.orphan("1.ring");
+    assert_eq!(kinds(&bench.poll()), [r#"attach 1 """#, "step 1 1"]);
+    assert_eq!((bench.files(), bench.probe.losses().torn), (1, 1), "not safe yet");
+    assert!(bench.probe.is_idle());
+    bench.settle();
+    bench.poll();
+    assert_eq!((bench.files(), bench.probe.losses().torn), (0, 1));
+    let alive = |bench: &mut Bench| {
+        bench
+            .pulses()
+            .iter()
+            .map(|pulse| (pulse.restart, pulse.alive))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(alive(&mut bench), [(0, false)]);
+    let again = bench.ring("2.ring");
+    again.write(&attach(1, 1));
+    bench.poll();
+    assert_eq!(alive(&mut bench), [(1, true)]);
+    assert!(!bench.probe.is_idle());
+    again.write(&Record::Detach(Detach { step: 9 }));
+    bench.orphan("2.ring");
+    bench.probe = Probe {
+        rings: BTreeMap::new(),
+        ..std::mem::replace(&mut bench.probe, Probe::new("/".into()))
+    };
+    for _ in 0..2 {
+        bench.poll();
+        bench.settle();
+    }
+    bench.poll();
+    assert_eq!(
+        (alive(&mut bench), bench.files()),
+        (Vec::new(), 0),
+        "ended in order at last"
+    );
+}
+
+#[test]
+fn files_of_others_are_not_read() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    ring.write(&attach(0, 0));
+    let open = |mode| fs::set_permissions(ring.path(), fs::Permissions::from_mode(mode)).unwrap();
+    open(0o644);
+    assert_eq!(bench.poll(), []);
+    open(0o600);
+    let outside = tempfile::tempdir().unwrap();
+    fs::rename(ring.path(), outside.path().join("1.ring")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("1.ring"), bench.dir.path().join("1.ring")).unwrap();
+    fs::create_dir(bench.dir.path().join("2.ring")).unwrap();
+    fs::write(bench.dir.path().join("3.ring"), b"no ring").unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(bench.dir.path().join("4.ring"))
+        .status();
+    assert!(made.is_ok());
+    assert_eq!(bench.poll(), []);
+    fs::remove_file(bench.dir.path().join("1.ring")).unwrap();
+    fs::rename(outside.path().join("1.ring"), bench.dir.path().join("1.ring")).unwrap();
+    assert_eq!(bench.poll().len(), 1);
+}
