@@ -1,0 +1,147 @@
+//! What a sidecar costs its node: a real process on eight real rings, ten steps a second each, eight simulated GPUs
+//! read once a second, the aggregator in it. The gate is half a percent of a core and 20 MB.
+//!
+//! `cargo bench -p paceline-sidecar --bench footprint [-- SECONDS]`
+
+#![allow(clippy::print_stdout, reason = "its output is the table")]
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use paceline_ring::{Attach, Detach, PhaseWord, Record, Step, Writer};
+
+const RANKS: u32 = 8;
+const STEP: Duration = Duration::from_millis(100);
+/// Start and warm-up, not counted.
+const SETTLE: Duration = Duration::from_secs(3);
+
+fn main() -> anyhow::Result<()> {
+    let seconds = std::env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(20);
+    let dir = std::env::temp_dir().join(format!("paceline-footprint-{}", std::process::id()));
+    fs::create_dir_all(dir.join("rings"))?;
+    let measured = measure(&dir, Duration::from_secs(seconds));
+    let _ = fs::remove_dir_all(&dir);
+    measured
+}
+
+fn measure(dir: &Path, span: Duration) -> anyhow::Result<()> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_paceline-sidecar"))
+        .args(["--job", "footprint", "--sim-gpus", "gpus=8", "--run-dir"])
+        .arg(dir.join("run"))
+        .arg("--ring-dir")
+        .arg(dir.join("rings"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let rings: Vec<Writer> = (0..RANKS)
+        .map(|rank| {
+            let ring = Writer::create_named(&dir.join("rings"), &format!("{rank}.ring"), 4096)?;
+            ring.write(&Record::Attach(Attach {
+                rank,
+                local_rank: rank,
+                world_size: RANKS,
+                ..Attach::default()
+            }));
+            Ok(ring)
+        })
+        .collect::<Result<_, paceline_ring::CreateError>>()?;
+    let mut step = 0;
+    train(&rings, &mut step, SETTLE);
+    let (cpu_before, began) = (cpu(&child)?, Instant::now());
+    train(&rings, &mut step, span);
+    let (used, passed) = (cpu(&child)? - cpu_before, began.elapsed());
+    let memory = status_kb(&child, "VmRSS:")?;
+    let peak = status_kb(&child, "VmHWM:")?;
+    let dropped: u64 = rings.iter().map(Writer::dropped).sum();
+    finish(&mut child, &rings, step)?;
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("run/report.json"))?)?;
+    let share = 100.0 * used.as_secs_f64() / passed.as_secs_f64();
+    println!(
+        "{:<28} {:>10} {:>10}",
+        "sidecar, 8 ranks, 10 steps/s", "measured", "gate"
+    );
+    println!("{:<28} {share:>8.2} % {:>8.2} %", "CPU, share of a core", 0.5);
+    println!(
+        "{:<28} {:>7.1} MB {:>7.1} MB",
+        "resident memory",
+        memory as f64 / 1e3,
+        20.0
+    );
+    println!("{:<28} {:>7.1} MB", "resident memory, peak", peak as f64 / 1e3);
+    println!("{:<28} {dropped:>10}", "records dropped");
+    println!(
+        "{:<28} {:>10}",
+        "steps in the report",
+        report["steps"].as_u64().unwrap_or(0)
+    );
+    if share > 0.5 || peak > 20_000 || report["steps"].as_u64() != Some(step) {
+        bail!("the gate is missed");
+    }
+    Ok(())
+}
+
+/// Every rank steps at once, as synchronous training does, and tells its progress on the way.
+fn train(rings: &[Writer], step: &mut u64, span: Duration) {
+    let began = Instant::now();
+    let mut due = began;
+    while began.elapsed() < span {
+        *step += 1;
+        for (rank, ring) in rings.iter().enumerate() {
+            ring.progress(*step, PhaseWord::Compute);
+            ring.progress(*step, PhaseWord::Wait);
+            let compute_us = 80_000 + (*step * 37 + rank as u64 * 101) as u32 % 400;
+            ring.write(&Record::Step(Step {
+                step: *step,
+                duration_ns: 100_000_000,
+                compute_us,
+                wait_us: 90_000 - compute_us,
+                micro_batches: 1,
+                phases_known: true,
+                ..Step::default()
+            }));
+        }
+        due += STEP;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn finish(child: &mut Child, rings: &[Writer], step: u64) -> anyhow::Result<()> {
+    rings
+        .iter()
+        .for_each(|ring| _ = ring.write(&Record::Detach(Detach { step })));
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    writeln!(stdin, r#"{{"exit":{{"code":0}}}}"#)?;
+    child.wait()?;
+    Ok(())
+}
+
+/// User and system time of a process: the scheduler's own sum, finer than its ticks.
+fn cpu(child: &Child) -> anyhow::Result<Duration> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{}/task", child.id()))? {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        let ns: u64 = text
+            .split_ascii_whitespace()
+            .next()
+            .context("no schedstat")?
+            .parse()?;
+        sum += ns;
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+fn status_kb(child: &Child, key: &str) -> anyhow::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .context("no such line")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
