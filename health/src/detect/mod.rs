@@ -21,6 +21,7 @@ mod tally;
 mod tempo;
 #[cfg(test)]
 mod tests;
+mod track;
 
 use std::time::Duration;
 

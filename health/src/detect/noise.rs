@@ -68,7 +68,7 @@ pub struct Noise {
 impl Noise {
     /// The present noise; `measure` is asked when it is due.
     pub fn sigma(&mut self, measure: impl FnOnce() -> Option<f64>) -> Option<f64> {
-        if self.rows < 64 || self.rows % 8 == 0 {
+        if self.rows < 64 || self.rows.is_multiple_of(8) {
             self.sigma = measure();
         }
         self.rows = self.rows.wrapping_add(1);

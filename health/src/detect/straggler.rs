@@ -6,19 +6,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::claim::{Body, Claim, Detail};
-use super::cusum::{Alarm, Bar, Cusum};
+use super::cusum::{Alarm, Bar};
 use super::gpus::Gpus;
-use super::noise::{self, Noise, WarmUp, Window};
+use super::noise::{self, Noise, WarmUp};
 use super::roster::Roster;
 use super::rows::{Row, Sample};
 use super::scene::{Placed, Scene, by_role, place};
 use super::tally::Tally;
+use super::track::{Raised, Track, evidence, lost, waits_less_than_peers};
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
 use crate::id::{GpuId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Finding, Severity};
+use crate::verdict::{Cause, Finding, Severity};
 
 /// GPUs of peers that are looked at for a cause.
 const CAUSE_PEERS: usize = 64;
@@ -46,26 +47,6 @@ pub struct StragglerRule {
 struct Role {
     warm_up: WarmUp,
     noise: Noise,
-}
-
-/// What is known of one rank.
-#[derive(Debug, Default)]
-struct Track {
-    cusum: Cusum,
-    window: Window,
-    tally: Tally,
-    raised: Option<Raised>,
-}
-
-/// A rank that was found slow.
-#[derive(Clone, Debug)]
-struct Raised {
-    start: Tally,
-    alternative: f64,
-    severity: Severity,
-    step: u64,
-    cause: Cause,
-    few_peers: bool,
 }
 
 impl StragglerRule {
@@ -157,6 +138,14 @@ impl StragglerRule {
         let mut before = Vec::with_capacity(placed.len());
         for place in &placed {
             let track = self.tracks.entry(place.rank).or_default();
+            if track.tally.rows == 0 {
+                track.born = Tally {
+                    step: step.saturating_sub(1),
+                    at: view.at,
+                    entry: place.sample.entry,
+                    ..Tally::default()
+                };
+            }
             before.push(track.tally);
             track.window.push(place.x, table.noise_window_steps);
             track.tally = scene.add(&track.tally, view.at, step, place);
@@ -170,7 +159,9 @@ impl StragglerRule {
             .step_by(stride)
             .filter_map(|place| self.tracks.get(&place.rank));
         let measure = || noise::pooled_sigma(pooled.map(|track| &track.window), table);
-        let Some(sigma) = known.noise.sigma(measure) else { return };
+        let Some(sigma) = known.noise.sigma(measure) else {
+            return;
+        };
         let bar = Bar::new(table, view.roster.world_size as usize, scene.dur_s);
         for (place, before) in placed.iter().zip(&before) {
             self.test(view, place, before, &bar, sigma);
@@ -183,6 +174,7 @@ impl StragglerRule {
         let Some(track) = self.tracks.get_mut(&place.rank) else {
             return;
         };
+        track.tested_from.get_or_insert(*before);
         let Some(raised) = &track.raised else {
             track.cusum.observe(bar, place.x, sigma, before);
             return;
@@ -223,6 +215,7 @@ impl StragglerRule {
             {
                 continue;
             }
+            let start = track.onset(start, alternative);
             track.cusum.reset();
             let (severity, cause) = (Severity::Info, Cause::Unknown);
             track.raised = Some(Raised {
@@ -333,11 +326,6 @@ impl StragglerRule {
     }
 }
 
-/// What the whole job lost between two tallies of its slow rank, rank-seconds.
-fn lost(now: &Tally, start: &Tally, roster: &Roster) -> f64 {
-    (now.gain_s - start.gain_s) * f64::from(roster.world_size)
-}
-
 /// Whether so many ranks became slow together that no single one is to blame.
 fn is_correlated(onsets: &[u64], onset: u64, ranks: usize, limits: &Thresholds) -> bool {
     let table = &limits.straggler;
@@ -345,15 +333,6 @@ fn is_correlated(onsets: &[u64], onset: u64, ranks: usize, limits: &Thresholds) 
     let up_to = onsets.partition_point(|step| *step <= onset + table.correlated_steps);
     let together = up_to - before;
     together >= table.correlated_min_ranks as usize && together as f64 > table.correlated_ratio * ranks as f64
-}
-
-/// A culprit is the one that the others wait for: it waits at most a share of what they do. Where nobody waits to
-/// speak of there is nothing to compare.
-fn waits_less_than_peers(track: &Track, start: &Tally, limits: &Thresholds) -> bool {
-    let own = track.tally.mean_since(start, |tally| tally.wait_s);
-    let peers = track.tally.mean_since(start, |tally| tally.peers_wait_s);
-    let step = track.tally.mean_since(start, |tally| tally.dur_s);
-    own <= limits.straggler.consistency_wait_ratio * peers.max(0.1 * step)
 }
 
 fn thermal(
@@ -370,31 +349,4 @@ fn thermal(
         .filter_map(|(_, peer)| peer.gpu.as_ref())
         .take(CAUSE_PEERS);
     gpus.thermal(member.gpu.as_ref()?, peers, since, &limits.thermal)
-}
-
-fn evidence(now: &Tally, start: &Tally, few_peers: bool) -> Vec<Evidence> {
-    let entries = Some((start.entry, now.entry));
-    let mut evidence = vec![
-        Evidence {
-            what: "self_time_s".into(),
-            value: now.mean_since(start, |tally| tally.self_s),
-            peers: Some(now.mean_since(start, |tally| tally.peers_self_s)),
-            entries,
-        },
-        Evidence {
-            what: "unexplained_wait_s".into(),
-            value: now.mean_since(start, |tally| tally.wait_s),
-            peers: Some(now.mean_since(start, |tally| tally.peers_wait_s)),
-            entries,
-        },
-    ];
-    if few_peers {
-        evidence.push(Evidence {
-            what: "low_coverage".into(),
-            value: 1.0,
-            peers: None,
-            entries: None,
-        });
-    }
-    evidence
 }

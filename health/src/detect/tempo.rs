@@ -19,7 +19,11 @@ impl Tempo {
     pub fn new() -> Tempo {
         // The bounds are constants that the crate accepts.
         let micros = Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds");
-        Tempo { micros, median_s: None, p99_s: None }
+        Tempo {
+            micros,
+            median_s: None,
+            p99_s: None,
+        }
     }
 
     /// Takes the duration of one step, seconds.

@@ -16,8 +16,12 @@ struct Job {
 
 impl Job {
     fn new(ranks: u32) -> Job {
-        let mut job =
-            Job { detector: Detector::new(Policy::default()), seq: 0, at: Time::ZERO, chance: 1 };
+        let mut job = Job {
+            detector: Detector::new(Policy::default()),
+            seq: 0,
+            at: Time::ZERO,
+            chance: 1,
+        };
         for rank in 0..ranks {
             job.see(Event::Attach(Attach {
                 rank: Rank(rank),
@@ -48,17 +52,27 @@ impl Job {
 
     /// -1 to 1, of no particular quality.
     fn noise(&mut self) -> f64 {
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.chance = self
+            .chance
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (self.chance >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
     }
 
     fn step(&mut self, step: u64, selfs: &[f64]) {
-        let noisy: Vec<f64> = selfs.iter().map(|own| own * (1.0 + 0.01 * self.noise())).collect();
+        let noisy: Vec<f64> = selfs
+            .iter()
+            .map(|own| own * (1.0 + 0.01 * self.noise()))
+            .collect();
         let dur = noisy.iter().copied().fold(0.0, f64::max) + 0.002;
         self.at = self.at + Duration::from_secs_f64(dur);
         for (rank, own) in (0..).zip(noisy) {
             let ns = |seconds: f64| (seconds * 1e9) as u64;
-            let phases = Phases { compute_ns: ns(own), wait_ns: ns(dur - own), ..Phases::default() };
+            let phases = Phases {
+                compute_ns: ns(own),
+                wait_ns: ns(dur - own),
+                ..Phases::default()
+            };
             self.see(Event::Step(Step {
                 rank: Rank(rank),
                 restart: 0,
@@ -86,9 +100,14 @@ fn the_slow_rank_is_named_and_its_cost_is_that_of_the_job() {
             job.step(step, &[0.04, 0.04, 0.04 * slow, 0.04]);
         }
         let verdicts = job.verdicts();
-        let [verdict] = verdicts.as_slice() else { panic!("{slow}: {verdicts:?}") };
+        let [verdict] = verdicts.as_slice() else {
+            panic!("{slow}: {verdicts:?}")
+        };
         assert_eq!(verdict.finding, Finding::Straggler);
-        assert!(matches!(verdict.subject, Subject::Rank { rank: Rank(2), .. }), "{verdict:?}");
+        assert!(
+            matches!(verdict.subject, Subject::Rank { rank: Rank(2), .. }),
+            "{verdict:?}"
+        );
         let report = job.detector.report();
         let ratio = report.verdicts[0].slowdown_ratio.unwrap();
         assert!((ratio / slow - 1.0).abs() < 0.01, "{ratio} {slow}");
@@ -130,16 +149,27 @@ fn the_rank_that_has_not_arrived_is_named() {
             rank: Rank(rank),
             restart: 0,
             step: 21,
-            phase: if rank == 1 { crate::event::Phase::Compute } else { crate::event::Phase::Wait },
+            phase: if rank == 1 {
+                crate::event::Phase::Compute
+            } else {
+                crate::event::Phase::Wait
+            },
             idle_ns: second * 1_000_000_000,
             alive: true,
         };
-        job.see(Event::Beat(Beat { ranks: (0..4).map(pulse).collect(), ..Beat::default() }));
+        job.see(Event::Beat(Beat {
+            ranks: (0..4).map(pulse).collect(),
+            ..Beat::default()
+        }));
     }
     let verdicts = job.verdicts();
     let found: Vec<_> = verdicts.iter().map(|v| (v.finding, v.severity)).collect();
     let silent = Finding::RankSilent;
-    assert_eq!(found, [(silent, Severity::Info), (silent, Severity::Critical)], "{verdicts:?}");
+    assert_eq!(
+        found,
+        [(silent, Severity::Info), (silent, Severity::Critical)],
+        "{verdicts:?}"
+    );
     assert!(matches!(verdicts[0].subject, Subject::Rank { rank: Rank(1), .. }));
 }
 
