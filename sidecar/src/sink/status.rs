@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use paceline_health::verdict::Verdict;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Lines that may wait for the reader.
 const QUEUE: usize = 256;
@@ -14,7 +14,7 @@ const QUEUE: usize = 256;
 const FLUSH: Duration = Duration::from_millis(200);
 
 /// One line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// This node is watched.

@@ -1,0 +1,152 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::output::Color;
+
+/// Says which rank of a distributed training job is slow, since when, why and what it costs.
+#[derive(Debug, Parser)]
+#[command(
+    name = "paceline",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "Exit codes: run gives the command's own; other commands 0 when they ran; 64 for a mistake \
+in the command line or the configuration."
+)]
+pub(crate) struct Cli {
+    /// When to use colours.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a training command and watch it from beside it.
+    Run(RunArgs),
+    /// Show what a finished (or running) job's report says.
+    Report(ReportArgs),
+    /// Judge a journal again.
+    Replay(ReplayArgs),
+    /// Show the configuration in force.
+    Config(ConfigArgs),
+    /// The sidecar of one node; `run` starts it.
+    #[command(hide = true)]
+    Sidecar(paceline_sidecar::SidecarOptions),
+}
+
+/// Options that may also stand in the environment (PACELINE_JOB, ...) or in paceline.toml.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct SettingArgs {
+    /// Name of the job; the same on every node [default: from torchrun or Slurm, else made up].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Option<String>,
+    /// Name of this node [default: SLURMD_NODENAME, else the host name].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Where journal and report go [default: ./paceline-JOB].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<String>,
+    /// Address of the job's aggregator [default: on this host, a port derived from the job].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) aggregator: Option<String>,
+    /// Address of /metrics on the aggregator [default: 127.0.0.1, any free port].
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) http: Option<String>,
+    /// Simulate this node's GPUs instead of reading real ones, such as "gpus=8 heat=gpu3@60s".
+    #[arg(long, value_name = "SCRIPT")]
+    pub(crate) sim_gpus: Option<String>,
+    /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// No banner and no verdict block.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Print the report as one line of JSON on stdout at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The command sees PACELINE_RING_DIR, PACELINE_JOB, PACELINE_NODE and a PYTHONPATH with the \
+hook's directory in front. It gets stdin, stdout, stderr and signals as if it had been started alone; its exit code \
+is returned (128 + n for a signal, 127 not found, 126 not executable).\n\nExample: paceline run -- torchrun \
+--nproc-per-node=8 train.py"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// A run directory, a report.json or a journal.
+    #[arg(value_name = "RUN")]
+    pub(crate) run: PathBuf,
+    /// Print the report as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// A journal, or the run directory that holds one.
+    #[arg(value_name = "JOURNAL")]
+    pub(crate) journal: PathBuf,
+    /// Print the report as one line of JSON.
+    #[arg(long, conflicts_with = "verdicts")]
+    pub(crate) json: bool,
+    /// Print every verdict as it was raised or changed: the lines of verdicts.ndjson.
+    #[arg(long)]
+    pub(crate) verdicts: bool,
+    /// Leave out lines that cannot be read, and say how many.
+    #[arg(long)]
+    pub(crate) skip_broken: bool,
+    /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+    /// Say where each value comes from.
+    #[arg(long)]
+    pub(crate) origin: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_begins_with_the_first_word_that_is_no_option() {
+        let words = [
+            "paceline", "run", "--job", "x", "torchrun", "--job", "y", "t.py", "--", "-v",
+        ];
+        let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("run")
+        };
+        assert_eq!(args.settings.job.as_deref(), Some("x"));
+        assert_eq!(args.command, ["torchrun", "--job", "y", "t.py", "--", "-v"]);
+        assert!(Cli::try_parse_from(["paceline", "run", "--jbo", "x", "--", "true"]).is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! Configuration: flags, PACELINE_* variables, three files, defaults, in this order.
+//!
+//! Two stages: [`raw`] gathers text and where it stood, [`Settings`] holds parsed values. Nothing is started or bound
+//! before the second exists.
+
+mod file;
+mod keys;
+mod raw;
+mod settings;
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use crate::cli::{ConfigArgs, SettingArgs};
+use crate::output::{self, Color, Paint, Style};
+
+pub(crate) use settings::{Settings, policy_of};
+
+/// Everything that is said anywhere, checked.
+pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
+    Settings::check(&raw::gather(args, &raw::Surroundings::real())?)
+}
+
+/// `paceline config`: the values in force, and with `--origin` where each comes from.
+pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let raw = raw::gather(&args.settings, &raw::Surroundings::real())?;
+    let settings = Settings::check(&raw)?;
+    let style = Style::stdout(color);
+    let mut rows: Vec<(String, String, String)> = keys::KEYS
+        .iter()
+        .map(|key| match raw.get(key.name) {
+            Some(said) => (
+                key.name.to_owned(),
+                quoted(&said.text, key.kind),
+                said.origin.to_string(),
+            ),
+            None => (key.name.to_owned(), key.default.to_owned(), "default".to_owned()),
+        })
+        .collect();
+    for key in settings.policy.keys() {
+        let value = settings.policy.get(&key).unwrap_or_default().to_string();
+        let key = format!("{}{key}", keys::DETECTOR);
+        let origin = raw
+            .get(&key)
+            .map_or("default".to_owned(), |said| said.origin.to_string());
+        rows.push((key, value, origin));
+    }
+    let wide = |column: fn(&(String, String, String)) -> usize| rows.iter().map(column).max().unwrap_or(0);
+    let (name, value) = (wide(|row| row.0.len()), wide(|row| row.1.len()));
+    let mut text = String::new();
+    for (key, said, origin) in &rows {
+        let paint = if origin == "default" {
+            Paint::Faint
+        } else {
+            Paint::Strong
+        };
+        let line = if args.origin {
+            format!("{key:name$} = {said:value$}  # {origin}")
+        } else {
+            format!("{key:name$} = {said}")
+        };
+        let _ = writeln!(text, "{}", style.paint(paint, line.trim_end()));
+    }
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn quoted(text: &str, kind: keys::Kind) -> String {
+    match kind {
+        keys::Kind::Text => format!("{text:?}"),
+        keys::Kind::Switch => text.to_owned(),
+    }
+}

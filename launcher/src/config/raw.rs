@@ -1,0 +1,221 @@
+//! What was said where: text by key, the strongest source winning.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::file;
+use super::keys::{DETECTOR, KEYS, variable};
+use crate::cli::SettingArgs;
+use crate::output::Usage;
+
+/// Where a value stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// On the command line.
+    Flag(String),
+    /// In the environment.
+    Variable(String),
+    /// In a file.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1.
+        column: usize,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag(flag) => write!(f, "{flag}"),
+            Origin::Variable(name) => write!(f, "{name}"),
+            Origin::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+        }
+    }
+}
+
+/// One value as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// As it was written.
+    pub(crate) text: String,
+    /// Where.
+    pub(crate) origin: Origin,
+}
+
+/// All that was said, by key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Raw(BTreeMap<String, Said>);
+
+impl Raw {
+    /// What holds for `key`.
+    pub(crate) fn get(&self, key: &str) -> Option<&Said> {
+        self.0.get(key)
+    }
+
+    /// Constants of the detector, by their name in the policy tables.
+    pub(crate) fn detector(&self) -> impl Iterator<Item = (&str, &Said)> {
+        self.0
+            .iter()
+            .filter_map(|(key, said)| Some((key.strip_prefix(DETECTOR)?, said)))
+    }
+
+    /// Adds a value unless a stronger source has given one.
+    fn add(&mut self, key: String, said: Said) {
+        self.0.entry(key).or_insert(said);
+    }
+}
+
+/// The environment and the files, so that tests can bring their own.
+pub(crate) struct Surroundings {
+    /// Value of a variable.
+    pub(crate) variable: Box<dyn Fn(&str) -> Option<String>>,
+    /// Files, strongest first.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn real() -> Surroundings {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let user = variable("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".config")));
+        let mut files = vec![PathBuf::from("./paceline.toml")];
+        files.extend(user.map(|folder| folder.join("paceline/config.toml")));
+        files.push(PathBuf::from("/etc/paceline/config.toml"));
+        Surroundings {
+            variable: Box::new(variable),
+            files,
+        }
+    }
+}
+
+/// Gathers flags, then variables, then files.
+pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, Usage> {
+    let mut raw = Raw::default();
+    for (key, text) in flags(args)? {
+        let flag = if key.starts_with(DETECTOR) {
+            "--set".to_owned()
+        } else {
+            dashed(&key)
+        };
+        raw.add(
+            key,
+            Said {
+                text,
+                origin: Origin::Flag(flag),
+            },
+        );
+    }
+    for key in KEYS {
+        let name = variable(key.name);
+        if let Some(text) = (around.variable)(&name) {
+            raw.add(
+                key.name.to_owned(),
+                Said {
+                    text,
+                    origin: Origin::Variable(name),
+                },
+            );
+        }
+    }
+    for path in &around.files {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(problem) if absent(&problem) => continue,
+            Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
+        };
+        for (key, said) in file::parse(path, &text)? {
+            raw.add(key, said);
+        }
+    }
+    Ok(raw)
+}
+
+/// A file that is not there, or lies in a folder that we may not enter, says nothing.
+fn absent(problem: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(problem.kind(), NotFound | NotADirectory | PermissionDenied)
+}
+
+fn dashed(key: &str) -> String {
+    format!("--{}", key.replace('_', "-"))
+}
+
+fn flags(args: &SettingArgs) -> Result<Vec<(String, String)>, Usage> {
+    let texts = [
+        ("job", &args.job),
+        ("node", &args.node),
+        ("run_dir", &args.run_dir),
+        ("aggregator", &args.aggregator),
+        ("http", &args.http),
+        ("sim_gpus", &args.sim_gpus),
+    ];
+    let mut said: Vec<(String, String)> = texts
+        .iter()
+        .filter_map(|(key, text)| Some(((*key).to_owned(), (*text).clone()?)))
+        .collect();
+    for (key, on) in [("quiet", args.quiet), ("json", args.json)] {
+        if on {
+            said.push((key.to_owned(), "true".to_owned()));
+        }
+    }
+    // Of a constant that is set twice the last one holds, as with any flag.
+    for change in args.set.iter().rev() {
+        let (key, value) = change.split_once('=').ok_or_else(|| {
+            Usage(format!(
+                "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
+            ))
+        })?;
+        said.push((format!("{DETECTOR}{}", key.trim()), value.trim().to_owned()));
+    }
+    Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stronger_source_wins_key_by_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (near, far) = (folder.path().join("near.toml"), folder.path().join("far.toml"));
+        fs::write(&near, "node = \"near\"\nhttp = \"127.0.0.1:1\"\n").unwrap();
+        fs::write(
+            &far,
+            "job = \"far\"\nnode = \"far\"\nrun_dir = \"far\"\nquiet = true\n",
+        )
+        .unwrap();
+        let args = SettingArgs {
+            job: Some("flag".into()),
+            set: vec![
+                "impact.warning_ratio=0.1".into(),
+                "impact.warning_ratio=0.2".into(),
+            ],
+            ..SettingArgs::default()
+        };
+        let around = Surroundings {
+            variable: Box::new(|name| {
+                ["PACELINE_JOB", "PACELINE_HTTP"]
+                    .contains(&name)
+                    .then(|| "variable".to_owned())
+            }),
+            files: vec![near, folder.path().join("none.toml"), far],
+        };
+        let raw = gather(&args, &around).unwrap();
+        let text = |key: &str| raw.get(key).map(|said| said.text.as_str());
+        assert_eq!(text("job"), Some("flag"));
+        assert_eq!(text("http"), Some("variable"));
+        assert_eq!(text("node"), Some("near"));
+        assert_eq!(text("run_dir"), Some("far"));
+        assert_eq!(text("quiet"), Some("true"));
+        assert_eq!(text("aggregator"), None);
+        assert_eq!(text("detector.impact.warning_ratio"), Some("0.2"));
+    }
+}

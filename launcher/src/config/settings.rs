@@ -1,0 +1,195 @@
+//! The checked stage: every value parsed, every mistake told with the place where it stood.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use paceline_health::Policy;
+use paceline_health::sim::gpu::GpuScript;
+
+use super::raw::{Raw, Said};
+use crate::output::{Usage, nearest};
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    /// Name of the job, if anybody gave one.
+    pub(crate) job: Option<String>,
+    /// Name of this node, if anybody gave one.
+    pub(crate) node: Option<String>,
+    /// Run directory, if anybody gave one.
+    pub(crate) run_dir: Option<PathBuf>,
+    /// HOST:PORT of the aggregator.
+    pub(crate) aggregator: Option<String>,
+    /// Address of /metrics.
+    pub(crate) http: Option<SocketAddr>,
+    /// Simulated GPUs of this node.
+    pub(crate) sim_gpus: Option<GpuScript>,
+    /// No banner, no verdict block.
+    pub(crate) quiet: bool,
+    /// The report as one line on stdout.
+    pub(crate) json: bool,
+    /// Changes to the policy tables, for the journal.
+    pub(crate) changes: Vec<(String, f64)>,
+    /// The tables with these changes.
+    pub(crate) policy: Policy,
+}
+
+impl Settings {
+    /// Parses what was gathered.
+    pub(crate) fn check(raw: &Raw) -> anyhow::Result<Settings> {
+        let text = |key: &str| raw.get(key).map(|said| said.text.clone());
+        let parsed = |key: &str, parse: &dyn Fn(&str) -> Result<(), String>| match raw.get(key) {
+            Some(said) => parse(&said.text).map_err(|why| wrong(key, said, &why)),
+            None => Ok(()),
+        };
+        for key in ["job", "node", "run_dir"] {
+            parsed(key, &name)?;
+        }
+        parsed("aggregator", &host_and_port)?;
+        let mut http = None;
+        if let Some(said) = raw.get("http") {
+            let address = said.text.parse::<SocketAddr>();
+            http = Some(
+                address.map_err(|_| wrong("http", said, "must be ADDRESS:PORT, such as 127.0.0.1:9810"))?,
+            );
+        }
+        let mut sim_gpus = None;
+        if let Some(said) = raw.get("sim_gpus") {
+            let script = GpuScript::parse(&said.text);
+            sim_gpus = Some(script.map_err(|problem| wrong("sim_gpus", said, &problem.to_string()))?);
+        }
+        let (changes, policy) = changes(raw)?;
+        Ok(Settings {
+            job: text("job"),
+            node: text("node"),
+            run_dir: text("run_dir").map(PathBuf::from),
+            aggregator: text("aggregator"),
+            http,
+            sim_gpus,
+            quiet: switch(raw, "quiet")?,
+            json: switch(raw, "json")?,
+            changes,
+            policy,
+        })
+    }
+}
+
+/// The tables with the changes of `--set` alone, for commands that look at old journals.
+pub(crate) fn policy_of(set: &[String]) -> anyhow::Result<Policy> {
+    let mut policy = Policy::default();
+    for change in set {
+        let (key, value) = change.split_once('=').ok_or_else(|| {
+            Usage(format!(
+                "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
+            ))
+        })?;
+        change_policy(&mut policy, key.trim(), value.trim())
+            .map_err(|why| Usage(format!("--set {change}: {why}")))?;
+    }
+    Ok(policy)
+}
+
+fn changes(raw: &Raw) -> Result<(Vec<(String, f64)>, Policy), Usage> {
+    let mut policy = Policy::default();
+    let mut changes = Vec::new();
+    for (key, said) in raw.detector() {
+        let value = change_policy(&mut policy, key, &said.text)
+            .map_err(|why| Usage(format!("{}: {why}", said.origin)))?;
+        changes.push((key.to_owned(), value));
+    }
+    Ok((changes, policy))
+}
+
+fn change_policy(policy: &mut Policy, key: &str, value: &str) -> Result<f64, String> {
+    let keys = policy.keys();
+    if !keys.iter().any(|known| known == key) {
+        return Err(match nearest(key, keys.iter().map(String::as_str)) {
+            Some(meant) => format!("unknown constant `{key}`; did you mean `{meant}`?"),
+            None => format!("unknown constant `{key}`; known are: {}", keys.join(", ")),
+        });
+    }
+    let number: f64 = value
+        .parse()
+        .map_err(|_| format!("{key} must be a number, not `{value}`"))?;
+    policy.set(key, number).map_err(|problem| problem.to_string())?;
+    Ok(number)
+}
+
+fn switch(raw: &Raw, key: &str) -> Result<bool, Usage> {
+    match raw.get(key) {
+        None => Ok(false),
+        Some(said) => match said.text.as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            other => Err(wrong(key, said, &format!("must be true or false, not `{other}`"))),
+        },
+    }
+}
+
+fn name(text: &str) -> Result<(), String> {
+    let clean = !text.trim().is_empty() && text.len() <= 256 && !text.contains(|c: char| c.is_control());
+    if clean {
+        Ok(())
+    } else {
+        Err("must be a name of 1 to 256 printable characters".to_owned())
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(), String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(1..)) => Ok(()),
+        _ => Err("must be HOST:PORT, such as 127.0.0.1:29600".to_owned()),
+    }
+}
+
+fn wrong(key: &str, said: &Said, why: &str) -> Usage {
+    Usage(format!("{}: {key} = {:?}: {why}", said.origin, said.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::SettingArgs;
+    use crate::config::raw::{Surroundings, gather};
+
+    fn check(args: &SettingArgs) -> Result<Settings, String> {
+        let around = Surroundings {
+            variable: Box::new(|_| None),
+            files: Vec::new(),
+        };
+        let raw = gather(args, &around).map_err(|usage| usage.0)?;
+        Settings::check(&raw).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_mistake_names_where_it_stood() {
+        let args = |change: &dyn Fn(&mut SettingArgs)| {
+            let mut args = SettingArgs::default();
+            change(&mut args);
+            check(&args).unwrap_err()
+        };
+        assert_eq!(
+            args(&|a| a.aggregator = Some("here".into())),
+            "--aggregator: aggregator = \"here\": must be HOST:PORT, such as 127.0.0.1:29600"
+        );
+        assert_eq!(
+            args(&|a| a.set = vec!["impact.warn_ratio=1".into()]),
+            "--set: unknown constant `impact.warn_ratio`; did you mean `impact.warning_ratio`?"
+        );
+        assert!(args(&|a| a.set = vec!["impact.warning_ratio".into()]).contains("KEY=VALUE"));
+        assert!(args(&|a| a.job = Some(" ".into())).starts_with("--job: "));
+        assert!(args(&|a| a.sim_gpus = Some("gpus=two".into())).starts_with("--sim-gpus: "));
+    }
+
+    #[test]
+    fn changes_reach_the_policy() {
+        let args = SettingArgs {
+            set: vec!["impact.warning_ratio=0.05".into()],
+            ..SettingArgs::default()
+        };
+        let settings = check(&args).unwrap();
+        assert_eq!(settings.policy.get("impact.warning_ratio"), Some(0.05));
+        assert_eq!(settings.changes, [("impact.warning_ratio".to_owned(), 0.05)]);
+    }
+}

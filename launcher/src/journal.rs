@@ -1,0 +1,290 @@
+//! Reading a journal: a stream of lines of bounded length, each an entry; complaints name file, line and column.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
+use paceline_health::{Detector, Entry, Policy};
+
+/// Name of the journal in a run directory.
+pub(crate) const FILE: &str = "journal.ndjson";
+
+/// Why a journal cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JournalError {
+    /// The file itself.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// One line of it.
+    #[error("{}:{line}:{column}: {message}{hint}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1, in bytes.
+        column: usize,
+        /// What is wrong with it.
+        message: String,
+        /// What may be done.
+        hint: &'static str,
+    },
+}
+
+/// A journal that is read line by line; never more than one line of it is in memory.
+pub(crate) struct Journal<R = BufReader<File>> {
+    path: PathBuf,
+    reader: R,
+    skip_broken: bool,
+    lines: usize,
+    /// Lines that were left out because they could not be read.
+    pub(crate) broken: usize,
+    /// The last line ended in the middle: its writer was cut off.
+    pub(crate) torn: bool,
+}
+
+/// One line as it stands in the file.
+enum Raw {
+    Whole(Vec<u8>),
+    /// The last line, without its newline.
+    Open(Vec<u8>),
+    TooLong(usize),
+}
+
+impl Journal {
+    /// Opens `path`, or the journal in it if it is a directory.
+    pub(crate) fn open(path: &Path, skip_broken: bool) -> Result<Journal, JournalError> {
+        let path = if path.is_dir() {
+            path.join(FILE)
+        } else {
+            path.to_owned()
+        };
+        match File::open(&path) {
+            Ok(file) => Ok(Journal::new(
+                path,
+                BufReader::with_capacity(1 << 16, file),
+                skip_broken,
+            )),
+            Err(source) => Err(JournalError::File { path, source }),
+        }
+    }
+}
+
+impl<R: BufRead> Journal<R> {
+    fn new(path: PathBuf, reader: R, skip_broken: bool) -> Journal<R> {
+        Journal {
+            path,
+            reader,
+            skip_broken,
+            lines: 0,
+            broken: 0,
+            torn: false,
+        }
+    }
+
+    /// The next entry.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry>, JournalError> {
+        loop {
+            let file_error = |source| JournalError::File {
+                path: self.path.clone(),
+                source,
+            };
+            let Some(raw) = read_line(&mut self.reader).map_err(file_error)? else {
+                return Ok(None);
+            };
+            self.lines += 1;
+            let (bytes, open) = match raw {
+                Raw::Whole(bytes) => (bytes, false),
+                Raw::Open(bytes) => (bytes, true),
+                Raw::TooLong(bytes) => {
+                    self.refuse(MAX_LINE_BYTES + 1, LineError::TooLong { bytes }.to_string())?;
+                    continue;
+                }
+            };
+            if bytes.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            match decode(&bytes) {
+                Ok(entry) => return Ok(Some(entry)),
+                Err((_, _, false)) if open => {
+                    self.torn = true;
+                    return Ok(None);
+                }
+                Err((column, message, _)) => self.refuse(column, message)?,
+            }
+        }
+    }
+
+    fn refuse(&mut self, column: usize, message: String) -> Result<(), JournalError> {
+        if self.skip_broken {
+            self.broken += 1;
+            return Ok(());
+        }
+        let hint = "; --skip-broken leaves such lines out";
+        Err(JournalError::Line {
+            path: self.path.clone(),
+            line: self.lines,
+            column,
+            message,
+            hint,
+        })
+    }
+
+    /// What should be said about lines that were left out.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        let path = self.path.display();
+        if self.torn {
+            said.push(format!(
+                "{path}:{}: the last line was cut off and is left out",
+                self.lines
+            ));
+        }
+        if self.broken > 0 {
+            said.push(format!("{path}: {} broken lines left out", self.broken));
+        }
+        said
+    }
+
+    /// Feeds the rest of the journal to a new detector; `each` sees it after every entry.
+    pub(crate) fn fold<E: From<JournalError>>(
+        &mut self,
+        policy: Policy,
+        mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
+    ) -> Result<Detector, E> {
+        let mut detector = Detector::new(policy);
+        while let Some(entry) = self.next()? {
+            detector.observe(entry.at_ns, &entry.frame);
+            each(&entry, &mut detector)?;
+        }
+        Ok(detector)
+    }
+}
+
+/// The entry, or where and why not, and whether another version of us wrote it.
+fn decode(bytes: &[u8]) -> Result<Entry, (usize, String, bool)> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|problem| (problem.valid_up_to() + 1, "not UTF-8".to_owned(), false))?;
+    line::decode(text).map_err(|problem| match problem {
+        LineError::Malformed { column, message } => (column, message, false),
+        // The frame's version is its first field.
+        LineError::FutureVersion { .. } => (
+            text.find("\"v\":").map_or(1, |at| at + 5),
+            problem.to_string(),
+            true,
+        ),
+        LineError::TooLong { .. } => (MAX_LINE_BYTES + 1, problem.to_string(), false),
+    })
+}
+
+/// One line; of one that is too long only the length is kept.
+fn read_line(reader: &mut impl BufRead) -> io::Result<Option<Raw>> {
+    let mut line = Vec::new();
+    let mut length = 0;
+    loop {
+        let chunk = match reader.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(problem) if problem.kind() == io::ErrorKind::Interrupted => continue,
+            Err(problem) => return Err(problem),
+        };
+        let newline = chunk.iter().position(|byte| *byte == b'\n');
+        let taken = newline.unwrap_or(chunk.len());
+        length += taken;
+        if length <= MAX_LINE_BYTES {
+            line.extend_from_slice(&chunk[..taken]);
+        }
+        let end = newline.is_some() || chunk.is_empty();
+        let used = taken + usize::from(newline.is_some());
+        reader.consume(used);
+        if !end {
+            continue;
+        }
+        return Ok(match (newline, length) {
+            (_, MAX_LINE_BYTES..) if length > MAX_LINE_BYTES => Some(Raw::TooLong(length)),
+            (Some(_), _) => Some(Raw::Whole(line)),
+            (None, 0) => None,
+            (None, _) => Some(Raw::Open(line)),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::event::{Event, Exit};
+    use paceline_health::id::NodeId;
+    use paceline_health::{Frame, Provenance, Time};
+
+    fn entry(n: u64) -> String {
+        let event = Event::Exit(Exit { code: 0 });
+        let node = NodeId::from("a");
+        let frame = Frame {
+            v: 1,
+            node,
+            agent: 1,
+            seq: n,
+            provenance: Provenance::Live,
+            event,
+        };
+        line::encode(&Entry {
+            n,
+            at_ns: Time(n),
+            frame,
+        })
+    }
+
+    fn read(text: &str, skip: bool) -> Result<(Vec<u64>, usize, bool), String> {
+        // A small buffer, so that lines span several of its fills.
+        let reader = BufReader::with_capacity(7, text.as_bytes());
+        let mut journal = Journal::new(PathBuf::from("j"), reader, skip);
+        let mut seen = Vec::new();
+        while let Some(entry) = journal.next().map_err(|problem| problem.to_string())? {
+            seen.push(entry.n);
+        }
+        Ok((seen, journal.broken, journal.torn))
+    }
+
+    #[test]
+    fn a_cut_last_line_is_left_out_and_a_whole_one_is_not() {
+        let (one, two) = (entry(1), entry(2));
+        assert_eq!(read(&format!("{one}\n{two}"), false), Ok((vec![1, 2], 0, false)));
+        assert_eq!(
+            read(&format!("{one}\n\n{}", &two[..20]), false),
+            Ok((vec![1], 0, true))
+        );
+        assert_eq!(read("", false), Ok((vec![], 0, false)));
+    }
+
+    #[test]
+    fn a_broken_line_in_the_middle_is_an_error_that_names_its_place() {
+        let (one, three) = (entry(1), entry(3));
+        let text = format!("{one}\n{{\"n\":2,\"at_ns\":x}}\n{three}\n");
+        let said = read(&text, false).unwrap_err();
+        assert!(
+            said.starts_with("j:2:16: expected value; --skip-broken"),
+            "{said}"
+        );
+        assert_eq!(read(&text, true), Ok((vec![1, 3], 1, false)));
+    }
+
+    #[test]
+    fn a_future_version_and_a_long_line_are_told_apart() {
+        let future = entry(1).replace("\"v\":1", "\"v\":9");
+        let said = read(&future, false).unwrap_err();
+        assert!(said.starts_with("j:1:"), "{said}");
+        assert!(said.contains("schema version 9 is newer than 1"), "{said}");
+        let long = format!("{}\n{}\n{}\n", entry(1), "x".repeat(10 << 20), entry(2));
+        let said = read(&long, false).unwrap_err();
+        assert!(
+            said.starts_with("j:2:1048577: line is 10485760 bytes long"),
+            "{said}"
+        );
+        assert_eq!(read(&long, true), Ok((vec![1, 2], 1, false)));
+    }
+}

@@ -1,0 +1,51 @@
+//! `paceline`: starts the sidecar beside a training command, and tells what the job's journal says.
+//!
+//! It is synchronous and single-threaded: it starts two processes, passes signals on, waits, and reads files. What is
+//! concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
+
+mod cli;
+mod config;
+mod journal;
+mod output;
+mod replay;
+mod report;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::output::{Style, Usage, error};
+
+/// Exit code of a command line or a configuration that makes no sense (`EX_USAGE` of sysexits.h).
+const USAGE: u8 = 64;
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(problem) => {
+            // A closed stderr is no reason to fail in another way.
+            let _ = problem.print();
+            return if problem.use_stderr() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let color = cli.color;
+    let outcome = match cli.command {
+        Command::Run(args) => run::command(args, color),
+        Command::Report(args) => report::command(&args, color),
+        Command::Replay(args) => replay::command(&args, color),
+        Command::Config(args) => config::command(&args, color),
+        Command::Sidecar(args) => return paceline_sidecar::main(args),
+    };
+    outcome.unwrap_or_else(|problem| {
+        let code = if problem.is::<Usage>() { USAGE } else { 1 };
+        error(Style::stderr(color), &problem);
+        ExitCode::from(code)
+    })
+}

@@ -1,0 +1,69 @@
+//! `paceline replay`: the same journal and the same policy give the same verdicts, byte for byte.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use paceline_health::{Detector, Policy};
+
+use crate::cli::ReplayArgs;
+use crate::config::policy_of;
+use crate::journal::Journal;
+use crate::output::{self, Color, Style};
+use crate::report::{self, block};
+
+/// Judges a journal again.
+pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let policy = policy_of(&args.set)?;
+    let mut journal = Journal::open(&args.journal, args.skip_broken)?;
+    let outcome = if args.verdicts {
+        print_verdicts(&mut journal, policy)
+    } else {
+        judge(&mut journal, policy.clone()).and_then(|detector| {
+            let found = detector.report();
+            let text = if args.json {
+                report::line(&found)?
+            } else {
+                block::render(&found, &policy, Style::stdout(color), None)
+            };
+            Ok(output::print(&text)?)
+        })
+    };
+    for warning in journal.warnings() {
+        output::warning(Style::stderr(color), warning);
+    }
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn judge(journal: &mut Journal, policy: Policy) -> anyhow::Result<Detector> {
+    journal.fold(policy, |_, detector| {
+        // Nobody asks for single verdicts here; the report holds each in its last state.
+        while detector.poll().is_some() {}
+        anyhow::Ok(())
+    })
+}
+
+fn print_verdicts(journal: &mut Journal, policy: Policy) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let printed = journal.fold(policy, |_, detector| {
+        while let Some(verdict) = detector.poll() {
+            serde_json::to_writer(&mut out, &verdict)?;
+            out.write_all(b"\n")?;
+        }
+        anyhow::Ok(())
+    });
+    let flushed = out.flush();
+    match printed.map(|_| ()).and_then(|()| Ok(flushed?)) {
+        Err(problem) if gone(&problem) => Ok(()),
+        other => other,
+    }
+}
+
+/// The reader of stdout went away (`| head`): no error.
+fn gone(problem: &anyhow::Error) -> bool {
+    let kind = |problem: &io::Error| problem.kind() == io::ErrorKind::BrokenPipe;
+    problem.downcast_ref::<io::Error>().is_some_and(kind)
+        || problem
+            .downcast_ref::<serde_json::Error>()
+            .and_then(serde_json::Error::io_error_kind)
+            .is_some_and(|kind| kind == io::ErrorKind::BrokenPipe)
+}

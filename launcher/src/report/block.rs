@@ -1,0 +1,327 @@
+//! The verdict block: who, since when, why, what it costs, what to do, all on the first screen.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use paceline_health::Policy;
+use paceline_health::report::Report;
+use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
+
+use super::words::{self, count, percent, span};
+use crate::output::{Paint, Style};
+
+/// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
+const IN_FULL: usize = 3;
+/// Lines for the rest.
+const IN_SHORT: usize = 8;
+/// Width of the labels in front of a finding's lines.
+const LABEL: usize = 10;
+/// Cells of the longer bar.
+const BAR: f64 = 30.0;
+
+/// The whole block, newline at its end. `place`: where the report lies.
+pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Option<&Path>) -> String {
+    let mut block = Block {
+        text: String::new(),
+        style,
+    };
+    block.heading(report);
+    let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
+    // What holds now and is worst comes first; what began first breaks a tie.
+    verdicts.sort_by_key(|verdict| {
+        (
+            verdict.state == State::Cleared,
+            std::cmp::Reverse(verdict.severity),
+            verdict.id,
+        )
+    });
+    if verdicts.is_empty() {
+        block.nothing_found(report);
+    }
+    for verdict in verdicts.iter().take(IN_FULL) {
+        block.finding(verdict, report, policy);
+    }
+    for verdict in verdicts.iter().skip(IN_FULL).take(IN_SHORT) {
+        block.headline(verdict);
+    }
+    if let Some(more) = verdicts
+        .len()
+        .checked_sub(IN_FULL + IN_SHORT)
+        .filter(|more| *more > 0)
+    {
+        block.line(
+            "",
+            &format!("and {} more in the report", count(more as u64, "finding")),
+        );
+    }
+    block.coverage(report);
+    if let Some(place) = place {
+        block.labelled("report", &place.display().to_string());
+    }
+    let width = style.width;
+    let _ = writeln!(
+        block.text,
+        "{}",
+        style.paint(Paint::Faint, style.glyph("─", "-").repeat(width))
+    );
+    block.text
+}
+
+struct Block {
+    text: String,
+    style: Style,
+}
+
+impl Block {
+    fn heading(&mut self, report: &Report) {
+        let (dot, dash) = (self.style.glyph(" · ", ", "), self.style.glyph("─", "-"));
+        let mut facts = vec![format!("job {}", report.job)];
+        if report.world_size > 0 {
+            facts.push(count(report.world_size.into(), "rank"));
+            facts.push(count(report.steps, "step"));
+        }
+        facts.push(span(report.duration_s));
+        if let Some(median) = report.median_step_s {
+            facts.push(format!("{} a step", span(median)));
+        }
+        let title = format!(" paceline {dash}{dash} {} ", facts.join(dot));
+        let used = 2 + title.chars().count();
+        let (left, right) = (dash.repeat(2), dash.repeat(self.style.width.saturating_sub(used)));
+        let paint = |text: &str| self.style.paint(Paint::Faint, text);
+        let line = format!(
+            "{}{}{}",
+            paint(&left),
+            self.style.paint(Paint::Strong, &title),
+            paint(&right)
+        );
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn nothing_found(&mut self, report: &Report) {
+        let (paint, text) = if report.coverage.ranks_seen == 0 {
+            // Absence of data is never health.
+            (
+                Paint::Warn,
+                "No rank was seen: nothing can be said of this job.".to_owned(),
+            )
+        } else {
+            let ranks = count(report.coverage.ranks_seen.into(), "rank");
+            (
+                Paint::Good,
+                format!(
+                    "No finding: {ranks} kept pace over {}.",
+                    count(report.steps, "step")
+                ),
+            )
+        };
+        let mark = if paint == Paint::Good {
+            self.style.glyph("✔", "ok")
+        } else {
+            "?"
+        };
+        let line = self.style.paint(paint, format!("{mark} {text}"));
+        let _ = writeln!(self.text, " {line}");
+    }
+
+    fn headline(&mut self, verdict: &Verdict) {
+        let (paint, mark) = match (verdict.state, verdict.severity) {
+            (State::Cleared, _) => (Paint::Faint, self.style.glyph("○", "-")),
+            (_, Severity::Critical) => (Paint::Bad, self.style.glyph("●", "*")),
+            (_, Severity::Warning) => (Paint::Warn, self.style.glyph("▲", "!")),
+            (_, Severity::Info) => (Paint::Strong, self.style.glyph("•", ".")),
+        };
+        let cleared = if verdict.state == State::Cleared {
+            ", over by now"
+        } else {
+            ""
+        };
+        let badge = format!("{mark} {} {}", words::severity(verdict.severity), verdict.finding);
+        let subject = short_subject(&verdict.subject);
+        let line = format!(
+            " {}  {}{}",
+            self.style.paint(paint, badge),
+            self.style.paint(Paint::Strong, subject),
+            self.style.paint(Paint::Faint, cleared)
+        );
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn finding(&mut self, verdict: &Verdict, report: &Report, policy: &Policy) {
+        self.headline(verdict);
+        let row = policy.finding(verdict.finding);
+        self.labelled("what", &format!("{}. {}", row.title, row.means));
+        self.labelled("since", &words::since(verdict));
+        self.bars(verdict);
+        self.labelled("why", &why(verdict));
+        self.cost(verdict, report);
+        self.labelled("do", &verdict.action);
+        if verdict.provenance != paceline_health::Provenance::Live {
+            let source = format!("{:?}", verdict.provenance).to_lowercase();
+            self.labelled("note", &format!("rests on data that is not live ({source})"));
+        }
+    }
+
+    /// The subject's self-time beside its peers', to scale.
+    fn bars(&mut self, verdict: &Verdict) {
+        let Some(ratio) = verdict.slowdown_ratio else {
+            return;
+        };
+        let own = verdict
+            .evidence
+            .iter()
+            .find(|evidence| &*evidence.what == "self_time_s");
+        let Some((value, peers)) = own.and_then(|own| Some((own.value, own.peers?))) else {
+            return;
+        };
+        let longest = value.max(peers);
+        if !(longest > 0.0 && longest.is_finite()) {
+            return;
+        }
+        let cell = self.style.glyph("█", "#");
+        let rows = [
+            (value, Paint::Warn, format!("{ratio:.2}x")),
+            (peers, Paint::Good, "peers".to_owned()),
+        ];
+        for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
+            let bar = cell.repeat((seconds / longest * BAR).round() as usize);
+            let text = format!("{label:>5} {} {}", self.style.paint(paint, bar), span(seconds));
+            let head = if index == 0 { "slower" } else { "" };
+            self.raw_line(head, &text);
+        }
+    }
+
+    fn cost(&mut self, verdict: &Verdict, report: &Report) {
+        let mut parts = Vec::new();
+        if verdict.lost_gpu_hours > 0.0 {
+            let mut lost = format!("{} so far", words::gpu_hours(verdict.lost_gpu_hours));
+            let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
+            if verdict.state == State::Raised && span_s > 1.0 {
+                let a_day = verdict.lost_gpu_hours / span_s * 86_400.0;
+                lost += &format!(" ({a_day:.0} GPU-hours a day)");
+            }
+            parts.push(lost);
+        }
+        if let Some(impact) = verdict.impact_ratio {
+            parts.push(format!("{} of every step", percent(impact)));
+        }
+        if !parts.is_empty() {
+            self.labelled("cost", &parts.join("; "));
+        }
+    }
+
+    fn coverage(&mut self, report: &Report) {
+        let seen = &report.coverage;
+        let expected = seen.ranks_expected.max(seen.ranks_seen);
+        let mut parts = vec![format!("{} of {} ranks", seen.ranks_seen, expected)];
+        if let Some(ratio) = seen.steps_ratio {
+            // Rounded down, so that 100 % is said of a whole journal only.
+            parts.push(format!("{:.0} % of their steps", (ratio * 100.0).floor()));
+        }
+        let losses = [
+            (
+                seen.frames_lost,
+                "frame lost on the way",
+                "frames lost on the way",
+            ),
+            (
+                seen.ring_dropped,
+                "record dropped by a full ring",
+                "records dropped by full rings",
+            ),
+            (seen.ring_torn, "torn record", "torn records"),
+            (seen.journal_lost, "frame not journaled", "frames not journaled"),
+        ];
+        for (n, one, many) in losses {
+            if n > 0 {
+                parts.push(format!("{n} {}", if n == 1 { one } else { many }));
+            }
+        }
+        self.labelled("coverage", &parts.join(", "));
+        for gap in &seen.gaps {
+            let to = gap.to_s.map_or("the end".to_owned(), span);
+            self.labelled(
+                "",
+                &format!(
+                    "{} not watched from {} to {to}: {}",
+                    gap.node,
+                    span(gap.from_s),
+                    gap.why
+                ),
+            );
+        }
+        for note in &seen.notes {
+            self.labelled("", note);
+        }
+    }
+
+    fn labelled(&mut self, label: &str, text: &str) {
+        let room = self.style.width.saturating_sub(LABEL + 3).max(20);
+        for (index, line) in wrap(text, room).iter().enumerate() {
+            self.raw_line(if index == 0 { label } else { "" }, line);
+        }
+    }
+
+    fn line(&mut self, label: &str, text: &str) {
+        self.raw_line(label, text);
+    }
+
+    fn raw_line(&mut self, label: &str, text: &str) {
+        let label = self.style.paint(Paint::Faint, format!("{label:LABEL$}"));
+        let _ = writeln!(self.text, "   {label}{text}");
+    }
+}
+
+fn why(verdict: &Verdict) -> String {
+    let mut parts: Vec<String> = verdict
+        .evidence
+        .iter()
+        // Shown as bars.
+        .filter(|evidence| verdict.slowdown_ratio.is_none() || &*evidence.what != "self_time_s")
+        .map(words::evidence)
+        .collect();
+    parts.insert(
+        0,
+        match verdict.cause {
+            Cause::Unknown if verdict.slowdown_ratio.is_some() => "cause not seen".to_owned(),
+            Cause::Unknown => return parts.join("; "),
+            Cause::Thermal => "heat: the GPU protects itself".to_owned(),
+        },
+    );
+    parts.join("; ")
+}
+
+/// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
+fn short_subject(subject: &Subject) -> String {
+    match subject {
+        Subject::Rank {
+            rank,
+            node,
+            gpu_uuid: Some(gpu),
+        } => {
+            let short: String = gpu.as_str().chars().take(12).collect();
+            format!("rank {rank} on {node} ({short})")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// `text` in lines of at most `room` characters, cut between words.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if used + 1 + length <= room => {
+                line.push(' ');
+                line.push_str(word);
+                used += 1 + length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = length;
+            }
+        }
+    }
+    lines
+}

@@ -1,0 +1,216 @@
+//! The command itself: its environment, its process group, its end.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_current_process_group, kill_process_group, waitpid,
+};
+
+use super::place::Place;
+use super::terminal::Terminal;
+use super::{Plan, hook};
+
+/// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+/// A stop that lasts no longer was none.
+const AT_ONCE: Duration = Duration::from_millis(10);
+
+/// The command, running in a process group of its own.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+    terminal: Option<Terminal>,
+    ended: Option<i32>,
+}
+
+/// What became of it since it was last asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Nothing.
+    None,
+    /// Stopped by this signal.
+    Stopped(i32),
+    /// Ended: exit code, 128 + n for a signal.
+    Ended(i32),
+}
+
+/// Why it could not be started.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    command: String,
+    problem: io::Error,
+    hint: Option<String>,
+}
+
+impl StartError {
+    /// The exit code that a shell gives.
+    pub(crate) fn code(&self) -> i32 {
+        if self.problem.kind() == io::ErrorKind::NotFound {
+            NOT_FOUND
+        } else {
+            NOT_EXECUTABLE
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let command = &self.command;
+        match self.problem.kind() {
+            io::ErrorKind::NotFound => write!(f, "{command}: command not found")?,
+            io::ErrorKind::PermissionDenied => write!(f, "{command}: not executable")?,
+            _ => write!(f, "{command}: cannot be started: {}", self.problem)?,
+        }
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Child {
+    /// Starts it. Without a place it runs unwatched, in every other way the same.
+    pub(crate) fn start(
+        plan: &Plan,
+        place: Option<&Place>,
+        terminal: Option<Terminal>,
+    ) -> Result<Child, StartError> {
+        let (program, args) = plan.command.split_first().ok_or_else(|| StartError {
+            command: "(nothing)".to_owned(),
+            problem: io::ErrorKind::NotFound.into(),
+            hint: None,
+        })?;
+        let mut command = Command::new(program);
+        command.args(args).process_group(0);
+        if let Some(place) = place {
+            let python_path = std::env::var_os("PYTHONPATH");
+            command.env("PACELINE_RING_DIR", &place.ring_dir).env(
+                "PYTHONPATH",
+                hook::python_path(&place.python, python_path.as_deref()),
+            );
+        } else {
+            command.env_remove("PACELINE_RING_DIR");
+        }
+        command
+            .env("PACELINE_JOB", &plan.job)
+            .env("PACELINE_NODE", &plan.node);
+        command.envs(plan.env.iter().map(|(name, value)| (*name, value)));
+        if let Some(tty) = terminal.as_ref().and_then(Terminal::to_hand_over) {
+            let tty = tty.as_raw_fd();
+            // SAFETY: the closure runs between fork and exec and calls only what signal-safety(7) allows; the
+            // descriptor stays open in the parent until spawn has returned.
+            unsafe { command.pre_exec(move || super::terminal::take_in_child(tty)) };
+        }
+        let spawned = command.spawn().map_err(|problem| StartError {
+            command: program.to_string_lossy().into_owned(),
+            hint: hint(&program.to_string_lossy(), &problem),
+            problem,
+        })?;
+        Ok(Child {
+            pid: Pid::from_child(&spawned),
+            terminal,
+            ended: None,
+        })
+    }
+
+    /// Its process id, which is its group's.
+    pub(crate) fn id(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Signals its whole group, as long as it is there: after the last wait the number may belong to somebody else.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // A group that has just ended needs no signal.
+            let _ = kill_process_group(self.pid, signal);
+        }
+    }
+
+    /// Asks the kernel what became of it, without waiting.
+    pub(crate) fn poll(&mut self) -> Change {
+        if let Some(code) = self.ended {
+            return Change::Ended(code);
+        }
+        match waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(None) | Err(rustix::io::Errno::INTR) => Change::None,
+            Ok(Some((_, status))) => match (status.stopping_signal(), code(status)) {
+                (Some(signal), _) => Change::Stopped(signal),
+                (None, Some(code)) => self.end(code),
+                (None, None) => Change::None,
+            },
+            // Somebody set SIGCHLD to be ignored before us: the code is lost, the end is not.
+            Err(_) => self.end(1),
+        }
+    }
+
+    fn end(&mut self, code: i32) -> Change {
+        self.ended = Some(code);
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back(self.pid);
+        }
+        Change::Ended(code)
+    }
+
+    /// It was stopped from the terminal: stop as well, so that the shell sees its job stopped; go on with it.
+    pub(crate) fn stop_along(&self, signal: i32) {
+        let job_control = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+        let (Some(terminal), true) = (&self.terminal, job_control) else {
+            return;
+        };
+        terminal.take_back(self.pid);
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return;
+        };
+        let before = Instant::now();
+        // We stop inside this call, until the shell continues us.
+        let _ = kill_current_process_group(signal);
+        // Nobody would ever continue a group that has no shell above it, so the kernel does not stop us. A child that
+        // wants to read in the background would be stopped again at once: it waits for a SIGCONT.
+        if signal != Signal::TSTP && before.elapsed() < AT_ONCE {
+            return;
+        }
+        self.continued();
+    }
+
+    /// We were continued, perhaps in the foreground: so is the child.
+    pub(crate) fn continued(&self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.give_to(self.pid);
+        }
+        self.signal(Signal::CONT);
+    }
+}
+
+fn code(status: WaitStatus) -> Option<i32> {
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+}
+
+fn hint(program: &str, problem: &io::Error) -> Option<String> {
+    let here = Path::new(program);
+    let named = !program.contains('/');
+    if program.ends_with(".py") && here.is_file() {
+        return Some(format!("did you mean `python {program}`?"));
+    }
+    match problem.kind() {
+        io::ErrorKind::NotFound if program.contains(' ') => {
+            Some("its words must stand apart, without quotes around all of them".to_owned())
+        }
+        io::ErrorKind::NotFound if named && here.is_file() => Some(format!("did you mean `./{program}`?")),
+        io::ErrorKind::NotFound if !named && here.is_file() => {
+            Some("it is there, but the interpreter in its first line is not".to_owned())
+        }
+        io::ErrorKind::NotFound if named => Some("is its environment active, and PATH right?".to_owned()),
+        io::ErrorKind::PermissionDenied if here.is_dir() => Some("it is a directory".to_owned()),
+        io::ErrorKind::PermissionDenied => Some(format!("`chmod +x {program}` makes it so")),
+        _ => None,
+    }
+}

@@ -1,0 +1,203 @@
+//! After the end: the report, in whatever way the sidecar ended.
+//!
+//! In order the sidecar has written it. Else it is folded from the journal here, with what was not seen said in its
+//! coverage; without a journal it says that nothing was seen.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use paceline_health::event::{Event, Exit, Job};
+use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::id::{JobId, NodeId};
+use paceline_health::report::{Gap, Report};
+use paceline_health::{Detector, Frame, Provenance, Time};
+use rustix::fs::{FlockOperation, flock};
+
+use super::Plan;
+use super::sidecar::Life;
+use super::supervise::Ended;
+use crate::journal::{self, Journal};
+use crate::output;
+use crate::report;
+
+/// The aggregator beats once a second; what is missing at the end beyond this was not watched.
+const UNHEARD_S: f64 = 2.0;
+/// The clocks of a file system and of ours may differ by this much.
+const CLOCK_SLACK: Duration = Duration::from_secs(2);
+
+/// What is known of the job in the end, and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// The report.
+    pub(crate) report: Report,
+    /// Its file, if it could be written.
+    pub(crate) place: Option<PathBuf>,
+}
+
+/// Finds or makes the report.
+pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
+    let Some(life) = &ended.life else {
+        let report = folded(plan, None, ended.code, "the job ran unwatched");
+        return Known { report, place: None };
+    };
+    let dir = life.aggregates_in.clone().unwrap_or_else(|| life.run_dir.clone());
+    if let Some(known) = written(plan, life, &dir) {
+        return known;
+    }
+    let why = match (life.finished, life.deaths) {
+        (true, _) => "the job's aggregator runs elsewhere: its report says what was found",
+        (false, 0) => "the sidecar did not finish in time",
+        (false, _) => "the sidecar died",
+    };
+    let journal = dir.join(journal::FILE);
+    let journal = is_of_this_run(plan, &journal).then_some(journal);
+    let report = folded(plan, journal.as_deref(), ended.code, why);
+    let place = write(plan, &dir, &report);
+    Known { report, place }
+}
+
+/// The report that the aggregator wrote at its end.
+fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
+    let path = dir.join(report::FILE);
+    if !life.finished || !is_of_this_run(plan, &path) {
+        return None;
+    }
+    let report = report::read(&path).ok()?;
+    (report.job.as_str() == plan.job).then(|| Known {
+        report,
+        place: Some(shown(plan, dir, &path)),
+    })
+}
+
+/// The run directory as the user wrote it.
+fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
+    let same = fs::canonicalize(&plan.run_dir).is_ok_and(|run_dir| run_dir == dir);
+    if same {
+        plan.run_dir.join(report::FILE)
+    } else {
+        path.to_owned()
+    }
+}
+
+/// A file of an earlier run in the same directory says nothing about this one.
+fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
+    let began = SystemTime::now().checked_sub(plan.started.elapsed() + CLOCK_SLACK);
+    let modified = fs::metadata(path).and_then(|meta| meta.modified());
+    modified.is_ok_and(|modified| began.is_some_and(|began| modified >= began))
+}
+
+/// What the journal leads to, up to now, and what it could not see.
+fn folded(plan: &Plan, journal: Option<&Path>, code: i32, why: &str) -> Report {
+    let now = Time::from_secs_f64(plan.started.elapsed().as_secs_f64());
+    let mut notes: Vec<String> = vec![format!("{why} (folded by the launcher)")];
+    let (mut detector, seen) = match journal.map(|path| fold(plan, path)) {
+        Some(Ok((detector, seen, warnings))) => {
+            notes.extend(warnings);
+            (detector, seen)
+        }
+        Some(Err(problem)) => {
+            notes.push(problem.to_string());
+            (begin(plan), Seen::default())
+        }
+        None => (begin(plan), Seen::default()),
+    };
+    // The journal's own time began with its first entry, a little after ours.
+    let end = now.max(seen.last);
+    if !seen.exit {
+        detector.observe(end, &own(plan, 2, Event::Exit(Exit { code })));
+    }
+    while detector.poll().is_some() {}
+    let mut report = detector.report();
+    let unheard_s = end.as_secs_f64() - seen.heard.as_secs_f64();
+    let node = NodeId::from(plan.node.as_str());
+    let told = report
+        .coverage
+        .gaps
+        .iter()
+        .any(|gap| gap.node == node && gap.to_s.is_none());
+    if unheard_s > UNHEARD_S && !told {
+        let (from_s, why) = (seen.heard.as_secs_f64(), Arc::from(why));
+        report.coverage.gaps.push(Gap {
+            node,
+            from_s,
+            to_s: Some(end.as_secs_f64()),
+            why,
+        });
+    }
+    report
+        .coverage
+        .notes
+        .extend(notes.iter().map(|note| Arc::from(note.as_str())));
+    report
+}
+
+/// Where the journal left off.
+#[derive(Default)]
+struct Seen {
+    last: Time,
+    /// The last frame of this node.
+    heard: Time,
+    /// This node's exit stands in it.
+    exit: bool,
+}
+
+fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>)> {
+    let mut journal = Journal::open(path, true)?;
+    let mut seen = Seen::default();
+    // The tables as shipped: changes stand in the journal as events.
+    let detector = journal.fold(paceline_health::Policy::default(), |entry, detector| {
+        while detector.poll().is_some() {}
+        seen.last = seen.last.max(entry.at_ns);
+        if entry.frame.node.as_str() == plan.node {
+            seen.heard = seen.heard.max(entry.at_ns);
+            seen.exit |= matches!(entry.frame.event, Event::Exit(_));
+        }
+        anyhow::Ok(())
+    })?;
+    let warnings = journal.warnings();
+    Ok((detector, seen, warnings))
+}
+
+/// A detector that knows the job's name and nothing else.
+fn begin(plan: &Plan) -> Detector {
+    let mut detector = Detector::new(plan.settings.policy.clone());
+    let job = JobId::from(plan.job.as_str());
+    let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
+    detector.observe(Time::ZERO, &own(plan, 1, Event::Job(Job { job, paceline })));
+    detector
+}
+
+/// A frame of the launcher itself. It stands in no journal.
+fn own(plan: &Plan, seq: u64, event: Event) -> Frame {
+    let node = NodeId::from(plan.node.as_str());
+    Frame {
+        v: SCHEMA_VERSION,
+        node,
+        agent: 0,
+        seq,
+        provenance: Provenance::Live,
+        event,
+    }
+}
+
+/// Writes the report, unless an aggregator lives that will write a better one.
+fn write(plan: &Plan, dir: &Path, report: &Report) -> Option<PathBuf> {
+    let path = dir.join(report::FILE);
+    let lock = File::open(dir).ok()?;
+    let taken = flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK);
+    if taken {
+        return path.exists().then(|| shown(plan, dir, &path));
+    }
+    // Given up by a full disk for just this.
+    let _ = fs::remove_file(dir.join(".reserve"));
+    match report::write(dir, report) {
+        Ok(path) => Some(shown(plan, dir, &path)),
+        Err(problem) => {
+            let path = path.display();
+            output::warning(plan.style, format_args!("{path} could not be written: {problem}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `paceline run`: the command as if it had been started alone, and a sidecar beside it.
+//!
+//! Three rules hold everywhere in here: the child never waits for us, its exit code is ours, and whatever fails of
+//! ours is a warning.
+
+mod child;
+mod ending;
+mod hook;
+mod identity;
+mod place;
+mod sidecar;
+mod signals;
+mod supervise;
+mod terminal;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use paceline_health::report::Report;
+
+use crate::cli::RunArgs;
+use crate::config::{self, Settings};
+use crate::output::{self, Color, Paint, Style};
+use crate::report::{self, block};
+
+/// What is run, under which names, and where its traces go.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// The job's name.
+    pub(crate) job: String,
+    /// This node's name.
+    pub(crate) node: String,
+    /// Journal and report.
+    pub(crate) run_dir: PathBuf,
+    /// The rest.
+    pub(crate) settings: Settings,
+    /// The command and its arguments.
+    pub(crate) command: Vec<OsString>,
+    /// Variables that the command gets besides ours.
+    pub(crate) env: Vec<(&'static str, OsString)>,
+    /// CLOCK_MONOTONIC at which the time of simulated GPUs begins.
+    pub(crate) origin_ns: u64,
+    /// When all this began.
+    pub(crate) started: Instant,
+    /// How stderr looks.
+    pub(crate) style: Style,
+}
+
+impl Plan {
+    /// Fills in what nobody said.
+    pub(crate) fn new(settings: Settings, command: Vec<OsString>, style: Style) -> Plan {
+        let around = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let job = settings
+            .job
+            .clone()
+            .unwrap_or_else(|| identity::job(&command, &around));
+        let node = settings.node.clone().unwrap_or_else(|| identity::node(&around));
+        let run_dir = settings
+            .run_dir
+            .clone()
+            .unwrap_or_else(|| identity::run_dir(&job));
+        Plan {
+            job,
+            node,
+            run_dir,
+            settings,
+            command,
+            env: Vec::new(),
+            origin_ns: paceline_ring::monotonic_ns(),
+            started: Instant::now(),
+            style,
+        }
+    }
+}
+
+/// What came of a run.
+pub(crate) struct Outcome {
+    /// The child's exit code, 128 + n for a signal.
+    pub(crate) code: i32,
+    /// What is known of the job. `None`: the command could not be started.
+    pub(crate) known: Option<ending::Known>,
+}
+
+/// Runs a command.
+pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let settings = config::load(&args.settings)?;
+    let plan = Plan::new(settings, args.command, Style::stderr(color));
+    if !plan.settings.quiet {
+        output::say(banner(&plan));
+    }
+    let outcome = launch(&plan, &mut supervise::Unwatched)?;
+    if let Some(known) = &outcome.known {
+        tell(&plan, known);
+    }
+    Ok(exit_code(outcome.code))
+}
+
+/// Starts the command and the sidecar, waits for the first, ends the second, and finds or makes the report.
+pub(crate) fn launch(plan: &Plan, watcher: &mut dyn supervise::Watcher) -> anyhow::Result<Outcome> {
+    // Before anything is started: a signal that comes early must not be lost, nor end us alone.
+    let signals = signals::Signals::take().context("cannot listen to signals")?;
+    let place = match place::Place::make(plan) {
+        Ok(place) => Some(place),
+        Err(problem) => {
+            output::warning(plan.style, format_args!("the job runs unwatched: {problem:#}"));
+            None
+        }
+    };
+    let terminal = terminal::Terminal::ours();
+    let child = match child::Child::start(plan, place.as_ref(), terminal) {
+        Ok(child) => child,
+        Err(failed) => {
+            output::say(format_args!(
+                "{} {failed}",
+                plan.style.paint(Paint::Bad, "paceline: error:")
+            ));
+            return Ok(Outcome {
+                code: failed.code(),
+                known: None,
+            });
+        }
+    };
+    let keeper = place
+        .as_ref()
+        .map(|place| sidecar::Keeper::new(plan, place, child.id()));
+    let ended = supervise::run(signals, child, keeper, watcher);
+    let known = ending::settle(plan, &ended);
+    Ok(Outcome {
+        code: ended.code,
+        known: Some(known),
+    })
+}
+
+/// Prints the verdict block and, if asked for, the report.
+pub(crate) fn tell(plan: &Plan, known: &ending::Known) {
+    if !plan.settings.quiet {
+        let policy = &plan.settings.policy;
+        let text = block::render(&known.report, policy, plan.style, known.place.as_deref());
+        output::say(text.trim_end_matches('\n'));
+    }
+    if plan.settings.json {
+        print_json(&known.report, plan.style);
+    }
+}
+
+/// One line on stdout. It cannot change the exit code, which is the child's.
+fn print_json(found: &Report, style: Style) {
+    let printed = report::line(found)
+        .map_err(anyhow::Error::from)
+        .and_then(|line| Ok(output::print(&line)?));
+    if let Err(problem) = printed {
+        output::warning(
+            style,
+            format_args!("the report could not be printed: {problem:#}"),
+        );
+    }
+}
+
+/// A child's code as ours; what does not fit in a byte cannot come from a process.
+pub(crate) fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+fn banner(plan: &Plan) -> String {
+    let dot = plan.style.glyph(" · ", ", ");
+    let mut parts = vec![format!("job {}", plan.style.paint(Paint::Strong, &plan.job))];
+    // A port of zero is chosen later; it then stands in metrics.addr in the run directory.
+    if let Some(http) = plan.settings.http.filter(|http| http.port() != 0) {
+        parts.push(format!("metrics http://{http}/metrics"));
+    }
+    parts.push(format!("run directory {}", plan.run_dir.display()));
+    format!(
+        "{} {}",
+        plan.style.paint(Paint::Faint, "paceline:"),
+        parts.join(dot)
+    )
+}

@@ -1,0 +1,97 @@
+//! The directories of a run: one for the user to keep, and one in shared memory that is gone at the end.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::{Plan, hook, identity};
+
+/// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Journal, verdicts, report, the sidecar's log.
+    pub(crate) run_dir: PathBuf,
+    /// Rings of the trainers.
+    pub(crate) ring_dir: PathBuf,
+    /// The hook, inside the ring directory.
+    pub(crate) python: PathBuf,
+}
+
+impl Place {
+    /// Makes both directories and writes the hook.
+    pub(crate) fn make(plan: &Plan) -> anyhow::Result<Place> {
+        let made = fs::create_dir_all(&plan.run_dir);
+        made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
+        // Absolute: the sidecar and the trainers may have another working directory.
+        let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
+        let ring_dir = make_ring_dir().context("cannot make a directory for the rings")?;
+        let python = ring_dir.join("python");
+        let place = Place {
+            run_dir,
+            ring_dir,
+            python,
+        };
+        hook::write(&place.python).context("cannot write the hook")?;
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
+        let _ = fs::remove_dir_all(&self.ring_dir);
+    }
+}
+
+/// A fresh directory that nobody else may enter, in memory if there is some.
+fn make_ring_dir() -> io::Result<PathBuf> {
+    let shared = PathBuf::from("/dev/shm");
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let places = [
+        Some(shared),
+        variable("XDG_RUNTIME_DIR"),
+        variable("TMPDIR"),
+        Some(PathBuf::from("/tmp")),
+    ];
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for place in places.into_iter().flatten() {
+        match make_in(&place) {
+            Ok(path) => return Ok(path),
+            Err(problem) => last = problem,
+        }
+    }
+    Err(last)
+}
+
+/// `paceline-<pid>-<chance>`. The builder never takes over what somebody else has put there.
+fn make_in(place: &Path) -> io::Result<PathBuf> {
+    let name = format!(
+        "paceline-{}-{:08x}",
+        std::process::id(),
+        identity::chance() as u32
+    );
+    let path = place.join(name);
+    DirBuilder::new().mode(0o700).create(&path)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_ring_directory_is_private_and_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (make_in(folder.path()).unwrap(), make_in(folder.path()).unwrap());
+        assert_ne!(one, two);
+        assert_eq!(fs::metadata(&one).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+}

@@ -1,0 +1,133 @@
+//! Signals that are the child's business: taken here, in order, as numbers on a pipe.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use signal_hook::low_level;
+
+/// What is passed on. Ctrl-Z is not among them: the child gets it from the terminal, and we see it stop.
+const PASSED: [Signal; 8] = [
+    Signal::INT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::CONT,
+    Signal::WINCH,
+];
+
+/// A scheduler delivers some signals twice, to the process and to its group or step; the second one is not the
+/// user's. Many trainers take a second SIGTERM as "now, without saving".
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// The signals that came.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    pipe: UnixStream,
+    repeats: Repeats,
+}
+
+impl Signals {
+    /// Begins to take signals. One that was ignored when we were started (`nohup`) stays ignored, for the child too.
+    pub(crate) fn take() -> io::Result<Signals> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        let wanted = PASSED
+            .into_iter()
+            .map(Signal::as_raw)
+            .filter(|signal| !is_ignored(*signal));
+        for signal in wanted.chain([libc::SIGCHLD]) {
+            let pipe = writer.try_clone()?;
+            let number = [signal as u8];
+            // SAFETY: the action is one write on a non-blocking socket that it owns: async-signal-safe, no lock, no
+            // memory. A full pipe loses the byte: by then thousands wait to be read.
+            unsafe {
+                low_level::register(signal, move || {
+                    libc::write(pipe.as_raw_fd(), number.as_ptr().cast(), 1);
+                })?;
+            }
+        }
+        Ok(Signals {
+            pipe: reader,
+            repeats: Repeats::default(),
+        })
+    }
+
+    /// Readable when something came.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    /// What is to be passed on, in order. SIGCHLD wakes and is not told.
+    pub(crate) fn drain(&mut self, now: Instant) -> Vec<Signal> {
+        let mut passed = Vec::new();
+        let mut buffer = [0; 64];
+        while let Ok(count) = self.pipe.read(&mut buffer) {
+            for number in &buffer[..count] {
+                let signal = Signal::from_named_raw(i32::from(*number));
+                passed.extend(
+                    signal.filter(|signal| *signal != Signal::CHILD && self.repeats.is_new(*signal, now)),
+                );
+            }
+            if count < buffer.len() {
+                break;
+            }
+        }
+        passed
+    }
+}
+
+/// When each signal was last passed on.
+#[derive(Debug, Default)]
+struct Repeats(Vec<(Signal, Instant)>);
+
+impl Repeats {
+    fn is_new(&mut self, signal: Signal, now: Instant) -> bool {
+        // Every change of the window counts, and a second SIGCONT does nothing.
+        if matches!(signal, Signal::CONT | Signal::WINCH) {
+            return true;
+        }
+        match self.0.iter_mut().find(|(known, _)| *known == signal) {
+            Some((_, last)) if now.duration_since(*last) < REPEAT => false,
+            Some((_, last)) => {
+                *last = now;
+                true
+            }
+            None => {
+                self.0.push((signal, now));
+                true
+            }
+        }
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: a null action asks for the present one, which is written to memory of its type.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_delivery_is_not_doubled_and_a_later_one_is_meant() {
+        let mut repeats = Repeats::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(repeats.is_new(Signal::TERM, at(0)));
+        assert!(!repeats.is_new(Signal::TERM, at(300)));
+        assert!(repeats.is_new(Signal::INT, at(300)));
+        // Counted from the one that was passed on, so that a steady stream is thinned and not silenced.
+        assert!(repeats.is_new(Signal::TERM, at(1100)));
+        assert!(repeats.is_new(Signal::WINCH, at(0)) && repeats.is_new(Signal::WINCH, at(1)));
+    }
+}

@@ -1,0 +1,152 @@
+//! The one loop of a run: signals to the child, the sidecar's words, the child's end, the sidecar's end.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use super::child::{Change, Child};
+use super::sidecar::{Keeper, Life, Status};
+use super::signals::Signals;
+
+/// How long the sidecar may take to finish after the child's end.
+const FINISH: Duration = Duration::from_secs(5);
+/// What is left of that when somebody is in a hurry, and what SIGTERM gives it.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Somebody who looks on, and may ask the child to end.
+pub(crate) trait Watcher {
+    /// The sidecar said something.
+    fn status(&mut self, status: &Status);
+    /// Called when [`Watcher::wake_at`] is reached. True: the child is to end (SIGTERM, once).
+    fn tick(&mut self, now: Instant) -> bool;
+    /// When to call next.
+    fn wake_at(&self) -> Option<Instant>;
+}
+
+/// Nobody looks on.
+pub(crate) struct Unwatched;
+
+impl Watcher for Unwatched {
+    fn status(&mut self, _status: &Status) {}
+    fn tick(&mut self, _now: Instant) -> bool {
+        false
+    }
+    fn wake_at(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The child's exit code, 128 + n for a signal.
+    pub(crate) code: i32,
+    /// What became of the sidecars, if there were any.
+    pub(crate) life: Option<Life>,
+}
+
+/// Runs the loop to the end of both.
+pub(crate) fn run(
+    mut signals: Signals,
+    mut child: Child,
+    mut keeper: Option<Keeper>,
+    watcher: &mut dyn Watcher,
+) -> Ended {
+    let mut asked = false;
+    let code = loop {
+        match child.poll() {
+            Change::Ended(code) => break code,
+            Change::Stopped(signal) => {
+                child.stop_along(signal);
+                continue;
+            }
+            Change::None => {}
+        }
+        let now = Instant::now();
+        if let Some(keeper) = &mut keeper {
+            for status in keeper.read() {
+                watcher.status(&status);
+            }
+            keeper.tend(now);
+        }
+        if watcher.wake_at().is_some_and(|at| at <= now) && watcher.tick(now) && !asked {
+            asked = true;
+            child.signal(Signal::TERM);
+        }
+        let deadline = keeper
+            .as_ref()
+            .and_then(Keeper::deadline)
+            .into_iter()
+            .chain(watcher.wake_at())
+            .min();
+        wait(&signals, keeper.as_ref(), deadline);
+        for signal in signals.drain(Instant::now()) {
+            match signal {
+                Signal::CONT => child.continued(),
+                signal => child.signal(signal),
+            }
+        }
+    };
+    if let Some(keeper) = &mut keeper {
+        finish(keeper, &mut signals, code, watcher);
+    }
+    Ended {
+        code,
+        life: keeper.map(Keeper::into_life),
+    }
+}
+
+/// Waits until something may have changed. A missed wake-up costs at most a second.
+fn wait(signals: &Signals, keeper: Option<&Keeper>, deadline: Option<Instant>) {
+    let longest = Duration::from_secs(1);
+    let time = deadline.map_or(longest, |at| {
+        at.saturating_duration_since(Instant::now()).min(longest)
+    });
+    let fds: Vec<BorrowedFd<'_>> = [Some(signals.wake()), keeper.and_then(Keeper::wake)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut fds: Vec<PollFd<'_>> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    // Rounded up, so that a deadline is past when we look.
+    let time = Timespec::try_from(time + Duration::from_micros(100)).ok();
+    // Interrupted: a signal, which is what we wait for.
+    let _ = poll(&mut fds, time.as_ref());
+}
+
+/// Tells the sidecar, and waits for it: five seconds, then SIGTERM, then SIGKILL. Nothing of ours stays.
+fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut dyn Watcher) {
+    keeper.tell_exit(code);
+    let mut deadline = Instant::now() + FINISH;
+    let mut next = [Signal::TERM, Signal::KILL].into_iter();
+    while !keeper.is_gone() {
+        let now = Instant::now();
+        for status in keeper.read() {
+            watcher.status(&status);
+        }
+        if now >= deadline {
+            match next.next() {
+                Some(signal) => keeper.signal(signal),
+                None => return,
+            }
+            deadline = now + HURRY;
+        }
+        wait(signals, Some(keeper), Some(deadline));
+        // Whoever sends us a signal now means us: the child is gone.
+        let hurry = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+        if signals
+            .drain(Instant::now())
+            .iter()
+            .any(|signal| hurry.contains(signal))
+        {
+            deadline = deadline.min(Instant::now() + HURRY);
+        }
+    }
+    for status in keeper.read() {
+        watcher.status(&status);
+    }
+}

@@ -1,0 +1,99 @@
+//! The terminal, if we are in its foreground: handed to the child's process group, and taken back, as a
+//! shell does it for its jobs.
+//!
+//! Ctrl-C and Ctrl-Z then reach the child alone, straight from the kernel, and it may read what is typed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::process::{Pid, getpgrp};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+/// The controlling terminal.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    tty: File,
+    own: Pid,
+}
+
+impl Terminal {
+    /// The controlling terminal, if we have one.
+    pub(crate) fn ours() -> Option<Terminal> {
+        let options = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open("/dev/tty");
+        Some(Terminal {
+            tty: options.ok()?,
+            own: getpgrp(),
+        })
+    }
+
+    /// Its descriptor, if our group has the foreground: in the background there is nothing to hand over.
+    pub(crate) fn to_hand_over(&self) -> Option<BorrowedFd<'_>> {
+        self.is_ours().then(|| self.tty.as_fd())
+    }
+
+    /// Whether our process group has the foreground.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.foreground() == Some(self.own)
+    }
+
+    /// Our group has the foreground again, if `group` had it.
+    pub(crate) fn take_back(&self, group: Pid) {
+        if self.foreground() == Some(group) {
+            self.set(self.own);
+        }
+    }
+
+    /// The child's group gets the foreground, if it is ours to give.
+    pub(crate) fn give_to(&self, group: Pid) {
+        if self.is_ours() {
+            self.set(group);
+        }
+    }
+
+    fn foreground(&self) -> Option<Pid> {
+        tcgetpgrp(&self.tty).ok()
+    }
+
+    /// From the background this would stop us with SIGTTOU, were it not blocked.
+    fn set(&self, group: Pid) {
+        let before = mask(libc::SIG_BLOCK, &ttou());
+        // A terminal that hung up has no foreground any more.
+        let _ = tcsetpgrp(&self.tty, group);
+        mask(libc::SIG_SETMASK, &before);
+    }
+}
+
+/// Takes the foreground for the calling process, which leads its group. For use between fork and exec: a child that
+/// read before its parent could hand over would be stopped.
+pub(crate) fn take_in_child(tty: RawFd) -> io::Result<()> {
+    let before = mask(libc::SIG_BLOCK, &ttou());
+    // SAFETY: plain system calls on numbers. A failure leaves the child in the background, where it can still run.
+    unsafe { libc::tcsetpgrp(tty, libc::getpid()) };
+    mask(libc::SIG_SETMASK, &before);
+    Ok(())
+}
+
+fn ttou() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain memory, and sigemptyset fills it before anybody reads it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTTOU);
+        set
+    }
+}
+
+fn mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
+    // SAFETY: both pointers are to live sets of the right type; with a valid `how` the call cannot fail.
+    unsafe {
+        let mut before = std::mem::zeroed();
+        libc::pthread_sigmask(how, set, &mut before);
+        before
+    }
+}
