@@ -118,6 +118,15 @@ fn every_finding_has_a_transcript() {
 }
 
 #[test]
+fn every_finding_has_an_alert() {
+    let rules = read("deploy/prometheus/paceline.rules.yaml");
+    for finding in Finding::ALL {
+        assert!(rules.contains(&format!("finding=\"{finding}\"")), "no alert for {finding}");
+        assert!(rules.contains(&format!("docs/findings.md#{finding}")), "no runbook for {finding}");
+    }
+}
+
+#[test]
 fn links_between_our_pages_lead_somewhere() {
     for page in files(&[".md"]) {
         let text = read(&page);
