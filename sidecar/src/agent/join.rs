@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::aggregator::Plan;
 use crate::aggregator::server::Hosted;
 use crate::sink::status::StatusStream;
-use crate::uplink::link::{Dealer, Link};
+use crate::uplink::link::{Dealer, Link, LinkError};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::warn;
 
@@ -59,10 +59,8 @@ pub struct Joined {
 enum Miss {
     #[error("refused: {0}")]
     Refused(String),
-    #[error("taken by another program")]
-    Silent,
     #[error("{0}")]
-    Link(#[from] crate::uplink::link::LinkError),
+    Link(#[from] LinkError),
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
@@ -108,9 +106,7 @@ async fn at(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss
         Err(error) if error.kind() == ErrorKind::AddrInUse => (address, None),
         Err(error) => return Err(error.into()),
     };
-    // Whoever listens may be no ZeroMQ at all and never finish its greeting: the deadline covers that too.
-    let connecting = timeout(ANSWER_DEADLINE, Dealer::connect(address));
-    let mut link = connecting.await.map_err(|_| Miss::Silent)??;
+    let mut link = Dealer::connect(address).await?;
     let welcome = handshake(&mut link, &invitation.me).await?;
     Ok(Joined {
         link,
@@ -127,14 +123,14 @@ async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {
         link.send(encode(&Up::Hello(me.clone()))).await?;
         let answer = timeout(ANSWER_DEADLINE, link.recv())
             .await
-            .map_err(|_| Miss::Silent)??;
+            .map_err(|_| LinkError::Silent)??;
         match decode_down(&answer) {
             Ok(Down::Welcome(welcome)) if welcome.is_for(me) => return Ok(welcome),
             Ok(Down::Refused(refused)) => return Err(Miss::Refused(refused.why)),
             Ok(Down::Later(later)) if later.job == me.job && began.elapsed() < LATER_DEADLINE => {
                 sleep(ASK_AGAIN).await;
             }
-            _ => return Err(Miss::Silent),
+            _ => return Err(LinkError::Silent.into()),
         }
     }
 }

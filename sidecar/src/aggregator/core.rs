@@ -202,13 +202,17 @@ impl Aggregator {
             self.reported_lost = lost;
         }
         let unix_s = host::unix_ms() as f64 / 1e3;
+        let mut told = false;
         for entry in &entries {
             presence(&mut self.nodes, &entry.frame);
             self.metrics.observe(&entry.frame, unix_s);
             self.detector.observe(at_ns, &entry.frame);
-            self.tell();
+            told |= self.tell();
         }
         self.report_due |= !entries.is_empty();
+        if told {
+            self.write_report();
+        }
     }
 
     /// An event of the aggregator itself.
@@ -225,16 +229,15 @@ impl Aggregator {
         self.record(vec![frame], now_ns);
     }
 
-    fn tell(&mut self) {
+    /// Hands out what is new. Whether there was anything: the report is due then, once for all of it.
+    fn tell(&mut self) -> bool {
         let mut any = false;
         while let Some(verdict) = self.detector.poll() {
             self.files.verdict(&verdict);
             self.status.say(&Status::Verdict(Box::new(verdict)));
             any = true;
         }
-        if any {
-            self.write_report();
-        }
+        any
     }
 
     /// Lets time pass: deadlines of the detector, the report, a status line.
@@ -242,7 +245,9 @@ impl Aggregator {
         let at = self.clock.at(now_ns);
         if self.detector.wake_at().is_some_and(|wake| wake <= at) {
             self.detector.advance(at);
-            self.tell();
+            if self.tell() {
+                self.write_report();
+            }
         }
         if self.report_due && now_ns >= self.report_at_ns {
             self.report_at_ns = now_ns + REPORT_EVERY_NS;

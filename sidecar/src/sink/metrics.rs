@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use paceline_health::Frame;
-use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Step};
-use paceline_health::frame::Provenance;
-use paceline_health::id::{GpuId, NodeId, Rank};
+use paceline_health::event::{Attach, Event, Step};
+use paceline_health::id::{NodeId, Rank};
 use paceline_health::report::Report;
 use paceline_health::verdict::{State, Subject};
 use prometheus::{Histogram, HistogramOpts, Registry, TextEncoder};
@@ -14,6 +13,7 @@ use prometheus::{Histogram, HistogramOpts, Registry, TextEncoder};
 use families::{counters, gauges};
 
 mod families;
+mod gpus;
 
 /// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.
 const MAX_RANK_SERIES: usize = 512;
@@ -54,7 +54,7 @@ pub struct Metrics {
     phases_s: BTreeMap<&'static str, f64>,
     ranks: BTreeMap<Rank, RankTally>,
     nodes: BTreeMap<NodeId, NodeTally>,
-    gpus: BTreeMap<GpuId, (NodeId, Provenance, GpuReading)>,
+    gpus: gpus::Gpus,
 }
 
 impl Default for Metrics {
@@ -138,7 +138,7 @@ impl Metrics {
         self.node_families(&registry);
         if self.ranks.len() <= MAX_RANK_SERIES {
             self.rank_families(&registry, report);
-            self.gpu_families(&registry);
+            gpus::families(&registry, &self.gpus);
         }
         TextEncoder::new()
             .encode_to_string(&registry.gather())
@@ -320,91 +320,6 @@ impl Metrics {
         let slow: BTreeMap<_, _> = slow.collect();
         let help = "Self-time over that of the peers, of ranks that were found slow.";
         gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
-    }
-
-    fn gpu_families(&self, registry: &Registry) {
-        let info = self.gpus.iter().map(|(gpu, (node, provenance, reading))| {
-            let source = match provenance {
-                Provenance::Live => "live",
-                Provenance::Replay => "replay",
-                Provenance::Injected => "injected",
-                Provenance::Sim => "sim",
-            };
-            let labels = [
-                gpu.to_string(),
-                node.to_string(),
-                reading.model.to_string(),
-                reading.pci.to_string(),
-            ];
-            let [gpu, node, model, pci] = labels;
-            ([gpu, node, model, pci, source.to_owned()], 1.0)
-        });
-        let labels = ["gpu_uuid", "node", "model", "pci_bus_id", "provenance"];
-        gauges(
-            registry,
-            "paceline_gpu_info",
-            "A GPU, and whether it is real.",
-            labels,
-            info,
-        );
-        let values = |signal: GpuSignal, unit: f64| {
-            let read = self.gpus.iter().filter_map(move |(gpu, (_, _, reading))| {
-                Some((gpu, reading.readings.get(&signal)?.value()? * unit))
-            });
-            read.map(|(gpu, value)| ([gpu.to_string()], value))
-        };
-        let plain = [
-            (
-                "paceline_gpu_temperature_celsius",
-                "Core temperature.",
-                GpuSignal::TemperatureC,
-                1.0,
-            ),
-            (
-                "paceline_gpu_margin_celsius",
-                "Degrees left before hardware slows down.",
-                GpuSignal::MarginC,
-                1.0,
-            ),
-            (
-                "paceline_gpu_sm_clock_hertz",
-                "SM clock.",
-                GpuSignal::SmClockMhz,
-                1e6,
-            ),
-            ("paceline_gpu_power_watts", "Power.", GpuSignal::PowerW, 1.0),
-            (
-                "paceline_gpu_power_limit_watts",
-                "Enforced power limit.",
-                GpuSignal::PowerLimitW,
-                1.0,
-            ),
-            (
-                "paceline_gpu_utilization_ratio",
-                "Share of time with a kernel.",
-                GpuSignal::UtilizationRatio,
-                1.0,
-            ),
-        ];
-        for (name, help, signal, unit) in plain {
-            gauges(registry, name, help, ["gpu_uuid"], values(signal, unit));
-        }
-        let reasons = [
-            ("thermal_sw", GpuSignal::ThrottleThermalSwNs),
-            ("thermal_hw", GpuSignal::ThrottleThermalHwNs),
-            ("power", GpuSignal::ThrottlePowerNs),
-        ];
-        let throttled = reasons.into_iter().flat_map(|(reason, signal)| {
-            values(signal, 1e-9).map(move |([gpu], seconds)| ([gpu, reason.to_owned()], seconds))
-        });
-        let help = "Time slowed down, by reason.";
-        counters(
-            registry,
-            "paceline_gpu_throttled_seconds_total",
-            help,
-            ["gpu_uuid", "reason"],
-            throttled,
-        );
     }
 }
 

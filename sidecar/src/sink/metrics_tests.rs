@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use paceline_health::event::{Beat, Phases, Pulse, Reading};
-use paceline_health::{Detector, Policy};
+use paceline_health::event::{Beat, GpuReading, GpuSignal, Phases, Pulse, Reading};
+use paceline_health::{Detector, Policy, Provenance};
 
 use super::*;
 

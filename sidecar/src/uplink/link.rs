@@ -9,6 +9,7 @@ use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use tokio::time::timeout;
 use zeromq::{
     DealerSocket, RouterSocket, Socket, SocketOptions, SocketRecv, SocketSend, ZmqError, ZmqMessage,
 };
@@ -20,8 +21,14 @@ const MAX_FAILURES: u32 = 10_000;
 
 /// A link failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LinkError(#[from] ZmqError);
+pub enum LinkError {
+    /// Whoever listens does not speak our protocol.
+    #[error("taken by another program")]
+    Silent,
+    /// The library's own word.
+    #[error("{0}")]
+    Socket(#[from] ZmqError),
+}
 
 /// A sidecar's end.
 pub trait Link: Send {
@@ -53,9 +60,13 @@ impl Dealer {
     /// [`LinkError`] when nobody answers within two seconds.
     pub async fn connect(address: SocketAddr) -> Result<Dealer, LinkError> {
         let mut options = SocketOptions::default();
-        options.connect_timeout(CONNECT_DEADLINE);
+        options.no_connect_timeout();
         let mut socket = DealerSocket::with_options(options);
-        socket.connect(&format!("tcp://{address}")).await?;
+        let endpoint = format!("tcp://{address}");
+        // Whoever listens may be no ZeroMQ at all and never finish its greeting.
+        timeout(CONNECT_DEADLINE, socket.connect(&endpoint))
+            .await
+            .map_err(|_| LinkError::Silent)??;
         Ok(Dealer(socket))
     }
 }

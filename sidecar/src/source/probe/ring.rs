@@ -29,7 +29,10 @@ pub(super) struct Ring {
     on_the_way: VecDeque<(u64, u64)>,
     /// Records of a rank that never declared itself.
     nameless: u64,
-    opened_ns: u64,
+    /// What the writers had dropped before this sidecar came: an earlier one told of it.
+    dropped_before: u64,
+    /// This incarnation has said whose ring it is, should an earlier one have read that already.
+    introduced: bool,
 }
 
 impl Ring {
@@ -44,7 +47,12 @@ impl Ring {
             detached: false,
             on_the_way: VecDeque::new(),
             nameless: 0,
-            opened_ns: crate::host::monotonic_ns(),
+            dropped_before: if reader.position() > 0 {
+                reader.dropped()
+            } else {
+                0
+            },
+            introduced: false,
             path,
             reader,
         };
@@ -68,9 +76,8 @@ impl Ring {
 
     /// Sends every record that is there.
     pub(super) fn read(&mut self, now_ns: u64, send: &mut Send<'_>) {
-        if self.opened_ns != 0 {
-            self.opened_ns = 0;
-            // Taken over from a sidecar before this one: this incarnation has to say it for itself.
+        if !self.introduced {
+            self.introduced = true;
             self.introduce(send);
         }
         self.reader.heartbeat(now_ns);
@@ -228,7 +235,7 @@ impl Ring {
 
     pub(super) fn losses(&self) -> Losses {
         Losses {
-            dropped: self.reader.dropped(),
+            dropped: self.reader.dropped().saturating_sub(self.dropped_before),
             torn: self.reader.torn() + self.nameless,
         }
     }
