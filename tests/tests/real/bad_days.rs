@@ -13,14 +13,21 @@ fn undisturbed_ms() -> f64 {
 }
 
 fn kill(pid: u32, signal: &str) {
-    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+    let status = Command::new("kill")
+        .arg(format!("-{signal}"))
+        .arg(pid.to_string())
+        .status()
+        .unwrap();
     assert!(status.success());
 }
 
 /// Its median step is that of an undisturbed run, within what two undisturbed runs differ on a shared machine.
 fn as_fast(ended: &Ended, undisturbed_ms: f64) {
     let ratio = ended.median_step_ms() / undisturbed_ms;
-    assert!((0.9..1.1).contains(&ratio), "median step {ratio} of the undisturbed");
+    assert!(
+        (0.9..1.1).contains(&ratio),
+        "median step {ratio} of the undisturbed"
+    );
 }
 
 #[test]
@@ -29,16 +36,29 @@ fn the_sidecar_is_killed_in_the_middle() {
     let undisturbed = undisturbed_ms();
     let running = torchrun(&[], 4, "ddp.py", JOB).start();
     running.until_journal(200);
-    let [sidecar] = running.sidecars()[..] else { panic!("{:?}", running.sidecars()) };
+    let [sidecar] = running.sidecars()[..] else {
+        panic!("{:?}", running.sidecars())
+    };
     kill(sidecar, "KILL");
-    let next = running.until("another sidecar", || running.sidecars().into_iter().find(|pid| *pid != sidecar));
+    let next = running.until("another sidecar", || {
+        running.sidecars().into_iter().find(|pid| *pid != sidecar)
+    });
     assert_ne!(next, sidecar);
     let ended = running.wait().ok();
     as_fast(&ended, undisturbed);
     ended.names_only(2, 120);
-    assert!(ended.gaps().iter().any(|gap| gap.contains("started again")), "{:?}", ended.gaps());
+    assert!(
+        ended.gaps().iter().any(|gap| gap.contains("started again")),
+        "{:?}",
+        ended.gaps()
+    );
     // The ring held what nobody read meanwhile.
-    assert_eq!(ended.report()["coverage"]["steps_ratio"], 1.0, "{}", ended.report()["coverage"]);
+    assert_eq!(
+        ended.report()["coverage"]["steps_ratio"],
+        1.0,
+        "{}",
+        ended.report()["coverage"]
+    );
 }
 
 #[test]
@@ -61,19 +81,34 @@ fn every_sidecar_is_killed_until_the_end() {
 #[ignore = "needs PyTorch: tests/run"]
 fn the_disk_is_full() {
     let small = tempfile::tempdir().unwrap();
-    let mounted =
-        Command::new("mount").args(["-t", "tmpfs", "-o", "size=320k", "tmpfs"]).arg(small.path()).status();
-    assert!(mounted.is_ok_and(|status| status.success()), "mounting a small disk needs root");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=320k", "tmpfs"])
+        .arg(small.path())
+        .status();
+    assert!(
+        mounted.is_ok_and(|status| status.success()),
+        "mounting a small disk needs root"
+    );
     let run_dir = small.path().join("run");
     let options = ["--run-dir", run_dir.to_str().unwrap()];
-    let ended = torchrun(&options, 4, "ddp.py", "--steps 400 --sleep-ms 10 --slow-rank 2 --slow-pct 60").run();
+    let ended = torchrun(
+        &options,
+        4,
+        "ddp.py",
+        "--steps 400 --sleep-ms 10 --slow-rank 2 --slow-pct 60",
+    )
+    .run();
     let report = std::fs::read_to_string(run_dir.join("report.json"));
     let journal = std::fs::metadata(run_dir.join("journal.ndjson")).map(|meta| meta.len());
     let unmounted = Command::new("umount").arg(small.path()).status().unwrap();
     assert!(unmounted.success());
     let ended = ended.ok();
     let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
-    assert!(report["coverage"]["journal_lost"].as_u64().unwrap() > 0, "{journal:?} {report}\n{}", ended.stderr);
+    assert!(
+        report["coverage"]["journal_lost"].as_u64().unwrap() > 0,
+        "{journal:?} {report}\n{}",
+        ended.stderr
+    );
     assert_eq!(report["verdicts"][0]["subject"]["rank"], 2, "{report}");
     assert_eq!(report["steps"], 400);
 }
@@ -93,15 +128,27 @@ fn the_port_is_taken() {
 #[ignore = "needs PyTorch: tests/run"]
 fn the_hook_cannot_find_its_ring() {
     // A later value wins: the trainers look for rings in a place that does not exist.
-    let mut command = vec!["env".to_owned(), "PACELINE_RING_DIR=/nonexistent/rings".to_owned()];
+    let mut command = vec![
+        "env".to_owned(),
+        "PACELINE_RING_DIR=/nonexistent/rings".to_owned(),
+    ];
     let torchrun = crate::job::torch().join("bin/torchrun");
-    command.extend([torchrun.to_str().unwrap().to_owned(), "--standalone".into(), "--nproc-per-node=4".into()]);
+    command.extend([
+        torchrun.to_str().unwrap().to_owned(),
+        "--standalone".into(),
+        "--nproc-per-node=4".into(),
+    ]);
     command.push(crate::job::trainer("ddp.py"));
     command.extend("--steps 60 --sleep-ms 40".split(' ').map(str::to_owned));
     let ended = crate::job::paceline(&[], &command).run().ok();
     let report = ended.report();
     assert_eq!(report["coverage"]["ranks_seen"], 0);
-    assert!(report["coverage"]["notes"].to_string().contains("no rank attached"), "{report}");
+    assert!(
+        report["coverage"]["notes"]
+            .to_string()
+            .contains("no rank attached"),
+        "{report}"
+    );
     assert!(!ended.stderr.contains("Traceback"), "{}", ended.stderr);
 }
 
@@ -109,7 +156,9 @@ fn the_hook_cannot_find_its_ring() {
 fn bare_code(args: &str) -> Option<i32> {
     let torchrun = crate::job::torch().join("bin/torchrun");
     let mut command = Command::new(torchrun);
-    command.args(["--standalone", "--nproc-per-node=2"]).arg(crate::job::trainer("ddp.py"));
+    command
+        .args(["--standalone", "--nproc-per-node=2"])
+        .arg(crate::job::trainer("ddp.py"));
     command.args(args.split_whitespace()).env("OMP_NUM_THREADS", "1");
     let output = command.output().unwrap();
     output.status.code()
@@ -128,6 +177,9 @@ fn failures_come_out_as_they_went_in() {
         assert_eq!(ended.status.code(), bare_code(args), "{args}\n{}", ended.stderr);
         assert_eq!(ended.status.signal(), None);
         assert!(Path::new(&ended.dir.path().join("run/report.json")).exists());
-        assert_eq!(ended.report()["exits"][0]["code"].as_i64(), ended.status.code().map(i64::from));
+        assert_eq!(
+            ended.report()["exits"][0]["code"].as_i64(),
+            ended.status.code().map(i64::from)
+        );
     }
 }

@@ -14,7 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(240);
 pub fn torch() -> PathBuf {
     let home = std::env::var_os("PACELINE_TORCH").expect("PACELINE_TORCH is set by tests/run: run that");
     let home = PathBuf::from(home);
-    assert!(home.join("bin/torchrun").exists(), "no torchrun in {}: run tests/run", home.display());
+    assert!(
+        home.join("bin/torchrun").exists(),
+        "no torchrun in {}: run tests/run",
+        home.display()
+    );
     home
 }
 
@@ -49,7 +53,11 @@ pub struct Ended {
 pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
     let torchrun = torch().join("bin/torchrun");
     let ranks = format!("--nproc-per-node={ranks}");
-    let mut command = vec![torchrun.to_str().unwrap().to_owned(), "--standalone".to_owned(), ranks];
+    let mut command = vec![
+        torchrun.to_str().unwrap().to_owned(),
+        "--standalone".to_owned(),
+        ranks,
+    ];
     command.push(trainer(script));
     command.extend(args.split_whitespace().map(str::to_owned));
     paceline(options, &command)
@@ -59,31 +67,42 @@ pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
 pub fn paceline(options: &[&str], command: &[String]) -> Job {
     let dir = TempDir::new().unwrap();
     let mut paceline = Command::new(env!("CARGO_BIN_EXE_paceline"));
-    let path = format!("{}:{}", torch().join("bin").display(), std::env::var("PATH").unwrap_or_default());
-    paceline.env("PATH", path).env("OMP_NUM_THREADS", "1").env("PYTHONWARNINGS", "ignore");
+    let path = format!(
+        "{}:{}",
+        torch().join("bin").display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    paceline
+        .env("PATH", path)
+        .env("OMP_NUM_THREADS", "1")
+        .env("PYTHONWARNINGS", "ignore");
     // Model libraries must not look for anything outside.
-    paceline.env("HF_HUB_OFFLINE", "1").env("TOKENIZERS_PARALLELISM", "false");
+    paceline
+        .env("HF_HUB_OFFLINE", "1")
+        .env("TOKENIZERS_PARALLELISM", "false");
     paceline.arg("run").args(options);
     if !options.contains(&"--run-dir") {
         paceline.arg("--run-dir").arg(dir.path().join("run"));
     }
     paceline.arg("--").args(command);
     paceline.current_dir(dir.path()).stdin(Stdio::null());
-    Job { dir, command: paceline }
+    Job {
+        dir,
+        command: paceline,
+    }
 }
 
 impl Job {
-    /// With one more environment variable.
-    pub fn env(mut self, name: &str, value: &str) -> Job {
-        self.command.env(name, value);
-        self
-    }
-
     /// Starts it.
     pub fn start(mut self) -> Running {
-        self.command.stdout(std::fs::File::create(self.dir.path().join("stdout")).unwrap());
-        self.command.stderr(std::fs::File::create(self.dir.path().join("stderr")).unwrap());
-        Running { child: self.command.spawn().unwrap(), dir: self.dir }
+        self.command
+            .stdout(std::fs::File::create(self.dir.path().join("stdout")).unwrap());
+        self.command
+            .stderr(std::fs::File::create(self.dir.path().join("stderr")).unwrap());
+        Running {
+            child: self.command.spawn().unwrap(),
+            dir: self.dir,
+        }
     }
 
     /// Runs it to its end.
@@ -128,7 +147,10 @@ impl Running {
             cmdline.contains(" sidecar ") && cmdline.contains(run_dir.to_str().unwrap())
         };
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_sidecar).collect()
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(is_sidecar)
+            .collect()
     }
 
     /// Waits for its end.
@@ -148,7 +170,12 @@ impl Running {
             String::from_utf8_lossy(&std::fs::read(self.dir.path().join(name)).unwrap()).into_owned()
         };
         let (stdout, stderr) = (read("stdout"), read("stderr"));
-        Ended { dir: self.dir, status, stdout, stderr }
+        Ended {
+            dir: self.dir,
+            status,
+            stdout,
+            stderr,
+        }
     }
 }
 
@@ -163,7 +190,13 @@ impl Ended {
 
     /// Fails with all that was said unless the job ended well.
     pub fn ok(self) -> Ended {
-        assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
+        assert!(
+            self.status.success(),
+            "{}\n{}\n{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
         self
     }
 
@@ -175,7 +208,10 @@ impl Ended {
             .iter()
             .filter(|verdict| verdict["finding"] == "straggler" && verdict["severity"] != "info")
             .map(|verdict| {
-                (verdict["subject"]["rank"].as_u64().unwrap(), verdict["raised_step"].as_u64().unwrap())
+                (
+                    verdict["subject"]["rank"].as_u64().unwrap(),
+                    verdict["raised_step"].as_u64().unwrap(),
+                )
             })
             .collect()
     }
@@ -186,7 +222,11 @@ impl Ended {
         let [(found, sure)] = named.as_slice() else {
             panic!("named {named:?}, not {rank}\n{}\n{}", self.stderr, self.report())
         };
-        assert!(*found == rank && *sure <= step, "rank {found}, sure at step {sure}\n{}", self.stderr);
+        assert!(
+            *found == rank && *sure <= step,
+            "rank {found}, sure at step {sure}\n{}",
+            self.stderr
+        );
     }
 
     /// Median step that the script itself printed, milliseconds.
@@ -199,6 +239,11 @@ impl Ended {
     /// Every gap in the report's coverage, as text.
     pub fn gaps(&self) -> Vec<String> {
         let report = self.report();
-        report["coverage"]["gaps"].as_array().unwrap().iter().map(Value::to_string).collect()
+        report["coverage"]["gaps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Value::to_string)
+            .collect()
     }
 }

@@ -5,7 +5,11 @@ use std::net::TcpListener;
 use crate::job::{Running, paceline, torch, trainer};
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 fn node(index: u32, rendezvous: u16, aggregator: u16, args: &str) -> Running {
@@ -18,7 +22,11 @@ fn node(index: u32, rendezvous: u16, aggregator: u16, args: &str) -> Running {
     command.push(trainer("ddp.py"));
     command.extend(args.split_whitespace().map(str::to_owned));
     let (name, aggregator) = (format!("node-{index}"), format!("127.0.0.1:{aggregator}"));
-    paceline(&["--job", "two-nodes", "--node", &name, "--aggregator", &aggregator], &command).start()
+    paceline(
+        &["--job", "two-nodes", "--node", &name, "--aggregator", &aggregator],
+        &command,
+    )
+    .start()
 }
 
 #[test]
@@ -30,8 +38,12 @@ fn two_agents_one_verdict() {
     let second = node(1, rendezvous, aggregator, args);
     let (first, second) = (first.wait().ok(), second.wait().ok());
     // One of the two held the aggregator, and its report is that of the job.
-    let reports = [first, second].into_iter().filter(|ended| ended.report()["world_size"] == 4);
-    let whole: Vec<_> = reports.filter(|ended| ended.report()["coverage"]["ranks_seen"] == 4).collect();
+    let reports = [first, second]
+        .into_iter()
+        .filter(|ended| ended.report()["world_size"] == 4);
+    let whole: Vec<_> = reports
+        .filter(|ended| ended.report()["coverage"]["ranks_seen"] == 4)
+        .collect();
     assert!(!whole.is_empty(), "nobody saw all four ranks");
     for ended in &whole {
         ended.names_only(2, 30);

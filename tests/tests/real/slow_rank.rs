@@ -8,8 +8,10 @@ fn run(script: &str, args: &str) -> Ended {
 
 fn names_rank_2(script: &str, pct: u32, by_step: u64, more: &str) {
     let steps = by_step + 20;
-    let ended =
-        run(script, &format!("--steps {steps} --sleep-ms 40 --slow-rank 2 --slow-pct {pct} {more}"));
+    let ended = run(
+        script,
+        &format!("--steps {steps} --sleep-ms 40 --slow-rank 2 --slow-pct {pct} {more}"),
+    );
     ended.names_only(2, by_step);
     let report = ended.report();
     assert_eq!(report["verdicts"][0]["provenance"], "live");

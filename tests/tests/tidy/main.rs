@@ -27,7 +27,8 @@ fn files(endings: &[&str]) -> Vec<String> {
         .unwrap();
     assert!(listed.status.success(), "the tidy tests need a git checkout");
     let text = String::from_utf8(listed.stdout).unwrap();
-    let wanted = |path: &&str| endings.iter().any(|ending| path.ends_with(ending)) && root().join(path).exists();
+    let wanted =
+        |path: &&str| endings.iter().any(|ending| path.ends_with(ending)) && root().join(path).exists();
     text.lines().filter(wanted).map(str::to_owned).collect()
 }
 
@@ -42,15 +43,23 @@ fn rooms_depend_on_each_other_in_one_direction() {
         ("sidecar/probe/ring", vec![]),
         ("health", vec![]),
         ("sidecar", vec!["paceline-health", "paceline-ring"]),
-        ("launcher", vec!["paceline-health", "paceline-ring", "paceline-sidecar"]),
+        (
+            "launcher",
+            vec!["paceline-health", "paceline-ring", "paceline-sidecar"],
+        ),
     ]);
     for (room, allowed) in allowed {
         let manifest: toml::Table = read(&format!("{room}/Cargo.toml")).parse().unwrap();
         let none = toml::Table::new();
-        let dependencies =
-            manifest.get("dependencies").and_then(toml::Value::as_table).unwrap_or(&none);
+        let dependencies = manifest
+            .get("dependencies")
+            .and_then(toml::Value::as_table)
+            .unwrap_or(&none);
         for name in dependencies.keys().filter(|name| name.starts_with("paceline")) {
-            assert!(allowed.contains(&name.as_str()), "{room} must not depend on {name}");
+            assert!(
+                allowed.contains(&name.as_str()),
+                "{room} must not depend on {name}"
+            );
         }
         if room == "sidecar/probe/ring" {
             assert!(dependencies.is_empty(), "the ring's format has no dependencies");
@@ -62,16 +71,30 @@ fn rooms_depend_on_each_other_in_one_direction() {
 fn the_pure_crate_stays_pure() {
     let manifest: toml::Table = read("health/Cargo.toml").parse().unwrap();
     let dependencies: Vec<&String> = manifest["dependencies"].as_table().unwrap().keys().collect();
-    assert_eq!(dependencies, ["hdrhistogram", "serde", "serde_json", "thiserror", "toml"]);
+    assert_eq!(
+        dependencies,
+        ["hdrhistogram", "serde", "serde_json", "thiserror", "toml"]
+    );
     let bans = read("health/clippy.toml");
-    for banned in ["Instant", "SystemTime", "HashMap", "HashSet", "File", "TcpStream", "thread::spawn"] {
+    for banned in [
+        "Instant",
+        "SystemTime",
+        "HashMap",
+        "HashSet",
+        "File",
+        "TcpStream",
+        "thread::spawn",
+    ] {
         assert!(bans.contains(banned), "health/clippy.toml does not ban {banned}");
     }
 }
 
 #[test]
 fn the_generator_shares_no_code_with_the_detector() {
-    for path in files(&[".rs"]).iter().filter(|path| path.starts_with("health/src/sim/")) {
+    for path in files(&[".rs"])
+        .iter()
+        .filter(|path| path.starts_with("health/src/sim/"))
+    {
         let text = read(path);
         for shared in ["crate::detect", "crate::stats", "detect::", "stats::"] {
             assert!(!text.contains(shared), "{path} uses {shared}");
@@ -84,7 +107,10 @@ fn files_are_short() {
     for path in files(&[".rs", ".py"]) {
         let lines = read(&path).lines().count();
         let excused = LONG.iter().any(|(long, _)| *long == path);
-        assert!(lines <= if excused { 1000 } else { 400 }, "{path} has {lines} lines");
+        assert!(
+            lines <= if excused { 1000 } else { 400 },
+            "{path} has {lines} lines"
+        );
     }
 }
 
@@ -94,13 +120,22 @@ fn every_finding_is_in_the_runbook_as_the_table_has_it() {
     let policy = Policy::default();
     for finding in Finding::ALL {
         let row = policy.finding(finding);
-        assert!(runbook.contains(&format!("<a id=\"{finding}\"></a> ## {finding}")), "{finding} has no section");
+        assert!(
+            runbook.contains(&format!("<a id=\"{finding}\"></a> ## {finding}")),
+            "{finding} has no section"
+        );
         for text in [&row.title, &row.means, &row.look] {
-            assert!(runbook.contains(&flat(text)), "{finding}: docs/findings.md lacks \"{text}\"");
+            assert!(
+                runbook.contains(&flat(text)),
+                "{finding}: docs/findings.md lacks \"{text}\""
+            );
         }
         for cause in Cause::ALL {
             let action = policy.action(finding, cause);
-            assert!(runbook.contains(&flat(&action)), "{finding}: docs/findings.md lacks \"{action}\"");
+            assert!(
+                runbook.contains(&flat(&action)),
+                "{finding}: docs/findings.md lacks \"{action}\""
+            );
         }
     }
 }
@@ -113,7 +148,10 @@ fn every_finding_has_a_transcript() {
         .map(|path| read(path))
         .collect();
     for finding in Finding::ALL {
-        assert!(transcripts.contains(finding.name()), "no transcript shows {finding}");
+        assert!(
+            transcripts.contains(finding.name()),
+            "no transcript shows {finding}"
+        );
     }
 }
 
@@ -121,8 +159,14 @@ fn every_finding_has_a_transcript() {
 fn every_finding_has_an_alert() {
     let rules = read("deploy/prometheus/paceline.rules.yaml");
     for finding in Finding::ALL {
-        assert!(rules.contains(&format!("finding=\"{finding}\"")), "no alert for {finding}");
-        assert!(rules.contains(&format!("docs/findings.md#{finding}")), "no runbook for {finding}");
+        assert!(
+            rules.contains(&format!("finding=\"{finding}\"")),
+            "no alert for {finding}"
+        );
+        assert!(
+            rules.contains(&format!("docs/findings.md#{finding}")),
+            "no runbook for {finding}"
+        );
     }
 }
 
