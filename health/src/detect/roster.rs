@@ -110,16 +110,19 @@ impl Roster {
     pub fn frames_lost(&self) -> u64 {
         self.nodes
             .values()
-            .map(|node| node.lost_before + node.highest - node.received)
-            .sum()
+            .map(|node| node.lost())
+            .fold(0, u64::saturating_add)
     }
 
     /// Records dropped by full rings, and torn ones.
     pub fn ring_losses(&self) -> (u64, u64) {
         self.nodes.values().fold((0, 0), |(dropped, torn), node| {
             (
-                dropped + node.dropped_before.0 + node.counters.ring_dropped,
-                torn + node.dropped_before.1 + node.counters.ring_torn,
+                dropped
+                    .saturating_add(node.dropped_before.0)
+                    .saturating_add(node.counters.ring_dropped),
+                torn.saturating_add(node.dropped_before.1)
+                    .saturating_add(node.counters.ring_torn),
             )
         })
     }
@@ -286,11 +289,17 @@ impl Node {
         }
     }
 
+    /// Frames of all incarnations that did not come. Numbers from the wire may be anything, so nothing here overflows.
+    fn lost(&self) -> u64 {
+        self.lost_before
+            .saturating_add(self.highest.saturating_sub(self.received))
+    }
+
     fn begin_incarnation(&mut self, at: Time, agent: u64) {
-        let lost_before = self.lost_before + self.highest - self.received;
+        let lost_before = self.lost();
         let dropped_before = (
-            self.dropped_before.0 + self.counters.ring_dropped,
-            self.dropped_before.1 + self.counters.ring_torn,
+            self.dropped_before.0.saturating_add(self.counters.ring_dropped),
+            self.dropped_before.1.saturating_add(self.counters.ring_torn),
         );
         *self = Node {
             lost_before,

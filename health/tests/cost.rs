@@ -1,0 +1,50 @@
+//! What a straggler costs, as told, beside the simulator's truth: within 5 % (the target of the evaluation).
+
+use paceline_health::sim::{World, WorldSpec};
+use paceline_health::{Detector, Policy};
+
+/// GPU-seconds that the verdicts tell over those that the fault cost, over some seeds.
+fn told_over_lost(text: &str, fault: &str, seeds: std::ops::Range<u64>) -> f64 {
+    let (mut told, mut lost) = (0.0, 0.0);
+    for seed in seeds {
+        let mut spec = WorldSpec::parse(text).expect(text);
+        (spec.seed, spec.readings) = (seed, false);
+        spec.faults.push(fault.parse().expect(fault));
+        let mut world = World::new(spec).expect("a world");
+        let mut detector = Detector::new(Policy::default());
+        for (at, frame) in world.by_ref() {
+            detector.observe(at, &frame);
+        }
+        let verdicts = detector.report().verdicts;
+        told += verdicts
+            .iter()
+            .map(|verdict| 3600.0 * verdict.lost_gpu_hours)
+            .sum::<f64>();
+        lost += world.truth()[0].lost_gpu_s;
+    }
+    told / lost
+}
+
+#[test]
+fn cost_is_the_truth_within_five_percent() {
+    for (text, fault, seeds) in [
+        ("gpus=8 steps=400", "slow rank=3 factor=1.1 from=100", 100..105),
+        (
+            "gpus=8 steps=400",
+            "slow rank=3 factor=1.5 from=100 until=300",
+            100..105,
+        ),
+        ("nodes=2 gpus=8 steps=400", "heat gpu=3 from=30s", 100..103),
+        (
+            "gpus=8 steps=800 sigma=0.11",
+            "slow rank=6 factor=1.25 from=100",
+            100..120,
+        ),
+    ] {
+        let ratio = told_over_lost(text, fault, seeds);
+        assert!(
+            (ratio - 1.0).abs() < 0.05,
+            "{text}, {fault}: told over lost is {ratio:.3}"
+        );
+    }
+}

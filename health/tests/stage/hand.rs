@@ -1,0 +1,229 @@
+//! Frames made by hand: what a script says, and nothing that chance adds.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use datadriven::TestCase;
+use paceline_health::event::{
+    Agent, Attach, Beat, Bye, Detach, Event, Exit, GpuReading, GpuSignal, Phase, Phases, Pulse, Reading,
+    Signal, Step, StepKind,
+};
+use paceline_health::frame::{Provenance, SCHEMA_VERSION};
+use paceline_health::id::{NodeId, Rank};
+use paceline_health::{Frame, Time};
+
+/// The clock and the sidecars of a script.
+#[derive(Default)]
+pub struct Hand {
+    /// Now.
+    pub at: Time,
+    /// Incarnation and sequence of each node's sidecar.
+    agents: BTreeMap<String, (u64, u64)>,
+    /// Where each rank attached, and its restart count.
+    ranks: BTreeMap<u32, (String, u32)>,
+}
+
+impl Hand {
+    /// The frames of one command, `after=SECONDS` from now.
+    pub fn frames(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
+        let node = take(case, "node")?.unwrap_or_else(|| "node0".to_owned());
+        let after: f64 = take(case, "after")?.unwrap_or(0.0);
+        self.at = self.at + Duration::from_secs_f64(after);
+        let event = match case.directive.as_str() {
+            "attach" => return self.attach(case, &node),
+            "steps" => return self.steps(case),
+            "beat" => self.beat(case)?,
+            "agent" => {
+                let agent = self.agents.entry(node.clone()).or_default();
+                *agent = (agent.0 + 1, 0);
+                Event::Agent(Agent {
+                    paceline: "test".into(),
+                    sources: vec!["probe".into()],
+                    unix_ms: 0,
+                })
+            }
+            "detach" => {
+                let rank = take(case, "rank")?.ok_or("rank= is missing")?;
+                let restart = self.ranks.get(&rank).map_or(0, |(_, restart)| *restart);
+                Event::Detach(Detach {
+                    rank: Rank(rank),
+                    restart,
+                    step: take(case, "step")?.unwrap_or(0),
+                })
+            }
+            "reading" => reading(case)?,
+            "exit" => Event::Exit(Exit {
+                code: take(case, "code")?.unwrap_or(0),
+            }),
+            "bye" => Event::Bye(Bye {
+                reason: "test".into(),
+            }),
+            other => return Err(format!("unknown command {other}")),
+        };
+        Ok(vec![(self.at, self.frame(&node, event))])
+    }
+
+    fn frame(&mut self, node: &str, event: Event) -> Frame {
+        let (agent, seq) = self.agents.entry(node.to_owned()).or_insert((1, 0));
+        *seq += 1;
+        Frame {
+            v: SCHEMA_VERSION,
+            node: NodeId::from(node),
+            agent: *agent,
+            seq: *seq,
+            provenance: Provenance::Live,
+            event,
+        }
+    }
+
+    /// `attach ranks=4 [first=0] [restart=0] [role=..] [gpu=no]`
+    fn attach(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
+        let first: u32 = take(case, "first")?.unwrap_or(0);
+        let ranks: u32 = take(case, "ranks")?.ok_or("ranks= is missing")?;
+        let world_size = take(case, "world")?.unwrap_or(first + ranks);
+        let restart = take(case, "restart")?.unwrap_or(0);
+        let role: String = take(case, "role")?.unwrap_or_default();
+        let frames = (first..first + ranks).map(|rank| {
+            self.ranks.insert(rank, (node.to_owned(), restart));
+            let event = Event::Attach(Attach {
+                rank: Rank(rank),
+                local_rank: rank - first,
+                world_size,
+                restart,
+                pid: 100 + rank + 1000 * restart,
+                gpu: Some(gpu(rank)),
+                role: role.as_str().into(),
+                framework: "test".into(),
+            });
+            (self.at, self.frame(node, event))
+        });
+        Ok(frames.collect())
+    }
+
+    /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
+    /// minus leaves the rank out.
+    fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
+        let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
+        let to: u64 = take(case, "to")?.unwrap_or(from);
+        let selfs: Vec<String> = case.take_args("self").map_err(|error| error.to_string())?;
+        let transfer: f64 = take(case, "transfer")?.unwrap_or(5.0);
+        let wall_only = take::<String>(case, "wall")?.is_some();
+        let kind = match take::<String>(case, "kind")?.as_deref() {
+            None => StepKind::Train,
+            Some("checkpoint") => StepKind::Checkpoint,
+            Some("evaluation") => StepKind::Evaluation,
+            Some(other) => return Err(format!("unknown kind {other}")),
+        };
+        let selfs: Vec<Option<f64>> = selfs.iter().map(|text| text.parse().ok()).collect();
+        let mut frames = Vec::new();
+        for step in from..=to {
+            // Noise of half a percent that repeats: nothing here depends on chance.
+            let noisy = |(rank, own): (usize, &Option<f64>)| {
+                let phase = (step.wrapping_mul(37) + 11 * rank as u64) % 101;
+                own.map(|own| own * (1.0 + 0.01 * (phase as f64 / 100.0 - 0.5)))
+            };
+            let selfs: Vec<Option<f64>> = selfs.iter().enumerate().map(noisy).collect();
+            let dur = selfs.iter().flatten().copied().fold(0.0, f64::max) + transfer;
+            self.at = self.at + Duration::from_secs_f64(dur / 1e3);
+            for (rank, own) in (0..).zip(selfs) {
+                let Some(own) = own else { continue };
+                let (node, restart) = self
+                    .ranks
+                    .get(&rank)
+                    .cloned()
+                    .ok_or("a rank that has not attached")?;
+                let ns = |ms: f64| (ms * 1e6).round() as u64;
+                let phases = Phases {
+                    compute_ns: ns(own),
+                    wait_ns: ns(dur - own),
+                    ..Phases::default()
+                };
+                let event = Event::Step(Step {
+                    rank: Rank(rank),
+                    restart,
+                    step,
+                    kind,
+                    dur_ns: ns(dur),
+                    phases: (!wall_only).then_some(phases),
+                    micro_batches: 1,
+                    tokens: 0,
+                    signal: if wall_only { Signal::S0 } else { Signal::S2 },
+                });
+                frames.push((self.at, self.frame(&node, event)));
+            }
+        }
+        Ok(frames)
+    }
+
+    /// `beat`, and a line for each rank: `rank=0 step=5 phase=wait idle=3 [gone]`, idle in seconds.
+    fn beat(&mut self, case: &TestCase) -> Result<Event, String> {
+        let mut beat = Beat::default();
+        for line in case.input.lines() {
+            let mut pulse = Pulse {
+                rank: Rank(0),
+                restart: 0,
+                step: 0,
+                phase: Phase::Other,
+                idle_ns: 0,
+                alive: true,
+            };
+            for word in line.split_whitespace() {
+                let (key, value) = word.split_once('=').unwrap_or((word, ""));
+                let number = || {
+                    value
+                        .parse::<f64>()
+                        .map_err(|_| format!("{word}: a number is needed"))
+                };
+                match key {
+                    "rank" => pulse.rank = Rank(number()? as u32),
+                    "step" => pulse.step = number()? as u64,
+                    "idle" => pulse.idle_ns = (number()? * 1e9) as u64,
+                    "phase" => {
+                        let json = format!("\"{value}\"");
+                        pulse.phase = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+                    }
+                    "gone" => pulse.alive = false,
+                    _ => return Err(format!("unknown word {word}")),
+                }
+            }
+            pulse.restart = self.ranks.get(&pulse.rank.0).map_or(0, |(_, restart)| *restart);
+            beat.ranks.push(pulse);
+        }
+        Ok(Event::Beat(beat))
+    }
+}
+
+/// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5`, the last in seconds since driver load.
+fn reading(case: &mut TestCase) -> Result<Event, String> {
+    let rank = take(case, "gpu")?.ok_or("gpu= is missing")?;
+    let mut readings = BTreeMap::new();
+    for (key, signal, scale) in [
+        ("temperature", GpuSignal::TemperatureC, 1.0),
+        ("margin", GpuSignal::MarginC, 1.0),
+        ("clock", GpuSignal::SmClockMhz, 1.0),
+        ("throttled", GpuSignal::ThrottleThermalSwNs, 1e9),
+    ] {
+        if let Some(value) = take::<f64>(case, key)? {
+            readings.insert(signal, Reading::Value(value * scale));
+        }
+    }
+    Ok(Event::Gpu(GpuReading {
+        gpu: gpu(rank),
+        pci: "0000:18:00.0".into(),
+        model: "test".into(),
+        readings,
+    }))
+}
+
+fn gpu(rank: u32) -> paceline_health::id::GpuId {
+    format!("GPU-{rank}").as_str().into()
+}
+
+fn take<T>(case: &mut TestCase, key: &str) -> Result<Option<T>, String>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    case.try_take_arg(key).map_err(|error| error.to_string())
+}
