@@ -35,11 +35,18 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Judge a journal again.
     Replay(ReplayArgs),
+    /// Simulate a job and judge it.
+    Simulate(SimulateArgs),
+    /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
+    Demo(DemoArgs),
     /// Show the configuration in force.
     Config(ConfigArgs),
     /// The sidecar of one node; `run` starts it.
     #[command(hide = true)]
     Sidecar(paceline_sidecar::SidecarOptions),
+    /// The job that `demo` runs: as many trainers as it has ranks, or one of them.
+    #[command(hide = true)]
+    DemoTrainer(DemoTrainerArgs),
 }
 
 /// Options that may also stand in the environment (PACELINE_JOB, ...) or in paceline.toml.
@@ -116,6 +123,83 @@ pub(crate) struct ReplayArgs {
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Faults: \"slow rank=3 factor=1.25 from=100 until=400\", \"silent rank=2 from=50\", \
+\"heat gpu=3 from=60s\", \"gap node=1 from=20s for=10s\", \"loss share=0.1\"; also spikes, warm, hold, late, \
+reorder, repeat."
+)]
+pub(crate) struct SimulateArgs {
+    /// Nodes [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) nodes: Option<u32>,
+    /// GPUs on each node [default: 8].
+    #[arg(long, value_name = "N")]
+    pub(crate) gpus: Option<u32>,
+    /// Optimizer steps [default: 1000].
+    #[arg(long, value_name = "N")]
+    pub(crate) steps: Option<u64>,
+    /// The same seed gives the same job, byte for byte [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Something that goes wrong. May be repeated.
+    #[arg(long, value_name = "FAULT")]
+    pub(crate) fault: Vec<String>,
+    /// More of the job, such as "sigma=0.11 checkpoint-every=500".
+    #[arg(long, value_name = "WORDS")]
+    pub(crate) world: Option<String>,
+    /// Write the job's journal there.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Print the report as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// End after so many seconds at the latest.
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=600))]
+    pub(crate) seconds: u64,
+    /// Trainer processes.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) ranks: u32,
+    /// The rank whose GPU overheats.
+    #[arg(long, value_name = "RANK", default_value_t = 5)]
+    pub(crate) heat_rank: u32,
+    /// Where journal and report go.
+    #[arg(long, value_name = "DIR", default_value = "./paceline-demo")]
+    pub(crate) run_dir: PathBuf,
+    /// Print the report as one line of JSON on stdout at the end.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Keep the journals of earlier demos in the run directory.
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DemoTrainerArgs {
+    /// Ranks of the job.
+    #[arg(long)]
+    pub(crate) ranks: u32,
+    /// The rank that this process is; without it, it starts them all.
+    #[arg(long)]
+    pub(crate) rank: Option<u32>,
+    /// The simulated GPUs that the ranks train on.
+    #[arg(long)]
+    pub(crate) gpus: String,
+    /// CLOCK_MONOTONIC (ns) at which their time begins.
+    #[arg(long)]
+    pub(crate) origin_ns: u64,
+    /// Train for so long.
+    #[arg(long)]
+    pub(crate) seconds: u64,
 }
 
 #[derive(Debug, Args)]

@@ -5,11 +5,14 @@
 
 mod cli;
 mod config;
+mod demo;
 mod journal;
 mod output;
+mod progress;
 mod replay;
 mod report;
 mod run;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -40,6 +43,9 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::command(args, color),
         Command::Report(args) => report::command(&args, color),
         Command::Replay(args) => replay::command(&args, color),
+        Command::Simulate(args) => simulate::command(&args, color),
+        Command::Demo(args) => demo::command(&args, color),
+        Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
         Command::Sidecar(args) => return paceline_sidecar::main(args),
     };

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use crate::cli::{ConfigArgs, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
 
-pub(crate) use settings::{Settings, policy_of};
+pub(crate) use settings::{Settings, changes_of, policy_of};
 
 /// Everything that is said anywhere, checked.
 pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {

@@ -71,10 +71,13 @@ impl Raw {
     }
 }
 
+/// Looks up a variable.
+type Variable = dyn Fn(&str) -> Option<String>;
+
 /// The environment and the files, so that tests can bring their own.
 pub(crate) struct Surroundings {
     /// Value of a variable.
-    pub(crate) variable: Box<dyn Fn(&str) -> Option<String>>,
+    pub(crate) variable: Box<Variable>,
     /// Files, strongest first.
     pub(crate) files: Vec<PathBuf>,
 }

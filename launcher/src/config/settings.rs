@@ -74,17 +74,28 @@ impl Settings {
     }
 }
 
-/// The tables with the changes of `--set` alone, for commands that look at old journals.
-pub(crate) fn policy_of(set: &[String]) -> anyhow::Result<Policy> {
+/// What `--set` changes, for commands that have no other configuration.
+pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
     let mut policy = Policy::default();
-    for change in set {
+    let change = |change: &String| {
         let (key, value) = change.split_once('=').ok_or_else(|| {
             Usage(format!(
                 "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
             ))
         })?;
-        change_policy(&mut policy, key.trim(), value.trim())
+        let key = key.trim();
+        let value = change_policy(&mut policy, key, value.trim())
             .map_err(|why| Usage(format!("--set {change}: {why}")))?;
+        Ok((key.to_owned(), value))
+    };
+    set.iter().map(change).collect()
+}
+
+/// The tables with what `--set` changes.
+pub(crate) fn policy_of(set: &[String]) -> anyhow::Result<Policy> {
+    let mut policy = Policy::default();
+    for (key, value) in changes_of(set)? {
+        policy.set(&key, value)?;
     }
     Ok(policy)
 }

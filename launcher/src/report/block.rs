@@ -170,9 +170,11 @@ impl Block {
             .evidence
             .iter()
             .find(|evidence| &*evidence.what == "self_time_s");
-        let Some((value, peers)) = own.and_then(|own| Some((own.value, own.peers?))) else {
+        // The ratio runs up to now, the evidence only to the last change of the verdict.
+        let Some(peers) = own.and_then(|own| own.peers) else {
             return;
         };
+        let value = ratio * peers;
         let longest = value.max(peers);
         if !(longest > 0.0 && longest.is_finite()) {
             return;

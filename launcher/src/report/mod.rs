@@ -1,7 +1,7 @@
 //! `paceline report`: what is known of a job, for people and as JSON.
 
 pub(crate) mod block;
-mod words;
+pub(crate) mod words;
 
 use std::fs;
 use std::io;

@@ -72,7 +72,7 @@ const READINGS: [(&str, Reading); 9] = [
     ("sm_clock_mhz", Reading::Measure("SM clock", mhz)),
     (
         "thermal_throttled_ratio",
-        Reading::Measure("slowed by heat", share_of_time),
+        Reading::Measure("time slowed by heat", percent),
     ),
     ("temperature_c", Reading::Measure("temperature", celsius)),
     ("margin_c", Reading::Measure("thermal margin", celsius)),
@@ -90,10 +90,6 @@ fn mhz(value: f64) -> String {
 
 fn celsius(value: f64) -> String {
     format!("{value:.0} C")
-}
-
-fn share_of_time(value: f64) -> String {
-    format!("{} of the time", percent(value))
 }
 
 /// One piece of evidence as a phrase.
@@ -129,10 +125,10 @@ pub(crate) fn since(verdict: &Verdict) -> String {
     };
     match (verdict.since_step, verdict.raised_step) {
         (Some(from), Some(sure)) if sure > from => {
-            text += &format!(", sure after {} more", count(sure - from, "step"));
+            text += &format!(", sure {} later", count(sure - from, "step"));
         }
         _ if verdict.raised_s > verdict.since_s => {
-            text += &format!(", sure after {} more", span(verdict.raised_s - verdict.since_s));
+            text += &format!(", sure {} later", span(verdict.raised_s - verdict.since_s));
         }
         _ => {}
     }

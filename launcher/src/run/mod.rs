@@ -26,6 +26,9 @@ use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style};
 use crate::report::{self, block};
 
+pub(crate) use identity::chance;
+pub(crate) use supervise::Watcher;
+
 /// What is run, under which names, and where its traces go.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -99,7 +102,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the command and the sidecar, waits for the first, ends the second, and finds or makes the report.
-pub(crate) fn launch(plan: &Plan, watcher: &mut dyn supervise::Watcher) -> anyhow::Result<Outcome> {
+pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
     // Before anything is started: a signal that comes early must not be lost, nor end us alone.
     let signals = signals::Signals::take().context("cannot listen to signals")?;
     let place = match place::Place::make(plan) {

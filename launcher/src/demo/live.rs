@@ -1,0 +1,251 @@
+//! What the demo shows while it runs, read from the journal as it grows: on a terminal a line per rank that is drawn
+//! again and again, elsewhere a plain line now and then.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use paceline_health::event::{Event, GpuSignal};
+use paceline_health::id::GpuId;
+use paceline_health::line;
+use paceline_health::sim::GpuScript;
+use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
+use paceline_sidecar::sink::status::Status;
+
+use crate::output::{self, Paint, Style};
+use crate::report::words::span;
+use crate::run::Watcher;
+
+/// How often the table is drawn, and how often a line is printed.
+const DRAW: Duration = Duration::from_millis(250);
+const PRINT: Duration = Duration::from_secs(3);
+/// What is shown of a job after its trouble has a name.
+const AFTER: Duration = Duration::from_secs(5);
+/// Cells of the longest bar.
+const BAR: f64 = 24.0;
+/// Ranks that get a line.
+const SHOWN: usize = 16;
+
+/// One rank as last seen.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    self_s: f64,
+    temperature_c: f64,
+    clock_mhz: f64,
+    verdict: Option<String>,
+}
+
+/// Looks on and ends the demo when everything has been shown.
+pub(super) struct Live {
+    style: Style,
+    terminal: bool,
+    began: Instant,
+    next: Instant,
+    journal: PathBuf,
+    open: Option<BufReader<File>>,
+    line: Vec<u8>,
+    gpus: Vec<GpuId>,
+    ranks: Vec<Seen>,
+    step: u64,
+    page: Option<String>,
+    until: Option<Instant>,
+    drawn: usize,
+}
+
+impl Live {
+    /// Shows `ranks` ranks; the journal will be at `journal`.
+    pub(super) fn new(style: Style, script: &GpuScript, journal: PathBuf) -> Live {
+        let now = Instant::now();
+        Live {
+            style,
+            terminal: io::stderr().is_terminal(),
+            began: now,
+            next: now + DRAW,
+            journal,
+            open: None,
+            line: Vec::new(),
+            gpus: (0..script.gpus()).map(|gpu| script.gpu(gpu)).collect(),
+            ranks: vec![Seen::default(); script.gpus() as usize],
+            step: 0,
+            page: None,
+            until: None,
+            drawn: 0,
+        }
+    }
+
+    /// Reads what the journal got since the last time.
+    fn follow(&mut self) {
+        if self.open.is_none() {
+            self.open = File::open(&self.journal).ok().map(BufReader::new);
+        }
+        let Some(mut reader) = self.open.take() else {
+            return;
+        };
+        // A line whose end is not there yet is completed next time.
+        while reader
+            .read_until(b'\n', &mut self.line)
+            .is_ok_and(|count| count > 0)
+        {
+            if self.line.ends_with(b"\n") {
+                let entry = std::str::from_utf8(&self.line)
+                    .ok()
+                    .and_then(|text| line::decode(text.trim_end()).ok());
+                self.line.clear();
+                if let Some(entry) = entry {
+                    self.see(&entry.frame.event);
+                }
+            }
+        }
+        self.open = Some(reader);
+    }
+
+    fn see(&mut self, event: &Event) {
+        match event {
+            Event::Step(step) => {
+                self.step = self.step.max(step.step);
+                if let (Some(rank), Some(self_s)) =
+                    (self.ranks.get_mut(step.rank.0 as usize), step.self_time())
+                {
+                    rank.self_s = self_s;
+                }
+            }
+            Event::Gpu(reading) => {
+                let index = self.gpus.iter().position(|gpu| *gpu == reading.gpu);
+                if let Some(rank) = index.and_then(|index| self.ranks.get_mut(index)) {
+                    let value = |signal| reading.readings.get(&signal).and_then(|reading| reading.value());
+                    rank.temperature_c = value(GpuSignal::TemperatureC).unwrap_or(rank.temperature_c);
+                    rank.clock_mhz = value(GpuSignal::SmClockMhz).unwrap_or(rank.clock_mhz);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn judged(&mut self, verdict: &Verdict) {
+        let Subject::Rank { rank, .. } = verdict.subject else {
+            return;
+        };
+        let Some(seen) = self.ranks.get_mut(rank.0 as usize) else {
+            return;
+        };
+        let raised = verdict.state == State::Raised;
+        let text = match verdict.cause {
+            Cause::Unknown => verdict.finding.to_string(),
+            cause => format!("{}, {}", verdict.finding, cause.name()),
+        };
+        let text = raised.then_some(text);
+        if !self.terminal && seen.verdict != text {
+            let text = text.as_deref().unwrap_or("back to normal");
+            output::say(format_args!(
+                "{:>7}  rank {rank}: {text}",
+                span(self.began.elapsed().as_secs_f64())
+            ));
+        }
+        seen.verdict = text;
+        if raised && verdict.finding == Finding::Straggler && verdict.cause != Cause::Unknown {
+            self.until.get_or_insert(Instant::now() + AFTER);
+        }
+    }
+
+    fn slowest(&self) -> Option<(usize, &Seen)> {
+        self.ranks
+            .iter()
+            .enumerate()
+            .max_by(|a, b| a.1.self_s.total_cmp(&b.1.self_s))
+    }
+
+    fn plain(&self) -> Option<String> {
+        let (rank, seen) = self.slowest().filter(|(_, seen)| seen.self_s > 0.0)?;
+        Some(format!(
+            "{:>7}  step {:<4}  slowest: rank {rank}, {} of its own, GPU at {:.0} C and {:.0} MHz",
+            span(self.began.elapsed().as_secs_f64()),
+            self.step,
+            span(seen.self_s),
+            seen.temperature_c,
+            seen.clock_mhz,
+        ))
+    }
+
+    fn draw(&mut self) {
+        let mut text = String::new();
+        if self.drawn > 0 {
+            let _ = write!(text, "\x1b[{}A", self.drawn);
+        }
+        let dot = self.style.glyph(" · ", ", ");
+        let mut facts = vec![
+            span(self.began.elapsed().as_secs_f64()),
+            format!("step {}", self.step),
+        ];
+        facts.extend(self.page.clone());
+        let _ = writeln!(
+            text,
+            "  {}\x1b[K",
+            self.style.paint(Paint::Faint, facts.join(dot))
+        );
+        let longest = self.slowest().map_or(0.0, |(_, seen)| seen.self_s).max(0.1);
+        for (rank, seen) in self.ranks.iter().enumerate().take(SHOWN) {
+            let _ = writeln!(text, "{}\x1b[K", self.row(rank, seen, longest));
+        }
+        self.drawn = 1 + self.ranks.len().min(SHOWN);
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+
+    fn row(&self, rank: usize, seen: &Seen, longest: f64) -> String {
+        let cells = (seen.self_s / longest * BAR).round() as usize;
+        let bar = self.style.glyph("█", "#").repeat(cells);
+        let room = " ".repeat((BAR as usize).saturating_sub(cells));
+        let paint = if seen.verdict.is_some() {
+            Paint::Warn
+        } else {
+            Paint::Good
+        };
+        let bar = self.style.paint(paint, bar);
+        let verdict = seen
+            .verdict
+            .as_deref()
+            .map_or(String::new(), |text| format!("  {text}"));
+        format!(
+            "  rank {rank:<2} {bar}{room} {:>8}  {:>3.0} C  {:>4.0} MHz{}",
+            span(seen.self_s),
+            seen.temperature_c,
+            seen.clock_mhz,
+            self.style.paint(Paint::Warn, verdict)
+        )
+    }
+}
+
+impl Watcher for Live {
+    fn status(&mut self, status: &Status) {
+        match status {
+            Status::Ready { http, run_dir, .. } => {
+                self.page = http.as_ref().map(|http| format!("http://{http}/metrics"));
+                if let Some(run_dir) = run_dir {
+                    self.journal = PathBuf::from(run_dir).join(crate::journal::FILE);
+                }
+            }
+            Status::Verdict(verdict) => self.judged(verdict),
+            Status::Progress { .. } => {}
+        }
+    }
+
+    fn tick(&mut self, now: Instant) -> bool {
+        self.follow();
+        if self.terminal {
+            self.draw();
+        } else if let Some(line) = self.plain() {
+            output::say(line);
+        }
+        self.next = now + if self.terminal { DRAW } else { PRINT };
+        self.until.is_some_and(|until| now >= until)
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        Some(
+            self.until
+                .filter(|until| *until > Instant::now())
+                .map_or(self.next, |until| until.min(self.next)),
+        )
+    }
+}

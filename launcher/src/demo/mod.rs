@@ -1,0 +1,111 @@
+//! `paceline demo`: the whole path on a machine with no GPU and no Python. Real processes, a real all-reduce, real
+//! rings, sidecar and aggregator; only the GPUs are simulated, and every verdict that rests on them says so.
+
+mod allreduce;
+mod job;
+mod live;
+mod model;
+mod trainer;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use paceline_health::sim::GpuScript;
+
+use crate::cli::{DemoArgs, DemoTrainerArgs, SettingArgs};
+use crate::output::{self, Color, Paint, Style, Usage};
+use crate::{config, journal, run};
+
+/// When the GPU begins to overheat, seconds.
+const HEAT_AT_S: f64 = 6.0;
+/// What a demo writes into its run directory.
+const FILES: [&str; 6] = [
+    journal::FILE,
+    "journal.origin",
+    "verdicts.ndjson",
+    "report.json",
+    "metrics.addr",
+    "sidecar.log",
+];
+
+/// Runs the demo.
+pub(crate) fn command(args: &DemoArgs, color: Color) -> anyhow::Result<ExitCode> {
+    if args.heat_rank >= args.ranks {
+        return Err(Usage(format!(
+            "--heat-rank {}: there are {} ranks",
+            args.heat_rank, args.ranks
+        ))
+        .into());
+    }
+    let style = Style::stderr(color);
+    let script = GpuScript::healthy(args.ranks, 1).with_heat(args.heat_rank, HEAT_AT_S, f64::INFINITY);
+    if !args.keep {
+        remove_earlier(&args.run_dir);
+    }
+    let settings = config::load(&SettingArgs {
+        // Of its own, so that two demos on a host do not meet.
+        job: Some(format!("demo-{:08x}", run::chance() as u32)),
+        run_dir: Some(args.run_dir.display().to_string()),
+        sim_gpus: Some(script.to_string()),
+        json: args.json,
+        ..SettingArgs::default()
+    })?;
+    let settings = config::Settings {
+        quiet: false,
+        aggregator: None,
+        ..settings
+    };
+    let mut plan = run::Plan::new(settings, Vec::new(), style);
+    plan.command = trainers(args, &script, plan.origin_ns)?;
+    introduce(args, style);
+    let mut live = live::Live::new(style, &script, args.run_dir.join(journal::FILE));
+    let outcome = run::launch(&plan, &mut live)?;
+    if let Some(known) = &outcome.known {
+        run::tell(&plan, known);
+    }
+    if outcome.code == 0 {
+        Ok(ExitCode::SUCCESS)
+    } else {
+        anyhow::bail!("the demo's trainers failed")
+    }
+}
+
+/// `paceline demo-trainer`.
+pub(crate) fn trainer(args: &DemoTrainerArgs) -> anyhow::Result<ExitCode> {
+    match args.rank {
+        Some(rank) => trainer::run(args, rank).map(|()| ExitCode::SUCCESS),
+        None => job::run(args).map(ExitCode::from),
+    }
+}
+
+fn trainers(args: &DemoArgs, script: &GpuScript, origin_ns: u64) -> anyhow::Result<Vec<OsString>> {
+    let mut command = vec![std::env::current_exe()?.into_os_string()];
+    let words = [
+        "demo-trainer".to_owned(),
+        format!("--ranks={}", args.ranks),
+        format!("--gpus={script}"),
+        format!("--origin-ns={origin_ns}"),
+        format!("--seconds={}", args.seconds),
+    ];
+    command.extend(words.map(OsString::from));
+    Ok(command)
+}
+
+fn introduce(args: &DemoArgs, style: Style) {
+    output::say(format_args!(
+        "{} {} real trainer processes on simulated GPUs; that of rank {} begins to overheat after {HEAT_AT_S:.0} s.",
+        style.paint(Paint::Strong, "paceline demo:"),
+        args.ranks,
+        args.heat_rank,
+    ));
+}
+
+/// Only what a demo has written.
+fn remove_earlier(run_dir: &Path) {
+    for name in FILES {
+        // Not there, or not ours to remove: the aggregator moves an old journal aside by itself.
+        let _ = fs::remove_file(run_dir.join(name));
+    }
+}

@@ -1,0 +1,65 @@
+//! A progress bar on stderr: on a terminal only, and never part of what a command prints.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::output::{Paint, Style};
+
+/// How often it is drawn.
+const EVERY: Duration = Duration::from_millis(100);
+const CELLS: usize = 30;
+
+/// A bar that is gone when it is dropped.
+pub(crate) struct Progress {
+    style: Style,
+    what: &'static str,
+    /// `None`: not a terminal.
+    drawn: Option<Instant>,
+    began: Instant,
+}
+
+impl Progress {
+    /// A bar for `what`.
+    pub(crate) fn new(style: Style, what: &'static str) -> Progress {
+        let began = Instant::now();
+        let drawn = io::stderr().is_terminal().then_some(began);
+        Progress {
+            style,
+            what,
+            drawn,
+            began,
+        }
+    }
+
+    /// `done` of `all` are done.
+    pub(crate) fn at(&mut self, done: u64, all: u64) {
+        let Some(last) = &mut self.drawn else { return };
+        let now = Instant::now();
+        if now.duration_since(*last) < EVERY || all == 0 {
+            return;
+        }
+        *last = now;
+        let share = (done as f64 / all as f64).clamp(0.0, 1.0);
+        let full = (share * CELLS as f64) as usize;
+        let bar = self.style.glyph("━", "=").repeat(full);
+        let rest = self.style.glyph("━", "-").repeat(CELLS - full);
+        let rate = done as f64 / now.duration_since(self.began).as_secs_f64();
+        let (bar, rest) = (
+            self.style.paint(Paint::Good, bar),
+            self.style.paint(Paint::Faint, rest),
+        );
+        let _ = write!(
+            io::stderr(),
+            "\r{bar}{rest} {done}/{all} {}, {rate:.0}/s\x1b[K",
+            self.what
+        );
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.drawn.is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `paceline simulate`: a job on virtual time, judged by the same detector as a real one.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use paceline_health::event::{Event, PolicyChange};
+use paceline_health::sim::{Truth, World, WorldSpec};
+use paceline_health::{Detector, Entry, Frame, Policy, line};
+
+use crate::cli::SimulateArgs;
+use crate::config::changes_of;
+use crate::output::{self, Color, Paint, Style, Usage};
+use crate::progress::Progress;
+use crate::report::{self, block, words};
+
+/// Frames between two looks at the progress.
+const LOOK_EVERY: u64 = 4096;
+
+/// Simulates a job.
+pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let changes = changes_of(&args.set)?;
+    let mut world = World::new(spec(args)?).map_err(|problem| Usage(problem.to_string()))?;
+    let mut run = Run {
+        detector: Detector::new(Policy::default()),
+        journal: None,
+        last: 0,
+    };
+    if let Some(path) = &args.journal {
+        run.journal = Some(Writer::create(path)?);
+    }
+    let mut progress = Progress::new(Style::stderr(color), "steps");
+    let mut first = true;
+    while let Some((at_ns, frame)) = world.next() {
+        let (node, v, provenance) = (frame.node.clone(), frame.v, frame.provenance);
+        run.take(Entry { n: 0, at_ns, frame })?;
+        if first {
+            // Right behind the entry that opens the journal, as a real aggregator writes them.
+            for (seq, (key, value)) in (2..).zip(&changes) {
+                let event = Event::Policy(PolicyChange {
+                    key: Arc::from(key.as_str()),
+                    value: *value,
+                });
+                let node = node.clone();
+                run.take(Entry {
+                    n: 0,
+                    at_ns,
+                    frame: Frame {
+                        v,
+                        node,
+                        agent: 0,
+                        seq,
+                        provenance,
+                        event,
+                    },
+                })?;
+            }
+        }
+        first = false;
+        if run.last.is_multiple_of(LOOK_EVERY) {
+            progress.at(world.steps(), world.spec().steps);
+        }
+    }
+    drop(progress);
+    if let Some(journal) = run.journal.take() {
+        journal.finish()?;
+    }
+    let found = run.detector.report();
+    if args.json {
+        output::print(&report::line(&found)?)?;
+    } else {
+        let style = Style::stdout(color);
+        let text = block::render(&found, run.detector.policy(), style, None);
+        output::print(&(text + &truths(&world, style)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn spec(args: &SimulateArgs) -> Result<WorldSpec, Usage> {
+    let usage = |what: &str, problem: &dyn std::fmt::Display| Usage(format!("{what}: {problem}"));
+    let text = args.world.as_deref().unwrap_or_default();
+    let mut spec = WorldSpec::parse(text).map_err(|problem| usage("--world", &problem))?;
+    spec.nodes = args.nodes.unwrap_or(spec.nodes);
+    spec.gpus_per_node = args.gpus.unwrap_or(spec.gpus_per_node);
+    spec.steps = args.steps.unwrap_or(spec.steps);
+    spec.seed = args.seed.unwrap_or(spec.seed);
+    for fault in &args.fault {
+        spec.faults
+            .push(fault.parse().map_err(|problem| usage("--fault", &problem))?);
+    }
+    Ok(spec)
+}
+
+struct Run {
+    detector: Detector,
+    journal: Option<Writer>,
+    last: u64,
+}
+
+impl Run {
+    fn take(&mut self, mut entry: Entry) -> anyhow::Result<()> {
+        self.last += 1;
+        entry.n = self.last;
+        if let Some(journal) = &mut self.journal {
+            journal.append(&entry)?;
+        }
+        self.detector.observe(entry.at_ns, &entry.frame);
+        // Nobody asks for single verdicts here; the report holds each in its last state.
+        while self.detector.poll().is_some() {}
+        Ok(())
+    }
+}
+
+struct Writer {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl Writer {
+    fn create(path: &Path) -> anyhow::Result<Writer> {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        Ok(Writer {
+            path: path.to_owned(),
+            out: BufWriter::with_capacity(1 << 18, file),
+        })
+    }
+
+    fn append(&mut self, entry: &Entry) -> anyhow::Result<()> {
+        let mut text = line::encode(entry);
+        text.push('\n');
+        self.out
+            .write_all(text.as_bytes())
+            .with_context(|| self.path.display().to_string())
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.out.flush().with_context(|| self.path.display().to_string())
+    }
+}
+
+/// What was really wrong, under what was found.
+fn truths(world: &World, style: Style) -> String {
+    let mut text = String::new();
+    for truth in world.truth() {
+        let line = format!("   {:10}{}", "truth", describe(truth));
+        let _ = writeln!(text, "{}", style.paint(Paint::Faint, line));
+    }
+    text
+}
+
+fn describe(truth: &Truth) -> String {
+    let mut parts = vec![truth.fault.to_string()];
+    match (truth.since_step, truth.last_step) {
+        (Some(from), Some(to)) if from != to => parts.push(format!("felt in steps {from} to {to}")),
+        (Some(step), _) => parts.push(format!("felt in step {step}")),
+        _ => {}
+    }
+    if truth.lost_gpu_s > 0.0 {
+        parts.push(format!("{} lost", words::gpu_hours(truth.lost_gpu_s / 3600.0)));
+    }
+    parts.join("; ")
+}
