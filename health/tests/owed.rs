@@ -91,3 +91,16 @@ fn steps_of_a_lost_node_are_missed() {
     let ratio = report.coverage.steps_ratio.expect("steps");
     assert!((0.75..0.82).contains(&ratio), "{ratio}");
 }
+
+/// Nobody is slow: not in ten runs of 64 ranks, with a twentieth of all steps a third longer, or with noise that lasts.
+#[test]
+#[ignore = "owed: heavy tails at a small sigma, and strong autocorrelation before it is measured, accuse healthy ranks"]
+fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
+    for noise in ["tail=0.05 sigma=0.02", "autocorrelation=0.9 sigma=0.11"] {
+        for seed in 6000..6010 {
+            let text = format!("nodes=8 gpus=8 steps=2000 readings=off seed={seed} {noise}");
+            let (report, _) = watch(&text, &[]);
+            assert!(report.verdicts.is_empty(), "{text}: {:?}", report.verdicts[0]);
+        }
+    }
+}
