@@ -27,9 +27,15 @@ impl Bar {
     /// The bar that bounds the false alarms of a whole job: alarm at ln(tests a day / false alarms a day).
     pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64) -> Bar {
         let mut alternatives = [0.0; MAX_ALTERNATIVES];
-        let len = table.alternatives.len().min(MAX_ALTERNATIVES);
-        for (slot, ratio) in alternatives.iter_mut().zip(&table.alternatives) {
+        // An alternative within what is tolerated is none.
+        let beyond = table
+            .alternatives
+            .iter()
+            .filter(|ratio| **ratio > table.tolerated_ratio);
+        let mut len = 0;
+        for (slot, ratio) in alternatives.iter_mut().zip(beyond) {
             *slot = ratio.ln();
+            len += 1;
         }
         let steps_a_day = 86_400.0 / step_s.max(1e-4);
         let tests_a_day = ranks.max(1) as f64 * len.max(1) as f64 * steps_a_day;

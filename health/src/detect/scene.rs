@@ -75,7 +75,7 @@ impl Scene {
             x: tally.x + place.x,
             self_s: tally.self_s + place.self_s,
             peers_self_s: tally.peers_self_s + place.peers_self_s,
-            wait_s: tally.wait_s + (place.sample.wait_s - self.transfer_s - explained).max(0.0),
+            wait_s: tally.wait_s + place.sample.wait_s - self.transfer_s - explained,
             peers_wait_s: tally.peers_wait_s + self.typical_wait_s,
             gain_s: tally.gain_s
                 + if slowest {
