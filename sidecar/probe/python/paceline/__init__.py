@@ -8,7 +8,7 @@ call does nothing.
 """
 
 from ._tracker import PHASES as _PHASES
-from ._tracker import tracker as _tracker
+from ._tracker import tracker as _state
 
 __all__ = ["mark", "phase", "step"]
 
@@ -17,19 +17,19 @@ def step(step=None, tokens=None):
     """End the running step. From the first call on, optimizers no longer end steps: this call does, once per step
     whatever it contains. `step` is the number of the step that ended (default: one more than the last), `tokens` the
     work in it."""
-    if _tracker.retired:
+    if _state.retired:
         return
-    if not _tracker.on:
+    if not _state.on:
         from . import _hook
 
-        _tracker.explicit = _hook.attach()
+        _state.explicit = _hook.attach()
         return
     if tokens is not None:
         mark(tokens=tokens)
     # The optimizer that attached the hook has ended this very step already.
-    if _tracker.explicit:
-        _tracker.end_step(step=step)
-    _tracker.explicit = True
+    if _state.explicit:
+        _state.end_step(step=step)
+    _state.explicit = True
 
 
 class phase:
@@ -42,11 +42,11 @@ class phase:
         self._phase = _PHASES.get(name)
 
     def __enter__(self):
-        self._before = -1 if self._phase is None else _tracker.enter(self._phase)
+        self._before = -1 if self._phase is None else _state.enter(self._phase)
         return self
 
     def __exit__(self, *_):
-        _tracker.leave(self._before)
+        _state.leave(self._before)
 
 
 def mark(kind=None, tokens=None, value=0, text=None):
@@ -55,4 +55,4 @@ def mark(kind=None, tokens=None, value=0, text=None):
     `tokens`: work in it; several calls in a step add up. `kind`: `checkpoint`, `evaluation` or `warm-up` keep the step
     apart from ordinary ones; `role` with `text` names this rank's place in the parallel layout (ranks with the same
     text do the same work); any other word, up to 32 bytes, is written down with `value`, a whole number."""
-    _tracker.mark(kind, tokens, value, text)
+    _state.mark(kind, tokens, value, text)

@@ -36,91 +36,77 @@ class Backward:
 
         @functools.wraps(function)
         def backward(*args, **kwargs):
-            if _patch.is_compiling() or not tracker.on or not tracker.mine():
+            if not tracker.on or not tracker.mine():
                 return function(*args, **kwargs)
-            before = self._begin()
+            tracker.in_backward += 1
+            before = STAY if tracker.phase == COMPUTE else tracker.enter(COMPUTE)
+            if tracker.in_backward == 1:  # else recomputed activations: a backward inside a backward
+                tracker.passes += 1
+                self._waiting = False
+                if self.communicates:
+                    self._seen = seen = self._seen + 1
+                    if seen & (seen - 1) == 0 or self._misses >= _MISSES:
+                        self._start_learning()
             try:
                 return function(*args, **kwargs)
             finally:
-                self._end(before)
+                tracker.in_backward -= 1
+                if tracker.in_backward == 0:
+                    self._end()
+                if before != STAY:
+                    tracker.leave(before)
+                    if tracker.optimizer_place is not None:
+                        tracker.not_optimizer()
 
-        _patch.hide_from_dynamo(backward, Backward._begin, Backward._end, Backward._on_gradient)
+        _patch.hide_from_dynamo(backward, Backward._end)
         return backward
 
-    def _begin(self):
-        tracker.in_backward += 1
-        before = tracker.enter(COMPUTE)
-        if tracker.in_backward > 1:  # recomputed activations: a backward inside a backward
-            return before
-        try:
-            tracker.passes += 1
-            self._waiting = False
-            if self.communicates:
-                self._seen += 1
-                if self._seen & (self._seen - 1) == 0 or self._misses >= _MISSES:
-                    self._start_learning()
-        except Exception as error:
-            tracker.fail(error)
-        return before
+    def _end(self):
+        if self._waiting:
+            self._misses = 0
+            tracker.leave(COMPUTE)
+        elif self._kept:
+            self._misses += 1
+        if self._learning:
+            self._finish_learning()
 
-    def _end(self, before):
-        tracker.in_backward -= 1
-        try:
-            if tracker.in_backward == 0:
-                if self._waiting:
-                    self._waiting = False
-                    self._misses = 0
-                    tracker.leave(COMPUTE)
-                elif self._kept:
-                    self._misses += 1
-                if self._learning:
-                    self._finish_learning()
-        except Exception as error:
-            tracker.fail(error)
-        tracker.leave(before)
-        if tracker.optimizer_place is not None and before != STAY:
-            tracker.not_optimizer()
+    def _hook(self, parameter=None):
+        """A hook that says: this gradient may be the last of this backward. With a parameter, remember it too."""
+
+        @self._unserializable
+        def on_gradient(_):
+            if tracker.in_backward:
+                if parameter is not None:
+                    self._last = parameter
+                if not self._waiting:
+                    self._waiting = True
+                    tracker.enter(WAIT)
+                elif tracker.phase == WAIT:
+                    tracker.wait_again()
+
+        _patch.hide_from_dynamo(on_gradient)
+        return on_gradient
 
     def _start_learning(self):
         self._last = None
         self._misses = 0
-        for parameter in self._parameters():
-            if not parameter.requires_grad:
-                continue
-
-            @self._unserializable
-            def on_gradient(_, parameter=parameter):
-                self._last = parameter
-                self._on_gradient()
-
-            _patch.hide_from_dynamo(on_gradient)
-            self._learning.append(parameter.register_hook(on_gradient))
+        try:
+            for parameter in self._parameters():
+                if parameter.requires_grad:
+                    self._learning.append(parameter.register_hook(self._hook(parameter)))
+        except Exception as error:
+            tracker.fail(error)
 
     def _finish_learning(self):
-        for handle in self._learning:
-            handle.remove()
-        self._learning = []
-        last, self._last = self._last, None
-        if last is None or any(parameter() is last for parameter, _ in self._kept):
-            return
-        if len(self._kept) == _KEPT:
-            self._kept.pop(0)[1].remove()
-
-        @self._unserializable
-        def on_gradient(_):
-            self._on_gradient()
-
-        _patch.hide_from_dynamo(on_gradient)
-        self._kept.append((weakref.ref(last), last.register_hook(on_gradient)))
-
-    def _on_gradient(self):
-        if not (tracker.on and tracker.in_backward):
-            return
         try:
-            if not self._waiting:
-                self._waiting = True
-                tracker.enter(WAIT)
-            elif tracker.phase == WAIT:
-                tracker.wait_again()
+            for handle in self._learning:
+                handle.remove()
+            self._learning = []
+            last, self._last = self._last, None
+            if last is None or any(parameter() is last for parameter, _ in self._kept):
+                return
+            if len(self._kept) == _KEPT:
+                self._kept.pop(0)[1].remove()
+            self._kept.append((weakref.ref(last), last.register_hook(self._hook())))
         except Exception as error:
             tracker.fail(error)

@@ -13,7 +13,7 @@ import sys
 import weakref
 
 from . import _backward, _helper, _patch, _ring
-from ._tracker import OPTIMIZER, STAY, tracker
+from ._tracker import COMPUTE, STAY, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
 
@@ -23,26 +23,21 @@ class _Optimizers:
 
     def __init__(self):
         self.running = None
-        self._primary = None
-        self._others = {}  # id: steps since the primary's last
+        self.primary = None  # id
+        self.others = {}  # id: steps since the primary's last
         self._seen = {}  # id: weak reference
 
     def ends_step(self, optimizer):
-        """`optimizer` has stepped: does a training step end here?"""
+        """`optimizer`, not the primary, has stepped: does a training step end here? Then it is the primary now."""
         key = id(optimizer)
-        if key == self._primary:
-            if self._others:
-                self._others.clear()
-            return True
         known = self._seen.get(key)
         if known is None or known() is not optimizer:
             self._seen[key] = weakref.ref(optimizer)
-        count = self._others.get(key, 0) + 1
-        self._others[key] = count
-        if self._primary is not None and count < _TAKE_OVER:
+        count = self.others.get(key, 0) + 1
+        self.others[key] = count
+        if self.primary is not None and count < _TAKE_OVER:
             return False
-        self._primary = key
-        self._others.clear()
+        self.primary = key
         return True
 
     def parameters(self):
@@ -122,32 +117,37 @@ def _timed_step(function):
             return function(self, *args, **kwargs)
         outer, _optimizers.running = _optimizers.running, self
         before = tracker.enter_optimizer()
-        ended = False
         try:
             result = function(self, *args, **kwargs)
-            ended = True
-            return result
+        except BaseException:
+            tracker.leave(before)
+            raise
         finally:
             _optimizers.running = outer
-            _leave(self, before, ended)
+            tracker.optimizer_place = None
+        _ended(self, before)
+        return result
 
     step._paceline = True
     _patch.hide_from_dynamo(step)
     return step
 
 
-def _leave(optimizer, before, ended):
-    tracker.optimizer_place = None
+def _ended(optimizer, before):
+    """An optimizer has stepped."""
     try:
-        if ended and not tracker.retired and not (tracker.explicit and tracker.on) and _optimizers.ends_step(optimizer):
+        if tracker.explicit and tracker.on:
+            tracker.leave(before)
+        elif id(optimizer) == _optimizers.primary or _optimizers.ends_step(optimizer):
+            _optimizers.others.clear()
             if tracker.on:
                 tracker.end_step(tracker.phase if before == STAY else before)
             else:
                 attach(optimizer)
-            return
+        else:
+            tracker.leave(before)
     except Exception as error:
         tracker.fail(error)
-    tracker.leave(before)
 
 
 def attach(optimizer=None):
@@ -163,7 +163,7 @@ def attach(optimizer=None):
     if index is not None:
         from ._cuda import Timeline
 
-        timeline = Timeline(torch.cuda, index, tracker)
+        timeline = functools.partial(Timeline, torch.cuda, index, COMPUTE)
     if not tracker.arm(
         distributed,
         -1 if index is None else index,

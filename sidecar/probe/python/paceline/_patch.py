@@ -1,7 +1,7 @@
 """Wrapping functions of torch so that the time in them is charged to a phase.
 
-A wrapper keeps the name, the documentation and the signature of what it wraps, passes results and exceptions through,
-and is transparent to torch.compile: a graph that is being traced sees the wrapped function itself.
+A wrapper keeps the name, the documentation and the signature of what it wraps, and passes results and exceptions
+through. One that may be called inside a graph steps aside while torch.compile is tracing.
 """
 
 import functools
@@ -24,20 +24,16 @@ def _never():
     return False
 
 
-_is_compiling = _never  # torch.compiler.is_compiling once torch is whole; torch 2.0 has none that is cheap
-
-
-def is_compiling():
-    """Whether torch.compile is tracing the caller."""
-    return _is_compiling()
+# torch.compiler.is_compiling once torch is whole; torch 2.0 has none that is cheap.
+is_compiling = _never
 
 
 def timed(function, phase):
-    """`function`, its time charged to `phase`."""
+    """`function`, its time charged to `phase`. Not for what may be called inside a graph."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        if _is_compiling() or not tracker.on:
+        if not tracker.on or tracker.phase == phase:
             return function(*args, **kwargs)
         before = tracker.enter(phase)
         try:
@@ -53,7 +49,7 @@ def collective(function):
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        if _is_compiling() or not tracker.on or kwargs.get("async_op"):
+        if not tracker.on or tracker.phase == WAIT or kwargs.get("async_op") or is_compiling():
             return function(*args, **kwargs)
         before = tracker.enter(WAIT)
         try:
@@ -86,8 +82,8 @@ def wrap_checkpoints(module):
 
 def wrap_torch(torch):
     """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
-    global _is_compiling
-    _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+    global is_compiling
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
     hide_from_dynamo(
         timed(_never, WAIT),
         collective(_never),

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import time
-import zlib
+from zlib import adler32
 
 MAGIC = b"PACERING"
 VERSION = 1
@@ -23,14 +23,14 @@ TORCH, OTHER = 1, 3  # framework, in attach
 _FIXED = struct.Struct("<8sIIIIII")
 _KIND = struct.Struct("<HH")
 _BODY = struct.Struct("<I52s")
-_STEP = struct.Struct("<QQIIIIIHBBQ")
+_STEP = struct.Struct("<HHQQIIIIIHBBQ")  # with the kind and flags before it
 _ATTACH = struct.Struct("<IIIIi16sBBBB8x")
 _MARK = struct.Struct("<QQ32s")
 _DETACH = struct.Struct("<Q40x")
 
 # Header fields as indices of 8-byte words, each written by one aligned store.
-_HEAD, _TAIL, _DROPPED, _PROGRESS, _SINCE, _CONTROL = 8, 16, 24, 32, 33, 40
-_U32 = 0xFFFFFFFF
+_HEAD, _TAIL, _DROPPED, PROGRESS, SINCE, CONTROL = 8, 16, 24, 32, 33, 40
+_LONGEST = 0xFFFFFFFF * 1000  # ns that fit the µs of a phase
 
 
 def text(value, size):
@@ -53,7 +53,7 @@ class Ring:
         try:
             # Without its pages allocated, a full /dev/shm would be a SIGBUS at some later store.
             os.posix_fallocate(fd, 0, size)
-            self._map = mmap.mmap(fd, size)
+            self._map = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
             _FIXED.pack_into(self._map, 0, MAGIC, VERSION, HEADER, SLOT, capacity, pid, os.getuid())
             self.words = memoryview(self._map).cast("Q")
             os.rename(temporary, self.path)
@@ -66,39 +66,33 @@ class Ring:
         self._limit = capacity - SPARE
         self._head = 0
 
-    def stopped(self):
-        """The reader threw the kill switch."""
-        return self.words[_CONTROL] & 1
-
-    def progress(self, step, phase, now):
-        """Say what the trainer does from now on, so that a rank that hangs is seen where it hangs."""
-        words = self.words
-        words[_PROGRESS] = step << 8 | phase
-        words[_SINCE] = now
-
-    def write(self, kind, payload, flags=0):
+    def write(self, kind, payload):
         """Append one record of 48 bytes; False where the ring was full."""
+        return self._append(_KIND.pack(kind, 0) + payload)
+
+    def _append(self, body):
         words, head = self.words, self._head
         if head - words[_TAIL] >= self._limit:
             words[_DROPPED] += 1
             return False
         sequence = head + 1
-        body = _KIND.pack(kind, flags) + payload
         at = HEADER + (head & self._mask) * SLOT
-        _BODY.pack_into(self._map, at + 8, zlib.adler32(body, sequence % 65521), body)
+        _BODY.pack_into(self._map, at + 8, adler32(body, sequence % 65521), body)
         words[at >> 3] = sequence
         words[_HEAD] = self._head = sequence
         return True
 
     def step(self, step, duration, spent, passes, kind, known, tokens):
         """`spent` is nanoseconds by phase, indexed as progress is."""
-        data, compute, wait, optimizer, checkpoint = [min(ns // 1000, _U32) for ns in spent[1:6]]
-        return self.write(
-            STEP,
+        _, data, compute, wait, optimizer, checkpoint, _ = spent
+        if duration > _LONGEST:
+            data, compute, wait, optimizer, checkpoint = [min(ns, _LONGEST) for ns in spent[1:6]]
+        return self._append(
             _STEP.pack(
-                step, duration, data, compute, wait, optimizer, checkpoint, min(passes, 65535), kind, known, tokens
-            ),
-        )
+                STEP, 0, step, duration, data // 1000, compute // 1000, wait // 1000, optimizer // 1000,
+                checkpoint // 1000, passes if passes < 65535 else 65535, kind, known, tokens,
+            )
+        )  # fmt: skip
 
     def attach(self, rank, device, uuid, framework, version):
         """`rank` is an identity of `_rank`; `version` three numbers."""

@@ -10,6 +10,7 @@ import threading
 import time
 
 from . import _helper, _rank, _ring
+from ._ring import CONTROL, PROGRESS, SINCE
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -44,19 +45,17 @@ class Tracker:
         self.in_backward = 0
         self.optimizer_place = None  # inside Optimizer.step: what the optimizer had been charged before
         self._pending = []  # marks made before the first step
-        self._reset(0)
-
-    def _reset(self, now):
-        self.began = self._since = now
-        self.spent = [0] * 7
-        self.passes = 0
-        self.tokens = 0
-        self.kind = TRAIN_STEP
+        self.spent = [0] * 7  # nanoseconds of the running step by phase
+        self.began = self._since = 0
+        self.passes = self.tokens = self.kind = 0
+        self._running = 0  # the running step, as it stands in progress
+        self._words = None  # the ring's header
 
     # Attach and detach.
 
     def arm(self, distributed=None, device=-1, uuid=bytes(16), framework=_ring.OTHER, version=(0, 0, 0), timeline=None):
-        """Attach, at the end of the first step. True where it worked; else it is not tried again."""
+        """Attach, at the end of the first step. True where it worked; else it is not tried again. `timeline`: makes
+        one, given what writes a step."""
         try:
             directory = os.environ.get("PACELINE_RING_DIR")
             if not directory or os.environ.get("PACELINE_HOOK") == "off" or _helper.is_helper(distributed):
@@ -66,14 +65,14 @@ class Tracker:
             self.thread = _thread()
             self.ring.attach(_rank.identity(distributed), device, uuid, framework, version)
             _helper.claim()
-        except Exception:
-            self.retired = True
+            if timeline is not None:
+                self.timeline = timeline(self.ring.step)
+        except Exception as error:
+            self.fail(error)
             return False
-        self.timeline = timeline
         self.step = 1
-        self._reset(_clock())
-        self.phase = COMPUTE
-        self.ring.progress(2, COMPUTE, self.began)
+        self._words = self.ring.words
+        self._begin_step(COMPUTE, _clock())
         self.on = True
         for kind, value, text in self._pending:
             self.mark(kind, None, value, text)
@@ -95,7 +94,8 @@ class Tracker:
         """Something of ours went wrong: say so once and stay out of the way."""
         self.on, self.retired = False, True
         try:
-            self.ring.note("hook off: %s: %s" % (type(error).__name__, error))
+            if self.ring is not None:
+                self.ring.note("hook off: %s: %s" % (type(error).__name__, error))
         except Exception:
             pass
 
@@ -110,14 +110,7 @@ class Tracker:
 
     # Phases.
 
-    def _switch(self, phase):
-        now = _clock()
-        self.spent[self.phase] += now - self._since
-        self._since = now
-        self.phase = phase
-        self.ring.progress(self.step + 1, phase, now)
-        if self.timeline is not None:
-            self.timeline.mark(phase)
+    # These run many times a step: they are written out, not built of each other.
 
     def enter(self, phase):
         """Begin a phase; the result goes to `leave`."""
@@ -125,9 +118,17 @@ class Tracker:
         if before == phase or not self.on:
             return STAY
         try:
-            if not self.mine():
+            if _thread() != self.thread and not self.mine():
                 return STAY
-            self._switch(phase)
+            now = _clock()
+            self.spent[before] += now - self._since
+            self._since = now
+            self.phase = phase
+            words = self._words
+            words[PROGRESS] = self._running | phase
+            words[SINCE] = now
+            if self.timeline is not None:
+                self.timeline.mark(phase)
         except Exception as error:
             self.fail(error)
         return before
@@ -137,7 +138,15 @@ class Tracker:
         if before == STAY or not self.on:
             return
         try:
-            self._switch(before)
+            now = _clock()
+            self.spent[self.phase] += now - self._since
+            self._since = now
+            self.phase = before
+            words = self._words
+            words[PROGRESS] = self._running | before
+            words[SINCE] = now
+            if self.timeline is not None:
+                self.timeline.mark(before)
         except Exception as error:
             self.fail(error)
 
@@ -153,8 +162,7 @@ class Tracker:
     def enter_optimizer(self):
         """`enter(OPTIMIZER)`, and remember where it began: see `not_optimizer`."""
         before = self.enter(OPTIMIZER)
-        if self.on:
-            self.optimizer_place = self.spent[OPTIMIZER], 0 if self.timeline is None else self.timeline.count()
+        self.optimizer_place = self.spent[OPTIMIZER], 0 if self.timeline is None else self.timeline.count()
         return before
 
     def not_optimizer(self):
@@ -170,34 +178,38 @@ class Tracker:
 
     def end_step(self, phase=COMPUTE, step=None):
         """The step that was running has ended; the next begins in `phase`."""
-        if not self.on:
+        if not self.on or _thread() != self.thread:
             return
         try:
-            if _thread() != self.thread:
-                return
-            if self.ring.stopped():
+            words = self._words
+            if words[CONTROL] & 1:  # the kill switch
                 self.on, self.retired = False, True
                 return
-            self._end_step(phase, step)
+            now = _clock()
+            spent = self.spent
+            spent[self.phase] += now - self._since
+            self.step = self.step + 1 if step is None else step
+            duration = now - self.began
+            kind = self.kind
+            if kind == TRAIN_STEP and spent[CHECKPOINT] * _CHECKPOINT_SHARE > duration:
+                kind = CHECKPOINT_STEP
+            if self.timeline is None:
+                self.ring.step(self.step, duration, spent, self.passes, kind, 1, self.tokens)
+            else:
+                self.timeline.end_step(phase, (self.step, duration, spent, self.passes, kind, self.tokens))
+            self._begin_step(phase, now)
         except Exception as error:
             self.fail(error)
 
-    def _end_step(self, phase, step):
-        now = _clock()
-        spent = self.spent
-        spent[self.phase] += now - self._since
-        self.step = self.step + 1 if step is None else step
-        duration = now - self.began
-        kind = self.kind
-        if kind == TRAIN_STEP and spent[CHECKPOINT] * _CHECKPOINT_SHARE >= duration:
-            kind = CHECKPOINT_STEP
-        if self.timeline is None:
-            self.ring.step(self.step, duration, spent, self.passes, kind, 1, self.tokens)
-        else:
-            self.timeline.end_step(phase, (self.step, duration, spent, self.passes, kind, self.tokens))
+    def _begin_step(self, phase, now):
         self.phase = phase
-        self._reset(now)
-        self.ring.progress(self.step + 1, phase, now)
+        self.began = self._since = now
+        self.spent = [0, 0, 0, 0, 0, 0, 0]
+        self.passes = self.tokens = self.kind = 0
+        self._running = (self.step + 1) << 8
+        words = self._words
+        words[PROGRESS] = self._running | phase
+        words[SINCE] = now
 
     # What the program declares.
 
