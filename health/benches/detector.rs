@@ -5,9 +5,9 @@
 
 use std::time::Instant;
 
+use paceline_health::sim::World;
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::spec::{Checkpoint, PACKED_SIGMA, StepModel, WorldSpec};
-use paceline_health::sim::World;
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
 use paceline_health::{Detector, Policy};
 
@@ -41,15 +41,25 @@ fn steps_to_decide(factor: f64, sigma: f64, nodes: u32) {
             seed,
             nodes,
             steps: onset + 600,
-            step: StepModel { sigma, ..StepModel::default() },
+            step: StepModel {
+                sigma,
+                ..StepModel::default()
+            },
             readings: false,
             faults: vec![fault.parse::<Fault>().expect("a sound fault")],
             ..WorldSpec::default()
         };
         let verdicts = fold(spec);
         let first = verdicts.iter().find(|verdict| named(verdict) == Some(3));
-        delays.push(first.and_then(|verdict| verdict.raised_step).map_or(u64::MAX, |step| step + 1 - onset));
-        wrong += verdicts.iter().filter(|verdict| named(verdict).is_some_and(|rank| rank != 3)).count();
+        delays.push(
+            first
+                .and_then(|verdict| verdict.raised_step)
+                .map_or(u64::MAX, |step| step + 1 - onset),
+        );
+        wrong += verdicts
+            .iter()
+            .filter(|verdict| named(verdict).is_some_and(|rank| rank != 3))
+            .count();
     }
     delays.sort_unstable();
     let found = delays.iter().filter(|delay| **delay < u64::MAX).count();
@@ -66,17 +76,33 @@ fn steps_to_decide(factor: f64, sigma: f64, nodes: u32) {
 fn healthy(name: &str, step: StepModel) {
     let (mut rank_steps, mut alarms, mut infos) = (0, 0, 0);
     for seed in SEEDS {
-        let spec = WorldSpec { seed, steps: 3000, nodes: 2, step, readings: false, ..WorldSpec::default() };
+        let spec = WorldSpec {
+            seed,
+            steps: 3000,
+            nodes: 2,
+            step,
+            readings: false,
+            ..WorldSpec::default()
+        };
         rank_steps += spec.steps * 16;
         for verdict in fold(spec).iter().filter(|verdict| named(verdict).is_some()) {
-            if verdict.severity == Severity::Info { infos += 1 } else { alarms += 1 }
+            if verdict.severity == Severity::Info {
+                infos += 1
+            } else {
+                alarms += 1
+            }
         }
     }
     println!("| healthy, {name} | {rank_steps} rank-steps | {alarms} alarms | {infos} infos |");
 }
 
 fn speed(nodes: u32, steps: u64) {
-    let spec = WorldSpec { nodes, steps, readings: false, ..WorldSpec::default() };
+    let spec = WorldSpec {
+        nodes,
+        steps,
+        readings: false,
+        ..WorldSpec::default()
+    };
     let frames: Vec<_> = World::new(spec).expect("a sound spec").collect();
     let mut detector = Detector::new(Policy::default());
     let begin = Instant::now();
@@ -85,7 +111,11 @@ fn speed(nodes: u32, steps: u64) {
         while detector.poll().is_some() {}
     }
     let rate = frames.len() as f64 / begin.elapsed().as_secs_f64();
-    println!("| {} ranks | {} frames | {rate:.0} frames/s |", nodes * 8, frames.len());
+    println!(
+        "| {} ranks | {} frames | {rate:.0} frames/s |",
+        nodes * 8,
+        frames.len()
+    );
 }
 
 fn main() {
@@ -99,20 +129,47 @@ fn main() {
 
 fn quality() {
     println!("| case | named | median steps to decide | wrongly named |\n|---|---|---|---|");
-    for (factor, sigma) in
-        [(1.03, 0.005), (1.05, 0.005), (1.20, 0.005), (1.10, PACKED_SIGMA), (1.20, PACKED_SIGMA)]
-    {
+    for (factor, sigma) in [
+        (1.03, 0.005),
+        (1.05, 0.005),
+        (1.20, 0.005),
+        (1.10, PACKED_SIGMA),
+        (1.20, PACKED_SIGMA),
+    ] {
         steps_to_decide(factor, sigma, 8);
     }
     steps_to_decide(1.10, 0.02, 1);
     println!("\n| case | size | alarms | infos |\n|---|---|---|---|");
     let plain = StepModel::default();
     healthy("sigma 0.5 %", plain);
-    healthy("sigma 11 %", StepModel { sigma: PACKED_SIGMA, ..plain });
-    healthy("heavy tails", StepModel { tail_share: 0.05, ..plain });
-    healthy("autocorrelated, sigma 3 %", StepModel { sigma: 0.03, autocorrelation: 0.8, ..plain });
-    let checkpoint =
-        Checkpoint { every: 100, factor: 1.7, declared: false, first_rank_only: true };
+    healthy(
+        "sigma 11 %",
+        StepModel {
+            sigma: PACKED_SIGMA,
+            ..plain
+        },
+    );
+    healthy(
+        "heavy tails",
+        StepModel {
+            tail_share: 0.05,
+            ..plain
+        },
+    );
+    healthy(
+        "autocorrelated, sigma 3 %",
+        StepModel {
+            sigma: 0.03,
+            autocorrelation: 0.8,
+            ..plain
+        },
+    );
+    let checkpoint = Checkpoint {
+        every: 100,
+        factor: 1.7,
+        declared: false,
+        first_rank_only: true,
+    };
     healthy("rank 0 writes, undeclared", StepModel { checkpoint, ..plain });
     println!();
 }

@@ -43,7 +43,8 @@ pub fn robust_sigma(values: &mut [f64]) -> Option<f64> {
     Some(MAD_TO_SIGMA * median(values)? * n / (n - 0.8))
 }
 
-/// Autocorrelation of `values` at lag one, its small-sample bias of -1/n taken out. Values are clipped at three robust
+/// Autocorrelation of `values` at lag one, its small-sample bias of -(1 + 4ρ)/n taken out (Marriott and Pope 1954).
+/// Values are clipped at three robust
 /// deviations first, so that one outlier does not decide. `None` under eight values or without spread.
 pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
     if values.len() < 8 || sigma <= 0.0 {
@@ -56,7 +57,8 @@ pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
         .windows(2)
         .map(|pair| clipped(pair[0]) * clipped(pair[1]))
         .sum();
-    (power > 0.0).then(|| product / power + 1.0 / values.len() as f64)
+    let n = values.len() as f64;
+    (power > 0.0).then(|| (product / power + 1.0 / n) / (1.0 - 4.0 / n))
 }
 
 #[cfg(test)]

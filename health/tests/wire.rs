@@ -15,10 +15,19 @@ fn examples() -> Vec<Event> {
         (GpuSignal::TemperatureC, Reading::Value(61.0)),
         (GpuSignal::SmClockMhz, Reading::Value(1980.0)),
         (GpuSignal::MarginC, Reading::Missing(Missing::Unsupported)),
-        (GpuSignal::PowerW, Reading::Missing(Missing::Error("timeout".into()))),
+        (
+            GpuSignal::PowerW,
+            Reading::Missing(Missing::Error("timeout".into())),
+        ),
     ]);
-    let pulse =
-        Pulse { rank: Rank(2), restart: 0, step: 18, phase: Phase::Wait, idle_ns: 3_100_000, alive: true };
+    let pulse = Pulse {
+        rank: Rank(2),
+        restart: 0,
+        step: 18,
+        phase: Phase::Wait,
+        idle_ns: 3_100_000,
+        alive: true,
+    };
     let phases = Phases {
         data_ns: 400_000,
         compute_ns: 45_400_000,
@@ -27,7 +36,10 @@ fn examples() -> Vec<Event> {
         checkpoint_ns: 0,
     };
     vec![
-        Event::Job(Job { job: "llama-7b".into(), paceline: "0.1.0".into() }),
+        Event::Job(Job {
+            job: "llama-7b".into(),
+            paceline: "0.1.0".into(),
+        }),
         Event::Agent(Agent {
             paceline: "0.1.0".into(),
             sources: vec!["probe".into()],
@@ -54,7 +66,12 @@ fn examples() -> Vec<Event> {
             tokens: 0,
             signal: Signal::S2,
         }),
-        Event::Mark(Mark { rank: Rank(0), step: 17, kind: "checkpoint".into(), value: 0 }),
+        Event::Mark(Mark {
+            rank: Rank(0),
+            step: 17,
+            kind: "checkpoint".into(),
+            value: 0,
+        }),
         Event::Gpu(GpuReading {
             gpu: "GPU-6d1f0c3a-0000-0000-0000-000000000002".into(),
             pci: "0000:b3:00.0".into(),
@@ -69,11 +86,22 @@ fn examples() -> Vec<Event> {
             cpu_ns: 51_000_000,
             rss_bytes: 9_437_184,
         }),
-        Event::Policy(PolicyChange { key: "impact.warning_ratio".into(), value: 0.05 }),
-        Event::Detach(Detach { rank: Rank(2), restart: 0, step: 17 }),
+        Event::Policy(PolicyChange {
+            key: "impact.warning_ratio".into(),
+            value: 0.05,
+        }),
+        Event::Detach(Detach {
+            rank: Rank(2),
+            restart: 0,
+            step: 17,
+        }),
         Event::Exit(Exit { code: 0 }),
-        Event::Bye(Bye { reason: "the command ended".into() }),
-        Event::End(End { missing: vec!["n2".into()] }),
+        Event::Bye(Bye {
+            reason: "the command ended".into(),
+        }),
+        Event::End(End {
+            missing: vec!["n2".into()],
+        }),
     ]
 }
 
@@ -90,7 +118,11 @@ fn lines() -> Vec<String> {
             event,
         },
     };
-    (1..).zip(examples()).map(entry).map(|entry| line::encode(&entry)).collect()
+    (1..)
+        .zip(examples())
+        .map(entry)
+        .map(|entry| line::encode(&entry))
+        .collect()
 }
 
 #[test]
@@ -103,7 +135,11 @@ fn the_documented_lines_are_what_is_read_and_written() {
         std::fs::write(DOC, format!("{}{block}{}", &doc[..start], &doc[end..])).unwrap();
         return;
     }
-    assert_eq!(&doc[start..end], block, "docs/wire.md is out of step: REWRITE=1 cargo test -p paceline-health");
+    assert_eq!(
+        &doc[start..end],
+        block,
+        "docs/wire.md is out of step: REWRITE=1 cargo test -p paceline-health"
+    );
     for text in doc[start..end].lines().filter(|line| line.starts_with('{')) {
         assert_eq!(line::encode(&line::decode(text).unwrap()), text);
     }
@@ -116,8 +152,13 @@ fn unknown_fields_are_skipped_and_a_future_version_is_named() {
     assert_ne!(newer, known);
     assert_eq!(line::encode(&line::decode(&newer).unwrap()), known);
 
-    let future = known.replace("\"v\":1", "\"v\":9").replace("\"exit\"", "\"exit_v9\"");
-    assert_eq!(line::decode(&future), Err(line::LineError::FutureVersion { found: 9 }));
+    let future = known
+        .replace("\"v\":1", "\"v\":9")
+        .replace("\"exit\"", "\"exit_v9\"");
+    assert_eq!(
+        line::decode(&future),
+        Err(line::LineError::FutureVersion { found: 9 })
+    );
 }
 
 #[test]
@@ -129,5 +170,8 @@ fn what_is_broken_is_named_by_its_column() {
         }
     }
     let long = " ".repeat(line::MAX_LINE_BYTES + 1);
-    assert!(matches!(line::decode(&long), Err(line::LineError::TooLong { .. })));
+    assert!(matches!(
+        line::decode(&long),
+        Err(line::LineError::TooLong { .. })
+    ));
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::claim::{Body, Claim, Detail};
+use super::claim::{Body, Claim, Detail, Outcome};
 use super::roster::{Node, Roster};
 use crate::frame::Provenance;
 use crate::id::NodeId;
@@ -24,7 +24,7 @@ impl BlindRule {
     pub fn heard(&mut self, at: Time, node: &NodeId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
         if self.open.remove(node) {
-            let body = Body::Over { lost_rank_s: 0.0 };
+            let body = Body::Over(Outcome::default());
             self.out.push_back(Claim {
                 finding: Finding::TelemetryBlind,
                 subject: subject(node),
@@ -34,15 +34,18 @@ impl BlindRule {
         }
     }
 
-    /// Names the nodes whose deadline has passed by `now`.
-    pub fn advance(&mut self, now: Time, roster: &Roster, limits: &BlindThresholds) {
+    /// Names the nodes whose deadline has passed by `now`, and gives those that are new.
+    pub fn advance(&mut self, now: Time, roster: &Roster, limits: &BlindThresholds) -> Vec<NodeId> {
         let patience = patience(limits);
+        let mut new = Vec::new();
         for (name, node) in roster.nodes().filter(|(_, node)| is_awaited(node)) {
             let deadline = node.last_heard + patience;
             if deadline <= now && self.open.insert(name.clone()) {
                 self.raise(deadline, name, node, patience);
+                new.push(name.clone());
             }
         }
+        new
     }
 
     /// When [`BlindRule::advance`] has something to do.

@@ -20,8 +20,17 @@ pub struct Claim {
 pub enum Body {
     /// It holds. Said again for an open incident, it replaces what was said before.
     Holds(Box<Detail>),
-    /// It held; what it cost in the end, rank-seconds.
-    Over { lost_rank_s: f64 },
+    /// It held.
+    Over(Outcome),
+}
+
+/// What there is to say of an incident at its end. What is empty stays as it was last said.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub lost_rank_s: f64,
+    pub slowdown_ratio: Option<f64>,
+    pub impact_ratio: Option<f64>,
+    pub evidence: Vec<Evidence>,
 }
 
 /// The substance of a claim.

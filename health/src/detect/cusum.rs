@@ -3,6 +3,7 @@
 //! A one-sided CUSUM of the log-likelihood ratio of "at most this slow" against each of a mixture of alternatives
 //! (Page 1954, Lorden 1971). Heavy tails are tamed by bounding each step's increment, never the observation itself.
 
+use super::noise::Spread;
 use super::tally::Tally;
 use crate::policy::StragglerThresholds;
 
@@ -21,11 +22,15 @@ pub struct Bar {
     pub height: f64,
     /// Most that one step may add or take.
     bound: f64,
+    sigma: f64,
 }
+
+/// An observation counts as at most this many sigma beyond the alternative: what lies further out speaks of the tail.
+const BEYOND: f64 = 3.0;
 
 impl Bar {
     /// The bar that bounds the false alarms of a whole job: alarm at ln(tests a day / false alarms a day).
-    pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64) -> Bar {
+    pub fn new(table: &StragglerThresholds, ranks: usize, step_s: f64, spread: &Spread) -> Bar {
         let mut alternatives = [0.0; MAX_ALTERNATIVES];
         // An alternative within what is tolerated is none.
         let beyond = table
@@ -40,19 +45,25 @@ impl Bar {
         let steps_a_day = 86_400.0 / step_s.max(1e-4);
         let tests_a_day = ranks.max(1) as f64 * len.max(1) as f64 * steps_a_day;
         let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
-        let bound = height / f64::from(table.min_steps.max(1));
+        // What healthy ranks do once in so many steps is no stronger evidence than that.
+        let bound = (height / f64::from(table.min_steps.max(1))).min(-spread.outliers.ln());
         Bar {
             null: table.tolerated_ratio.ln(),
             alternatives,
             len,
             height,
             bound,
+            sigma: spread.sigma,
         }
     }
 
-    fn increment(&self, from: f64, to: f64, x: f64, sigma: f64) -> f64 {
-        let gain = (to - from) * (x - (to + from) / 2.0) / (sigma * sigma);
-        gain.clamp(-self.bound, self.bound)
+    /// The log-likelihood ratio of mean `to` against mean `from`, bounded. Bounding the increment tames heavy tails
+    /// without making small noise blind to large changes.
+    fn increment(&self, from: f64, to: f64, x: f64) -> f64 {
+        let (shift, sigma) = (to - from, self.sigma);
+        let gain = shift * (x - (to + from) / 2.0) / (sigma * sigma);
+        let most = shift.abs() * (shift.abs() / 2.0 + BEYOND * sigma) / (sigma * sigma);
+        gain.clamp(-self.bound, self.bound.min(most))
     }
 }
 
@@ -67,7 +78,7 @@ struct Sum {
 #[derive(Clone, Debug, Default)]
 pub struct Cusum {
     sums: [Sum; MAX_ALTERNATIVES],
-    clearing: f64,
+    clearing: Sum,
 }
 
 /// An alarm: when the change began, as the tally stood then.
@@ -80,7 +91,7 @@ pub struct Alarm {
 
 impl Cusum {
     /// Takes one observation, ln of self-time over the peers'; `before` is the tally without it.
-    pub fn observe(&mut self, bar: &Bar, x: f64, sigma: f64, before: &Tally) {
+    pub fn observe(&mut self, bar: &Bar, x: f64, before: &Tally) {
         for (sum, alternative) in self.sums.iter_mut().zip(bar.alternatives).take(bar.len) {
             if sum.height <= 0.0 {
                 *sum = Sum {
@@ -88,7 +99,7 @@ impl Cusum {
                     start: *before,
                 };
             }
-            sum.height = (sum.height + bar.increment(bar.null, alternative, x, sigma)).max(0.0);
+            sum.height = (sum.height + bar.increment(bar.null, alternative, x)).max(0.0);
         }
     }
 
@@ -109,10 +120,17 @@ impl Cusum {
         (sum.height >= bar.height / 2.0).then_some(sum.start)
     }
 
-    /// The mirrored test on a rank that was found slow: true once it is as fast as its peers again.
-    pub fn recovers(&mut self, bar: &Bar, alternative: f64, x: f64, sigma: f64) -> bool {
-        self.clearing = (self.clearing + bar.increment(alternative, 0.0, x, sigma)).max(0.0);
-        self.clearing >= bar.height
+    /// The mirrored test on a rank that was found slow: once it is as fast as its peers again, the tally when that
+    /// began. `before` is the tally without this observation.
+    pub fn recovers(&mut self, bar: &Bar, alternative: f64, x: f64, before: &Tally) -> Option<Tally> {
+        if self.clearing.height <= 0.0 {
+            self.clearing = Sum {
+                height: 0.0,
+                start: *before,
+            };
+        }
+        self.clearing.height = (self.clearing.height + bar.increment(alternative, 0.0, x)).max(0.0);
+        (self.clearing.height >= bar.height).then_some(self.clearing.start)
     }
 
     /// Begins anew.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::claim::{Body, Claim, Detail};
 use crate::policy::Policy;
 use crate::time::Time;
-use crate::verdict::{Finding, State, Subject, Verdict};
+use crate::verdict::{Evidence, Finding, State, Subject, Verdict};
 
 /// Incidents that the report keeps; the oldest closed ones go first.
 const MAX_KEPT: usize = 10_000;
@@ -47,17 +47,27 @@ impl Incidents {
                     None => new,
                 }
             }
-            (Body::Over { lost_rank_s }, Some(id)) => {
+            (Body::Over(outcome), Some(id)) => {
                 self.open.remove(&key);
                 let Some(mut verdict) = self.all.get(&id).cloned() else {
                     return;
                 };
                 verdict.state = State::Cleared;
                 verdict.cleared_s = Some(seconds(claim.at));
-                verdict.lost_gpu_hours = hours(lost_rank_s);
+                verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
+                verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);
+                verdict.impact_ratio = outcome.impact_ratio.map(round).or(verdict.impact_ratio);
+                if !outcome.evidence.is_empty() {
+                    // The cause's own evidence stays.
+                    let renewed = |old: &Evidence| outcome.evidence.iter().any(|new| new.what == old.what);
+                    verdict.evidence.retain(|old| !renewed(old));
+                    verdict
+                        .evidence
+                        .splice(0..0, outcome.evidence.into_iter().map(rounded));
+                }
                 verdict
             }
-            (Body::Over { .. }, None) => return,
+            (Body::Over(_), None) => return,
         };
         self.all.insert(verdict.id, verdict.clone());
         self.out.push_back(verdict);
@@ -111,19 +121,17 @@ fn raised(
         provenance: detail.provenance,
         slowdown_ratio: detail.slowdown_ratio.map(round),
         cause: detail.cause,
-        evidence: detail
-            .evidence
-            .into_iter()
-            .map(|mut piece| {
-                piece.value = round(piece.value);
-                piece.peers = piece.peers.map(round);
-                piece
-            })
-            .collect(),
+        evidence: detail.evidence.into_iter().map(rounded).collect(),
         impact_ratio: detail.impact_ratio.map(round),
         lost_gpu_hours: hours(detail.lost_rank_s),
         action,
     }
+}
+
+fn rounded(mut piece: Evidence) -> Evidence {
+    piece.value = round(piece.value);
+    piece.peers = piece.peers.map(round);
+    piece
 }
 
 /// Six decimals: enough for a microsecond, short enough to read.

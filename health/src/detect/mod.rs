@@ -146,11 +146,30 @@ impl Detector {
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
             self.straggler.clear(at, &self.roster);
-            self.silence.clear(at);
+            self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
         }
+        let unheard_since = self
+            .roster
+            .last_heard(&frame.node)
+            .filter(|_| self.blind.is_open(&frame.node));
         if self.roster.observe(at, frame) == Arrival::Duplicate {
             return;
+        }
+        if let Some(from) = unheard_since {
+            for rank in self.roster.ranks_of(&frame.node) {
+                self.rows.join(rank);
+            }
+            let (node, why) = (frame.node.clone(), "nothing was heard from it");
+            roster::push_gap(
+                &mut self.roster.gaps,
+                Unwatched {
+                    node,
+                    from,
+                    to: at,
+                    why,
+                },
+            );
         }
         self.blind.heard(at, &frame.node, frame.provenance);
         let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
@@ -217,8 +236,13 @@ impl Detector {
                 }
                 (_, Some(blind)) => {
                     let limits = &self.policy.detector.blind;
-                    self.blind.advance(blind, &self.roster, limits);
+                    let unseen = self.blind.advance(blind, &self.roster, limits);
                     self.blind_check = self.blind.wake_at(&self.roster, limits);
+                    // The others' steps are not held up for ranks of which nothing is heard.
+                    for rank in unseen.iter().flat_map(|node| self.roster.ranks_of(node)) {
+                        self.rows.leave(rank);
+                    }
+                    self.close_rows(blind);
                 }
                 _ => return,
             }
@@ -256,9 +280,9 @@ impl Detector {
         )
     }
 
-    /// How long a row waits for a rank from which nothing comes.
+    /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.
     fn patience(&self) -> Duration {
-        Duration::from_secs_f64(self.tempo.median_s().unwrap_or(1.0).clamp(0.1, 3600.0) * 10.0)
+        Duration::from_secs_f64((self.tempo.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
 
     fn seconds(&self, at: Time) -> f64 {

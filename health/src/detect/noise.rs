@@ -30,31 +30,63 @@ impl Window {
     }
 }
 
-/// Standard deviation of one observation of one rank about its own level, pooled over the role; as large as it must be
-/// taken so that a sum of such observations is not overrated: with what few samples leave open, and with their
-/// autocorrelation. `None` until there is enough to tell.
-pub fn pooled_sigma<'a>(
-    windows: impl Iterator<Item = &'a Window>,
-    table: &StragglerThresholds,
-) -> Option<f64> {
+/// How far one observation of one rank may lie from the rank's own level without meaning anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// Standard deviation, as large as it must be taken so that a sum of observations is not overrated: with what few
+    /// samples leave open, and with their autocorrelation.
+    pub sigma: f64,
+    /// Share of observations that lie further above the level than the noise explains, 0 to 1 and never 0.
+    pub outliers: f64,
+}
+
+/// Observations this many sigma above their level are outliers.
+const OUTLYING: f64 = 4.0;
+
+/// Pools the noise of a role's ranks. `None` until there is enough to tell.
+pub fn pool<'a>(windows: impl Iterator<Item = &'a Window>, table: &StragglerThresholds) -> Option<Spread> {
+    let windows: Vec<Vec<f64>> = windows.take(POOLED_RANKS).map(Window::to_vec).collect();
     let mut sigmas = Vec::new();
     let mut correlations = Vec::new();
-    let mut samples = 0;
-    for window in windows.take(POOLED_RANKS) {
-        let values = window.to_vec();
-        samples += values.len();
+    for values in &windows {
         if let Some(sigma) = stats::robust_sigma(&mut values.clone()) {
             sigmas.push(sigma);
-            correlations.extend(stats::lag_one_correlation(&values, sigma));
+            correlations.extend(stats::lag_one_correlation(values, sigma));
         }
     }
     let sigma = stats::median(&mut sigmas)?.max(table.sigma_floor);
+    let samples: usize = windows.iter().map(Vec::len).sum();
     // Two standard errors of a robust spread estimate.
     let unsure = 1.0 + 2.0 / (samples.max(1) as f64).sqrt();
-    let correlation = stats::median(&mut correlations).unwrap_or(0.0).clamp(0.0, 0.9);
+    let correlation = stats::median(&mut correlations).unwrap_or(0.0).clamp(0.0, 0.95);
     // Variance of a mean of AR(1) observations over that of independent ones.
     let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
-    Some(sigma * unsure * inflation)
+    Some(Spread {
+        sigma: sigma * unsure * inflation,
+        outliers: outliers(windows, sigma),
+    })
+}
+
+/// The share of outliers. The quarter of the ranks with the most is left out: a rank that has just become slow must not
+/// speak for the others.
+fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
+    let count = |mut values: Vec<f64>| {
+        let level = stats::median(&mut values).unwrap_or(0.0);
+        (
+            values
+                .iter()
+                .filter(|value| **value > level + OUTLYING * sigma)
+                .count(),
+            values.len(),
+        )
+    };
+    let mut counts: Vec<(usize, usize)> = windows.into_iter().map(count).collect();
+    counts.sort_unstable();
+    counts.truncate(counts.len() - counts.len() / 4);
+    let (found, samples) = counts
+        .iter()
+        .fold((0, 0), |sum, (found, len)| (sum.0 + found, sum.1 + len));
+    (found as f64 + 1.0) / (samples as f64 + 2.0)
 }
 
 /// The noise of one role. It changes slowly and costs to measure: early on it is measured at each row, later at every
@@ -62,17 +94,17 @@ pub fn pooled_sigma<'a>(
 #[derive(Clone, Debug, Default)]
 pub struct Noise {
     rows: u32,
-    sigma: Option<f64>,
+    spread: Option<Spread>,
 }
 
 impl Noise {
     /// The present noise; `measure` is asked when it is due.
-    pub fn sigma(&mut self, measure: impl FnOnce() -> Option<f64>) -> Option<f64> {
+    pub fn spread(&mut self, measure: impl FnOnce() -> Option<Spread>) -> Option<Spread> {
         if self.rows < 64 || self.rows.is_multiple_of(8) {
-            self.sigma = measure();
+            self.spread = measure();
         }
         self.rows = self.rows.wrapping_add(1);
-        self.sigma
+        self.spread
     }
 }
 

@@ -91,6 +91,17 @@ impl Roster {
             .filter_map(|(member, rank)| Some((Rank(rank), member.as_deref()?)))
     }
 
+    /// When a node was last heard.
+    pub fn last_heard(&self, node: &NodeId) -> Option<Time> {
+        Some(self.nodes.get(node)?.last_heard)
+    }
+
+    /// Ranks on a node that have not ended.
+    pub fn ranks_of(&self, node: &NodeId) -> Vec<Rank> {
+        let there = |(_, member): &(Rank, &Member)| member.node == *node && !member.ended;
+        self.members().filter(there).map(|(rank, _)| rank).collect()
+    }
+
     /// Nodes in order.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
         self.nodes.iter()

@@ -8,8 +8,10 @@ use crate::event::{Step, StepKind};
 use crate::id::Rank;
 use crate::time::Time;
 
-/// Steps that may be open at once. When one more begins the oldest closes as it is.
-const MAX_OPEN: usize = 64;
+/// Samples that may be open at once, and steps whatever the number of ranks. Beyond, the oldest row closes as it is.
+const MAX_SAMPLES: usize = 1 << 20;
+const MIN_OPEN: usize = 64;
+const MAX_OPEN: usize = 4096;
 /// A rank that has reported this many steps more will not report this one: its sample was lost.
 const PASSED_BY: u64 = 3;
 
@@ -44,12 +46,17 @@ pub struct Rows {
     latest: BTreeMap<Rank, u64>,
     /// Every step up to this one is closed.
     closed: Option<u64>,
+    /// Samples that came after their row had closed.
+    late: u64,
 }
 
 impl Rows {
     /// Forgets everything: a new group of ranks counts anew.
     pub fn clear(&mut self) {
-        *self = Rows::default();
+        *self = Rows {
+            late: self.late,
+            ..Rows::default()
+        };
     }
 
     /// A rank that is not awaited any more.
@@ -74,10 +81,12 @@ impl Rows {
             return;
         };
         let before = *latest;
+        *latest = before.max(step.step);
         if self.closed.is_some_and(|closed| step.step <= closed) {
+            // A second copy of what was there in time is not late.
+            self.late += u64::from(step.step > before);
             return;
         }
-        *latest = before.max(step.step);
         let now = *latest;
         for row in &mut self.open {
             let passes =
@@ -132,11 +141,17 @@ impl Rows {
         place
     }
 
+    /// Samples that came too late to be compared.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
     /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out.
     pub fn take_due(&mut self, now: Time, patience: Duration) -> Option<Row> {
         let row = self.open.front()?;
+        let most = (MAX_SAMPLES / self.latest.len().max(1)).clamp(MIN_OPEN, MAX_OPEN);
         let complete = row.settled >= self.latest.len();
-        let due = self.open.len() > MAX_OPEN || row.opened + patience <= now || complete;
+        let due = self.open.len() > most || row.opened + patience <= now || complete;
         if !due {
             return None;
         }

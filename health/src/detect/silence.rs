@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::claim::{Body, Claim, Detail};
+use super::claim::{Body, Claim, Detail, Outcome};
 use super::roster::Roster;
 use super::tempo::Tempo;
 use crate::event::{Beat, Phase, Pulse, Signal};
@@ -21,7 +21,7 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
     /// Whom it has named, and how badly.
-    open: BTreeMap<Subject, (Finding, Severity)>,
+    open: BTreeMap<Subject, Named>,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -29,6 +29,24 @@ pub struct SilenceRule {
 }
 
 const JUDGE_EVERY: Duration = Duration::from_millis(250);
+
+/// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// Whom the rule has named.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    finding: Finding,
+    severity: Severity,
+    since: Time,
+}
+
+impl Named {
+    /// While a rank is silent the whole job stands still, rank-seconds.
+    fn lost(&self, now: Time, world_size: u32) -> f64 {
+        now.since(self.since).as_secs_f64() * f64::from(world_size)
+    }
+}
 
 /// What the rule may look at.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +74,9 @@ impl Heard {
 
 impl SilenceRule {
     /// A new group of ranks.
-    pub fn clear(&mut self, at: Time) {
+    pub fn clear(&mut self, at: Time, world_size: u32) {
         self.pulses.clear();
-        self.keep(at, &BTreeMap::new());
+        self.keep(at, world_size, &BTreeMap::new());
     }
 
     /// Takes a beat of one node, and judges all ranks by what was heard so far.
@@ -78,13 +96,21 @@ impl SilenceRule {
         self.pulses
             .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
         let verdicts = self.judge(scope);
-        self.keep(at, &verdicts);
+        self.keep(at, roster.world_size, &verdicts);
         for (subject, (finding, severity, rank)) in verdicts {
-            if self.open.get(&subject).is_none_or(|(_, said)| severity > *said) {
-                self.open.insert(subject.clone(), (finding, severity));
-                self.raise(at, finding, subject, severity, rank);
+            if self
+                .open
+                .get(&subject)
+                .is_none_or(|named| severity > named.severity)
+            {
+                self.raise(scope, finding, subject, severity, rank);
             }
         }
+    }
+
+    /// What an open incident has cost so far, rank-seconds.
+    pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
+        Some(self.open.get(subject)?.lost(now, world_size))
     }
 
     /// The next claim.
@@ -101,6 +127,7 @@ impl SilenceRule {
         let silent: Vec<(Rank, Severity)> = self
             .pulses
             .iter()
+            .filter(|(_, heard)| at.since(heard.at) <= FRESH)
             .filter_map(|(rank, heard)| Some((*rank, severity(heard, at, p99, limits)?)))
             .collect();
         let behind: Vec<(Rank, Severity)> = silent
@@ -148,17 +175,28 @@ impl SilenceRule {
     }
 
     /// Ends what does not hold any more.
-    fn keep(&mut self, at: Time, holds: &BTreeMap<Subject, (Finding, Severity, Option<Rank>)>) {
+    fn keep(
+        &mut self,
+        at: Time,
+        world_size: u32,
+        holds: &BTreeMap<Subject, (Finding, Severity, Option<Rank>)>,
+    ) {
         let out = &mut self.out;
-        self.open.retain(|subject, (finding, _)| {
-            let still = holds.get(subject).is_some_and(|(now, ..)| now == finding);
+        self.open.retain(|subject, named| {
+            let still = holds
+                .get(subject)
+                .is_some_and(|(finding, ..)| *finding == named.finding);
             if !still {
-                let body = Body::Over { lost_rank_s: 0.0 };
+                let outcome = Outcome {
+                    lost_rank_s: named.lost(at, world_size),
+                    ..Outcome::default()
+                };
+                let (finding, subject) = (named.finding, subject.clone());
                 out.push_back(Claim {
-                    finding: *finding,
-                    subject: subject.clone(),
+                    finding,
+                    subject,
                     at,
-                    body,
+                    body: Body::Over(outcome),
                 });
             }
             still
@@ -167,12 +205,13 @@ impl SilenceRule {
 
     fn raise(
         &mut self,
-        at: Time,
+        scope: &Scope<'_>,
         finding: Finding,
         subject: Subject,
         severity: Severity,
         rank: Option<Rank>,
     ) {
+        let at = scope.at;
         let ranks = || {
             self.pulses
                 .iter()
@@ -182,39 +221,33 @@ impl SilenceRule {
             .map(|(_, heard)| heard.idle_s(at))
             .fold(f64::INFINITY, f64::min);
         let step = ranks().map(|(_, heard)| heard.pulse.step).min();
+        let gone = ranks().all(|(_, heard)| !heard.pulse.alive);
         let waiting = self
             .pulses
             .values()
             .filter(|heard| heard.pulse.phase == Phase::Wait)
             .count();
-        let mut evidence = vec![
-            Evidence {
-                what: "silent_s".into(),
-                value: idle,
-                peers: None,
-                entries: None,
-            },
-            Evidence {
-                what: "ranks_waiting".into(),
-                value: waiting as f64,
-                peers: None,
-                entries: None,
-            },
-        ];
-        if rank
-            .and_then(|rank| self.pulses.get(&rank))
-            .is_some_and(|heard| !heard.pulse.alive)
-        {
-            evidence.push(Evidence {
-                what: "process_gone".into(),
-                value: 1.0,
-                peers: None,
-                entries: None,
-            });
+        let piece = |what: &str, value| Evidence {
+            what: what.into(),
+            value,
+            peers: None,
+            entries: None,
+        };
+        let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
+        if gone {
+            evidence.push(piece("process_gone", 1.0));
         }
+        let since = at - Duration::from_secs_f64(idle.clamp(0.0, 1e9));
+        let since = self.open.get(&subject).map_or(since, |named| named.since);
+        let named = Named {
+            finding,
+            severity,
+            since,
+        };
+        self.open.insert(subject.clone(), named);
         let detail = Detail {
             severity,
-            since: at - Duration::from_secs_f64(idle.clamp(0.0, 1e9)),
+            since,
             since_step: step,
             step,
             cause: Cause::Unknown,
@@ -222,7 +255,7 @@ impl SilenceRule {
             provenance: self.provenance,
             slowdown_ratio: None,
             impact_ratio: None,
-            lost_rank_s: 0.0,
+            lost_rank_s: named.lost(at, scope.roster.world_size),
             evidence,
         };
         self.out.push_back(Claim {

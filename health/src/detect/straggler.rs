@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::claim::{Body, Claim, Detail};
+use super::claim::{Body, Claim, Detail, Outcome};
 use super::cusum::{Alarm, Bar};
 use super::gpus::Gpus;
 use super::noise::{self, Noise, WarmUp};
@@ -13,7 +13,7 @@ use super::roster::Roster;
 use super::rows::{Row, Sample};
 use super::scene::{Placed, Scene, by_role, place};
 use super::tally::Tally;
-use super::track::{Raised, Track, evidence, lost, waits_less_than_peers};
+use super::track::{Raised, Track, evidence, lost, outcome, waits_less_than_peers};
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
 use crate::id::{GpuId, Rank};
@@ -54,7 +54,12 @@ impl StragglerRule {
     pub fn clear(&mut self, at: Time, roster: &Roster) {
         for (rank, track) in std::mem::take(&mut self.tracks) {
             if let Some(raised) = track.raised {
-                self.end(at, rank, lost(&track.tally, &raised.start, roster), roster);
+                self.end(
+                    at,
+                    rank,
+                    outcome(&track.tally, &raised.start, raised.few_peers, roster),
+                    roster,
+                );
             }
         }
         self.roles.clear();
@@ -158,32 +163,32 @@ impl StragglerRule {
             .iter()
             .step_by(stride)
             .filter_map(|place| self.tracks.get(&place.rank));
-        let measure = || noise::pooled_sigma(pooled.map(|track| &track.window), table);
-        let Some(sigma) = known.noise.sigma(measure) else {
+        let measure = || noise::pool(pooled.map(|track| &track.window), table);
+        let Some(spread) = known.noise.spread(measure) else {
             return;
         };
-        let bar = Bar::new(table, view.roster.world_size as usize, scene.dur_s);
+        let bar = Bar::new(table, view.roster.world_size as usize, scene.dur_s, &spread);
         for (place, before) in placed.iter().zip(&before) {
-            self.test(view, place, before, &bar, sigma);
+            self.test(view, place, before, &bar);
         }
         self.decide(view, step, &placed, &bar, peers < table.min_peers as usize);
     }
 
     /// Feeds the rank's test; a slow rank's clearing test instead.
-    fn test(&mut self, view: &View<'_>, place: &Placed, before: &Tally, bar: &Bar, sigma: f64) {
+    fn test(&mut self, view: &View<'_>, place: &Placed, before: &Tally, bar: &Bar) {
         let Some(track) = self.tracks.get_mut(&place.rank) else {
             return;
         };
         track.tested_from.get_or_insert(*before);
         let Some(raised) = &track.raised else {
-            track.cusum.observe(bar, place.x, sigma, before);
+            track.cusum.observe(bar, place.x, before);
             return;
         };
-        if track.cusum.recovers(bar, raised.alternative, place.x, sigma) {
-            let lost_rank_s = lost(&track.tally, &raised.start, view.roster);
+        if let Some(end) = track.cusum.recovers(bar, raised.alternative, place.x, before) {
+            let outcome = outcome(&end, &raised.start, raised.few_peers, view.roster);
             track.raised = None;
             track.cusum.reset();
-            self.end(view.at, place.rank, lost_rank_s, view.roster);
+            self.end(view.at, place.rank, outcome, view.roster);
         }
     }
 
@@ -241,9 +246,9 @@ impl StragglerRule {
         onsets
     }
 
-    fn end(&mut self, at: Time, rank: Rank, lost_rank_s: f64, roster: &Roster) {
+    fn end(&mut self, at: Time, rank: Rank, outcome: Outcome, roster: &Roster) {
         if let Some(subject) = roster.subject(rank) {
-            let body = Body::Over { lost_rank_s };
+            let body = Body::Over(outcome);
             self.out.push_back(Claim {
                 finding: Finding::Straggler,
                 subject,

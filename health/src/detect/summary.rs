@@ -39,13 +39,21 @@ impl Detector {
 
     fn with_cost_now(&self, verdict: &Verdict) -> Verdict {
         let mut verdict = verdict.clone();
-        if let (Finding::Straggler, State::Raised, Subject::Rank { rank, .. }) =
-            (verdict.finding, verdict.state, &verdict.subject)
-            && let Some((slowdown, impact, lost)) = self.straggler.cost_now(*rank, &self.roster)
-        {
-            verdict.slowdown_ratio = Some(round(slowdown));
-            verdict.impact_ratio = Some(round(impact));
-            verdict.lost_gpu_hours = hours(lost);
+        match (&verdict.finding, &verdict.subject) {
+            _ if verdict.state == State::Cleared => {}
+            (Finding::Straggler, Subject::Rank { rank, .. }) => {
+                if let Some((slowdown, impact, lost)) = self.straggler.cost_now(*rank, &self.roster) {
+                    verdict.slowdown_ratio = Some(round(slowdown));
+                    verdict.impact_ratio = Some(round(impact));
+                    verdict.lost_gpu_hours = hours(lost);
+                }
+            }
+            (_, subject) => {
+                let cost = self
+                    .silence
+                    .cost_now(subject, self.last_frame, self.roster.world_size);
+                verdict.lost_gpu_hours = cost.map_or(verdict.lost_gpu_hours, hours);
+            }
         }
         verdict
     }
@@ -55,7 +63,13 @@ impl Detector {
         for (_, member) in self.roster.members() {
             ranks_seen += 1;
             if let Some(first) = member.first_step {
-                expected += member.last_step.saturating_sub(first) + 1;
+                // One that has not said goodbye should be where the others are.
+                let last = if member.ended {
+                    member.last_step
+                } else {
+                    member.last_step.max(self.last_row)
+                };
+                expected += last.saturating_sub(first) + 1;
                 received += member.steps;
             }
         }
@@ -133,6 +147,12 @@ impl Detector {
         }
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
             notes.push("only wall step times came (S0): slow steps are seen, but not whose".to_owned());
+        }
+        if self.rows.late() > 0 {
+            let late = self.rows.late();
+            notes.push(format!(
+                "{late} step records came too late to be compared with their peers"
+            ));
         }
         for source in self
             .roster

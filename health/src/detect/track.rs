@@ -1,5 +1,6 @@
 //! What the space axis knows of one rank, and what can be shown for it.
 
+use super::claim::Outcome;
 use super::cusum::Cusum;
 use super::noise::Window;
 use super::roster::Roster;
@@ -70,7 +71,7 @@ pub fn evidence(now: &Tally, start: &Tally, few_peers: bool) -> Vec<Evidence> {
         },
         Evidence {
             what: "unexplained_wait_s".into(),
-            value: now.mean_since(start, |tally| tally.wait_s),
+            value: now.mean_since(start, |tally| tally.wait_s).max(0.0),
             peers: Some(now.mean_since(start, |tally| tally.peers_wait_s)),
             entries,
         },
@@ -84,4 +85,14 @@ pub fn evidence(now: &Tally, start: &Tally, few_peers: bool) -> Vec<Evidence> {
         });
     }
     evidence
+}
+
+/// What there is to say of a slow rank from `start` to `end`.
+pub fn outcome(end: &Tally, start: &Tally, few_peers: bool, roster: &Roster) -> Outcome {
+    Outcome {
+        lost_rank_s: lost(end, start, roster),
+        slowdown_ratio: Some(end.slowdown_since(start)),
+        impact_ratio: Some(end.impact_since(start)),
+        evidence: evidence(end, start, few_peers),
+    }
 }
