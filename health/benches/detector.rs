@@ -1,7 +1,13 @@
 //! How soon, how surely and how fast the detector decides, on simulated worlds. `cargo bench -p paceline-health`
 //! prints the tables (`-- speed`: only the last); the seeds are not those that anything was tuned on.
 
-#![allow(clippy::print_stdout, missing_docs)]
+// A bench has a clock and prints; the crate has none.
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 use std::time::Instant;
 

@@ -40,6 +40,9 @@ pub struct Spread {
     pub outliers: f64,
 }
 
+/// From so many ranks on, one slow rank does not move the spread between them.
+const MANY: usize = 8;
+
 /// Observations this many sigma above their level are outliers.
 const OUTLYING: f64 = 4.0;
 
@@ -54,7 +57,12 @@ pub fn pool<'a>(windows: impl Iterator<Item = &'a Window>, table: &StragglerThre
             correlations.extend(stats::lag_one_correlation(values, sigma));
         }
     }
-    let sigma = stats::median(&mut sigmas)?.max(table.sigma_floor);
+    let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
+    let sigma = if windows.len() >= MANY {
+        own.max(about_peers(&windows))
+    } else {
+        own
+    };
     let samples: usize = windows.iter().map(Vec::len).sum();
     // Two standard errors of a robust spread estimate.
     let unsure = 1.0 + 2.0 / (samples.max(1) as f64).sqrt();
@@ -65,6 +73,13 @@ pub fn pool<'a>(windows: impl Iterator<Item = &'a Window>, table: &StragglerThre
         sigma: sigma * unsure * inflation,
         outliers: outliers(windows, sigma),
     })
+}
+
+/// Spread of all ranks about their peers. Noise that lasts does not show within a short window, but it does between
+/// ranks: what is usual among them accuses nobody.
+fn about_peers(windows: &[Vec<f64>]) -> f64 {
+    let mut distances: Vec<f64> = windows.iter().flatten().map(|x| x.abs()).collect();
+    stats::MAD_TO_SIGMA * stats::median(&mut distances).unwrap_or(0.0)
 }
 
 /// The share of outliers. The quarter of the ranks with the most is left out: a rank that has just become slow must not
