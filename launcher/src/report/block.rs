@@ -84,7 +84,12 @@ impl Block {
         if let Some(median) = report.median_step_s {
             facts.push(format!("{} a step", span(median)));
         }
-        let title = format!(" paceline {dash}{dash} {} ", facts.join(dot));
+        let title = |facts: &[String]| format!(" paceline {dash}{dash} {} ", facts.join(dot));
+        // On a narrow screen the last facts go first.
+        while facts.len() > 1 && title(&facts).chars().count() + 2 > self.style.width {
+            facts.pop();
+        }
+        let title = title(&facts);
         let used = 2 + title.chars().count();
         let (left, right) = (dash.repeat(2), dash.repeat(self.style.width.saturating_sub(used)));
         let paint = |text: &str| self.style.paint(Paint::Faint, text);
@@ -98,20 +103,23 @@ impl Block {
     }
 
     fn nothing_found(&mut self, report: &Report) {
-        let (paint, text) = if report.coverage.ranks_seen == 0 {
-            // Absence of data is never health.
+        let seen = &report.coverage;
+        let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));
+        // Absence of data is never health.
+        let (paint, text) = if seen.ranks_seen == 0 {
             (
                 Paint::Warn,
                 "No rank was seen: nothing can be said of this job.".to_owned(),
             )
-        } else {
-            let ranks = count(report.coverage.ranks_seen.into(), "rank");
+        } else if seen.gaps.is_empty() && seen.notes.is_empty() {
             (
                 Paint::Good,
-                format!(
-                    "No finding: {ranks} kept pace over {}.",
-                    count(report.steps, "step")
-                ),
+                format!("No finding: {ranks} kept pace over {steps}."),
+            )
+        } else {
+            (
+                Paint::Warn,
+                format!("No finding in what was seen: {ranks}, {steps}."),
             )
         };
         let mark = if paint == Paint::Good {

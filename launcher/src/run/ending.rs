@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use paceline_health::event::{Event, Exit, Job};
+use paceline_health::event::{Event, Job};
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::report::{Gap, Report};
+use paceline_health::report::{Gap, NodeExit, Report};
 use paceline_health::{Detector, Frame, Provenance, Time};
+use paceline_sidecar::aggregator::core::OWN_AGENT;
 use rustix::fs::{FlockOperation, flock};
 
 use super::Plan;
@@ -39,21 +40,21 @@ pub(crate) struct Known {
 /// Finds or makes the report.
 pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let Some(life) = &ended.life else {
-        let report = folded(plan, None, ended.code, "the job ran unwatched");
+        let report = folded(plan, ended, None, "the job ran unwatched");
         return Known { report, place: None };
     };
     let dir = life.aggregates_in.clone().unwrap_or_else(|| life.run_dir.clone());
     if let Some(known) = written(plan, life, &dir) {
         return known;
     }
-    let why = match (life.finished, life.deaths) {
+    let why = match (life.finished, life.late) {
         (true, _) => "the job's aggregator runs elsewhere: its report says what was found",
-        (false, 0) => "the sidecar did not finish in time",
-        (false, _) => "the sidecar died",
+        (false, true) => "the sidecar did not finish in time",
+        (false, false) => "the sidecar died",
     };
     let journal = dir.join(journal::FILE);
     let journal = is_of_this_run(plan, &journal).then_some(journal);
-    let report = folded(plan, journal.as_deref(), ended.code, why);
+    let report = folded(plan, ended, journal.as_deref(), why);
     let place = write(plan, &dir, &report);
     Known { report, place }
 }
@@ -88,10 +89,9 @@ fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     modified.is_ok_and(|modified| began.is_some_and(|began| modified >= began))
 }
 
-/// What the journal leads to, up to now, and what it could not see.
-fn folded(plan: &Plan, journal: Option<&Path>, code: i32, why: &str) -> Report {
-    let now = Time::from_secs_f64(plan.started.elapsed().as_secs_f64());
-    let mut notes: Vec<String> = vec![format!("{why} (folded by the launcher)")];
+/// What the journal leads to up to the child's end, and what it could not see.
+fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Report {
+    let mut notes = vec![format!("{why} (folded by the launcher)")];
     let (mut detector, seen) = match journal.map(|path| fold(plan, path)) {
         Some(Ok((detector, seen, warnings))) => {
             notes.extend(warnings);
@@ -104,26 +104,29 @@ fn folded(plan: &Plan, journal: Option<&Path>, code: i32, why: &str) -> Report {
         None => (begin(plan), Seen::default()),
     };
     // The journal's own time began with its first entry, a little after ours.
-    let end = now.max(seen.last);
-    if !seen.exit {
-        detector.observe(end, &own(plan, 2, Event::Exit(Exit { code })));
-    }
+    let lasted = ended.at.duration_since(plan.started);
+    let end = (Time::ZERO + lasted).max(seen.last);
+    detector.advance(end);
     while detector.poll().is_some() {}
     let mut report = detector.report();
-    let unheard_s = end.as_secs_f64() - seen.heard.as_secs_f64();
+    let (from_s, to_s) = (seen.heard.as_secs_f64(), end.as_secs_f64());
     let node = NodeId::from(plan.node.as_str());
-    let told = report
-        .coverage
-        .gaps
-        .iter()
-        .any(|gap| gap.node == node && gap.to_s.is_none());
-    if unheard_s > UNHEARD_S && !told {
-        let (from_s, why) = (seen.heard.as_secs_f64(), Arc::from(why));
-        report.coverage.gaps.push(Gap {
+    if !report.exits.iter().any(|exit| exit.node == node) {
+        report.exits.push(NodeExit {
+            node: node.clone(),
+            code: ended.code,
+        });
+    }
+    report.duration_s = report.duration_s.max(to_s);
+    let gaps = &mut report.coverage.gaps;
+    // A gap that the detector knows of lasts: nothing told it of the end.
+    let told = gaps.iter().any(|gap| gap.node == node && gap.to_s.is_none());
+    if to_s - from_s > UNHEARD_S && !told {
+        gaps.push(Gap {
             node,
             from_s,
-            to_s: Some(end.as_secs_f64()),
-            why,
+            to_s: Some(to_s),
+            why: Arc::from(why),
         });
     }
     report
@@ -139,8 +142,6 @@ struct Seen {
     last: Time,
     /// The last frame of this node.
     heard: Time,
-    /// This node's exit stands in it.
-    exit: bool,
 }
 
 fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>)> {
@@ -150,9 +151,9 @@ fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>
     let detector = journal.fold(paceline_health::Policy::default(), |entry, detector| {
         while detector.poll().is_some() {}
         seen.last = seen.last.max(entry.at_ns);
-        if entry.frame.node.as_str() == plan.node {
+        // The aggregator's own entries carry its node's name, and are no sign of its sidecar.
+        if entry.frame.node.as_str() == plan.node && entry.frame.agent != OWN_AGENT {
             seen.heard = seen.heard.max(entry.at_ns);
-            seen.exit |= matches!(entry.frame.event, Event::Exit(_));
         }
         anyhow::Ok(())
     })?;
@@ -163,23 +164,21 @@ fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>
 /// A detector that knows the job's name and nothing else.
 fn begin(plan: &Plan) -> Detector {
     let mut detector = Detector::new(plan.settings.policy.clone());
-    let job = JobId::from(plan.job.as_str());
-    let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
-    detector.observe(Time::ZERO, &own(plan, 1, Event::Job(Job { job, paceline })));
-    detector
-}
-
-/// A frame of the launcher itself. It stands in no journal.
-fn own(plan: &Plan, seq: u64, event: Event) -> Frame {
-    let node = NodeId::from(plan.node.as_str());
-    Frame {
+    let job = Job {
+        job: JobId::from(plan.job.as_str()),
+        paceline: Arc::from(env!("CARGO_PKG_VERSION")),
+    };
+    let (node, event) = (NodeId::from(plan.node.as_str()), Event::Job(job));
+    let frame = Frame {
         v: SCHEMA_VERSION,
         node,
-        agent: 0,
-        seq,
+        agent: OWN_AGENT,
+        seq: 1,
         provenance: Provenance::Live,
         event,
-    }
+    };
+    detector.observe(Time::ZERO, &frame);
+    detector
 }
 
 /// Writes the report, unless an aggregator lives that will write a better one.

@@ -40,6 +40,16 @@ pub(crate) struct Keeper {
     /// Directory of the aggregator, if one of our sidecars was it.
     aggregates_in: Option<PathBuf>,
     heard: Vec<Status>,
+    late: bool,
+}
+
+/// How a sidecar ended that was told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// With its work done.
+    InOrder,
+    /// In some other way.
+    Died,
 }
 
 #[derive(Debug)]
@@ -73,6 +83,7 @@ impl Keeper {
             deaths: 0,
             aggregates_in: None,
             heard: Vec::new(),
+            late: false,
         };
         keeper.start();
         keeper
@@ -171,18 +182,24 @@ impl Keeper {
         }
     }
 
-    /// After [`Keeper::tell_exit`]: whether it is gone.
-    pub(crate) fn is_gone(&mut self) -> bool {
+    /// After [`Keeper::tell_exit`]: how its life ended, if it has.
+    pub(crate) fn farewell(&mut self) -> Option<Farewell> {
         match self.ended() {
             Some((status, _)) if status.success() => self.state = State::Done,
             Some((status, _)) => self.down(describe(status)),
-            None => return !matches!(self.state, State::Up(_)),
+            None if matches!(self.state, State::Up(_)) => return None,
+            None => {}
         }
-        true
+        Some(if matches!(self.state, State::Done) {
+            Farewell::InOrder
+        } else {
+            Farewell::Died
+        })
     }
 
-    /// Signals it.
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// It takes too long: asks it to end, or ends it.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.late = true;
         if let State::Up(running) = &self.state {
             // It has not been waited for, so the number is still its own.
             let _ = kill_process(Pid::from_child(&running.process), signal);
@@ -193,7 +210,7 @@ impl Keeper {
     pub(crate) fn into_life(self) -> Life {
         Life {
             finished: matches!(self.state, State::Done),
-            deaths: self.deaths,
+            late: self.late,
             aggregates_in: self.aggregates_in,
             run_dir: self.run_dir,
         }
@@ -205,8 +222,8 @@ impl Keeper {
 pub(crate) struct Life {
     /// The last one ended in order.
     pub(crate) finished: bool,
-    /// How many did not.
-    pub(crate) deaths: u32,
+    /// It did not finish in time.
+    pub(crate) late: bool,
     /// Where the aggregator wrote, if it was one of ours.
     pub(crate) aggregates_in: Option<PathBuf>,
     /// The run directory.

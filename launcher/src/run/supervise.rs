@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::child::{Change, Child};
-use super::sidecar::{Keeper, Life, Status};
+use super::sidecar::{Farewell, Keeper, Life, Status};
 use super::signals::Signals;
 
 /// How long the sidecar may take to finish after the child's end.
@@ -43,6 +43,8 @@ impl Watcher for Unwatched {
 pub(crate) struct Ended {
     /// The child's exit code, 128 + n for a signal.
     pub(crate) code: i32,
+    /// When.
+    pub(crate) at: Instant,
     /// What became of the sidecars, if there were any.
     pub(crate) life: Option<Life>,
 }
@@ -89,11 +91,13 @@ pub(crate) fn run(
             }
         }
     };
+    let at = Instant::now();
     if let Some(keeper) = &mut keeper {
         finish(keeper, &mut signals, code, watcher);
     }
     Ended {
         code,
+        at,
         life: keeper.map(Keeper::into_life),
     }
 }
@@ -123,12 +127,23 @@ fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut d
     keeper.tell_exit(code);
     let mut deadline = Instant::now() + FINISH;
     let mut next = [Signal::TERM, Signal::KILL].into_iter();
-    while !keeper.is_gone() {
+    // One that dies now was perhaps hit with the job: another may still do its work.
+    let mut again = true;
+    loop {
+        match keeper.farewell() {
+            None => {}
+            Some(Farewell::Died) if again => {
+                again = false;
+                keeper.tell_exit(code);
+            }
+            Some(_) => break,
+        }
         let now = Instant::now();
         for status in keeper.read() {
             watcher.status(&status);
         }
         if now >= deadline {
+            again = false;
             match next.next() {
                 Some(signal) => keeper.signal(signal),
                 None => return,

@@ -1,0 +1,182 @@
+//! Mistakes are told with the place where they stand, and cost 64 where the user made them.
+
+use crate::launched::{Place, text};
+
+fn said(place: &Place, args: &[&str]) -> (Option<i32>, String) {
+    let output = place.paceline(args).output().unwrap();
+    (output.status.code(), text(&output.stderr).to_owned())
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_starts_nothing() {
+    let place = Place::new();
+    for (config, expected) in [
+        (
+            "run-dir = \"x\"\n",
+            "./paceline.toml:1:1: unknown key `run-dir`; did you mean `run_dir`?",
+        ),
+        (
+            "\n\nquiet = 1\n",
+            "./paceline.toml:3:9: quiet must be true or false, not an integer",
+        ),
+        (
+            "aggregator = \"here\"\n",
+            "./paceline.toml:1:1: aggregator = \"here\": must be HOST:PORT",
+        ),
+        (
+            "[detector.impact]\nwarning = 0.1\n",
+            "./paceline.toml:2:1: unknown key `detector.impact.warning`",
+        ),
+        (
+            "[detector.impact]\nwarning_ratio = -1\n",
+            "./paceline.toml:2:1: impact.warning_ratio = -1: must be a positive",
+        ),
+        ("job = \"x\n", "./paceline.toml:1:"),
+    ] {
+        place.write("paceline.toml", config);
+        let (code, stderr) = said(&place, &["run", "--", "touch", "started"]);
+        assert_eq!(code, Some(64), "{config}: {stderr}");
+        assert!(stderr.contains(expected), "{config}: {stderr}");
+        assert!(!place.path("started").exists(), "{config}");
+    }
+}
+
+#[test]
+fn flags_and_variables_are_named_too() {
+    let place = Place::new();
+    let (code, stderr) = said(&place, &["run", "--http", "nowhere", "--", "true"]);
+    assert_eq!(code, Some(64));
+    assert!(
+        stderr.contains("--http: http = \"nowhere\": must be ADDRESS:PORT"),
+        "{stderr}"
+    );
+    let output = place
+        .paceline(["config"])
+        .env("PACELINE_QUIET", "maybe")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("PACELINE_QUIET: quiet = \"maybe\": must be true or false"));
+    for args in [
+        &["run"][..],
+        &["nonsense"],
+        &["replay"],
+        &["run", "--nonsense", "--", "true"],
+    ] {
+        assert_eq!(said(&place, args).0, Some(64), "{args:?}");
+    }
+}
+
+#[test]
+fn the_configuration_in_force_and_its_origins() {
+    let place = Place::new();
+    place.write("paceline.toml", "node = \"near\"\n");
+    place.write(
+        "config/paceline/config.toml",
+        "node = \"far\"\nrun_dir = \"far\"\n[detector.impact]\nwarning_ratio = 0.05\n",
+    );
+    let mut command = place.paceline(["config", "--origin", "--job", "j"]);
+    let output = command.env("PACELINE_HTTP", "127.0.0.1:9810").output().unwrap();
+    let shown = text(&output.stdout);
+    let user = place.path("config/paceline/config.toml");
+    for (key, value, origin) in [
+        ("job", "\"j\"", "--job"),
+        ("node", "\"near\"", "./paceline.toml:1:1"),
+        ("run_dir", "\"far\"", &format!("{}:2:1", user.display())),
+        ("http", "\"127.0.0.1:9810\"", "PACELINE_HTTP"),
+        ("quiet", "false", "default"),
+        (
+            "detector.impact.warning_ratio",
+            "0.05",
+            &format!("{}:4:1", user.display()),
+        ),
+    ] {
+        let line = shown
+            .lines()
+            .find(|line| line.split_whitespace().next() == Some(key))
+            .unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, [key, "=", value, "#", origin], "{shown}");
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_told_with_its_place() {
+    let place = Place::new();
+    let simulated = place.paceline([
+        "simulate",
+        "--gpus",
+        "2",
+        "--steps",
+        "20",
+        "--journal",
+        "good.ndjson",
+    ]);
+    assert!({ simulated }.output().unwrap().status.success());
+    let good = place.read("good.ndjson");
+    let lines: Vec<&str> = good.lines().collect();
+    let with = |second: &str| format!("{}\n{second}\n{}\n", lines[0], lines[2]);
+    place.write("broken.ndjson", &with("{\"n\":2,\"at_ns\":oops}"));
+    place.write("future.ndjson", &with(&lines[1].replace("\"v\":1", "\"v\":7")));
+    place.write("long.ndjson", &with(&"x".repeat(10 << 20)));
+    for (file, expected) in [
+        ("broken.ndjson", "broken.ndjson:2:16: expected value"),
+        (
+            "future.ndjson",
+            "schema version 7 is newer than 1, which this version reads: update paceline",
+        ),
+        (
+            "long.ndjson",
+            "long.ndjson:2:1048577: line is 10485760 bytes long, at most 1048576 are read",
+        ),
+        ("none.ndjson", "none.ndjson: No such file or directory"),
+    ] {
+        let (code, stderr) = said(&place, &["replay", file]);
+        assert_eq!(code, Some(1), "{file}");
+        assert!(stderr.contains(expected), "{file}: {stderr}");
+    }
+    let (_, stderr) = said(&place, &["replay", "future.ndjson"]);
+    assert!(stderr.contains("future.ndjson:2:"), "{stderr}");
+    for file in ["broken.ndjson", "long.ndjson"] {
+        let (code, stderr) = said(&place, &["replay", "--skip-broken", file]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(
+            stderr.contains(&format!("{file}: 1 broken lines left out")),
+            "{stderr}"
+        );
+    }
+    // What a writer that was cut off leaves behind is no error.
+    let whole: String = lines[..lines.len() - 1]
+        .iter()
+        .map(|line| format!("{line}\n"))
+        .collect();
+    place.write(
+        "torn.ndjson",
+        &format!("{whole}{}", &lines[lines.len() - 1][..30]),
+    );
+    let (code, stderr) = said(&place, &["replay", "torn.ndjson"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stderr.contains(&format!("torn.ndjson:{}: the last line was cut off", lines.len())),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_simulation_that_makes_no_sense() {
+    let place = Place::new();
+    for (args, expected) in [
+        (&["--fault", "slwo rank=1"][..], "--fault: "),
+        (&["--fault", "slow rank=9 factor=2"], "there is no rank 9"),
+        (&["--world", "nods=2"], "--world: "),
+        (
+            &["--set", "impact.warn=1"],
+            "--set impact.warn=1: unknown constant `impact.warn`",
+        ),
+    ] {
+        let args: Vec<&str> = ["simulate"].iter().chain(args).copied().collect();
+        let (code, stderr) = said(&place, &args);
+        assert_eq!(code, Some(64), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+    }
+}

@@ -1,0 +1,47 @@
+//! The whole path with nothing but processes: real rings, sidecar, aggregator, verdict.
+
+use serde_json::Value;
+
+use crate::launched::{Place, text};
+
+#[test]
+fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
+    let place = Place::new();
+    let output = place
+        .paceline(["demo", "--ranks", "4", "--heat-rank", "2", "--json"])
+        .output()
+        .unwrap();
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(report, place.report("paceline-demo/report.json"));
+    let stragglers: Vec<&Value> = report["verdicts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|verdict| verdict["finding"] == "straggler")
+        .collect();
+    let [verdict] = stragglers[..] else {
+        panic!("{report}")
+    };
+    assert_eq!(verdict["subject"]["rank"], 2, "{verdict}");
+    assert_eq!(verdict["cause"], "thermal", "{verdict}");
+    // Its evidence is simulated in part: it may never act.
+    assert_eq!(verdict["provenance"], "sim");
+    assert_eq!(report["coverage"]["steps_ratio"], 1.0, "{report}");
+    assert!(report["duration_s"].as_f64().unwrap() < 32.0, "{report}");
+    assert!(
+        stderr.contains("rank 2: straggler, thermal") && stderr.contains("paceline-demo/report.json"),
+        "{stderr}"
+    );
+
+    let replayed = place
+        .paceline(["replay", "paceline-demo", "--verdicts"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        text(&replayed.stdout),
+        place.read("paceline-demo/verdicts.ndjson")
+    );
+    assert!(!replayed.stdout.is_empty());
+}

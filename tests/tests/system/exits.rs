@@ -1,0 +1,152 @@
+//! The command as if it had been started alone: its exit code, its input and output, what it inherits.
+
+use std::process::Stdio;
+
+use crate::launched::{Place, stands, text};
+
+#[test]
+fn the_exit_code_is_the_commands() {
+    for (script, expected) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -SEGV $$", 139),
+        ("kill -TERM $$", 143),
+        ("kill -KILL $$", 137),
+    ] {
+        let place = Place::new();
+        let output = place.run(&["--quiet"], script);
+        assert_eq!(
+            output.status.code(),
+            Some(expected),
+            "{script}: {}",
+            text(&output.stderr)
+        );
+        assert_eq!(text(&output.stderr), "", "--quiet says nothing");
+        assert_eq!(
+            place.report("run/report.json")["exits"][0]["code"],
+            expected,
+            "{script}"
+        );
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_told_as_a_shell_does_with_a_hint() {
+    let place = Place::new();
+    place.write("train.py", "print()");
+    place.write("a-script", "#!/no/such/interpreter\n");
+    let executable = |name: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(place.path(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    executable("a-script");
+    for (command, code, said) in [
+        (
+            "no-such-command",
+            127,
+            "no-such-command: command not found; is its environment active, and PATH right?",
+        ),
+        (
+            "a-script",
+            127,
+            "a-script: command not found; did you mean `./a-script`?",
+        ),
+        (
+            "./a-script",
+            127,
+            "it is there, but the interpreter in its first line is not",
+        ),
+        (
+            "./train.py",
+            126,
+            "./train.py: not executable; did you mean `python ./train.py`?",
+        ),
+        ("echo hello", 127, "its words must stand apart"),
+        ("/", 126, "/: not executable; it is a directory"),
+    ] {
+        let output = place
+            .paceline(["run", "--run-dir", "run", "--", command])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{command}");
+        assert!(
+            text(&output.stderr).contains(said),
+            "{command}: {}",
+            text(&output.stderr)
+        );
+        assert_eq!(text(&output.stdout), "");
+    }
+}
+
+#[test]
+fn input_and_output_are_untouched() {
+    let place = Place::new();
+    let mut child = place
+        .shell(&[], "cat; echo to-stderr >&2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    use std::io::Write;
+    child.stdin.take().unwrap().write_all(b"\x00\xffbytes").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"\x00\xffbytes");
+    let stderr = text(&output.stderr);
+    assert!(stderr.starts_with("paceline: job "), "{stderr}");
+    assert_eq!(stderr.matches("paceline: ").count(), 1, "one banner: {stderr}");
+    assert!(stderr.contains("\nto-stderr\n"), "{stderr}");
+}
+
+#[test]
+fn the_command_finds_its_ring_and_the_hook_and_the_users_path_stays() {
+    let place = Place::new();
+    let script = "echo $PACELINE_JOB,$PACELINE_NODE; echo $PACELINE_RING_DIR; echo $PYTHONPATH; \
+                  stat -c %a $PACELINE_RING_DIR; test -f $PACELINE_RING_DIR/python/sitecustomize.py && echo hook";
+    let mut command = place.shell(&["--job", "j", "--node", "n"], script);
+    let output = command.env("PYTHONPATH", "/users/own").output().unwrap();
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    let [names, ring, path, mode, hook] = lines[..] else {
+        panic!("{lines:?}")
+    };
+    assert_eq!((names, mode, hook), ("j,n", "700", "hook"));
+    assert_eq!(path, format!("{ring}/python:/users/own"));
+    assert!(!stands(ring), "{ring} is removed");
+}
+
+/// `nohup` and a script's `&` ignore signals for all that they start.
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let place = Place::new();
+    let program = env!("CARGO_BIN_EXE_paceline");
+    let script = format!("trap '' HUP; exec {program} run --run-dir run -- sh -c 'kill -HUP $$; echo alive'");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(place.path("."))
+        .output()
+        .unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "alive\n"));
+}
+
+/// Whatever fails of ours is a warning.
+#[test]
+fn without_a_run_directory_the_job_runs_unwatched() {
+    let place = Place::new();
+    place.write("run", "a file");
+    let output = place.run(&["--json"], "echo $PACELINE_RING_DIR; exit 4");
+    assert_eq!(output.status.code(), Some(4));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("paceline: warning: the job runs unwatched: cannot make run: "),
+        "{stderr}"
+    );
+    let lines: Vec<&str> = text(&output.stdout).lines().collect();
+    assert_eq!(lines[0], "");
+    let report: serde_json::Value = serde_json::from_str(lines[1]).unwrap();
+    assert_eq!(report["exits"][0]["code"], 4);
+    assert!(
+        report["coverage"]["notes"].to_string().contains("unwatched"),
+        "{report}"
+    );
+}

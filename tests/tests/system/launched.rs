@@ -1,0 +1,212 @@
+//! Starts the program in a directory of its own and looks at what it does.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest that anything here may take on a busy machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory to run in, and the files in it.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        Place(TempDir::new().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub fn report(&self, name: &str) -> Value {
+        let text = self.read(name);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
+    }
+
+    /// The program with these arguments, away from the configuration of whoever runs the tests.
+    pub fn paceline(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("LC_ALL", "C.UTF-8");
+        let ours = |name: &str| {
+            ["PACELINE_", "SLURM_", "TORCHELASTIC_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(ours) {
+                command.env_remove(name);
+            }
+        }
+        command
+    }
+
+    /// `paceline run OPTIONS -- sh -c SCRIPT` with the run directory `run`, to its end.
+    pub fn run(&self, options: &[&str], script: &str) -> Output {
+        self.shell(options, script).output().unwrap()
+    }
+
+    /// The same, not yet started.
+    pub fn shell(&self, options: &[&str], script: &str) -> Command {
+        let mut args = vec!["run", "--run-dir", "run"];
+        args.extend(options);
+        args.extend(["--", "sh", "-c", script]);
+        self.paceline(args)
+    }
+
+    /// Starts it, with a pipe as its standard input and its output in files.
+    pub fn start(&self, options: &[&str], script: &str) -> Running<'_> {
+        let file = |name: &str| fs::File::create(self.path(name)).unwrap();
+        let mut command = self.shell(options, script);
+        command
+            .stdin(Stdio::piped())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"));
+        Running {
+            place: self,
+            child: command.spawn().unwrap(),
+        }
+    }
+}
+
+/// A launcher that runs.
+pub struct Running<'a> {
+    place: &'a Place,
+    pub child: Child,
+}
+
+impl Running<'_> {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Polls until the child has printed `text`.
+    pub fn until_printed(&self, text: &str) {
+        until(text, || self.place.read("stdout").contains(text).then_some(()));
+    }
+
+    /// Polls until this node's sidecar has spoken in the journal.
+    pub fn until_watched(&self) {
+        let spoke = || {
+            self.place
+                .read("run/journal.ndjson")
+                .contains("\"beat\"")
+                .then_some(())
+        };
+        until("a beat in the journal", spoke);
+    }
+
+    /// Its sidecar, if there is one now.
+    pub fn sidecar(&self) -> Option<u32> {
+        children(self.pid())
+            .into_iter()
+            .find(|pid| words(*pid).get(1).is_some_and(|word| word == "sidecar"))
+    }
+
+    pub fn say(&mut self, text: &str) {
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(text.as_bytes())
+            .unwrap();
+    }
+
+    /// Its exit code.
+    pub fn wait(mut self) -> i32 {
+        drop(self.child.stdin.take());
+        until("the end", || self.child.try_wait().unwrap())
+            .code()
+            .expect("the launcher exits, whatever ended the child")
+    }
+}
+
+impl Drop for Running<'_> {
+    /// A test that failed leaves nothing running.
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            for pid in children(self.pid()) {
+                signal("KILL", pid);
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Polls until something is found.
+pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success(), "kill -{name} {pid}");
+}
+
+/// Runs, and is no zombie.
+pub fn is_running(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != "Z" && state != "X")
+}
+
+/// State and parent.
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+pub fn children(parent: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| stat(*pid).is_some_and(|(state, of)| of == parent && state != "Z"))
+        .collect()
+}
+
+fn words(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    bytes
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+pub fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Whether a ring directory still stands.
+pub fn stands(path: &str) -> bool {
+    Path::new(path).exists()
+}

@@ -1,0 +1,115 @@
+//! On a real terminal: the command has the foreground, so keys reach it as if it had been started alone.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::launched::{Place, until};
+
+/// A terminal, and the launcher as the first process on it.
+struct Typed {
+    keys: File,
+    screen: Receiver<String>,
+    seen: String,
+    child: Child,
+}
+
+impl Typed {
+    fn start(place: &Place, script: &str) -> Typed {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        let name = ptsname(&keys, Vec::new()).unwrap();
+        let screen = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+        let mut command = place.shell(&["--quiet"], script);
+        command
+            .stdin(copy(&screen))
+            .stdout(copy(&screen))
+            .stderr(copy(&screen));
+        // SAFETY: two system calls, as signal-safety(7) allows between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::setsid()?;
+                rustix::process::ioctl_tiocsctty(std::io::stdin())?;
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop(screen);
+        let keys = File::from(keys);
+        let (sender, screen) = channel();
+        let mut reader = keys.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            // An error: the terminal's last user is gone.
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                let _ = sender.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
+            }
+        });
+        Typed {
+            keys,
+            screen,
+            seen: String::new(),
+            child,
+        }
+    }
+
+    fn until_shown(&mut self, text: &str) {
+        until(text, || {
+            self.seen.extend(self.screen.try_iter());
+            self.seen.contains(text).then_some(())
+        });
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn end(mut self) -> Option<i32> {
+        until("the end", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+#[test]
+fn the_command_may_read_what_is_typed() {
+    let place = Place::new();
+    let mut typed = Typed::start(&place, "echo ready; read word; test \"$word\" = hello && exit 21");
+    typed.until_shown("ready");
+    typed.press("hello\n");
+    assert_eq!(typed.end(), Some(21));
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_once() {
+    let place = Place::new();
+    let script =
+        "trap 'n=$((n+1)); echo int-$n' INT; trap 'exit 22' QUIT; echo ready; while :; do sleep 0.02; done";
+    let mut typed = Typed::start(&place, script);
+    typed.until_shown("ready");
+    typed.press("\x03");
+    typed.until_shown("int-1");
+    typed.press("\x1c");
+    let seen = typed.seen.clone();
+    assert_eq!(typed.end(), Some(22));
+    assert!(!seen.contains("int-2"), "{seen}");
+}
+
+/// No shell stands above us that could continue us: the command must not stay stopped for ever.
+#[test]
+fn ctrl_z_without_a_shell_does_not_freeze() {
+    let place = Place::new();
+    // No fork in it: a shell that is stopped between its vfork and exec is never seen as stopped.
+    let script = "trap 'echo continued; exit 23' CONT; echo ready; while :; do read line; done";
+    let mut typed = Typed::start(&place, script);
+    typed.until_shown("ready");
+    typed.press("\x1a");
+    typed.until_shown("continued");
+    assert_eq!(typed.end(), Some(23));
+}
