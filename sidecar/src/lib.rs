@@ -46,6 +46,8 @@ pub fn main(options: SidecarOptions) -> ExitCode {
 }
 
 fn run(options: SidecarOptions) -> anyhow::Result<()> {
+    let launcher = std::os::unix::process::parent_id();
+    let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
     // Signals first: one that comes early must not end us unheard.
     let controls = control::listen(std::io::stdin())?;
     let (status, end) = StatusStream::to(std::io::stdout());
@@ -59,6 +61,10 @@ fn run(options: SidecarOptions) -> anyhow::Result<()> {
     runtime.block_on(shell::run(agent, invitation, controls));
     runtime.shutdown_background();
     end.wait();
+    if let Some(dir) = inherited.filter(|_| std::os::unix::process::parent_id() != launcher) {
+        // Nobody else is left to do it; what cannot be removed was removed already.
+        let _ = std::fs::remove_dir_all(dir);
+    }
     Ok(())
 }
 

@@ -21,6 +21,9 @@ pub struct SidecarOptions {
     /// Where the trainers put their rings.
     #[arg(long, env = "PACELINE_RING_DIR")]
     pub ring_dir: Option<PathBuf>,
+    /// Remove that directory at the end, should whoever made it be gone by then. The launcher asks for it.
+    #[arg(long, hide = true, requires = "ring_dir")]
+    pub inherit_ring_dir: bool,
     /// HOST:PORT of the job's aggregator; a loopback port that follows from the job's name by default.
     #[arg(long, env = "PACELINE_AGGREGATOR")]
     pub aggregator: Option<String>,

@@ -306,7 +306,7 @@ fn program() -> PathBuf {
 }
 
 fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
-    let mut args = vec![OsString::from("sidecar")];
+    let mut args = vec![OsString::from("sidecar"), OsString::from("--inherit-ring-dir")];
     // One word each: a value may begin with a dash.
     let mut flag = |name: &str, value: &std::ffi::OsStr| {
         let mut word = OsString::from(format!("--{name}="));

@@ -84,17 +84,19 @@ fn nothing_stays_behind_when_the_launcher_is_asked_to_end() {
 #[test]
 fn a_killed_launcher_leaves_the_job_running_and_the_sidecar_ends_with_it() {
     let place = Place::new();
-    let mut running = place.start(&[], "echo $$; read line; echo done");
+    let mut running = place.start(&[], "echo $$ $PACELINE_RING_DIR; read line; echo done");
     running.until_watched();
     let sidecar = until("a sidecar", || running.sidecar());
-    let child: u32 = place.read("stdout").trim().parse().unwrap();
+    let said = place.read("stdout");
+    let (child, ring) = said.trim().split_once(' ').unwrap();
+    let child: u32 = child.parse().unwrap();
     signal("KILL", running.pid());
     until("the launcher's end", || running.child.try_wait().unwrap());
     assert!(is_running(child) && is_running(sidecar));
     running.say("\n");
     until("the child's end", || (!is_running(child)).then_some(()));
     until("the sidecar's end", || (!is_running(sidecar)).then_some(()));
-    assert!(place.read("stdout").contains("done"));
+    assert!(place.read("stdout").contains("done") && !stands(ring));
     assert!(place.read("run/journal.ndjson").contains("\"end\""));
 }
 
