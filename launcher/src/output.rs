@@ -92,8 +92,9 @@ impl Style {
 
     /// `text` as `paint` looks here.
     pub(crate) fn paint(self, paint: Paint, text: impl Display) -> String {
-        if !self.color {
-            return text.to_string();
+        let text = text.to_string();
+        if !self.color || text.is_empty() {
+            return text;
         }
         let code = match paint {
             Paint::Strong => "1",

@@ -1,5 +1,5 @@
 //! A ring all-reduce over TCP: each rank sends to the next and hears from the one before, in 2 (n - 1) rounds
-//! (Patarasuk and Yuan, 2009, https://doi.org/10.1016/j.jpdc.2008.09.002).
+//! (Patarasuk and Yuan, 2009, <https://doi.org/10.1016/j.jpdc.2008.09.002>).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

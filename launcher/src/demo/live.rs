@@ -124,6 +124,7 @@ impl Live {
     }
 
     fn judged(&mut self, verdict: &Verdict) {
+        let elapsed = self.elapsed();
         let Subject::Rank { rank, .. } = verdict.subject else {
             return;
         };
@@ -138,15 +139,16 @@ impl Live {
         let text = raised.then_some(text);
         if !self.terminal && seen.verdict != text {
             let text = text.as_deref().unwrap_or("back to normal");
-            output::say(format_args!(
-                "{:>7}  rank {rank}: {text}",
-                span(self.began.elapsed().as_secs_f64())
-            ));
+            output::say(format_args!("{:>7}  rank {rank}: {text}", elapsed));
         }
         seen.verdict = text;
         if raised && verdict.finding == Finding::Straggler && verdict.cause != Cause::Unknown {
             self.until.get_or_insert(Instant::now() + AFTER);
         }
+    }
+
+    fn elapsed(&self) -> String {
+        format!("{:.1} s", self.began.elapsed().as_secs_f64())
     }
 
     fn slowest(&self) -> Option<(usize, &Seen)> {
@@ -160,7 +162,7 @@ impl Live {
         let (rank, seen) = self.slowest().filter(|(_, seen)| seen.self_s > 0.0)?;
         Some(format!(
             "{:>7}  step {:<4}  slowest: rank {rank}, {} of its own, GPU at {:.0} C and {:.0} MHz",
-            span(self.began.elapsed().as_secs_f64()),
+            self.elapsed(),
             self.step,
             span(seen.self_s),
             seen.temperature_c,
@@ -174,10 +176,7 @@ impl Live {
             let _ = write!(text, "\x1b[{}A", self.drawn);
         }
         let dot = self.style.glyph(" · ", ", ");
-        let mut facts = vec![
-            span(self.began.elapsed().as_secs_f64()),
-            format!("step {}", self.step),
-        ];
+        let mut facts = vec![self.elapsed(), format!("step {}", self.step)];
         facts.extend(self.page.clone());
         let _ = writeln!(
             text,

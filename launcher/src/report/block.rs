@@ -78,12 +78,12 @@ impl Block {
         let mut facts = vec![format!("job {}", report.job)];
         if report.world_size > 0 {
             facts.push(count(report.world_size.into(), "rank"));
-            facts.push(count(report.steps, "step"));
+            let length = report
+                .median_step_s
+                .map_or(String::new(), |median| format!(" of {}", span(median)));
+            facts.push(count(report.steps, "step") + &length);
         }
         facts.push(span(report.duration_s));
-        if let Some(median) = report.median_step_s {
-            facts.push(format!("{} a step", span(median)));
-        }
         let title = |facts: &[String]| format!(" paceline {dash}{dash} {} ", facts.join(dot));
         // On a narrow screen the last facts go first.
         while facts.len() > 1 && title(&facts).chars().count() + 2 > self.style.width {

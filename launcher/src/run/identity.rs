@@ -53,7 +53,7 @@ fn made_up() -> String {
     format!("{}-{:04x}", stamp(seconds), chance() & 0xffff)
 }
 
-/// Seconds since 1970 as UTC (https://howardhinnant.github.io/date_algorithms.html, civil_from_days).
+/// Seconds since 1970 as UTC (civil_from_days of <https://howardhinnant.github.io/date_algorithms.html>).
 fn stamp(seconds: u64) -> String {
     let (days, clock) = (seconds / 86_400, seconds % 86_400);
     let z = days + 719_468;
