@@ -42,11 +42,13 @@ class phase:
         self._phase = _PHASES.get(name)
 
     def __enter__(self):
-        self._before = -1 if self._phase is None else _state.enter(self._phase)
+        if self._phase is not None:
+            self._before = _state.switch(self._phase)
         return self
 
     def __exit__(self, *_):
-        _state.leave(self._before)
+        if self._phase is not None:
+            _state.switch(self._before)
 
 
 def mark(kind=None, tokens=None, value=0, text=None):

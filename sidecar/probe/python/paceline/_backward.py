@@ -9,66 +9,68 @@ and when the hooks stop firing.
 
 import functools
 import weakref
+from threading import get_ident
 
 from . import _patch
-from ._tracker import COMPUTE, STAY, WAIT, tracker
+from ._tracker import COMPUTE, OPTIMIZER, WAIT, tracker
 
 _KEPT = 8  # hooks
-_MISSES = 8  # backwards in a row without a hook firing, then learn again
+_MISSES = 8  # backwards without a hook firing, then learn again
 
 
 class Backward:
     """Wraps torch.autograd.backward. `parameters` gives those of the optimizers seen so far."""
 
+    __slots__ = ("_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable")
+
     def __init__(self, parameters, unserializable):
-        self.communicates = False  # a DDP model was made in this process
         self._parameters = parameters
         self._unserializable = unserializable  # torch.utils.hooks.unserializable_hook
         self._kept = []  # (weak reference to the parameter, handle)
         self._learning = []  # handles
         self._last = None
-        self._waiting = False  # the wait that is running was begun by a gradient
-        self._seen = 0
+        self._seen = 0  # backwards
+        self._learn_at = float("inf")
         self._misses = 0
+
+    def communicates(self):
+        """A DDP model was made in this process: there is a wait in backward to look for."""
+        self._learn_at = self._seen + 1
 
     def wrap(self, function):
         """torch.autograd.backward, watched."""
 
         @functools.wraps(function)
         def backward(*args, **kwargs):
-            if not tracker.on or not tracker.mine():
+            # Inside one: activations that are computed again have a backward of their own.
+            if not tracker.on or tracker.in_backward or get_ident() != tracker.thread:
                 return function(*args, **kwargs)
-            tracker.in_backward += 1
-            before = STAY if tracker.phase == COMPUTE else tracker.enter(COMPUTE)
-            if tracker.in_backward == 1:  # else recomputed activations: a backward inside a backward
-                tracker.passes += 1
-                self._waiting = False
-                if self.communicates:
-                    self._seen = seen = self._seen + 1
-                    if seen & (seen - 1) == 0 or self._misses >= _MISSES:
-                        self._start_learning()
+            before = tracker.phase
+            if before != COMPUTE:
+                tracker.switch(COMPUTE)
+            tracker.in_backward = True
+            tracker.passes += 1
+            self._seen = seen = self._seen + 1
+            learn = seen >= self._learn_at
+            if learn:
+                self._start_learning()
             try:
                 return function(*args, **kwargs)
             finally:
-                tracker.in_backward -= 1
-                if tracker.in_backward == 0:
-                    self._end()
-                if before != STAY:
-                    tracker.leave(before)
-                    if tracker.optimizer_place is not None:
+                tracker.in_backward = False
+                if tracker.phase == WAIT:
+                    tracker.switch(COMPUTE)
+                elif self._kept:
+                    self._missed()
+                if learn:
+                    self._finish_learning()
+                if before != COMPUTE:
+                    tracker.switch(before)
+                    if before == OPTIMIZER:
                         tracker.not_optimizer()
 
-        _patch.hide_from_dynamo(backward, Backward._end)
+        _patch.hide_from_dynamo(backward, Backward._start_learning, Backward._finish_learning, Backward._missed)
         return backward
-
-    def _end(self):
-        if self._waiting:
-            self._misses = 0
-            tracker.leave(COMPUTE)
-        elif self._kept:
-            self._misses += 1
-        if self._learning:
-            self._finish_learning()
 
     def _hook(self, parameter=None):
         """A hook that says: this gradient may be the last of this backward. With a parameter, remember it too."""
@@ -78,18 +80,24 @@ class Backward:
             if tracker.in_backward:
                 if parameter is not None:
                     self._last = parameter
-                if not self._waiting:
-                    self._waiting = True
-                    tracker.enter(WAIT)
-                elif tracker.phase == WAIT:
+                if tracker.phase == WAIT:
                     tracker.wait_again()
+                else:
+                    tracker.switch(WAIT)
 
         _patch.hide_from_dynamo(on_gradient)
         return on_gradient
 
+    def _missed(self):
+        """A backward in which no hook fired: nothing was communicated, or it ended at another parameter."""
+        self._misses += 1
+        if self._misses >= _MISSES:
+            self._misses = 0
+            self._learn_at = self._seen + 1
+
     def _start_learning(self):
         self._last = None
-        self._misses = 0
+        self._learn_at = 2 * self._seen
         try:
             for parameter in self._parameters():
                 if parameter.requires_grad:

@@ -21,7 +21,7 @@ class Timeline:
     def __init__(self, cuda, device, phase, write):
         self._cuda = cuda
         self._device = device
-        self._write = write  # Ring.step
+        self._write = write  # takes the fields of a step, and whether its phases are known
         self._free = []
         self._pending = deque()
         self._marks = []  # [phase, event], oldest first
@@ -54,23 +54,19 @@ class Timeline:
         if event is not None:
             self._marks.append([phase, event])
 
-    def count(self):
-        """A place for `relabel_since`."""
-        return len(self._marks)
-
     def relabel_last(self, phase):
         """What began last was of another phase."""
         if self._marks:
             self._marks[-1][0] = phase
 
-    def relabel_since(self, place, old, new):
-        """From the phase begun just before `place` on, but for the last: what was `old` is `new`."""
-        for mark in self._marks[max(place - 1, 0) : -1]:
+    def relabel(self, old, new):
+        """What was `old` so far in this step was `new`; what began last stays."""
+        for mark in self._marks[:-1]:
             if mark[0] == old:
                 mark[0] = new
 
     def end_step(self, phase, fields):
-        """A step has ended and the next begins in `phase`. `fields`: those of Ring.step by the host's clock."""
+        """A step has ended and the next begins in `phase`. `fields`: what was seen of it by the host's clock."""
         end = self._event()
         self._pending.append((self._began, self._phase, self._marks, end, self._known, fields))
         self._began, self._phase, self._marks, self._known = end, phase, [], True
@@ -90,16 +86,16 @@ class Timeline:
             self._write_step(timed, began, phase, marks, end, known, fields)
 
     def _write_step(self, timed, began, phase, marks, end, known, fields):
-        step, duration, spent, passes, kind, tokens = fields
         if timed:
-            duration = _nanoseconds(began, end)
+            step, _, spent, passes, kind, tokens = fields
             spent = [0] * len(spent)
             since = began
             for next_phase, event in marks:
                 spent[phase] += _nanoseconds(since, event)
                 phase, since = next_phase, event
             spent[phase] += _nanoseconds(since, end)
-        self._write(step, duration, spent, passes, kind, int(timed and known), tokens)
+            fields = step, _nanoseconds(began, end), spent, passes, kind, tokens
+        self._write(fields, timed and known)
         if timed:  # events still in flight are not used again
             self._free += [event for _, event in marks] + [began]
 

@@ -13,7 +13,7 @@ import sys
 import weakref
 
 from . import _backward, _helper, _patch, _ring
-from ._tracker import COMPUTE, STAY, tracker
+from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
 
@@ -22,7 +22,7 @@ class _Optimizers:
     """Which optimizer's step ends a training step: the first seen, until it stops stepping."""
 
     def __init__(self):
-        self.running = None
+        self.running = False  # a first step
         self.primary = None  # id
         self.others = {}  # id: steps since the primary's last
         self._seen = {}  # id: weak reference
@@ -88,7 +88,7 @@ def _notice(ddp):
         if not _patch.is_compiling():
             _communicates = True
             if _watch is not None:
-                _watch.communicates = True
+                _watch.communicates()
         init(*args, **kwargs)
 
     ddp.__init__ = __init__
@@ -112,42 +112,45 @@ def _wrap_optimizers(base):
 def _timed_step(function):
     @functools.wraps(function)
     def step(self, *args, **kwargs):
-        # A class whose step calls that of its base class is wrapped twice.
-        if _patch.is_compiling() or tracker.retired or _optimizers.running is self:
+        if not tracker.on:
+            return _first_step(function, self, args, kwargs)
+        # In one already: a class whose step calls its base class's, or an optimizer around another.
+        if tracker.phase == OPTIMIZER or _patch.is_compiling():
             return function(self, *args, **kwargs)
-        outer, _optimizers.running = _optimizers.running, self
-        before = tracker.enter_optimizer()
+        before = tracker.switch(OPTIMIZER)
         try:
             result = function(self, *args, **kwargs)
         except BaseException:
-            tracker.leave(before)
+            tracker.switch(before)
             raise
-        finally:
-            _optimizers.running = outer
-            tracker.optimizer_place = None
-        _ended(self, before)
+        if (id(self) == _optimizers.primary or _optimizers.ends_step(self)) and not tracker.explicit:
+            if _optimizers.others:
+                _optimizers.others.clear()
+            tracker.end_step(before)
+        else:
+            tracker.switch(before)
         return result
 
     step._paceline = True
-    _patch.hide_from_dynamo(step)
+    _patch.hide_from_dynamo(step, _first_step)
     return step
 
 
-def _ended(optimizer, before):
-    """An optimizer has stepped."""
+def _first_step(function, optimizer, args, kwargs):
+    """No ring yet: attach at the end of the outermost step of an optimizer."""
+    if _patch.is_compiling() or tracker.retired or _optimizers.running:
+        return function(optimizer, *args, **kwargs)
+    _optimizers.running = True
     try:
-        if tracker.explicit and tracker.on:
-            tracker.leave(before)
-        elif id(optimizer) == _optimizers.primary or _optimizers.ends_step(optimizer):
-            _optimizers.others.clear()
-            if tracker.on:
-                tracker.end_step(tracker.phase if before == STAY else before)
-            else:
-                attach(optimizer)
-        else:
-            tracker.leave(before)
+        result = function(optimizer, *args, **kwargs)
+    finally:
+        _optimizers.running = False
+    try:
+        _optimizers.ends_step(optimizer)
+        attach(optimizer)
     except Exception as error:
         tracker.fail(error)
+    return result
 
 
 def attach(optimizer=None):
@@ -177,7 +180,8 @@ def attach(optimizer=None):
         _attached_to_torch = True
         _patch.wrap_torch(torch)
         _watch = _backward.Backward(_optimizers.parameters, torch.utils.hooks.unserializable_hook)
-        _watch.communicates = _communicates
+        if _communicates:
+            _watch.communicates()
         _patch.replace(torch.autograd, "backward", _watch.wrap)
     return True
 

@@ -24,7 +24,7 @@ def _never():
     return False
 
 
-# torch.compiler.is_compiling once torch is whole; torch 2.0 has none that is cheap.
+# torch.compiler.is_dynamo_compiling once torch is whole; torch 2.0 has none that is cheap.
 is_compiling = _never
 
 
@@ -35,13 +35,29 @@ def timed(function, phase):
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == phase:
             return function(*args, **kwargs)
-        before = tracker.enter(phase)
+        before = tracker.switch(phase)
         try:
             return function(*args, **kwargs)
         finally:
-            tracker.leave(before)
+            tracker.switch(before)
 
     return wrapper
+
+
+def timed_next(function):
+    """An iterator's __next__, its time charged to data."""
+
+    @functools.wraps(function)
+    def __next__(self):
+        if not tracker.on or tracker.phase == DATA:
+            return function(self)
+        before = tracker.switch(DATA)
+        try:
+            return function(self)
+        finally:
+            tracker.switch(before)
+
+    return __next__
 
 
 def collective(function):
@@ -51,11 +67,11 @@ def collective(function):
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == WAIT or kwargs.get("async_op") or is_compiling():
             return function(*args, **kwargs)
-        before = tracker.enter(WAIT)
+        before = tracker.switch(WAIT)
         try:
             return function(*args, **kwargs)
         finally:
-            tracker.leave(before)
+            tracker.switch(before)
 
     return wrapper
 
@@ -83,16 +99,17 @@ def wrap_checkpoints(module):
 def wrap_torch(torch):
     """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
     global is_compiling
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", _never)
     hide_from_dynamo(
         timed(_never, WAIT),
+        timed_next(_never),
         collective(_never),
         *(method for method in vars(Tracker).values() if hasattr(method, "__code__")),
     )
     replace(torch, "save", timed, CHECKPOINT)
     loader = sys.modules.get("torch.utils.data.dataloader")
     if loader is not None:
-        replace(loader._BaseDataLoaderIter, "__next__", timed, DATA)
+        replace(loader._BaseDataLoaderIter, "__next__", timed_next)
     bindings = getattr(torch._C, "_distributed_c10d", None)
     if bindings is not None:
         # Everything in Python that blocks on a collective ends here, also DTensor, FSDP and a program's own handles.

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import time
-from zlib import adler32
+import zlib
 
 MAGIC = b"PACERING"
 VERSION = 1
@@ -29,7 +29,7 @@ _MARK = struct.Struct("<QQ32s")
 _DETACH = struct.Struct("<Q40x")
 
 # Header fields as indices of 8-byte words, each written by one aligned store.
-_HEAD, _TAIL, _DROPPED, PROGRESS, SINCE, CONTROL = 8, 16, 24, 32, 33, 40
+_HEAD, _TAIL, _DROPPED, _PROGRESS, _CONTROL = 8, 16, 24, 32, 40
 _LONGEST = 0xFFFFFFFF * 1000  # ns that fit the µs of a phase
 
 
@@ -56,6 +56,8 @@ class Ring:
             self._map = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
             _FIXED.pack_into(self._map, 0, MAGIC, VERSION, HEADER, SLOT, capacity, pid, os.getuid())
             self.words = memoryview(self._map).cast("Q")
+            # Step and phase, then since when; whoever knows them writes them here, before anything that may block.
+            self.progress = self.words[_PROGRESS : _PROGRESS + 2]
             os.rename(temporary, self.path)
         except BaseException:
             os.unlink(temporary)
@@ -65,6 +67,10 @@ class Ring:
         self._mask = capacity - 1
         self._limit = capacity - SPARE
         self._head = 0
+
+    def stopped(self):
+        """The reader threw the kill switch."""
+        return self.words[_CONTROL] & 1
 
     def write(self, kind, payload):
         """Append one record of 48 bytes; False where the ring was full."""
@@ -77,7 +83,7 @@ class Ring:
             return False
         sequence = head + 1
         at = HEADER + (head & self._mask) * SLOT
-        _BODY.pack_into(self._map, at + 8, adler32(body, sequence % 65521), body)
+        _BODY.pack_into(self._map, at + 8, zlib.adler32(body, sequence % 65521), body)
         words[at >> 3] = sequence
         words[_HEAD] = self._head = sequence
         return True

@@ -3,6 +3,9 @@
 Every nanosecond between two step boundaries is charged to exactly one phase, the innermost that was entered, so
 nested collectives are never counted twice and the phases of a step add up to its duration. Time that nobody claims is
 compute. This module knows the ring and the clock, not torch.
+
+`switch` and `end_step` run in every step, with the caches full of the trainer's data: what costs there is the number
+of functions and objects touched. So they are few, and the records of short steps are written several at a time.
 """
 
 import os
@@ -10,7 +13,6 @@ import threading
 import time
 
 from . import _helper, _rank, _ring
-from ._ring import CONTROL, PROGRESS, SINCE
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -22,9 +24,12 @@ PHASES = {
     "checkpoint": CHECKPOINT,
     "evaluation": EVALUATION,
 }
+STEP_KINDS = {"checkpoint": CHECKPOINT_STEP, "evaluation": EVALUATION_STEP, "warm-up": WARM_UP_STEP}
 
-STAY = -1  # what `enter` gives when nothing changed and `leave` has nothing to undo
+_HOLD = 200_000_000  # ns that the record of a finished step may wait for others
+_MOST_HELD = 64  # steps
 _CHECKPOINT_SHARE = 20  # a step is a checkpoint step from 1/20 of it on: small saves every step are ordinary
+_MOST_PENDING = 16  # marks before the first step
 
 _clock = time.monotonic_ns
 _thread = threading.get_ident
@@ -33,6 +38,11 @@ _thread = threading.get_ident
 class Tracker:
     """The one writer of this process's ring. Nothing here raises: an error switches the tracker off and is noted."""
 
+    __slots__ = (
+        "on", "phase", "thread", "spent", "since", "_progress", "_running", "timeline", "in_backward", "began", "step",
+        "passes", "tokens", "kind", "_held", "_flush_at", "explicit", "ring", "retired", "_pending",
+    )  # fmt: skip
+
     def __init__(self):
         self.on = False  # a ring is attached and records are written
         self.retired = False  # never (again) in this process
@@ -40,16 +50,17 @@ class Tracker:
         self.ring = None
         self.timeline = None  # CUDA events at the same boundaries, where the model is on a GPU
         self.thread = 0
-        self.step = 0  # last finished
         self.phase = COMPUTE
-        self.in_backward = 0
-        self.optimizer_place = None  # inside Optimizer.step: what the optimizer had been charged before
-        self._pending = []  # marks made before the first step
+        self.in_backward = False
+        self.step = 0  # last finished
         self.spent = [0] * 7  # nanoseconds of the running step by phase
-        self.began = self._since = 0
+        self.began = self.since = 0
         self.passes = self.tokens = self.kind = 0
-        self._running = 0  # the running step, as it stands in progress
-        self._words = None  # the ring's header
+        self._progress = None  # the ring's two words of progress
+        self._running = 0  # the running step as it stands there
+        self._held = []  # steps not written yet
+        self._flush_at = 0
+        self._pending = []  # marks made before the first step
 
     # Attach and detach.
 
@@ -62,18 +73,22 @@ class Tracker:
                 self.retired = True
                 return False
             self.ring = _ring.Ring(directory)
+            self._progress = self.ring.progress
             self.thread = _thread()
             self.ring.attach(_rank.identity(distributed), device, uuid, framework, version)
             _helper.claim()
             if timeline is not None:
-                self.timeline = timeline(self.ring.step)
+                self.timeline = timeline(self._write)
+            self.began = self.since = now = _clock()
+            self.step = 1
+            self._running = 2 << 8
+            self.phase = COMPUTE
+            self._progress[0] = self._running | COMPUTE
+            self._progress[1] = now
+            self.on = True
         except Exception as error:
             self.fail(error)
             return False
-        self.step = 1
-        self._words = self.ring.words
-        self._begin_step(COMPUTE, _clock())
-        self.on = True
         for kind, value, text in self._pending:
             self.mark(kind, None, value, text)
         self._pending = []
@@ -81,14 +96,17 @@ class Tracker:
 
     def detach(self):
         """The process ends in order."""
-        if self.on:
-            self.on = False
-            try:
-                if self.timeline is not None:
-                    self.timeline.drain(last=True)
+        if not self.on:
+            return
+        try:
+            if self.timeline is not None:
+                self.timeline.drain(last=True)
+            self._flush(_clock())
+            if self.on:
                 self.ring.detach(self.step)
-            except Exception:
-                pass
+        except Exception:
+            pass
+        self.on = False
 
     def fail(self, error):
         """Something of ours went wrong: say so once and stay out of the way."""
@@ -103,76 +121,51 @@ class Tracker:
         """In a forked child: the parent's ring is not ours to write."""
         self.__init__()
 
-    def mine(self):
-        """Whether the caller is the training thread, or autograd working for it while it waits in backward."""
-        ident = _thread()
-        return ident == self.thread or (self.in_backward > 0 and _helper.is_foreign_thread(ident))
-
     # Phases.
 
-    # These run many times a step: they are written out, not built of each other.
-
-    def enter(self, phase):
-        """Begin a phase; the result goes to `leave`."""
+    def switch(self, phase):
+        """The trainer does something else from now on. Gives what it did before, to be switched back to."""
         before = self.phase
-        if before == phase or not self.on:
-            return STAY
+        if before == phase or not self.on or (_thread() != self.thread and not self._is_autograd()):
+            return phase
         try:
-            if _thread() != self.thread and not self.mine():
-                return STAY
             now = _clock()
-            self.spent[before] += now - self._since
-            self._since = now
+            self.spent[before] += now - self.since
+            self.since = now
             self.phase = phase
-            words = self._words
-            words[PROGRESS] = self._running | phase
-            words[SINCE] = now
+            progress = self._progress
+            progress[0] = self._running | phase
+            progress[1] = now
             if self.timeline is not None:
                 self.timeline.mark(phase)
         except Exception as error:
             self.fail(error)
         return before
 
-    def leave(self, before):
-        """End the phase that `enter` began."""
-        if before == STAY or not self.on:
-            return
-        try:
-            now = _clock()
-            self.spent[self.phase] += now - self._since
-            self._since = now
-            self.phase = before
-            words = self._words
-            words[PROGRESS] = self._running | before
-            words[SINCE] = now
-            if self.timeline is not None:
-                self.timeline.mark(before)
-        except Exception as error:
-            self.fail(error)
+    def _is_autograd(self):
+        """Another thread than the trainer's: is it autograd's, working for it while it stands in backward? Loaders
+        and savers in the background are not."""
+        return self.in_backward and _helper.is_foreign_thread(_thread())
 
     def wait_again(self):
         """In a wait that turned out to be none so far: what was waited goes to compute, the wait begins now."""
-        now = _clock()
-        self.spent[COMPUTE] += now - self._since
-        self._since = now
-        if self.timeline is not None:
-            self.timeline.relabel_last(COMPUTE)
-            self.timeline.mark(WAIT)
-
-    def enter_optimizer(self):
-        """`enter(OPTIMIZER)`, and remember where it began: see `not_optimizer`."""
-        before = self.enter(OPTIMIZER)
-        self.optimizer_place = self.spent[OPTIMIZER], 0 if self.timeline is None else self.timeline.count()
-        return before
+        try:
+            now = _clock()
+            self.spent[COMPUTE] += now - self.since
+            self.since = now
+            if self.timeline is not None:
+                self.timeline.relabel_last(COMPUTE)
+                self.timeline.mark(WAIT)
+        except Exception as error:
+            self.fail(error)
 
     def not_optimizer(self):
-        """A backward has ended inside the optimizer's step: what was charged to the optimizer so far was the forward
-        of a closure."""
-        spent, count = self.optimizer_place
-        self.spent[COMPUTE] += self.spent[OPTIMIZER] - spent
-        self.spent[OPTIMIZER] = spent
+        """A backward has ended inside Optimizer.step: what was charged to the optimizer so far was the forward of a
+        closure."""
+        self.spent[COMPUTE] += self.spent[OPTIMIZER]
+        self.spent[OPTIMIZER] = 0
         if self.timeline is not None:
-            self.timeline.relabel_since(count, OPTIMIZER, COMPUTE)
+            self.timeline.relabel(OPTIMIZER, COMPUTE)
 
     # Step boundaries.
 
@@ -181,35 +174,42 @@ class Tracker:
         if not self.on or _thread() != self.thread:
             return
         try:
-            words = self._words
-            if words[CONTROL] & 1:  # the kill switch
-                self.on, self.retired = False, True
-                return
             now = _clock()
-            spent = self.spent
-            spent[self.phase] += now - self._since
-            self.step = self.step + 1 if step is None else step
-            duration = now - self.began
-            kind = self.kind
-            if kind == TRAIN_STEP and spent[CHECKPOINT] * _CHECKPOINT_SHARE > duration:
-                kind = CHECKPOINT_STEP
-            if self.timeline is None:
-                self.ring.step(self.step, duration, spent, self.passes, kind, 1, self.tokens)
+            self.spent[self.phase] += now - self.since
+            self.phase = phase
+            self.step = ended = self.step + 1 if step is None else int(step)
+            fields = ended, now - self.began, self.spent, self.passes, self.kind, self.tokens
+            self.began = self.since = now
+            self.spent = [0, 0, 0, 0, 0, 0, 0]
+            self.passes = self.tokens = self.kind = 0
+            self._running = running = (ended + 1) << 8
+            progress = self._progress
+            progress[0] = running | phase
+            progress[1] = now
+            if self.timeline is not None:
+                self.timeline.end_step(phase, fields)
             else:
-                self.timeline.end_step(phase, (self.step, duration, spent, self.passes, kind, self.tokens))
-            self._begin_step(phase, now)
+                self._held.append(fields)
+            if now >= self._flush_at or len(self._held) >= _MOST_HELD:
+                self._flush(now)
         except Exception as error:
             self.fail(error)
 
-    def _begin_step(self, phase, now):
-        self.phase = phase
-        self.began = self._since = now
-        self.spent = [0, 0, 0, 0, 0, 0, 0]
-        self.passes = self.tokens = self.kind = 0
-        self._running = (self.step + 1) << 8
-        words = self._words
-        words[PROGRESS] = self._running | phase
-        words[SINCE] = now
+    def _flush(self, now):
+        """Write the steps that are held."""
+        if self.ring.stopped():  # the kill switch
+            self.on, self.retired = False, True
+            return
+        held, self._held = self._held, []
+        for fields in held:
+            self._write(fields, True)
+        self._flush_at = now + _HOLD
+
+    def _write(self, fields, known):
+        step, duration, spent, passes, kind, tokens = fields
+        if spent[CHECKPOINT] * _CHECKPOINT_SHARE > duration and kind == TRAIN_STEP:
+            kind = CHECKPOINT_STEP
+        self.ring.step(step, duration, spent, passes, kind, known, tokens)
 
     # What the program declares.
 
@@ -218,27 +218,29 @@ class Tracker:
         if self.retired:
             return
         if not self.on:
-            if kind is not None and len(self._pending) < 16:
+            if kind is not None and len(self._pending) < _MOST_PENDING:
                 self._pending.append((kind, value, text))
             return
         try:
             if _thread() != self.thread:
                 return
             if tokens is not None:
-                self.tokens = min(self.tokens + max(int(tokens), 0), 2**64 - 1)
+                self.tokens = _u64(self.tokens + _u64(tokens))
             if kind is None:
                 return
             if kind == "role":
                 self.ring.role(text or value)
                 return
-            self.kind = {
-                "checkpoint": CHECKPOINT_STEP,
-                "evaluation": EVALUATION_STEP,
-                "warm-up": WARM_UP_STEP,
-            }.get(kind, self.kind)
-            self.ring.mark(self.step + 1, kind, min(max(int(value), 0), 2**64 - 1))
+            self.kind = STEP_KINDS.get(kind, self.kind)
+            self.ring.mark(self.step + 1, kind, _u64(value))
+        except (TypeError, ValueError):
+            pass  # the program's own mistake, in something that it may leave out: nothing to switch off for
         except Exception as error:
             self.fail(error)
+
+
+def _u64(number):
+    return min(max(int(number), 0), 2**64 - 1)
 
 
 tracker = Tracker()

@@ -98,6 +98,7 @@ def main():
                 switch.hook(hook)
                 (on if hook else off).append(block())
         switch.hook(True)
+        tracker._flush(0)
         records = tracker.ring._head
         del net
         dist.destroy_process_group()
