@@ -102,6 +102,32 @@ fn healthy(name: &str, step: StepModel) {
     println!("| healthy, {name} | {rank_steps} rank-steps | {alarms} alarms | {infos} infos |");
 }
 
+/// Many short jobs of four ranks: the time in which least is known of the noise.
+fn healthy_beginnings(sigma: f64, autocorrelation: f64) {
+    let (runs, steps) = (3000, 60);
+    let named_in = |seed| {
+        let step = StepModel {
+            sigma,
+            autocorrelation,
+            ..StepModel::default()
+        };
+        let spec = WorldSpec {
+            seed,
+            steps,
+            gpus_per_node: 4,
+            step,
+            readings: false,
+            ..WorldSpec::default()
+        };
+        fold(spec).iter().any(|verdict| named(verdict).is_some())
+    };
+    let wrong = (20_000..20_000 + runs).filter(|seed| named_in(*seed)).count();
+    println!(
+        "| healthy, 4 ranks, first {steps} steps, sigma {:.0} %, AR {autocorrelation} | {runs} runs | {wrong} with a name | |",
+        sigma * 100.0
+    );
+}
+
 fn speed(nodes: u32, steps: u64) {
     let spec = WorldSpec {
         nodes,
@@ -177,5 +203,8 @@ fn quality() {
         first_rank_only: true,
     };
     healthy("rank 0 writes, undeclared", StepModel { checkpoint, ..plain });
+    for (sigma, autocorrelation) in [(0.02, 0.0), (0.08, 0.0), (0.08, 0.5)] {
+        healthy_beginnings(sigma, autocorrelation);
+    }
     println!();
 }

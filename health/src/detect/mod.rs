@@ -158,7 +158,7 @@ impl Detector {
         }
         if let Some(from) = unheard_since {
             for rank in self.roster.ranks_of(&frame.node) {
-                self.rows.join(rank);
+                self.rows.join(rank, 0);
             }
             let (node, why) = (frame.node.clone(), "nothing was heard from it");
             roster::push_gap(
@@ -175,7 +175,9 @@ impl Detector {
         let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
-            Event::Attach(attach) if self.roster.member(attach.rank).is_some() => self.rows.join(attach.rank),
+            Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
+                self.rows.join(attach.rank, self.roster.world_size);
+            }
             Event::Detach(detach) if detach.restart == self.roster.restart => self.rows.leave(detach.rank),
             Event::Step(step) => self.step(at, frame, step),
             Event::Gpu(reading) => {

@@ -131,6 +131,9 @@ pub struct WarmUp {
     over: bool,
 }
 
+/// Rows that must agree for a role to count as warmed up.
+pub const SETTLED_ROWS: usize = 8;
+
 impl WarmUp {
     /// Takes the role's level (ln of its median self-time); true once the level has settled: the last four rows lie
     /// where the four before them lay, or the longest warm-up has passed.
@@ -140,12 +143,12 @@ impl WarmUp {
         }
         self.rows += 1;
         self.levels.push_back(level);
-        if self.levels.len() > 8 {
+        if self.levels.len() > SETTLED_ROWS {
             self.levels.pop_front();
         }
-        if self.levels.len() == 8 {
+        if self.levels.len() == SETTLED_ROWS {
             let mut levels: Vec<f64> = self.levels.iter().copied().collect();
-            let (older, newer) = levels.split_at_mut(4);
+            let (older, newer) = levels.split_at_mut(SETTLED_ROWS / 2);
             let shift = stats::median(older)
                 .zip(stats::median(newer))
                 .map(|(old, new)| (new - old).abs());

@@ -1,6 +1,7 @@
 //! Rows: the samples of all ranks for one step, put together. A row closes when nobody who is still expected can add
 //! to it, or at its deadline; rows close in the order of their steps.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct Row {
 pub struct Rows {
     open: VecDeque<Row>,
     latest: BTreeMap<Rank, u64>,
+    /// Ranks that are to come; none are awaited once a row has waited for them in vain.
+    absent: usize,
     /// Every step up to this one is closed.
     closed: Option<u64>,
     /// Samples that came after their row had closed.
@@ -70,9 +73,15 @@ impl Rows {
         }
     }
 
-    /// A rank that is awaited from now on.
-    pub fn join(&mut self, rank: Rank) {
-        self.latest.entry(rank).or_insert(0);
+    /// A rank that is awaited from now on, one of `world_size`.
+    pub fn join(&mut self, rank: Rank, world_size: u32) {
+        if self.latest.is_empty() && self.open.is_empty() {
+            self.absent = world_size as usize;
+        }
+        if let Entry::Vacant(new) = self.latest.entry(rank) {
+            new.insert(0);
+            self.absent = self.absent.saturating_sub(1);
+        }
     }
 
     /// Adds a sample of a rank that has joined. Samples of closed steps and second ones of an open step are ignored.
@@ -150,10 +159,13 @@ impl Rows {
     pub fn take_due(&mut self, now: Time, patience: Duration) -> Option<Row> {
         let row = self.open.front()?;
         let most = (MAX_SAMPLES / self.latest.len().max(1)).clamp(MIN_OPEN, MAX_OPEN);
-        let complete = row.settled >= self.latest.len();
-        let due = self.open.len() > most || row.opened + patience <= now || complete;
-        if !due {
+        let overdue = row.opened + patience <= now;
+        let complete = row.settled >= self.latest.len() + self.absent;
+        if !(complete || overdue || self.open.len() > most) {
             return None;
+        }
+        if overdue {
+            self.absent = 0;
         }
         let row = self.open.pop_front()?;
         self.closed = Some(row.step);

@@ -152,6 +152,11 @@ impl StragglerRule {
                 };
             }
             before.push(track.tally);
+            if !steady {
+                track.warm_up.push((place.x, track.tally));
+                let surplus = track.warm_up.len().saturating_sub(noise::SETTLED_ROWS - 1);
+                track.warm_up.drain(..surplus);
+            }
             track.window.push(place.x, table.noise_window_steps);
             track.tally = scene.add(&track.tally, view.at, step, place);
         }
@@ -179,6 +184,10 @@ impl StragglerRule {
         let Some(track) = self.tracks.get_mut(&place.rank) else {
             return;
         };
+        for (x, before) in std::mem::take(&mut track.warm_up) {
+            track.tested_from.get_or_insert(before);
+            track.cusum.observe(bar, x, &before);
+        }
         track.tested_from.get_or_insert(*before);
         let Some(raised) = &track.raised else {
             track.cusum.observe(bar, place.x, before);

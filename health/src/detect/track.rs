@@ -14,6 +14,8 @@ pub struct Track {
     pub cusum: Cusum,
     pub window: Window,
     pub tally: Tally,
+    /// The latest rows of the warm-up, each with the tally before it: tested once it is known that they were steady.
+    pub warm_up: Vec<(f64, Tally)>,
     /// The tally before the rank's first row, and when its tests began after warm-up.
     pub born: Tally,
     pub tested_from: Option<Tally>,
