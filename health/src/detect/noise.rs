@@ -64,8 +64,8 @@ pub fn pool<'a>(windows: impl Iterator<Item = &'a Window>, table: &StragglerThre
         own
     };
     let samples: usize = windows.iter().map(Vec::len).sum();
-    // Two standard errors of a robust spread estimate.
-    let unsure = 1.0 + 2.0 / (samples.max(1) as f64).sqrt();
+    // One standard error of a robust spread estimate (1.16 / sqrt(n) for the MAD of normal noise).
+    let unsure = 1.0 + 1.16 / (samples.max(1) as f64).sqrt();
     let correlation = stats::median(&mut correlations).unwrap_or(0.0).clamp(0.0, 0.95);
     // Variance of a mean of AR(1) observations over that of independent ones.
     let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();

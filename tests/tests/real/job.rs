@@ -200,13 +200,13 @@ impl Ended {
         self
     }
 
-    /// The ranks that were called stragglers with at least a warning, and the step at which the detector was sure.
+    /// The ranks that were called stragglers, whatever the severity, and the step at which the detector was sure.
     pub fn stragglers(&self) -> Vec<(u64, u64)> {
         let report = self.report();
         let verdicts = report["verdicts"].as_array().unwrap().clone();
         verdicts
             .iter()
-            .filter(|verdict| verdict["finding"] == "straggler" && verdict["severity"] != "info")
+            .filter(|verdict| verdict["finding"] == "straggler")
             .map(|verdict| {
                 (
                     verdict["subject"]["rank"].as_u64().unwrap(),
