@@ -7,12 +7,11 @@ Why a wrapper below torch's own step hooks, and not `register_optimizer_step_pos
 torch.compile of the *model* took the hooked layer off every optimizer class, and the hooks with it.
 """
 
-import atexit
 import functools
 import sys
 import weakref
 
-from . import _backward, _helper, _patch, _ring
+from . import _backward, _patch, _ring
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
@@ -62,20 +61,12 @@ def loaded(module):
     name = module.__name__
     if name == "torch.optim.optimizer":
         _wrap_optimizers(module.Optimizer)
-        _helper.watch_forks(tracker.forked)
-        atexit.register(_at_exit)
     elif name == "torch.distributed.distributed_c10d":
         _patch.wrap_collectives(module)
     elif name == "torch.distributed.checkpoint.state_dict_saver":
         _patch.wrap_checkpoints(module)
     elif name == "torch.nn.parallel.distributed":
         _notice(module.DistributedDataParallel)
-
-
-def _at_exit():
-    # A rank whose script ended with an uncaught exception did not end in order.
-    if getattr(sys, "last_type", None) is None:
-        tracker.detach()
 
 
 def _notice(ddp):

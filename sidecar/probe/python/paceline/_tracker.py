@@ -8,7 +8,9 @@ compute. This module knows the ring and the clock, not torch.
 of functions and objects touched. So they are few, and the records of short steps are written several at a time.
 """
 
+import atexit
 import os
+import sys
 import threading
 import time
 
@@ -94,15 +96,15 @@ class Tracker:
         self._pending = []
         return True
 
-    def detach(self):
-        """The process ends in order."""
+    def close(self, in_order):
+        """The process ends; `in_order`, as its program meant it to."""
         if not self.on:
             return
         try:
             if self.timeline is not None:
                 self.timeline.drain(last=True)
             self._flush(_clock())
-            if self.on:
+            if self.on and in_order:
                 self.ring.detach(self.step)
         except Exception:
             pass
@@ -243,4 +245,11 @@ def _u64(number):
     return min(max(int(number), 0), 2**64 - 1)
 
 
+def _at_exit():
+    # A rank whose program ended with an uncaught exception did not end in order.
+    tracker.close(in_order=getattr(sys, "last_type", None) is None)
+
+
 tracker = Tracker()
+_helper.watch_forks(tracker.forked)
+atexit.register(_at_exit)

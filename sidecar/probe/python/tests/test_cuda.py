@@ -1,0 +1,147 @@
+"""The arithmetic of phases on a GPU's clock, with events that a test lets pass. No GPU, no torch."""
+
+import unittest
+
+import support  # noqa: F401 - puts the hook on sys.path
+from paceline._cuda import MOST_MARKS, MOST_PENDING, Timeline
+from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT
+
+MS = 1_000_000
+
+
+class Cuda:
+    """A GPU whose clock the test sets. Work enqueued now is done at `now`; events up to `passed` have passed."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.passed = float("inf")
+        self.capturing = False
+        self.stream = 1
+        self.events = 0
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+                cuda.events += 1
+
+            def record(self):
+                assert not cuda.capturing
+                self.at = cuda.now
+
+            def query(self):
+                return self.at <= cuda.passed
+
+            def elapsed_time(self, end):
+                assert self.query() and end.query(), "would wait"
+                return end.at - self.at
+
+        self.Event = Event
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    def current_stream(self, _):
+        return type("Stream", (), {"cuda_stream": self.stream})
+
+
+class Phases(unittest.TestCase):
+    def setUp(self):
+        self.cuda = Cuda()
+        self.written = []
+        self.timeline = Timeline(self.cuda, 0, COMPUTE, lambda fields, known: self.written.append((fields, known)))
+
+    def at(self, ms, phase):
+        self.cuda.now = ms
+        self.timeline.mark(phase)
+
+    def end(self, ms, step, host_ns=77):
+        self.cuda.now = ms
+        self.timeline.end_step(COMPUTE, (step, host_ns, [0] * 7, 1, 0, 0))
+
+    def test_a_step(self):
+        self.at(1, DATA)
+        self.at(3, COMPUTE)
+        self.at(10, WAIT)
+        self.at(14, COMPUTE)
+        self.at(15, OPTIMIZER)
+        self.end(17, 2)
+        (((step, duration, spent, passes, kind, tokens), known),) = self.written
+        self.assertEqual((step, duration, passes, known), (2, 17 * MS, 1, True))
+        self.assertEqual(spent, [0, 2 * MS, 9 * MS, 4 * MS, 2 * MS, 0, 0])
+
+    def test_written_later_in_order_and_never_waiting(self):
+        self.cuda.passed = 5
+        self.at(8, WAIT)
+        self.end(10, 2)
+        self.end(20, 3)
+        self.assertEqual(self.written, [])
+        self.cuda.passed = 12
+        self.end(30, 4)
+        self.assertEqual([fields[0] for fields, _ in self.written], [2])
+        self.cuda.passed = 100
+        self.end(40, 5)
+        self.assertEqual([fields[:2] for fields, _ in self.written], [(n, 10 * MS) for n in (2, 3, 4, 5)])
+
+    def test_a_gpu_that_never_answers(self):
+        self.cuda.passed = -1
+        for step in range(MOST_PENDING + 3):
+            self.end(step, step)
+        self.assertEqual([(fields[:2], known) for fields, known in self.written], [((n, 77), False) for n in range(3)])
+        self.timeline.drain(last=True)
+        self.assertEqual(len(self.written), MOST_PENDING + 3)
+
+    def test_a_wait_that_was_none(self):
+        self.at(5, WAIT)
+        self.cuda.now = 7
+        self.timeline.relabel_last(COMPUTE)
+        self.timeline.mark(WAIT)
+        self.end(10, 2)
+        self.assertEqual(self.written[0][0][2][COMPUTE], 7 * MS)
+        self.assertEqual(self.written[0][0][2][WAIT], 3 * MS)
+
+    def test_a_closure_inside_the_optimizer(self):
+        self.at(2, OPTIMIZER)  # Optimizer.step is entered, the closure runs forward
+        self.at(6, COMPUTE)  # and backward
+        self.at(8, OPTIMIZER)
+        self.timeline.relabel(OPTIMIZER, COMPUTE)
+        self.end(9, 2)
+        self.assertEqual(self.written[0][0][2], [0, 0, 8 * MS, 0, MS, 0, 0])
+
+    def test_nothing_is_recorded_into_a_graph(self):
+        self.cuda.capturing = True
+        self.at(1, WAIT)
+        self.cuda.capturing = False
+        self.end(4, 2)
+        self.end(6, 3)
+        self.assertEqual([known for _, known in self.written], [False, True])
+        self.cuda.capturing = True
+        self.end(8, 4)
+        self.cuda.capturing = False
+        self.end(9, 5)
+        self.end(11, 6)
+        self.assertEqual([fields[1] for fields, _ in self.written[2:]], [77, 77, 2 * MS])
+        self.assertEqual([known for _, known in self.written[2:]], [False, False, True])
+
+    def test_other_streams_are_not_the_trainers(self):
+        self.cuda.stream = 2
+        self.at(1, WAIT)
+        self.cuda.stream = 1
+        self.end(4, 2)
+        self.assertEqual((self.written[0][0][2][WAIT], self.written[0][1]), (0, False))
+
+    def test_too_many_marks_are_said_to_be(self):
+        for index in range(MOST_MARKS + 1):
+            self.at(index, WAIT if index % 2 else COMPUTE)
+        self.end(100, 2)
+        self.assertEqual((self.written[0][0][1], self.written[0][1]), (100 * MS, False))
+
+    def test_events_are_used_again(self):
+        for step in range(50):
+            self.at(step, WAIT)
+            self.end(step + 0.5, step)
+        self.assertLessEqual(self.cuda.events, 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
