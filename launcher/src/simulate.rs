@@ -160,7 +160,7 @@ fn describe(truth: &Truth) -> String {
         _ => {}
     }
     if truth.lost_gpu_s > 0.0 {
-        parts.push(format!("{} lost", words::gpu_hours(truth.lost_gpu_s / 3600.0)));
+        parts.push(format!("{} lost", words::hours(truth.lost_gpu_s / 3600.0, "GPU")));
     }
     parts.join("; ")
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::claim::{Body, Claim, Detail};
+use super::claim::{Body, Claim, Detail, Outcome};
 use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::{Evidence, Finding, State, Subject, Verdict};
@@ -54,17 +54,7 @@ impl Incidents {
                 };
                 verdict.state = State::Cleared;
                 verdict.cleared_s = Some(seconds(claim.at));
-                verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
-                verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);
-                verdict.impact_ratio = outcome.impact_ratio.map(round).or(verdict.impact_ratio);
-                if !outcome.evidence.is_empty() {
-                    // The cause's own evidence stays.
-                    let renewed = |old: &Evidence| outcome.evidence.iter().any(|new| new.what == old.what);
-                    verdict.evidence.retain(|old| !renewed(old));
-                    verdict
-                        .evidence
-                        .splice(0..0, outcome.evidence.into_iter().map(rounded));
-                }
+                renew(&mut verdict, outcome);
                 verdict
             }
             (Body::Over(_), None) => return,
@@ -126,6 +116,19 @@ fn raised(
         lost_gpu_hours: hours(detail.lost_rank_s),
         action,
     }
+}
+
+/// Puts what is known now in the place of what was said when the incident was raised.
+pub fn renew(verdict: &mut Verdict, outcome: Outcome) {
+    verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
+    verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);
+    verdict.impact_ratio = outcome.impact_ratio.map(round).or(verdict.impact_ratio);
+    // Evidence of the cause stays.
+    let is_renewed = |old: &Evidence| outcome.evidence.iter().any(|new| new.what == old.what);
+    verdict.evidence.retain(|old| !is_renewed(old));
+    verdict
+        .evidence
+        .splice(0..0, outcome.evidence.into_iter().map(rounded));
 }
 
 fn rounded(mut piece: Evidence) -> Evidence {

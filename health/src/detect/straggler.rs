@@ -115,16 +115,11 @@ impl StragglerRule {
         }
     }
 
-    /// Slowdown, impact and cost (rank-seconds) of an open incident, up to now.
-    pub fn cost_now(&self, rank: Rank, roster: &Roster) -> Option<(f64, f64, f64)> {
+    /// What there is to say of an open incident up to now.
+    pub fn outcome_now(&self, rank: Rank, roster: &Roster) -> Option<Outcome> {
         let track = self.tracks.get(&rank)?;
-        let start = &track.raised.as_ref()?.start;
-        let lost = lost(&track.tally, start, roster);
-        Some((
-            track.tally.slowdown_since(start),
-            track.tally.impact_since(start),
-            lost,
-        ))
+        let raised = track.raised.as_ref()?;
+        Some(outcome(&track.tally, &raised.start, raised.few_peers, roster))
     }
 
     fn role(

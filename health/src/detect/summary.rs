@@ -1,7 +1,7 @@
 //! The report: what is known so far, and how much of it was seen.
 
 use super::Detector;
-use super::incidents::{hours, round};
+use super::incidents::{hours, renew, round};
 use crate::id::Rank;
 use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Subject, Verdict};
@@ -42,10 +42,8 @@ impl Detector {
         match (&verdict.finding, &verdict.subject) {
             _ if verdict.state == State::Cleared => {}
             (Finding::Straggler, Subject::Rank { rank, .. }) => {
-                if let Some((slowdown, impact, lost)) = self.straggler.cost_now(*rank, &self.roster) {
-                    verdict.slowdown_ratio = Some(round(slowdown));
-                    verdict.impact_ratio = Some(round(impact));
-                    verdict.lost_gpu_hours = hours(lost);
+                if let Some(outcome) = self.straggler.outcome_now(*rank, &self.roster) {
+                    renew(&mut verdict, outcome);
                 }
             }
             (_, subject) => {

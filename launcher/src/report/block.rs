@@ -203,11 +203,15 @@ impl Block {
     fn cost(&mut self, verdict: &Verdict, report: &Report) {
         let mut parts = Vec::new();
         if verdict.lost_gpu_hours > 0.0 {
-            let mut lost = format!("{} so far", words::gpu_hours(verdict.lost_gpu_hours));
+            let whose = match verdict.subject {
+                Subject::Rank { gpu_uuid: None, .. } => "rank",
+                _ => "GPU",
+            };
+            let mut lost = format!("{} so far", words::hours(verdict.lost_gpu_hours, whose));
             let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
             if verdict.state == State::Raised && span_s > 1.0 {
                 let a_day = verdict.lost_gpu_hours / span_s * 86_400.0;
-                lost += &format!(" ({a_day:.0} GPU-hours a day)");
+                lost += &format!(" ({a_day:.0} {whose}-hours a day)");
             }
             parts.push(lost);
         }

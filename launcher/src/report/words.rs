@@ -38,12 +38,12 @@ pub(crate) fn percent(ratio: f64) -> String {
     }
 }
 
-/// Hours of GPU time: small numbers in seconds, or nobody could read them.
-pub(crate) fn gpu_hours(hours: f64) -> String {
+/// Hours of a GPU's time (or of a rank's, where there is none): small numbers in seconds, or nobody could read them.
+pub(crate) fn hours(hours: f64, whose: &str) -> String {
     if hours < 0.05 {
-        format!("{:.1} GPU-seconds", hours * 3600.0)
+        format!("{:.1} {whose}-seconds", hours * 3600.0)
     } else {
-        format!("{hours:.2} GPU-hours")
+        format!("{hours:.2} {whose}-hours")
     }
 }
 

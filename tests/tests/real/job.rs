@@ -66,7 +66,7 @@ pub fn torchrun(options: &[&str], ranks: u32, script: &str, args: &str) -> Job {
 /// `paceline run [options] -- COMMAND`, in a run directory of its own.
 pub fn paceline(options: &[&str], command: &[String]) -> Job {
     let dir = TempDir::new().unwrap();
-    let mut paceline = Command::new(env!("CARGO_BIN_EXE_paceline"));
+    let mut paceline = Command::new(env!("CARGO_BIN_EXE_paceline-under-test"));
     let path = format!(
         "{}:{}",
         torch().join("bin").display(),

@@ -119,7 +119,7 @@ fn the_command_finds_its_ring_and_the_hook_and_the_users_path_stays() {
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let place = Place::new();
-    let program = env!("CARGO_BIN_EXE_paceline");
+    let program = env!("CARGO_BIN_EXE_paceline-under-test");
     let script = format!("trap '' HUP; exec {program} run --run-dir run -- sh -c 'kill -HUP $$; echo alive'");
     let output = std::process::Command::new("sh")
         .args(["-c", &script])

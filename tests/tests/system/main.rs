@@ -1,5 +1,7 @@
 //! The program as a user meets it: real processes, signals, terminals and files. Needs nothing but a shell.
 
+#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+
 mod bad_input;
 mod demo;
 mod exits;

@@ -116,7 +116,7 @@ fn a_reader_that_goes_away_is_no_error() {
         .args(["--journal", "run.ndjson"])
         .output()
         .unwrap();
-    let program = env!("CARGO_BIN_EXE_paceline");
+    let program = env!("CARGO_BIN_EXE_paceline-under-test");
     let script =
         format!("{program} replay run.ndjson --verdicts | true; {program} replay run.ndjson | head -1");
     let output = std::process::Command::new("sh")
