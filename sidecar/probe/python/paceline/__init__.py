@@ -24,11 +24,11 @@ def step(step=None, tokens=None):
 
         _state.explicit = _hook.attach()
         return
-    if tokens is not None:
-        mark(tokens=tokens)
-    # The optimizer that attached the hook has ended this very step already.
     if _state.explicit:
+        if tokens is not None:
+            mark(tokens=tokens)
         _state.end_step(step=step)
+    # Else the optimizer that attached the hook has ended this very step already.
     _state.explicit = True
 
 

@@ -118,7 +118,7 @@ def wrap_torch(torch):
         replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
     functional = sys.modules.get("torch.distributed._functional_collectives")
     if functional is not None:
-        replace(functional, "wait_tensor", timed, WAIT)
+        replace(functional, "wait_tensor", collective)  # traced into graphs
 
 
 def hide_from_dynamo(*functions):

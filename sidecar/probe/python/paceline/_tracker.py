@@ -92,7 +92,7 @@ class Tracker:
             self.fail(error)
             return False
         for kind, value, text in self._pending:
-            self.mark(kind, None, value, text)
+            self._mark(1, kind, value, text)
         self._pending = []
         return True
 
@@ -228,15 +228,22 @@ class Tracker:
                 return
             if tokens is not None:
                 self.tokens = _u64(self.tokens + _u64(tokens))
-            if kind is None:
-                return
-            if kind == "role":
-                self.ring.role(text or value)
-                return
-            self.kind = STEP_KINDS.get(kind, self.kind)
-            self.ring.mark(self.step + 1, kind, _u64(value))
+            # Of several the highest: a checkpoint's time is known apart, an evaluation's is not.
+            self.kind = max(self.kind, STEP_KINDS.get(kind, TRAIN_STEP))
         except (TypeError, ValueError):
             pass  # the program's own mistake, in something that it may leave out: nothing to switch off for
+        if kind is not None:
+            self._mark(self.step + 1, kind, value, text)
+
+    def _mark(self, step, kind, value, text):
+        try:
+            self._flush(_clock())
+            if kind == "role":
+                self.ring.role(text or value)
+            else:
+                self.ring.mark(step, kind, _u64(value))
+        except (TypeError, ValueError):
+            pass
         except Exception as error:
             self.fail(error)
 

@@ -1,32 +1,40 @@
-"""A callback for Hugging Face's Trainer. The hook sees a Trainer's steps without it; with it they carry the Trainer's own
-numbers, and checkpoints and evaluations are told.
+"""For Hugging Face Trainer: `Trainer(..., callbacks=[paceline.huggingface.PacelineCallback()])`.
 
-    from paceline.huggingface import Callback
-    Trainer(..., callbacks=[Callback()])
+The hook sees such a program without it. It adds exact steps (also those whose optimizer step the gradient scaler
+skipped), tokens where the Trainer counts them, and the steps that hold an evaluation or a checkpoint.
+transformers is imported when the class is first asked for.
 """
 
 import paceline
 
 
-def __getattr__(name):
-    # transformers is imported when the class is asked for, and only then.
-    if name != "Callback":
-        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+def _callback():
     from transformers import TrainerCallback
 
-    class Callback(TrainerCallback):
-        """Ends Paceline's steps where the Trainer's end. Saving and evaluating come after that: they belong to the
-        next step, which is kept apart from ordinary ones."""
+    class PacelineCallback(TrainerCallback):
+        """Tells Paceline what the Trainer does."""
+
+        def __init__(self):
+            self._tokens = 0
 
         def on_step_end(self, args, state, control, **kwargs):
-            paceline.step(step=state.global_step)
-
-        def on_save(self, args, state, control, **kwargs):
-            paceline.mark("checkpoint", value=state.global_step)
+            seen = int(getattr(state, "num_input_tokens_seen", 0) or 0)
+            # Counted over all ranks; ranks of a Trainer share a batch evenly.
+            tokens = (seen - self._tokens) // max(args.world_size, 1)
+            self._tokens = seen
+            paceline.step(step=state.global_step, tokens=max(tokens, 0) or None)
 
         def on_evaluate(self, args, state, control, **kwargs):
-            paceline.mark("evaluation", value=state.global_step)
+            paceline.mark("evaluation")
 
-    Callback.__module__ = __name__
-    globals()["Callback"] = Callback
-    return Callback
+        def on_save(self, args, state, control, **kwargs):
+            paceline.mark("checkpoint")
+
+    return PacelineCallback
+
+
+def __getattr__(name):
+    if name != "PacelineCallback":
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    globals()[name] = _callback()
+    return globals()[name]

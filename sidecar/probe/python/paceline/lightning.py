@@ -1,41 +1,53 @@
-"""A callback for Lightning. The hook sees a Lightning job's steps without it; with it they carry Lightning's own numbers,
-and checkpoints and validations are told.
+"""For Lightning: `Trainer(..., callbacks=[paceline.lightning.PacelineCallback()])`.
 
-    from paceline.lightning import Callback
-    Trainer(..., callbacks=[Callback()])
+The hook sees such a program without it. It adds exact steps, where accumulation or several optimizers make an
+optimizer's step something else, and the time in validation and in checkpoints. lightning (or pytorch_lightning) is
+imported when the class is first asked for.
 """
 
 import paceline
 
 
-def __getattr__(name):
-    # Lightning is imported when the class is asked for, and only then; under whichever name it is installed.
-    if name != "Callback":
-        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+def _base():
     try:
-        from lightning.pytorch.callbacks import Callback as Base
+        from lightning.pytorch.callbacks import Callback
     except ImportError:
-        from pytorch_lightning.callbacks import Callback as Base
+        from pytorch_lightning.callbacks import Callback
+    return Callback
 
-    class Callback(Base):
-        """Ends Paceline's steps where Lightning's optimizer steps end, whatever the number of batches in one."""
+
+def _callback():
+    class PacelineCallback(_base()):
+        """Tells Paceline what the Trainer does."""
 
         def __init__(self):
-            super().__init__()
-            self._told = 0
+            self._step = 0
+            self._validation = None
 
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if trainer.global_step != self._told:
-                self._told = trainer.global_step
-                paceline.step(step=trainer.global_step)
+        def on_train_batch_end(self, trainer, *args, **kwargs):
+            # global_step grows by the number of optimizers; between, gradients accumulate.
+            if trainer.global_step != self._step:
+                self._step = trainer.global_step
+                paceline.step()
 
-        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
-            paceline.mark("checkpoint", value=trainer.global_step)
+        def on_validation_start(self, *args, **kwargs):
+            self._validation = paceline.phase("evaluation")
+            self._validation.__enter__()
 
-        def on_validation_start(self, trainer, pl_module):
-            if not trainer.sanity_checking:
-                paceline.mark("evaluation", value=trainer.global_step)
+        def on_validation_end(self, *args, **kwargs):
+            if self._validation is not None:
+                self._validation.__exit__()
+                self._validation = None
+                paceline.mark("evaluation")
 
-    Callback.__module__ = __name__
-    globals()["Callback"] = Callback
-    return Callback
+        def on_save_checkpoint(self, *args, **kwargs):
+            paceline.mark("checkpoint")
+
+    return PacelineCallback
+
+
+def __getattr__(name):
+    if name != "PacelineCallback":
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    globals()[name] = _callback()
+    return globals()[name]

@@ -59,7 +59,7 @@ class Api(unittest.TestCase):
             parts = step.data + step.compute + step.wait + step.optimizer + step.checkpoint
             self.assertAlmostEqual(parts, step.dur_ns / 1000, delta=6)
         others = [record for record in ring.records if not hasattr(record, "dur_ns")][1:]
-        self.assertEqual(others[:2], [("role", "stage 1"), Mark(2, 5, "early")])
+        self.assertEqual(others[:2], [("role", "stage 1"), Mark(1, 5, "early")])
         self.assertEqual(others[2:], [Mark(3, 7, "evaluation"), ("detach", 1000)])
         self.assertEqual(ring.progress, (1001, "compute"))
 

@@ -1,69 +1,94 @@
-"""The callbacks in real trainers, each in a process of its own. Skipped where the library is not there."""
+"""The callbacks in real Trainers. Skipped where their libraries are missing."""
 
 import unittest
 
 from ringdump import Mark, steps
 from support import has, run
 
+HUGGING_FACE = """
+import tempfile, torch, transformers
+from torch import nn
+import paceline.huggingface
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(16, 8), nn.Linear(8, 2)
+    def forward(self, input_ids, labels):
+        logits = self.out(self.embed(input_ids).mean(1))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+data = [{"input_ids": torch.ones(4, dtype=torch.long), "labels": 1}] * 64
+arguments = transformers.TrainingArguments(
+    output_dir=tempfile.mkdtemp(), use_cpu=True, max_steps=8, per_device_train_batch_size=2,
+    gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="steps", save_steps=4,
+    report_to=[], disable_tqdm=True, include_num_input_tokens_seen=True)
+transformers.Trainer(
+    model=Net(), args=arguments, train_dataset=data, eval_dataset=data,
+    callbacks=[paceline.huggingface.PacelineCallback()]).train()
+"""
 
-class Callbacks(unittest.TestCase):
-    def check(self, text):
-        done = run(text, timeout=180, HF_HUB_OFFLINE="1")
+LIGHTNING = """
+import logging, tempfile, warnings, torch, lightning
+import paceline.lightning
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+    def training_step(self, batch, _):
+        return self.net(batch[0]).mean()
+    validation_step = training_step
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(16, 4)), batch_size=1)
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=1, max_steps=8, accumulate_grad_batches=2, val_check_interval=8,
+    default_root_dir=tempfile.mkdtemp(), logger=False, enable_checkpointing=True, enable_progress_bar=False,
+    enable_model_summary=False, callbacks=[paceline.lightning.PacelineCallback()])
+trainer.fit(Net(), data, data)
+"""
+
+
+class Importable(unittest.TestCase):
+    def test_without_their_libraries(self):
+        done = run("""
+            import paceline.huggingface, paceline.lightning, sys
+            print(any(name in sys.modules for name in ('torch', 'transformers', 'lightning')))
+            try:
+                paceline.lightning.NoSuchThing
+            except AttributeError as error:
+                print(error)
+        """)
+        self.assertEqual(done.out, "False\nmodule 'paceline.lightning' has no attribute 'NoSuchThing'\n")
+
+
+class Trainers(unittest.TestCase):
+    def check(self, script):
+        done = run(script, timeout=300)
         self.assertEqual(done.code, 0, done.err)
-        self.assertEqual(len(done.rings), 1, done.files)
-        return done.rings[0]
-
-    def test_they_are_importable_without_their_libraries(self):
-        done = run("import paceline.huggingface, paceline.lightning, sys; print('torch' in sys.modules)")
-        self.assertEqual((done.code, done.out), (0, "False\n"), done.err)
+        self.assertEqual(len(done.rings), 1)
+        ring = done.rings[0]
+        self.assertFalse([r for r in ring.records if r[0] == "note"], ring)
+        return steps(ring), [r for r in ring.records if isinstance(r, Mark)]
 
     @unittest.skipUnless(has("transformers") and has("accelerate"), "no transformers")
-    def test_hugging_face_steps_carry_the_trainers_numbers_and_checkpoints_are_told(self):
-        ring = self.check(
-            """
-            import torch, transformers
-            from paceline.huggingface import Callback
-            config = transformers.BertConfig(
-                vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
-            )
-            rows = [{"input_ids": torch.tensor([1, 2]), "attention_mask": torch.ones(2), "labels": i % 2} for i in range(64)]
-            settings = transformers.TrainingArguments(
-                output_dir="out", use_cpu=True, max_steps=12, per_device_train_batch_size=2, save_strategy="steps",
-                save_steps=6, report_to=[], disable_tqdm=True,
-            )
-            transformers.Trainer(
-                transformers.BertForSequenceClassification(config), settings, train_dataset=rows, callbacks=[Callback()]
-            ).train()
-            """
-        )
-        self.assertEqual([step.step for step in steps(ring)][-1], 12)
-        self.assertEqual(len({step.step for step in steps(ring)}), len(steps(ring)))
-        marks = [record for record in ring.records if isinstance(record, Mark)]
-        self.assertIn(Mark(7, 6, "checkpoint"), marks)
+    def test_hugging_face(self):
+        found, marks = self.check(HUGGING_FACE)
+        self.assertEqual([s.step for s in found], list(range(2, 9)))
+        self.assertEqual({s.passes for s in found}, {2})
+        self.assertEqual({s.tokens for s in found}, {2 * 2 * 4})
+        # on_evaluate and on_save come after on_step_end: they belong to the step that runs then.
+        expected = [Mark(4, 0, "evaluation"), Mark(5, 0, "checkpoint"), Mark(7, 0, "evaluation")]
+        self.assertEqual(marks[:3], expected)
+        self.assertEqual([s.step for s in found if s.kind == 2], [4, 7])
+        self.assertEqual([s.step for s in found if s.kind == 1], [5])
 
     @unittest.skipUnless(has("lightning"), "no lightning")
-    def test_lightning_steps_are_optimizer_steps(self):
-        ring = self.check(
-            """
-            import lightning, torch
-            from paceline.lightning import Callback
-            class Model(lightning.LightningModule):
-                def __init__(self):
-                    super().__init__()
-                    self.layer = torch.nn.Linear(4, 1)
-                def training_step(self, batch, index):
-                    return self.layer(batch).mean()
-                def configure_optimizers(self):
-                    return torch.optim.SGD(self.parameters(), lr=0.1)
-            data = torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=2)
-            lightning.Trainer(
-                accelerator="cpu", max_epochs=1, accumulate_grad_batches=2, logger=False, enable_checkpointing=False,
-                enable_progress_bar=False, enable_model_summary=False, callbacks=[Callback()],
-            ).fit(Model(), data)
-            """
-        )
-        numbers = [step.step for step in steps(ring)]
-        self.assertEqual((numbers[-1], len(set(numbers))), (10, len(numbers)))
+    def test_lightning(self):
+        found, marks = self.check(LIGHTNING)
+        self.assertEqual([s.step for s in found], list(range(2, 9)))
+        self.assertEqual({s.passes for s in found}, {2})
+        self.assertEqual([s.step for s in found if s.kind == 2], [5])
+        self.assertIn("evaluation", [m.kind for m in marks])
 
 
 if __name__ == "__main__":
