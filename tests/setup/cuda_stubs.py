@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""cuda_stubs.py SITE_PACKAGES: make PyPI's CUDA build of torch importable without the NVIDIA libraries it links to.
+"""cuda_stubs.py SITE_PACKAGES: make a CUDA build of torch importable where there is no CUDA.
 
-Beside libtorch.so, which looks there first, one small library is made for each that is missing. It has every symbol
-that torch asks of it, under the version that torch names; every function answers 100 (cudaErrorNoDevice), or a text
-where a text is expected. Needs gcc, nm and readelf. Idempotent. For tests only.
+For every library that torch's own libraries name as needed and that is not there, a library of that name is compiled
+beside them, with every symbol that they expect of it: functions that say "no device". For tests on CPU only.
+Idempotent. Needs gcc, nm and readelf.
 """
 
-import collections
 import glob
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 
-SYSTEM = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64")
-GIVES_TEXT = re.compile(r"(GetErrorString|GetErrorName|GetStatusString|GetStatusName|ncclGetLastError)$")
-# Where torch names no version for a symbol, its beginning says whose it is. The first match counts.
+SYSTEM = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64")
+
+# Which library a symbol without a version belongs to, by how it begins; the first that fits.
 OWNERS = (
     ("nccl", "libnccl"),
     ("cudnn", "libcudnn"),
@@ -32,101 +32,121 @@ OWNERS = (
     ("cupti", "libcupti"),
     ("cuda", "libcudart"),
 )
+SAYS_WHY = re.compile(r"(GetErrorString|GetErrorName|GetStatusString|GetStatusName|ncclGetLastError)$")
+NO_DEVICE = 100  # cudaErrorNoDevice
 
 
 def output(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout
 
 
 def symbols(library):
-    """(type, name, version) of every dynamic symbol."""
+    """(type, name, version) of each dynamic symbol."""
     for line in output("nm", "-D", library).splitlines():
-        kind, symbol = line.split()[-2:]
-        name, _, version = symbol.replace("@@", "@").partition("@")
+        kind, name = line.split()[-2:]
+        name, _, version = name.replace("@@", "@").partition("@")
         yield kind, name, version
 
 
-def version_owners(library, missing):
-    """Which missing library each version that `library` asks for belongs to."""
-    owner = None
-    for line in output("readelf", "-VW", library).splitlines():
-        file = re.search(r"File: (\S+)", line)
-        owner = file.group(1) if file else owner
-        version = re.search(r"Name: (\S+)\s+Flags", line)
-        if version and owner in missing:
-            yield version.group(1), owner
-
-
-def on_system(library):
-    return next((path for path in (os.path.join(folder, library) for folder in SYSTEM) if os.path.exists(path)), None)
-
-
-def build(path, by_version, scratch):
-    """One stub library with these symbols."""
-    source, script = "", ""
-    for version, names in sorted(by_version.items()):
-        names = sorted(name for name in set(names) if re.fullmatch(r"\w+", name))
-        for name in names:
-            if GIVES_TEXT.search(name):
-                source += 'const char *%s() { return "no CUDA here (stub)"; }\n' % name
-            else:
-                source += "long %s() { return 100; }\n" % name
-        if version:
-            script += "%s { global: %s };\n" % (version, " ".join(name + ";" for name in names))
-    with open(os.path.join(scratch, "stub.c"), "w") as file:
-        file.write(source)
-    with open(os.path.join(scratch, "stub.map"), "w") as file:
-        file.write(script)
-    command = ["gcc", "-w", "-fno-builtin", "-shared", "-fPIC", "-O1", "-o", path, os.path.join(scratch, "stub.c")]
-    command += ["-Wl,-soname," + os.path.basename(path)]
-    command += ["-Wl,--version-script=" + os.path.join(scratch, "stub.map")] if script else []
-    subprocess.run(command, check=True)
-
-
-def main():
-    folder = os.path.join(os.path.abspath(sys.argv[1]), "torch", "lib")
-    marker = os.path.join(folder, ".cuda_stubs")
-    made = set()
-    if os.path.exists(marker):
-        with open(marker) as file:
-            made = set(file.read().split())
-    own = [path for path in glob.glob(os.path.join(folder, "*.so*")) if os.path.basename(path) not in made]
-    own += glob.glob(os.path.join(os.path.dirname(folder), "_C*.so"))
-
-    wanted, undefined, defined = set(), {}, set()
-    for library in own:
+def needed(libraries):
+    """Names of the libraries that these want and that are nowhere, and paths of those that the system has."""
+    wanted = set()
+    for library in libraries:
         wanted |= set(re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-dW", library)))
+    wanted -= {os.path.basename(library) for library in libraries}
+    missing, system = [], []
+    for name in sorted(wanted):
+        found = [os.path.join(folder, name) for folder in SYSTEM if os.path.exists(os.path.join(folder, name))]
+        if found:
+            system.append(found[0])
+        elif not name.startswith("libpython"):
+            missing.append(name)
+    return missing, system
+
+
+def version_owners(libraries, missing):
+    """Which missing library each symbol version comes from."""
+    owners = {}
+    for library in libraries:
+        current = None
+        for line in output("readelf", "-VW", library).splitlines():
+            file = re.search(r"File: (\S+)", line)
+            current = file.group(1) if file else current
+            name = re.search(r"Name: (\S+)\s+Flags", line)
+            if name and current in missing:
+                owners[name.group(1)] = current
+    return owners
+
+
+def assign(libraries, missing, system):
+    """Symbols to be made: library -> version -> names."""
+    undefined, defined = {}, set()
+    for library in libraries:
         for kind, name, version in symbols(library):
             if kind == "U":
                 undefined.setdefault(name, version)
             elif kind not in "wv":
                 defined.add(name)
-    missing = []
-    for library in sorted(wanted - {os.path.basename(path) for path in own}):
-        path = on_system(library)
-        if path:
-            defined |= {name for kind, name, _ in symbols(path) if kind != "U"}
-        elif not library.startswith("libpython"):
-            missing.append(library)
-
-    owner_of = dict(pair for library in own for pair in version_owners(library, missing))
-    stubs = collections.defaultdict(lambda: collections.defaultdict(list))
+    for library in system:
+        defined |= {name for kind, name, _ in symbols(library) if kind != "U"}
+    owners = version_owners(libraries, missing)
+    stubs = {name: defaultdict(set) for name in missing}
     for name, version in undefined.items():
-        if version in owner_of:
-            stubs[owner_of[version]][version].append(name)
-        elif not version and name not in defined and not name.startswith(("Py", "_Py")):
-            owners = (library for start, owner in OWNERS if start in name for library in missing if library.startswith(owner))
-            owner = next(owners, missing[0] if missing else None)
-            if owner:
-                stubs[owner][""].append(name)
-    with tempfile.TemporaryDirectory() as scratch:
-        for library in missing:
-            build(os.path.join(folder, library), stubs[library], scratch)
-            made.add(library)
+        if version in owners:
+            stubs[owners[version]][version].add(name)
+        elif name not in defined and not version and not name.startswith(("Py", "_Py")):
+            stubs[owner(name, missing)][""].add(name)
+    return stubs
+
+
+def owner(symbol, missing):
+    """The missing library that a symbol without a version is put into; any will do for the loader."""
+    for beginning, library in OWNERS:
+        if symbol.startswith(beginning):
+            for name in missing:
+                if name.startswith(library):
+                    return name
+    return missing[0]
+
+
+def build(folder, library, versions):
+    """Compile one stub library."""
+    with tempfile.TemporaryDirectory() as temporary:
+        source, script = os.path.join(temporary, "stub.c"), os.path.join(temporary, "stub.map")
+        with open(source, "w") as code, open(script, "w") as map_file:
+            for version, names in sorted(versions.items()):
+                for name in sorted(names):
+                    if SAYS_WHY.search(name):
+                        code.write('const char *%s() { return "no CUDA here (stub)"; }\n' % name)
+                    elif re.fullmatch(r"\w+", name):
+                        code.write("long %s() { return %d; }\n" % (name, NO_DEVICE))
+                if version:
+                    map_file.write("%s { global: %s };\n" % (version, " ".join(n + ";" for n in sorted(names))))
+        target = os.path.join(folder, library)
+        command = ["gcc", "-w", "-fno-builtin", "-shared", "-fPIC", "-O1", "-o", target, source]
+        command.append("-Wl,-soname," + library)
+        if any(versions):
+            command.append("-Wl,--version-script=" + script)
+        subprocess.run(command, check=True)
+
+
+def main(site):
+    folder = os.path.join(os.path.abspath(site), "torch", "lib")
+    marker = os.path.join(folder, ".cuda_stubs")  # what an earlier run has made
+    made = set()
+    if os.path.exists(marker):
+        with open(marker) as file:
+            made = set(file.read().split())
+    libraries = [path for path in glob.glob(folder + "/*.so*") if os.path.basename(path) not in made]
+    libraries += glob.glob(os.path.join(os.path.dirname(folder), "_C*.so"))
+    missing, system = needed(libraries)
+    stubs = assign(libraries, missing, system) if missing else {}
+    for library, versions in stubs.items():
+        build(folder, library, versions)
     with open(marker, "w") as file:
-        file.write("\n".join(sorted(made)) + "\n")
-    print("%d stub libraries, %d symbols" % (len(missing), sum(len(n) for s in stubs.values() for n in s.values())))
+        file.write("\n".join(sorted(made | set(stubs))) + "\n")
+    print("%d stub libraries" % len(stubs))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
