@@ -56,7 +56,12 @@ def run(hook, ranks, steps, scratch):
     command = [os.path.join(ROOT, "target/release/paceline"), "run", "--quiet", "--run-dir", os.path.join(scratch, "run")]
     command += ["--", "torchrun", "--standalone", "--nproc-per-node=%d" % ranks, os.path.abspath(__file__)]
     command += ["--trainer", out, "--steps", str(steps)]
-    subprocess.run(command, check=True, env=environment, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    done = subprocess.run(command, env=environment, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if b"terminate called without an active exception" in done.stdout:
+        # PyTorch 2.15 with gloo does that at exit once in a while, also without us.
+        return run(hook, ranks, steps, scratch)
+    if done.returncode:
+        sys.exit("hook %s: the job ended with %d\n%s" % (hook, done.returncode, done.stdout.decode(errors="replace")))
     results = []
     for rank in range(ranks):
         with open("%s.%d" % (out, rank)) as file:
