@@ -10,7 +10,10 @@ use paceline_health::Policy;
 use paceline_health::verdict::{Cause, Finding};
 
 /// Files that are longer than 400 lines, and why. None may pass 1,000.
-const LONG: [(&str, &str); 0] = [];
+const LONG: [(&str, &str); 1] = [(
+    "sidecar/probe/python/tests/test_torch.py",
+    "a program for each case; they share one beginning",
+)];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
