@@ -23,6 +23,16 @@ def has(module):
     return importlib.util.find_spec(module) is not None
 
 
+def torch_version():
+    """Of the Python that runs the tests, as (major, minor); (0, 0) where there is none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return tuple(int(part) for part in version("torch").split(".")[:2])
+    except PackageNotFoundError:
+        return (0, 0)
+
+
 def run(script, *flags, path=(), timeout=120, **env):
     """Run `script` with the hook's directory first on PYTHONPATH, `path` after it, a ring directory of its own."""
     with tempfile.TemporaryDirectory() as directory:
