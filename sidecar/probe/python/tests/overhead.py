@@ -1,9 +1,10 @@
 """What the hook costs: thread CPU time of a training step with it minus without it.
 
-    OMP_NUM_THREADS=1 python overhead.py
+    OMP_NUM_THREADS=1 python overhead.py [--plain]
 
 One process, one gloo group of its own. A step is the shape of an ordinary one: a batch from a DataLoader, forward and
-backward of a DDP model, one all_reduce of the program's own, an optimizer's step. Short blocks of steps run in turn
+backward of a DDP model, one all_reduce of the program's own, an optimizer's step. `--plain`: without the DataLoader
+and without the all_reduce, as in a plain DDP loop. Short blocks of steps run in turn
 with the wrapped functions and with the original ones put back, so that both see the same machine.
 """
 
@@ -75,12 +76,15 @@ def main():
         loss = torch.zeros(1)
         batches = iter(DataLoader(TensorDataset(torch.randn(STEPS * (BLOCKS * 2 + 20), 8)), batch_size=1))
 
+        plain, fixed = "--plain" in sys.argv, torch.randn(1, 8)
+
         def block():
             before = time.thread_time_ns()
             for _ in range(STEPS):
-                (batch,) = next(batches)
+                batch = fixed if plain else next(batches)[0]
                 net(batch).mean().backward()
-                dist.all_reduce(loss)
+                if not plain:
+                    dist.all_reduce(loss)
                 optimizer.step()
                 optimizer.zero_grad()
             return (time.thread_time_ns() - before) / 1e3 / STEPS
