@@ -178,7 +178,16 @@ impl Detector {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
                 self.rows.join(attach.rank, self.roster.world_size);
             }
-            Event::Detach(detach) if detach.restart == self.roster.restart => self.rows.leave(detach.rank),
+            Event::Detach(detach) if detach.restart == self.roster.restart => {
+                self.rows.leave(detach.rank);
+                self.rows.expect_no_more();
+            }
+            Event::Exit(_) => {
+                for rank in self.roster.placed_on(&frame.node) {
+                    self.rows.leave(rank);
+                }
+                self.rows.expect_no_more();
+            }
             Event::Step(step) => self.step(at, frame, step),
             Event::Gpu(reading) => {
                 self.gpus.observe(at, self.entry, frame.provenance, reading);

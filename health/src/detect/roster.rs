@@ -98,8 +98,17 @@ impl Roster {
 
     /// Ranks on a node that have not ended.
     pub fn ranks_of(&self, node: &NodeId) -> Vec<Rank> {
-        let there = |(_, member): &(Rank, &Member)| member.node == *node && !member.ended;
-        self.members().filter(there).map(|(rank, _)| rank).collect()
+        let mut ranks = self.placed_on(node);
+        ranks.retain(|rank| self.member(*rank).is_some_and(|member| !member.ended));
+        ranks
+    }
+
+    /// Ranks that ran on a node, ended or not.
+    pub fn placed_on(&self, node: &NodeId) -> Vec<Rank> {
+        self.members()
+            .filter(|(_, member)| member.node == *node)
+            .map(|(rank, _)| rank)
+            .collect()
     }
 
     /// Nodes in order.

@@ -62,6 +62,11 @@ impl Rows {
         };
     }
 
+    /// Ranks that have not come are not awaited any more: training is ending.
+    pub fn expect_no_more(&mut self) {
+        self.absent = 0;
+    }
+
     /// A rank that is not awaited any more.
     pub fn leave(&mut self, rank: Rank) {
         if let Some(latest) = self.latest.remove(&rank) {
