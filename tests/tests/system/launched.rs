@@ -43,7 +43,9 @@ impl Place {
 
     /// The program with these arguments, away from the configuration of whoever runs the tests.
     pub fn paceline(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-under-test"));
+        // A test runner in the background may have signals ignored, and what is ignored stays so: begin as a shell would.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", env!("CARGO_BIN_EXE_paceline-under-test")]);
         command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
         command
             .env("XDG_CONFIG_HOME", self.path("config"))
