@@ -24,7 +24,7 @@ def _never():
     return False
 
 
-# torch.compiler.is_dynamo_compiling once torch is whole; torch 2.0 has none that is cheap.
+# Whether torch.compile is tracing the caller: once torch is whole, the function that its tracer takes to be true.
 is_compiling = _never
 
 
@@ -99,7 +99,15 @@ def wrap_checkpoints(module):
 def wrap_torch(torch):
     """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
     global is_compiling
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", _never)
+    compiler = getattr(torch, "compiler", None)
+    for owner, name in (
+        (compiler, "is_dynamo_compiling"),
+        (compiler, "is_compiling"),
+        (getattr(torch, "_utils", None), "is_compiling"),  # before torch 2.3
+    ):
+        if hasattr(owner, name):
+            is_compiling = getattr(owner, name)
+            break
     hide_from_dynamo(
         timed(_never, WAIT),
         timed_next(_never),
