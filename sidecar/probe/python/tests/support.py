@@ -1,6 +1,7 @@
 """Runs small programs under the hook, as `paceline run` starts them, and reads the rings that they leave."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,14 +50,20 @@ def run(script, *flags, path=(), timeout=120, **env):
         environment.update(PACELINE_RING_DIR=rings, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         environment["PYTHONPATH"] = os.pathsep.join([HOOK, *path])
         environment.update(env)
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, *flags, program],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             universal_newlines=True,
-            timeout=timeout,
             cwd=directory,
+            start_new_session=True,
         )
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the program and what it has started
+            process.communicate()
+            raise
         found = ringdump.rings(rings)
-        return Run(done.returncode, done.stdout, done.stderr, found, sorted(os.listdir(rings)))
+        return Run(process.returncode, out, err, found, sorted(os.listdir(rings)))
