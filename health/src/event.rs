@@ -38,6 +38,16 @@ pub enum Event {
     Bye(Bye),
     /// The aggregator closed the journal in order.
     End(End),
+    /// Where a rank stands in the parallel layout.
+    Layout(Layout),
+    /// A rank is a member of a communicator.
+    Group(Group),
+    /// What one rank did in one communicator in one step.
+    Comm(Comm),
+    /// One reading of a host, or of one rank's process on it.
+    Host(HostReading),
+    /// How fast something was before this job began.
+    Baseline(Baseline),
 }
 
 /// See [`Event::Job`].
@@ -58,6 +68,12 @@ pub struct Agent {
     pub sources: Vec<Arc<str>>,
     /// Wall clock at its start, milliseconds since 1970, for people only.
     pub unix_ms: u64,
+    /// The rack or switch under which the node stands, as the site names it; empty: not known.
+    #[serde(default)]
+    pub rack: Arc<str>,
+    /// Versions of what should be alike on all nodes, by name: `driver`, `cuda`, `nccl`, `kernel`.
+    #[serde(default)]
+    pub versions: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 /// See [`Event::Attach`].
@@ -132,6 +148,12 @@ pub struct Step {
     pub tokens: u64,
     /// How it was timed.
     pub signal: Signal,
+    /// Declared work: sum of the squared lengths of the sequences in the step; zero: not declared.
+    #[serde(default)]
+    pub sum_sq: u64,
+    /// Declared work: tokens routed to this rank's experts; zero: not declared.
+    #[serde(default)]
+    pub expert_tokens: u64,
 }
 
 /// Phases of a step, nanoseconds. What is left of the step's duration is unattributed and counts as self-time.
@@ -147,6 +169,9 @@ pub struct Phases {
     pub optimizer_ns: u64,
     /// Writing a checkpoint.
     pub checkpoint_ns: u64,
+    /// Collecting garbage. Part of the other phases: it is not added to them.
+    #[serde(default)]
+    pub gc_ns: u64,
 }
 
 impl Step {
@@ -197,7 +222,7 @@ pub struct GpuReading {
     pub readings: BTreeMap<GpuSignal, Reading>,
 }
 
-/// What can be read from a GPU; base units in the name.
+/// What can be read from a GPU; base units in the name. Counters grow since driver load unless named otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuSignal {
@@ -221,6 +246,40 @@ pub enum GpuSignal {
     ThrottlePowerNs,
     /// Share of time in which any kernel ran, 0 to 1.
     UtilizationRatio,
+    /// Time slowed by the hardware power brake.
+    ThrottleBrakeNs,
+    /// Memory temperature.
+    MemoryTemperatureC,
+    /// Memory clock now.
+    MemoryClockMhz,
+    /// Uncorrectable ECC errors, volatile.
+    EccUncorrected,
+    /// Corrected ECC errors, volatile.
+    EccCorrected,
+    /// A row remap waits for a reset: 0 or 1.
+    RemapPending,
+    /// A row could not be remapped: 0 or 1.
+    RemapFailed,
+    /// PCIe generation now.
+    PcieGen,
+    /// Highest PCIe generation of GPU and slot.
+    PcieGenMax,
+    /// PCIe lanes now.
+    PcieWidth,
+    /// Most PCIe lanes of GPU and slot.
+    PcieWidthMax,
+    /// PCIe replays.
+    PcieReplays,
+    /// NVLink CRC errors, all links.
+    NvlinkCrcErrors,
+    /// NVLink replays, all links.
+    NvlinkReplays,
+    /// NVLink recoveries, all links.
+    NvlinkRecoveries,
+    /// Memory in use.
+    MemoryUsedBytes,
+    /// Memory there is.
+    MemoryTotalBytes,
 }
 
 /// A reading is a value, unsupported, or an error; never zero for want of one.
@@ -336,4 +395,130 @@ pub struct Bye {
 pub struct End {
     /// Nodes that never said goodbye.
     pub missing: Vec<NodeId>,
+}
+
+/// A place on one axis of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Axis {
+    /// Which, from 0.
+    pub index: u32,
+    /// Of how many.
+    pub size: u32,
+}
+
+impl Default for Axis {
+    fn default() -> Axis {
+        Axis { index: 0, size: 1 }
+    }
+}
+
+/// See [`Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep` divides
+/// the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// Data parallel: which replica.
+    pub dp: Axis,
+    /// Tensor parallel.
+    pub tp: Axis,
+    /// Pipeline parallel: which stage.
+    pub pp: Axis,
+    /// Expert parallel.
+    pub ep: Axis,
+    /// Context (sequence) parallel.
+    pub cp: Axis,
+    /// Micro-batches that run through the pipeline in a step; zero: not declared.
+    pub micro_batches: u32,
+}
+
+/// See [`Event::Group`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The communicator: the same number on all of its members.
+    pub comm: u64,
+    /// Ranks in it.
+    pub size: u32,
+    /// What the framework calls it; empty: not known.
+    pub name: Arc<str>,
+}
+
+/// See [`Event::Comm`]: sums over the collectives of one step, on the rank's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comm {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The step in which they ran.
+    pub step: u64,
+    /// The communicator.
+    pub comm: u64,
+    /// Collectives (and sends and receives) in it.
+    pub collectives: u32,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Time in them, waiting for others and transfer together.
+    pub dur_ns: u64,
+}
+
+/// See [`Event::Host`]. Of the frame's node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostReading {
+    /// The rank whose process was read; `None`: the node, or the job's cgroup on it.
+    pub rank: Option<Rank>,
+    /// What was read. A signal that is not here was not asked for.
+    pub readings: BTreeMap<HostSignal, Reading>,
+}
+
+/// What can be read from a host. All are counters that only grow, unless named otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostSignal {
+    /// Time in which the cgroup's CPU quota was used up.
+    CpuThrottledNs,
+    /// Time in which a thread was ready and no CPU was free for it.
+    RunQueueNs,
+    /// Time in which some task waited for memory.
+    MemoryStallNs,
+    /// Time in which some task waited for a disk.
+    DiskWaitNs,
+    /// Page faults that had to read.
+    MajorFaults,
+    /// Transmissions that had to be repeated: TCP segments, RDMA retransmissions and timeouts.
+    NetRetransmits,
+    /// Errors and discards of network ports.
+    NetErrors,
+    /// Rate of the slowest port of the node now, bits per second; not a counter.
+    NetRateBps,
+}
+
+/// See [`Event::Baseline`]: what the absolute axis compares with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Baseline {
+    /// What it is of.
+    pub of: BaselineOf,
+    /// How long it took, seconds.
+    pub seconds: f64,
+    /// Where it comes from: `preflight`, or the run it was measured in.
+    pub source: Arc<str>,
+}
+
+/// What a [`Baseline`] is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum BaselineOf {
+    /// An ordinary step of the job.
+    Step,
+    /// Self-time of an ordinary step on a node, whatever the rank.
+    SelfTime {
+        /// The node.
+        node: NodeId,
+    },
 }

@@ -218,10 +218,10 @@ mod tests {
     #[test]
     fn the_tables_are_whole() {
         let policy = Policy::default();
-        for finding in Finding::ALL {
+        for finding in Finding::ALL.iter().copied() {
             let row = policy.finding(finding);
             assert!(!row.title.is_empty() && !row.means.is_empty() && !row.look.is_empty());
-            for cause in Cause::ALL {
+            for cause in Cause::ALL.iter().copied() {
                 assert!(
                     !policy.action(finding, cause).is_empty(),
                     "{finding} {}",

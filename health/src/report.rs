@@ -1,5 +1,6 @@
 //! The report: `report.json`, and what every command prints with `--json`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct Report {
     pub exits: Vec<NodeExit>,
     /// How much of the job was seen.
     pub coverage: Coverage,
+    /// What the job took and lost so far.
+    #[serde(default)]
+    pub cost: Cost,
     /// One entry per incident, in its last state, in the order in which they were raised.
     pub verdicts: Vec<Verdict>,
 }
@@ -79,4 +83,25 @@ pub struct Gap {
     pub to_s: Option<f64>,
     /// Why.
     pub why: Arc<str>,
+}
+
+/// What the job took so far, and what of it was lost to what.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// GPU-hours (rank-hours without GPUs) from the first attached rank on.
+    pub gpu_hours: f64,
+    /// Of these, lost to anything below.
+    pub lost_gpu_hours: f64,
+    /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or `checkpoint`,
+    /// `warm-up`, `restart`.
+    pub by_cause: BTreeMap<Arc<str>, f64>,
+    /// Share of the time that made progress at the speed the job would have with nothing wrong, 0 to 1; `None`
+    /// before the first steady step.
+    pub goodput_ratio: Option<f64>,
+    /// Median ordinary step if everything that is wrong now were not, seconds.
+    pub what_if_step_s: Option<f64>,
+    /// Price of a GPU-hour, averaged over the job's GPUs; `None`: not given.
+    pub gpu_hour_price: Option<f64>,
+    /// What was lost, in the currency of the price.
+    pub lost_cost: Option<f64>,
 }

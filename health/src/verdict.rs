@@ -9,37 +9,71 @@ use crate::event::Signal;
 use crate::frame::Provenance;
 use crate::id::{GpuId, JobId, NodeId, Rank};
 
-/// The kind of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Finding {
-    /// A rank is persistently slower than its peers.
-    Straggler,
-    /// A rank does not move while others have arrived.
-    RankSilent,
-    /// No rank moves and nobody is behind.
-    JobHang,
-    /// A node's telemetry is missing: nothing can be said of it.
-    TelemetryBlind,
+/// Declares a closed list with its names, in the order of the tables.
+macro_rules! closed {
+    ($(#[$doc:meta])* $list:ident { $($(#[$row:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum $list {
+            $($(#[$row])* $variant,)*
+        }
+
+        impl $list {
+            /// All, in the order of the tables.
+            pub const ALL: &'static [$list] = &[$($list::$variant),*];
+
+            /// Its name in JSON, metrics and docs.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($list::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Finding {
-    /// Every finding, in the order of the tables.
-    pub const ALL: [Finding; 4] = [
-        Finding::Straggler,
-        Finding::RankSilent,
-        Finding::JobHang,
-        Finding::TelemetryBlind,
-    ];
-
-    /// Its name in JSON, metrics and docs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Finding::Straggler => "straggler",
-            Finding::RankSilent => "rank-silent",
-            Finding::JobHang => "job-hang",
-            Finding::TelemetryBlind => "telemetry-blind",
-        }
+closed! {
+    /// The kind of trouble. Each has a row in `docs/findings.md` and in `policy/findings.toml`.
+    Finding {
+        /// A rank is persistently slower than its peers.
+        Straggler = "straggler",
+        /// A rank does not move while others have arrived.
+        RankSilent = "rank-silent",
+        /// No rank moves and nobody is behind.
+        JobHang = "job-hang",
+        /// A node's telemetry is missing: nothing can be said of it.
+        TelemetryBlind = "telemetry-blind",
+        /// The ranks of a node, or of a rack, are slow together.
+        StragglerNode = "straggler-node",
+        /// Transfers across a link take longer than they did, or than elsewhere.
+        SlowLink = "slow-link",
+        /// Many ranks became slow together, and no node or rack explains it.
+        AllRanksSlow = "all-ranks-slow",
+        /// Slower than its own baseline from the first step on.
+        SlowFromBirth = "slow-from-birth",
+        /// Pipeline stages differ in work: all wait for the heaviest.
+        StageImbalance = "stage-imbalance",
+        /// Sequences differ in length: who draws the longest holds up the others.
+        SequenceImbalance = "sequence-imbalance",
+        /// Experts differ in load: who holds the busiest holds up the others.
+        ExpertImbalance = "expert-imbalance",
+        /// Training waits for its data.
+        DataLoading = "data-loading",
+        /// Ranks want for CPU time, now one and now another.
+        CpuContention = "cpu-contention",
+        /// Ranks pause to collect garbage, now one and now another.
+        GcPause = "gc-pause",
+        /// Slow only when checkpoints are written.
+        SlowCheckpoint = "slow-checkpoint",
+        /// Warm-up takes much of the run, or much longer on one rank.
+        SlowWarmUp = "slow-warm-up",
+        /// Steps take longer than before a restart, or than in an earlier run.
+        StepRegression = "step-regression",
+        /// Transfer, not compute, takes much of the step.
+        CommunicationBound = "communication-bound",
+        /// Versions that should be alike differ between nodes.
+        VersionSkew = "version-skew",
     }
 }
 
@@ -49,27 +83,35 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Why. Each needs a counter of its own in the window; without one the cause is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cause {
-    /// No counter explains it.
-    #[default]
-    Unknown,
-    /// The GPU protects itself from heat.
-    Thermal,
-}
-
-impl Cause {
-    /// Every cause, in the order of the tables.
-    pub const ALL: [Cause; 2] = [Cause::Unknown, Cause::Thermal];
-
-    /// Its name in JSON, metrics and docs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Unknown => "unknown",
-            Cause::Thermal => "thermal",
-        }
+closed! {
+    /// Why. Each needs a counter of its own in the window; without one the cause is unknown.
+    #[derive(Default)]
+    Cause {
+        /// No counter explains it.
+        #[default]
+        Unknown = "unknown",
+        /// The GPU protects itself from heat.
+        Thermal = "thermal",
+        /// The GPU is held at its power cap, or braked, and its peers are not.
+        Power = "power",
+        /// The SM clock is low without a reason, on a cool GPU.
+        ClockStuck = "clock-stuck",
+        /// Memory errors, or rows that wait to be remapped.
+        Ecc = "ecc",
+        /// The PCIe link runs under its width or generation, or repeats itself.
+        Pcie = "pcie",
+        /// NVLink errors, and transfers within the node are slow.
+        Nvlink = "nvlink",
+        /// Transfers across the node are slow, and its network ports count errors.
+        Network = "network",
+        /// The excess sits in the data phase.
+        DataLoading = "data-loading",
+        /// The process wants for CPU time.
+        CpuContention = "cpu-contention",
+        /// The process collects garbage.
+        GcPause = "gc-pause",
+        /// The work itself differs between ranks.
+        Imbalance = "imbalance",
     }
 }
 
@@ -103,6 +145,18 @@ pub enum Subject {
         /// Its node.
         node: NodeId,
     },
+    /// The nodes under one switch or in one rack.
+    Rack {
+        /// Its name.
+        rack: Arc<str>,
+    },
+    /// The network between two nodes, or between one and all others.
+    Link {
+        /// One end.
+        node: NodeId,
+        /// The other end; `None`: wherever it leads.
+        peer: Option<NodeId>,
+    },
 }
 
 impl fmt::Display for Subject {
@@ -121,6 +175,12 @@ impl fmt::Display for Subject {
                 gpu_uuid: Some(gpu),
             } => write!(f, "rank {rank} on {node} ({gpu})"),
             Subject::Gpu { gpu_uuid, node } => write!(f, "gpu {gpu_uuid} on {node}"),
+            Subject::Rack { rack } => write!(f, "rack {rack}"),
+            Subject::Link { node, peer: None } => write!(f, "link of {node}"),
+            Subject::Link {
+                node,
+                peer: Some(peer),
+            } => write!(f, "link {node} to {peer}"),
         }
     }
 }
@@ -208,6 +268,9 @@ pub struct Verdict {
     pub impact_ratio: Option<f64>,
     /// GPU-hours (rank-hours without GPUs) that the whole job lost to it so far.
     pub lost_gpu_hours: f64,
+    /// The same in money, in the currency of the price; `None`: no price was given.
+    #[serde(default)]
+    pub lost_cost: Option<f64>,
     /// What the policy table asks for.
     pub action: Arc<str>,
 }

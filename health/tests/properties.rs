@@ -108,6 +108,7 @@ fn odd_event() -> impl Strategy<Value = Event> {
                     wait_ns,
                     optimizer_ns,
                     checkpoint_ns,
+                    gc_ns: 0,
                 })
             }
         ),
@@ -124,6 +125,8 @@ fn odd_event() -> impl Strategy<Value = Event> {
                 micro_batches: 1,
                 tokens: step,
                 signal: Signal::S2,
+                sum_sq: 0,
+                expert_tokens: 0,
             })
         },
     );

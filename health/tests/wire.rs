@@ -36,6 +36,7 @@ fn examples() -> Vec<Event> {
         wait_ns: 2_700_000,
         optimizer_ns: 100_000,
         checkpoint_ns: 0,
+        gc_ns: 0,
     };
     vec![
         Event::Job(Job {
@@ -46,6 +47,8 @@ fn examples() -> Vec<Event> {
             paceline: "0.1.0".into(),
             sources: vec!["probe".into()],
             unix_ms: 1_790_000_000_000,
+            rack: "r07".into(),
+            versions: BTreeMap::from([("driver".into(), "580.82.07".into())]),
         }),
         Event::Attach(Attach {
             rank: Rank(2),
@@ -67,6 +70,8 @@ fn examples() -> Vec<Event> {
             micro_batches: 1,
             tokens: 0,
             signal: Signal::S2,
+            sum_sq: 0,
+            expert_tokens: 0,
         }),
         Event::Mark(Mark {
             rank: Rank(0),
@@ -103,6 +108,41 @@ fn examples() -> Vec<Event> {
         }),
         Event::End(End {
             missing: vec!["n2".into()],
+        }),
+        Event::Layout(Layout {
+            rank: Rank(2),
+            restart: 0,
+            dp: Axis { index: 0, size: 2 },
+            tp: Axis { index: 0, size: 1 },
+            pp: Axis { index: 1, size: 2 },
+            ep: Axis { index: 0, size: 1 },
+            cp: Axis { index: 0, size: 1 },
+            micro_batches: 8,
+        }),
+        Event::Group(Group {
+            rank: Rank(2),
+            restart: 0,
+            comm: 81_985_529_216_486_895,
+            size: 2,
+            name: "DP".into(),
+        }),
+        Event::Comm(Comm {
+            rank: Rank(2),
+            restart: 0,
+            step: 17,
+            comm: 81_985_529_216_486_895,
+            collectives: 12,
+            bytes: 536_870_912,
+            dur_ns: 2_700_000,
+        }),
+        Event::Host(HostReading {
+            rank: Some(Rank(2)),
+            readings: BTreeMap::from([(HostSignal::RunQueueNs, Reading::Value(1_250_000.0))]),
+        }),
+        Event::Baseline(Baseline {
+            of: BaselineOf::Step,
+            seconds: 0.0485,
+            source: "preflight".into(),
         }),
     ]
 }

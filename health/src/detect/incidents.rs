@@ -114,6 +114,7 @@ fn raised(
         evidence: detail.evidence.into_iter().map(rounded).collect(),
         impact_ratio: detail.impact_ratio.map(round),
         lost_gpu_hours: hours(detail.lost_rank_s),
+        lost_cost: None,
         action,
     }
 }

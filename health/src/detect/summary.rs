@@ -3,7 +3,7 @@
 use super::Detector;
 use super::incidents::{hours, renew, round};
 use crate::id::Rank;
-use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::report::{Cost, Coverage, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Subject, Verdict};
 
 impl Detector {
@@ -24,6 +24,7 @@ impl Detector {
             duration_s: self.seconds(self.last_frame),
             exits: exits.collect(),
             coverage: self.coverage(),
+            cost: Cost::default(),
             verdicts: self
                 .incidents
                 .all()

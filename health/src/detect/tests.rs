@@ -83,6 +83,8 @@ impl Job {
                 micro_batches: 1,
                 tokens: 0,
                 signal: Signal::S2,
+                sum_sq: 0,
+                expert_tokens: 0,
             }));
         }
     }

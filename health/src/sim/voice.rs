@@ -52,6 +52,8 @@ impl World {
             Event::Agent(Agent {
                 paceline: version(),
                 sources,
+                rack: Arc::from(""),
+                versions: Default::default(),
                 unix_ms: 0,
             }),
         );
@@ -149,6 +151,7 @@ impl World {
                 compute_ns: state.arrival.0.saturating_sub(state.compute_at.0),
                 wait_ns: meet.0.saturating_sub(state.arrival.0),
                 optimizer_ns: end.0 - meet.0,
+                gc_ns: 0,
             };
             let event = Step {
                 rank: Rank(rank),
@@ -160,6 +163,8 @@ impl World {
                 micro_batches: 1,
                 tokens: 0,
                 signal: Signal::S2,
+                sum_sq: 0,
+                expert_tokens: 0,
             };
             state.start = end;
             let node = self.node_of(rank);

@@ -41,6 +41,8 @@ impl Hand {
                     paceline: "test".into(),
                     sources: vec!["probe".into()],
                     unix_ms: 0,
+                    rack: "".into(),
+                    versions: Default::default(),
                 })
             }
             "detach" => {
@@ -149,6 +151,8 @@ impl Hand {
                     micro_batches: 1,
                     tokens: 0,
                     signal: if wall_only { Signal::S0 } else { Signal::S2 },
+                    sum_sq: 0,
+                    expert_tokens: 0,
                 });
                 frames.push((self.at, self.frame(&node, event)));
             }

@@ -298,7 +298,7 @@ fn why(verdict: &Verdict) -> String {
         match verdict.cause {
             Cause::Unknown if verdict.slowdown_ratio.is_some() => "cause not seen".to_owned(),
             Cause::Unknown => return parts.join("; "),
-            Cause::Thermal => "heat: the GPU protects itself".to_owned(),
+            cause => words::cause(cause).to_owned(),
         },
     );
     parts.join("; ")

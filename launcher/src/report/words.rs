@@ -1,6 +1,6 @@
 //! Numbers and evidence as a person would say them.
 
-use paceline_health::verdict::{Evidence, Severity, Verdict};
+use paceline_health::verdict::{Cause, Evidence, Severity, Verdict};
 
 /// A span of time: `850 us`, `44.1 ms`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
 pub(crate) fn span(seconds: f64) -> String {
@@ -174,5 +174,23 @@ mod tests {
         assert_eq!(say("ranks_waiting", 1.0, None), "1 rank waits for it");
         assert_eq!(say("ranks_waiting", 7.0, None), "7 ranks wait");
         assert_eq!(say("new_counter", 2.5, Some(1.0)), "new counter 2.5, peers 1");
+    }
+}
+
+/// A cause in a few words.
+pub fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Unknown => "cause not seen",
+        Cause::Thermal => "heat: the GPU protects itself",
+        Cause::Power => "power: the GPU is capped or braked, its peers are not",
+        Cause::ClockStuck => "clock: low without a reason on a cool GPU",
+        Cause::Ecc => "memory errors on the GPU",
+        Cause::Pcie => "PCIe: the link runs under its width or generation, or repeats itself",
+        Cause::Nvlink => "NVLink errors",
+        Cause::Network => "network: its ports count errors",
+        Cause::DataLoading => "data loading",
+        Cause::CpuContention => "CPU: the process waits for a core",
+        Cause::GcPause => "garbage collection",
+        Cause::Imbalance => "the work itself differs between ranks",
     }
 }

@@ -109,6 +109,8 @@ impl Agent {
                 paceline,
                 sources,
                 unix_ms: host::unix_ms(),
+                rack: "".into(),
+                versions: Default::default(),
             }),
             now_ns,
         );

@@ -49,6 +49,8 @@ fn hello() -> Event {
         paceline: Arc::from("0"),
         sources: Vec::new(),
         unix_ms: 0,
+        rack: "".into(),
+        versions: Default::default(),
     })
 }
 
@@ -103,6 +105,8 @@ fn row(step: u64) -> Vec<Event> {
                 micro_batches: 1,
                 tokens: 0,
                 signal: Signal::S2,
+                sum_sq: 0,
+                expert_tokens: 0,
             })
         })
         .collect()

@@ -51,6 +51,8 @@ fn the_page_has_what_was_seen() {
         micro_batches: 1,
         tokens: 0,
         signal: paceline_health::event::Signal::S2,
+        sum_sq: 0,
+        expert_tokens: 0,
     };
     let readings = [
         (GpuSignal::SmClockMhz, Reading::Value(1500.0)),

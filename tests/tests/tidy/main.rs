@@ -123,7 +123,7 @@ fn files_are_short() {
 fn every_finding_is_in_the_runbook_as_the_table_has_it() {
     let runbook = flat(&read("docs/findings.md"));
     let policy = Policy::default();
-    for finding in Finding::ALL {
+    for finding in Finding::ALL.iter().copied() {
         let row = policy.finding(finding);
         assert!(
             runbook.contains(&format!("<a id=\"{finding}\"></a> ## {finding}")),
@@ -135,7 +135,7 @@ fn every_finding_is_in_the_runbook_as_the_table_has_it() {
                 "{finding}: docs/findings.md lacks \"{text}\""
             );
         }
-        for cause in Cause::ALL {
+        for cause in Cause::ALL.iter().copied() {
             let action = policy.action(finding, cause);
             assert!(
                 runbook.contains(&flat(&action)),
@@ -152,7 +152,7 @@ fn every_finding_has_a_transcript() {
         .filter(|path| path.starts_with("health/tests/transcripts/"))
         .map(|path| read(path))
         .collect();
-    for finding in Finding::ALL {
+    for finding in Finding::ALL.iter().copied() {
         assert!(
             transcripts.contains(finding.name()),
             "no transcript shows {finding}"
@@ -163,7 +163,7 @@ fn every_finding_has_a_transcript() {
 #[test]
 fn every_finding_has_an_alert() {
     let rules = read("deploy/prometheus/paceline.rules.yaml");
-    for finding in Finding::ALL {
+    for finding in Finding::ALL.iter().copied() {
         assert!(
             rules.contains(&format!("finding=\"{finding}\"")),
             "no alert for {finding}"

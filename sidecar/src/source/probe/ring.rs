@@ -259,6 +259,7 @@ fn step_event(rank: Rank, restart: u32, step: &paceline_ring::Step) -> event::St
         wait_ns: ns(step.wait_us),
         optimizer_ns: ns(step.optimizer_us),
         checkpoint_ns: ns(step.checkpoint_us),
+        gc_ns: 0,
     });
     event::Step {
         rank,
@@ -275,6 +276,8 @@ fn step_event(rank: Rank, restart: u32, step: &paceline_ring::Step) -> event::St
         micro_batches: step.micro_batches,
         tokens: step.tokens,
         signal: if phases.is_some() { Signal::S2 } else { Signal::S0 },
+        sum_sq: 0,
+        expert_tokens: 0,
     }
 }
 
