@@ -10,6 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuId, JobId, NodeId, Rank};
 
+mod gpu;
+mod host;
+mod layout;
+
+pub use gpu::*;
+pub use host::*;
+pub use layout::*;
+
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -48,6 +56,12 @@ pub enum Event {
     Host(HostReading),
     /// How fast something was before this job began.
     Baseline(Baseline),
+    /// A GPU reported that something is wrong with it.
+    GpuFault(GpuFault),
+    /// Whether a GPU, or any GPU of a node, can be read: told when it changes.
+    GpuAccess(GpuAccess),
+    /// Which processes hold a GPU: told when it changes.
+    GpuHolders(GpuHolders),
 }
 
 /// See [`Event::Job`].
@@ -209,79 +223,6 @@ pub struct Detach {
     pub step: u64,
 }
 
-/// See [`Event::Gpu`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GpuReading {
-    /// UUID.
-    pub gpu: GpuId,
-    /// PCI bus id, `0000:b3:00.0`.
-    pub pci: Arc<str>,
-    /// Product name.
-    pub model: Arc<str>,
-    /// What was read. A signal that is not here was not asked for.
-    pub readings: BTreeMap<GpuSignal, Reading>,
-}
-
-/// What can be read from a GPU; base units in the name. Counters grow since driver load unless named otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GpuSignal {
-    /// Core temperature.
-    TemperatureC,
-    /// Degrees left before hardware slows down; negative: past it.
-    MarginC,
-    /// SM clock now.
-    SmClockMhz,
-    /// Highest SM clock.
-    SmClockMaxMhz,
-    /// Power, one second average.
-    PowerW,
-    /// Enforced power limit.
-    PowerLimitW,
-    /// Time slowed by software thermal protection since driver load.
-    ThrottleThermalSwNs,
-    /// Time slowed by hardware thermal protection since driver load.
-    ThrottleThermalHwNs,
-    /// Time slowed by the power cap since driver load.
-    ThrottlePowerNs,
-    /// Share of time in which any kernel ran, 0 to 1.
-    UtilizationRatio,
-    /// Time slowed by the hardware power brake.
-    ThrottleBrakeNs,
-    /// Memory temperature.
-    MemoryTemperatureC,
-    /// Memory clock now.
-    MemoryClockMhz,
-    /// Uncorrectable ECC errors, volatile.
-    EccUncorrected,
-    /// Corrected ECC errors, volatile.
-    EccCorrected,
-    /// A row remap waits for a reset: 0 or 1.
-    RemapPending,
-    /// A row could not be remapped: 0 or 1.
-    RemapFailed,
-    /// PCIe generation now.
-    PcieGen,
-    /// Highest PCIe generation of GPU and slot.
-    PcieGenMax,
-    /// PCIe lanes now.
-    PcieWidth,
-    /// Most PCIe lanes of GPU and slot.
-    PcieWidthMax,
-    /// PCIe replays.
-    PcieReplays,
-    /// NVLink CRC errors, all links.
-    NvlinkCrcErrors,
-    /// NVLink replays, all links.
-    NvlinkReplays,
-    /// NVLink recoveries, all links.
-    NvlinkRecoveries,
-    /// Memory in use.
-    MemoryUsedBytes,
-    /// Memory there is.
-    MemoryTotalBytes,
-}
-
 /// A reading is a value, unsupported, or an error; never zero for want of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -395,108 +336,6 @@ pub struct Bye {
 pub struct End {
     /// Nodes that never said goodbye.
     pub missing: Vec<NodeId>,
-}
-
-/// A place on one axis of the layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Axis {
-    /// Which, from 0.
-    pub index: u32,
-    /// Of how many.
-    pub size: u32,
-}
-
-impl Default for Axis {
-    fn default() -> Axis {
-        Axis { index: 0, size: 1 }
-    }
-}
-
-/// See [`Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep` divides
-/// the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Layout {
-    /// Global rank.
-    pub rank: Rank,
-    /// Its epoch.
-    pub restart: u32,
-    /// Data parallel: which replica.
-    pub dp: Axis,
-    /// Tensor parallel.
-    pub tp: Axis,
-    /// Pipeline parallel: which stage.
-    pub pp: Axis,
-    /// Expert parallel.
-    pub ep: Axis,
-    /// Context (sequence) parallel.
-    pub cp: Axis,
-    /// Micro-batches that run through the pipeline in a step; zero: not declared.
-    pub micro_batches: u32,
-}
-
-/// See [`Event::Group`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Group {
-    /// Global rank.
-    pub rank: Rank,
-    /// Its epoch.
-    pub restart: u32,
-    /// The communicator: the same number on all of its members.
-    pub comm: u64,
-    /// Ranks in it.
-    pub size: u32,
-    /// What the framework calls it; empty: not known.
-    pub name: Arc<str>,
-}
-
-/// See [`Event::Comm`]: sums over the collectives of one step, on the rank's own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Comm {
-    /// Global rank.
-    pub rank: Rank,
-    /// Its epoch.
-    pub restart: u32,
-    /// The step in which they ran.
-    pub step: u64,
-    /// The communicator.
-    pub comm: u64,
-    /// Collectives (and sends and receives) in it.
-    pub collectives: u32,
-    /// Bytes of payload.
-    pub bytes: u64,
-    /// Time in them, waiting for others and transfer together.
-    pub dur_ns: u64,
-}
-
-/// See [`Event::Host`]. Of the frame's node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HostReading {
-    /// The rank whose process was read; `None`: the node, or the job's cgroup on it.
-    pub rank: Option<Rank>,
-    /// What was read. A signal that is not here was not asked for.
-    pub readings: BTreeMap<HostSignal, Reading>,
-}
-
-/// What can be read from a host. All are counters that only grow, unless named otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HostSignal {
-    /// Time in which the cgroup's CPU quota was used up.
-    CpuThrottledNs,
-    /// Time in which a thread was ready and no CPU was free for it.
-    RunQueueNs,
-    /// Time in which some task waited for memory.
-    MemoryStallNs,
-    /// Time in which some task waited for a disk.
-    DiskWaitNs,
-    /// Page faults that had to read.
-    MajorFaults,
-    /// Transmissions that had to be repeated: TCP segments, RDMA retransmissions and timeouts.
-    NetRetransmits,
-    /// Errors and discards of network ports.
-    NetErrors,
-    /// Rate of the slowest port of the node now, bits per second; not a counter.
-    NetRateBps,
 }
 
 /// See [`Event::Baseline`]: what the absolute axis compares with.

@@ -144,6 +144,31 @@ fn examples() -> Vec<Event> {
             seconds: 0.0485,
             source: "preflight".into(),
         }),
+        Event::GpuFault(GpuFault {
+            gpu: Some("GPU-6d1f0c3a-0000-0000-0000-000000000002".into()),
+            pci: "0000:b3:00.0".into(),
+            kind: GpuFaultKind::Xid,
+            xid: 79,
+            count: 1,
+            seen_by: FaultSource::Kernel,
+            text: "GPU has fallen off the bus.".into(),
+        }),
+        Event::GpuAccess(GpuAccess {
+            gpu: Some("GPU-6d1f0c3a-0000-0000-0000-000000000002".into()),
+            pci: "0000:b3:00.0".into(),
+            state: Access::Silent,
+            text: "nvmlDeviceGetFieldValues has not come back".into(),
+            for_ns: 4_600_000_000,
+        }),
+        Event::GpuHolders(GpuHolders {
+            gpu: "GPU-6d1f0c3a-0000-0000-0000-000000000002".into(),
+            pci: "0000:b3:00.0".into(),
+            processes: vec![GpuProcess {
+                pid: 4711,
+                name: "python3".into(),
+                used_bytes: Some(68_719_476_736),
+            }],
+        }),
     ]
 }
 

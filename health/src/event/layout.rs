@@ -1,0 +1,78 @@
+//! Who works with whom: places in the parallel layout, communicators, and what was done in them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Rank;
+
+/// A place on one axis of the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Axis {
+    /// Which, from 0.
+    pub index: u32,
+    /// Of how many.
+    pub size: u32,
+}
+
+impl Default for Axis {
+    fn default() -> Axis {
+        Axis { index: 0, size: 1 }
+    }
+}
+
+/// See [`super::Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep` divides
+/// the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// Data parallel: which replica.
+    pub dp: Axis,
+    /// Tensor parallel.
+    pub tp: Axis,
+    /// Pipeline parallel: which stage.
+    pub pp: Axis,
+    /// Expert parallel.
+    pub ep: Axis,
+    /// Context (sequence) parallel.
+    pub cp: Axis,
+    /// Micro-batches that run through the pipeline in a step; zero: not declared.
+    pub micro_batches: u32,
+}
+
+/// See [`super::Event::Group`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The communicator: the same number on all of its members.
+    pub comm: u64,
+    /// Ranks in it.
+    pub size: u32,
+    /// What the framework calls it; empty: not known.
+    pub name: Arc<str>,
+}
+
+/// See [`super::Event::Comm`]: sums over the collectives of one step, on the rank's own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comm {
+    /// Global rank.
+    pub rank: Rank,
+    /// Its epoch.
+    pub restart: u32,
+    /// The step in which they ran.
+    pub step: u64,
+    /// The communicator.
+    pub comm: u64,
+    /// Collectives (and sends and receives) in it.
+    pub collectives: u32,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Time in them, waiting for others and transfer together.
+    pub dur_ns: u64,
+}
