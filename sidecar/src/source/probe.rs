@@ -14,6 +14,7 @@ use paceline_ring::{OpenError, Reader};
 use super::{Losses, Send, Source};
 use crate::warn;
 
+mod events;
 mod ring;
 use ring::Ring;
 

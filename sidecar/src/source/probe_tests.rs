@@ -3,7 +3,9 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Phase};
 use paceline_health::id::Rank;
-use paceline_ring::{Attach, Detach, Mark, Note, PhaseWord, Record, Role, Step, Writer};
+use paceline_ring::{
+    Attach, Axis, Comm, Detach, Group, Layout, Mark, Note, PhaseWord, Record, Role, Step, Work, Writer,
+};
 
 use super::*;
 
@@ -274,4 +276,100 @@ fn files_of_others_are_not_read() {
     fs::remove_file(bench.dir.path().join("1.ring")).unwrap();
     fs::rename(outside.path().join("1.ring"), bench.dir.path().join("1.ring")).unwrap();
     assert_eq!(bench.poll().len(), 1);
+}
+
+fn work(n: u64) -> Record {
+    Record::Work(Work {
+        step: n,
+        sum_sq: 100 + n,
+        expert_tokens: 200 + n,
+        gc_us: 3,
+    })
+}
+
+fn declared(event: &Event) -> (u64, u64, u64, u64) {
+    let Event::Step(step) = event else {
+        panic!("{event:?}")
+    };
+    let gc_ns = step.phases.map_or(0, |phases| phases.gc_ns);
+    (step.step, step.sum_sq, step.expert_tokens, gc_ns)
+}
+
+/// What is said of a step before its record belongs to that step and to no other.
+#[test]
+fn work_joins_its_step() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    for record in [attach(0, 0), work(1), step(1), step(2), work(3), step(4)] {
+        ring.write(&record);
+    }
+    let events = bench.poll();
+    let found: Vec<_> = events[1..].iter().map(declared).collect();
+    assert_eq!(found, [(1, 101, 201, 3_000), (2, 0, 0, 0), (4, 0, 0, 0)]);
+}
+
+/// A sidecar that dies between the two leaves both to the next.
+#[test]
+fn work_without_its_step_is_kept() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    ring.write(&attach(0, 0));
+    ring.write(&work(1));
+    bench.poll();
+    bench.settle();
+    bench.probe = Probe::new(bench.dir.path().to_owned());
+    ring.write(&step(1));
+    assert_eq!(declared(&bench.poll()[1]), (1, 101, 201, 3_000));
+}
+
+#[test]
+fn layout_and_groups_are_told_once_and_to_every_new_aggregator() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1.ring");
+    let layout = |index| {
+        Record::Layout(Layout {
+            tp: Axis { index, size: 4 },
+            micro_batches: 8,
+            ..Layout::default()
+        })
+    };
+    let group = Record::Group(Group {
+        comm: 7,
+        size: 4,
+        name: "tp".into(),
+    });
+    let comm = Record::Comm(Comm {
+        step: 1,
+        comm: 7,
+        bytes: 5,
+        duration_ns: 6,
+        collectives: 2,
+    });
+    // The second round is the writer's repetition; a place outside its axis is nobody's.
+    for record in [
+        attach(2, 1),
+        layout(3),
+        group.clone(),
+        comm,
+        layout(3),
+        group,
+        layout(4),
+    ] {
+        ring.write(&record);
+    }
+    let events = bench.poll();
+    let [_, Event::Layout(told), Event::Group(member), Event::Comm(sums)] = events.as_slice() else {
+        panic!("{events:?}")
+    };
+    assert_eq!((told.rank, told.restart, told.micro_batches), (Rank(2), 1, 8));
+    assert_eq!((told.tp.index, told.tp.size, told.dp.size), (3, 4, 1));
+    assert_eq!((member.comm, member.size, &*member.name), (7, 4, "tp"));
+    assert_eq!((sums.step, sums.comm, sums.bytes), (1, 7, 5));
+    assert_eq!((sums.dur_ns, sums.collectives, sums.rank), (6, 2, Rank(2)));
+    let mut again = Vec::new();
+    bench.probe.introduce(&mut |_, event| {
+        again.push(event);
+        0
+    });
+    assert_eq!(again, events[..3]);
 }

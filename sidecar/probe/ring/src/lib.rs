@@ -4,6 +4,7 @@
 //! The writer never waits: a full ring drops the record and counts it. This crate knows no event, no rank and no
 //! network; it has no dependency, so that anything loaded into a trainer can carry it.
 
+mod encoding;
 mod layout;
 mod map;
 mod reader;
@@ -13,5 +14,8 @@ mod writer;
 pub use layout::{CAPACITY, HEADER_BYTES, MAGIC, SLOT_BYTES, SPARE_SLOTS, VERSION};
 pub use map::monotonic_ns;
 pub use reader::{Next, OpenError, Progress, Reader};
-pub use record::{Attach, Detach, Framework, Mark, Note, PhaseWord, Record, Role, Step, StepWord};
+pub use record::{
+    Attach, Axis, Comm, Detach, Framework, Group, Layout, Mark, Note, PhaseWord, Record, Role, Step,
+    StepWord, Work,
+};
 pub use writer::{CreateError, Writer, Wrote};

@@ -5,9 +5,10 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use crate::encoding::{KIND_ATTACH, KIND_ROLE, kind_of};
 use crate::layout::*;
 use crate::map::Map;
-use crate::record::{KIND_ATTACH, KIND_ROLE, PhaseWord, Record, kind_of};
+use crate::record::{PhaseWord, Record};
 
 /// How long a reserved slot is waited for before it is given up.
 const PENDING_NS: u64 = 100_000_000;

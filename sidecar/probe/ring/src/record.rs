@@ -1,6 +1,4 @@
-//! The records, as plain structs, and their 64 bytes. Offsets are those of `layout.md`.
-
-use crate::layout::{SLOT_BYTES, SLOT_WORDS, Slot};
+//! The records, as plain structs. What their fields mean is in `layout.md`; their bytes are in `encoding`.
 
 /// What a step was for, as the ring says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +126,77 @@ pub struct Role {
     pub text: String,
 }
 
+/// A place on one axis of parallelism. An axis that is not used has size one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    /// Which, from 0.
+    pub index: u16,
+    /// Of how many.
+    pub size: u16,
+}
+
+impl Default for Axis {
+    fn default() -> Axis {
+        Axis { index: 0, size: 1 }
+    }
+}
+
+/// The rank's place in the parallel layout, by axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Data parallel.
+    pub dp: Axis,
+    /// Tensor parallel.
+    pub tp: Axis,
+    /// Pipeline parallel.
+    pub pp: Axis,
+    /// Expert parallel.
+    pub ep: Axis,
+    /// Context parallel.
+    pub cp: Axis,
+    /// Micro-batches of a step, 0: not declared.
+    pub micro_batches: u32,
+}
+
+/// More about the step whose record follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// The step.
+    pub step: u64,
+    /// Declared work: sum of the squared lengths of its sequences, 0: none.
+    pub sum_sq: u64,
+    /// Declared work: tokens routed to this rank's experts, 0: none.
+    pub expert_tokens: u64,
+    /// Collecting garbage; part of the step's phases.
+    pub gc_us: u32,
+}
+
+/// The rank is a member of a communicator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The same number on all members.
+    pub comm: u64,
+    /// Members.
+    pub size: u32,
+    /// At most 24 bytes of UTF-8; empty: not known.
+    pub name: String,
+}
+
+/// What the rank did in one communicator in the step whose record follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Comm {
+    /// The step.
+    pub step: u64,
+    /// The communicator.
+    pub comm: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// In its collectives, waiting for others and transfer together.
+    pub duration_ns: u64,
+    /// Collectives, sends and receives.
+    pub collectives: u32,
+}
+
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -143,215 +212,14 @@ pub enum Record {
     Note(Note),
     /// Kind 6.
     Role(Role),
+    /// Kind 7.
+    Layout(Layout),
+    /// Kind 8.
+    Work(Work),
+    /// Kind 9.
+    Group(Group),
+    /// Kind 10.
+    Comm(Comm),
     /// A kind of a later version.
     Unknown(u16),
-}
-
-pub(crate) const KIND_ATTACH: u16 = 2;
-pub(crate) const KIND_ROLE: u16 = 6;
-
-/// Kind of the record in a slot.
-pub(crate) fn kind_of(slot: &Slot) -> u16 {
-    (slot[1] >> 32) as u16
-}
-
-impl Record {
-    /// The slot without its sequence and checksum.
-    pub(crate) fn encode(&self) -> Slot {
-        let mut bytes = Bytes([0; SLOT_BYTES]);
-        match self {
-            Record::Step(step) => {
-                bytes.put(12, 1u16.to_le_bytes());
-                step.encode(&mut bytes);
-            }
-            Record::Attach(attach) => {
-                bytes.put(12, KIND_ATTACH.to_le_bytes());
-                attach.encode(&mut bytes);
-            }
-            Record::Mark(mark) => {
-                bytes.put(12, 3u16.to_le_bytes());
-                bytes.put(16, mark.step.to_le_bytes());
-                bytes.put(24, mark.value.to_le_bytes());
-                bytes.put_text(32, 64, &mark.kind);
-            }
-            Record::Detach(detach) => {
-                bytes.put(12, 4u16.to_le_bytes());
-                bytes.put(16, detach.step.to_le_bytes());
-            }
-            Record::Note(note) => {
-                bytes.put(12, 5u16.to_le_bytes());
-                bytes.put_text(16, 64, &note.text);
-            }
-            Record::Role(role) => {
-                bytes.put(12, KIND_ROLE.to_le_bytes());
-                bytes.put_text(16, 64, &role.text);
-            }
-            Record::Unknown(kind) => bytes.put(12, kind.to_le_bytes()),
-        }
-        bytes.words()
-    }
-
-    /// Total: any 64 bytes are a record, at worst an unknown one.
-    pub(crate) fn decode(slot: &Slot) -> Record {
-        let bytes = Bytes::of(slot);
-        match kind_of(slot) {
-            1 => Record::Step(Step::decode(&bytes)),
-            KIND_ATTACH => Record::Attach(Attach::decode(&bytes)),
-            3 => Record::Mark(Mark {
-                step: bytes.u64(16),
-                value: bytes.u64(24),
-                kind: bytes.text(32, 64),
-            }),
-            4 => Record::Detach(Detach { step: bytes.u64(16) }),
-            5 => Record::Note(Note {
-                text: bytes.text(16, 64),
-            }),
-            KIND_ROLE => Record::Role(Role {
-                text: bytes.text(16, 64),
-            }),
-            kind => Record::Unknown(kind),
-        }
-    }
-}
-
-impl Step {
-    fn encode(&self, bytes: &mut Bytes) {
-        bytes.put(16, self.step.to_le_bytes());
-        bytes.put(24, self.duration_ns.to_le_bytes());
-        bytes.put(32, self.data_us.to_le_bytes());
-        bytes.put(36, self.compute_us.to_le_bytes());
-        bytes.put(40, self.wait_us.to_le_bytes());
-        bytes.put(44, self.optimizer_us.to_le_bytes());
-        bytes.put(48, self.checkpoint_us.to_le_bytes());
-        bytes.put(52, self.micro_batches.to_le_bytes());
-        bytes.put(54, [self.kind as u8, u8::from(self.phases_known)]);
-        bytes.put(56, self.tokens.to_le_bytes());
-    }
-
-    fn decode(bytes: &Bytes) -> Step {
-        Step {
-            step: bytes.u64(16),
-            duration_ns: bytes.u64(24),
-            data_us: bytes.u32(32),
-            compute_us: bytes.u32(36),
-            wait_us: bytes.u32(40),
-            optimizer_us: bytes.u32(44),
-            checkpoint_us: bytes.u32(48),
-            micro_batches: u16::from_le_bytes(bytes.array(52)),
-            kind: match bytes.0[54] {
-                1 => StepWord::Checkpoint,
-                2 => StepWord::Evaluation,
-                3 => StepWord::WarmUp,
-                _ => StepWord::Train,
-            },
-            phases_known: bytes.0[55] & 1 != 0,
-            tokens: bytes.u64(56),
-        }
-    }
-}
-
-impl Attach {
-    fn encode(&self, bytes: &mut Bytes) {
-        bytes.put(16, self.rank.to_le_bytes());
-        bytes.put(20, self.local_rank.to_le_bytes());
-        bytes.put(24, self.world_size.to_le_bytes());
-        bytes.put(28, self.restart.to_le_bytes());
-        bytes.put(32, self.device.to_le_bytes());
-        bytes.put(36, self.gpu_uuid);
-        bytes.put(52, self.version);
-        bytes.put(
-            55,
-            [match self.framework {
-                Framework::Torch => 1u8,
-                Framework::Demo => 2,
-                Framework::Other => 3,
-            }],
-        );
-    }
-
-    fn decode(bytes: &Bytes) -> Attach {
-        Attach {
-            rank: bytes.u32(16),
-            local_rank: bytes.u32(20),
-            world_size: bytes.u32(24),
-            restart: bytes.u32(28),
-            device: i32::from_le_bytes(bytes.array(32)),
-            gpu_uuid: bytes.array(36),
-            version: bytes.array(52),
-            framework: match bytes.0[55] {
-                1 => Framework::Torch,
-                2 => Framework::Demo,
-                _ => Framework::Other,
-            },
-        }
-    }
-}
-
-impl PhaseWord {
-    /// From the low byte of the progress word.
-    pub(crate) fn from_byte(byte: u8) -> PhaseWord {
-        match byte {
-            1 => PhaseWord::Data,
-            2 => PhaseWord::Compute,
-            3 => PhaseWord::Wait,
-            4 => PhaseWord::Optimizer,
-            5 => PhaseWord::Checkpoint,
-            6 => PhaseWord::Evaluation,
-            _ => PhaseWord::Other,
-        }
-    }
-}
-
-/// The bytes of a slot. Offsets are constants of this file, all inside.
-struct Bytes([u8; SLOT_BYTES]);
-
-impl Bytes {
-    fn of(slot: &Slot) -> Bytes {
-        let mut bytes = [0; SLOT_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(slot) {
-            chunk.copy_from_slice(&word.to_le_bytes());
-        }
-        Bytes(bytes)
-    }
-
-    fn words(&self) -> Slot {
-        let mut slot = [0; SLOT_WORDS];
-        for (i, word) in slot.iter_mut().enumerate() {
-            *word = self.u64(i * 8);
-        }
-        slot
-    }
-
-    fn put<const N: usize>(&mut self, at: usize, value: [u8; N]) {
-        self.0[at..at + N].copy_from_slice(&value);
-    }
-
-    /// Cut at a character's border, so that what is read back is UTF-8.
-    fn put_text(&mut self, from: usize, to: usize, text: &str) {
-        let mut end = text.len().min(to - from);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.0[from..from + end].copy_from_slice(&text.as_bytes()[..end]);
-    }
-
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut value = [0; N];
-        value.copy_from_slice(&self.0[at..at + N]);
-        value
-    }
-
-    fn u32(&self, at: usize) -> u32 {
-        u32::from_le_bytes(self.array(at))
-    }
-
-    fn u64(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.array(at))
-    }
-
-    fn text(&self, from: usize, to: usize) -> String {
-        let bytes = &self.0[from..to];
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
-    }
 }

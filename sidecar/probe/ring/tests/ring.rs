@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use paceline_ring::{
-    Attach, Detach, Framework, HEADER_BYTES, Mark, Next, Note, OpenError, PhaseWord, Reader, Record, Role,
-    Step, StepWord, Writer, Wrote, monotonic_ns,
+    Attach, Axis, Comm, Detach, Framework, Group, HEADER_BYTES, Layout, Mark, Next, Note, OpenError,
+    PhaseWord, Reader, Record, Role, Step, StepWord, Work, Writer, Wrote, monotonic_ns,
 };
 
 fn step(n: u64) -> Record {
@@ -72,6 +72,35 @@ fn golden_bytes() {
             text: "off: no GPU".into(),
         }),
         Record::Role(Role { text: "pp0".into() }),
+        Record::Layout(Layout {
+            dp: Axis { index: 1, size: 2 },
+            tp: Axis { index: 3, size: 4 },
+            pp: Axis { index: 5, size: 6 },
+            ep: Axis { index: 7, size: 8 },
+            cp: Axis {
+                index: 9,
+                size: 0x0a0b,
+            },
+            micro_batches: 12,
+        }),
+        Record::Work(Work {
+            step: 0x0102,
+            sum_sq: 0x0304_0506_0708,
+            expert_tokens: 9,
+            gc_us: 10,
+        }),
+        Record::Group(Group {
+            comm: 0x0102_0304_0506_0708,
+            size: 9,
+            name: "a".repeat(24),
+        }),
+        Record::Comm(Comm {
+            step: 0x0102,
+            comm: 0x0102_0304_0506_0708,
+            bytes: 3,
+            duration_ns: 4,
+            collectives: 5,
+        }),
     ];
     let dir = tempdir();
     let (writer, mut reader) = small(&dir);
@@ -80,7 +109,7 @@ fn golden_bytes() {
     }
     let file = std::fs::read(writer.path()).unwrap();
     let slot = |i: usize| &file[HEADER_BYTES + i * 64..][..64];
-    let tail: [String; 6] = std::array::from_fn(|i| hex(&slot(i)[12..]));
+    let tail: [String; 10] = std::array::from_fn(|i| hex(&slot(i)[12..]));
     let expected = [
         "0100 0000 0201000000000000 0605040300000000 01000000 02000000 03000000 04000000 05000000 0600 02 01 \
          0700000000000000",
@@ -90,6 +119,11 @@ fn golden_bytes() {
         "0400 0000 0b00000000000000 00000000000000000000000000000000000000000000000000000000000000000000000000000000",
         "0500 0000 6f66663a206e6f20475055 00000000000000000000000000000000000000000000000000000000000000000000000000",
         "0600 0000 707030 000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
+        "0700 0000 0100 0200 0300 0400 0500 0600 0700 0800 0900 0b0a 0c000000 \
+         000000000000000000000000000000000000000000000000",
+        "0800 0000 0201000000000000 0807060504030000 0900000000000000 0a000000 0000000000000000000000000000000000000000",
+        "0900 0000 0807060504030201 09000000 00000000 616161616161616161616161616161616161616161616161 0000000000000000",
+        "0a00 0000 0201000000000000 0807060504030201 0300000000000000 0400000000000000 05000000 000000000000000000000000",
     ];
     for (found, wanted) in tail.iter().zip(expected) {
         assert_eq!(*found, wanted.replace(' ', ""));
@@ -101,7 +135,7 @@ fn golden_bytes() {
     );
     let header = [
         (0, "50414345 52494e47 01000000 00020000 40000000 80000000"),
-        (64, "0600000000000000"),
+        (64, "0a00000000000000"),
         (128, "0000000000000000"),
     ];
     for (at, wanted) in header {

@@ -1,17 +1,21 @@
 //! One trainer process: its records become events, its progress words a pulse.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_health::Provenance;
-use paceline_health::event::{self, Event, Phase, Phases, Pulse, Signal, StepKind};
-use paceline_health::id::{GpuId, Rank};
-use paceline_ring::{Framework, Next, PhaseWord, Reader, Record, StepWord};
+use paceline_health::event::{self, Event, Pulse};
+use paceline_health::id::Rank;
+use paceline_ring::{Next, Reader, Record, Work};
 
 use super::super::{Losses, Send};
+use super::events;
 use crate::host::Process;
 use crate::warn;
+
+/// Communicators of one rank that are remembered; a job that makes new ones for ever is not followed further.
+const MOST_GROUPS: usize = 256;
 
 /// One ring of this node.
 #[derive(Debug)]
@@ -24,6 +28,11 @@ pub(super) struct Ring {
     broken: bool,
     attach: Option<event::Attach>,
     role: Arc<str>,
+    layout: Option<event::Layout>,
+    /// By communicator.
+    groups: BTreeMap<u64, event::Group>,
+    /// What was said of the step whose record follows, and the ring's position before that.
+    work: Option<(Work, u64)>,
     detached: bool,
     /// Frames on their way: their number, and the ring's position behind the record that they were made from.
     on_the_way: VecDeque<(u64, u64)>,
@@ -44,6 +53,9 @@ impl Ring {
             broken: false,
             attach: None,
             role: Arc::from(""),
+            layout: None,
+            groups: BTreeMap::new(),
+            work: None,
             detached: false,
             on_the_way: VecDeque::new(),
             nameless: 0,
@@ -61,7 +73,7 @@ impl Ring {
             ring.role = Arc::from(role.text.as_str());
         }
         if let Some(Record::Attach(attach)) = ring.reader.attach() {
-            ring.attach = Some(ring.attach_event(&attach));
+            ring.attach = Some(events::attach(&attach, ring.reader.pid(), ring.role.clone()));
         }
         ring
     }
@@ -101,7 +113,7 @@ impl Ring {
     fn take(&mut self, record: Record, send: &mut Send<'_>) {
         let event = match record {
             Record::Attach(attach) => {
-                let attach = self.attach_event(&attach);
+                let attach = events::attach(&attach, self.reader.pid(), self.role.clone());
                 self.attach = Some(attach.clone());
                 self.detached = false;
                 Some(Event::Attach(attach))
@@ -120,8 +132,14 @@ impl Ring {
             let seq = send(Provenance::Live, event);
             self.on_the_way.push_back((seq, self.reader.position()));
         } else if self.on_the_way.is_empty() {
-            self.reader.release(self.reader.position());
+            self.release(self.reader.position());
         }
+    }
+
+    /// What a step's record still needs is not let go before it.
+    fn release(&mut self, position: u64) {
+        let kept = self.work.map_or(position, |(_, before)| before);
+        self.reader.release(position.min(kept));
     }
 
     /// The event of a record that needs to know whose it is.
@@ -132,7 +150,18 @@ impl Ring {
         };
         let (rank, restart) = (attach.rank, attach.restart);
         match record {
-            Record::Step(step) => Some(Event::Step(step_event(rank, restart, &step))),
+            Record::Work(work) => {
+                self.work = Some((work, self.reader.position() - 1));
+                None
+            }
+            Record::Step(step) => {
+                let work = self.work.take().map(|(work, _)| work);
+                let work = work.filter(|work| work.step == step.step);
+                Some(Event::Step(events::step(rank, restart, &step, work.as_ref())))
+            }
+            Record::Comm(comm) => Some(Event::Comm(events::comm(rank, restart, &comm))),
+            Record::Group(group) => self.group(events::group(rank, restart, &group)),
+            Record::Layout(layout) => self.layout(events::layout(rank, restart, &layout)?),
             Record::Mark(mark) => {
                 let kind = Arc::from(mark.kind.as_str());
                 Some(Event::Mark(event::Mark {
@@ -164,23 +193,20 @@ impl Ring {
         }
     }
 
-    fn attach_event(&self, attach: &paceline_ring::Attach) -> event::Attach {
-        let [major, minor, patch] = attach.version;
-        let framework = match attach.framework {
-            Framework::Torch => format!("torch {major}.{minor}.{patch}"),
-            Framework::Demo => "demo".to_owned(),
-            Framework::Other => "other".to_owned(),
-        };
-        event::Attach {
-            rank: Rank(attach.rank),
-            local_rank: attach.local_rank,
-            world_size: attach.world_size,
-            restart: attach.restart,
-            pid: self.reader.pid(),
-            gpu: (attach.gpu_uuid != [0; 16]).then(|| GpuId::from_uuid_bytes(attach.gpu_uuid)),
-            role: self.role.clone(),
-            framework: Arc::from(framework),
+    /// A writer repeats its layout and groups, for a sidecar that was not there: only what is new is sent on.
+    fn layout(&mut self, layout: event::Layout) -> Option<Event> {
+        let new = self.layout.replace(layout) != Some(layout);
+        new.then_some(Event::Layout(layout))
+    }
+
+    fn group(&mut self, group: event::Group) -> Option<Event> {
+        let known = self.groups.get(&group.comm) == Some(&group);
+        let full = self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&group.comm);
+        if known || full {
+            return None;
         }
+        self.groups.insert(group.comm, group.clone());
+        Some(Event::Group(group))
     }
 
     /// Lets go of the slots whose frames are safe.
@@ -194,13 +220,19 @@ impl Ring {
             position = Some(self.reader.position());
         }
         if let Some(position) = position {
-            self.reader.release(position);
+            self.release(position);
         }
     }
 
     pub(super) fn introduce(&self, send: &mut Send<'_>) {
         if let Some(attach) = self.attach.as_ref().filter(|_| !self.detached) {
             send(Provenance::Live, Event::Attach(attach.clone()));
+            if let Some(layout) = self.layout {
+                send(Provenance::Live, Event::Layout(layout));
+            }
+            for group in self.groups.values() {
+                send(Provenance::Live, Event::Group(group.clone()));
+            }
         }
     }
 
@@ -213,7 +245,7 @@ impl Ring {
         } else {
             now_ns.saturating_sub(progress.since_ns)
         };
-        let phase = phase(progress.phase);
+        let phase = events::phase(progress.phase);
         let alive = self.alive;
         Some(Pulse {
             rank: attach.rank,
@@ -248,47 +280,5 @@ impl Ring {
     /// Over, and everything read is safe.
     pub(super) fn is_finished(&self) -> bool {
         self.is_over() && self.on_the_way.is_empty()
-    }
-}
-
-fn step_event(rank: Rank, restart: u32, step: &paceline_ring::Step) -> event::Step {
-    let ns = |us: u32| u64::from(us) * 1_000;
-    let phases = step.phases_known.then(|| Phases {
-        data_ns: ns(step.data_us),
-        compute_ns: ns(step.compute_us),
-        wait_ns: ns(step.wait_us),
-        optimizer_ns: ns(step.optimizer_us),
-        checkpoint_ns: ns(step.checkpoint_us),
-        gc_ns: 0,
-    });
-    event::Step {
-        rank,
-        restart,
-        step: step.step,
-        kind: match step.kind {
-            StepWord::Train => StepKind::Train,
-            StepWord::Checkpoint => StepKind::Checkpoint,
-            StepWord::Evaluation => StepKind::Evaluation,
-            StepWord::WarmUp => StepKind::WarmUp,
-        },
-        dur_ns: step.duration_ns,
-        phases,
-        micro_batches: step.micro_batches,
-        tokens: step.tokens,
-        signal: if phases.is_some() { Signal::S2 } else { Signal::S0 },
-        sum_sq: 0,
-        expert_tokens: 0,
-    }
-}
-
-fn phase(word: PhaseWord) -> Phase {
-    match word {
-        PhaseWord::Other => Phase::Other,
-        PhaseWord::Data => Phase::Data,
-        PhaseWord::Compute => Phase::Compute,
-        PhaseWord::Wait => Phase::Wait,
-        PhaseWord::Optimizer => Phase::Optimizer,
-        PhaseWord::Checkpoint => Phase::Checkpoint,
-        PhaseWord::Evaluation => Phase::Evaluation,
     }
 }
