@@ -315,6 +315,10 @@ pub struct PolicyChange {
     pub key: Arc<str>,
     /// Its new value.
     pub value: f64,
+    /// Who changed it: `start` (flags and files), `reload` (files read again), `set` (asked for while running);
+    /// empty: not known.
+    #[serde(default)]
+    pub by: Arc<str>,
 }
 
 /// See [`Event::Exit`].

@@ -1,10 +1,15 @@
 //! Policy as data: the tables in `policy/`, read once. Code finds, tables decide.
 
-use std::collections::BTreeMap;
+mod price;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::price::Prices;
+pub use self::values::PolicyError;
 use crate::verdict::{Cause, Finding};
 
 const DETECTOR: &str = include_str!("../policy/detector.toml");
@@ -16,6 +21,10 @@ pub struct Policy {
     /// Constants of the rules.
     pub detector: Thresholds,
     findings: BTreeMap<Finding, FindingRow>,
+    /// Findings that are told and alert nobody.
+    observed: BTreeSet<Finding>,
+    /// What a GPU-hour costs.
+    prices: Prices,
 }
 
 /// `policy/detector.toml`; the meaning and source of each value stand there.
@@ -96,29 +105,6 @@ pub struct FindingRow {
     action: BTreeMap<Cause, Arc<str>>,
 }
 
-/// Why a policy value cannot be set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
-    /// There is no such value.
-    #[error("no policy value is called \"{key}\"; there are: {known}")]
-    UnknownKey {
-        /// What was asked for.
-        key: String,
-        /// What there is.
-        known: String,
-    },
-    /// The value makes no sense there.
-    #[error("{key} = {value}: must be a positive number{hint}")]
-    BadValue {
-        /// The key.
-        key: String,
-        /// The value as it was given.
-        value: String,
-        /// More about what fits.
-        hint: &'static str,
-    },
-}
-
 impl Default for Policy {
     /// The tables as shipped.
     fn default() -> Policy {
@@ -126,6 +112,8 @@ impl Default for Policy {
         Policy {
             detector: toml::from_str(DETECTOR).expect("policy/detector.toml is tested"),
             findings: toml::from_str(FINDINGS).expect("policy/findings.toml is tested"),
+            observed: BTreeSet::new(),
+            prices: Prices::default(),
         }
     }
 }
@@ -137,6 +125,16 @@ impl Policy {
         &self.findings[&finding]
     }
 
+    /// Whether `finding` is only observed: told as info, and no alert comes of it.
+    pub fn observes_only(&self, finding: Finding) -> bool {
+        self.observed.contains(&finding)
+    }
+
+    /// Price of a GPU-hour of `model` (as the driver names it), if one was given.
+    pub fn gpu_hour_price(&self, model: Option<&str>) -> Option<f64> {
+        self.prices.of(model)
+    }
+
     /// What the table asks for when `finding` was raised for `cause`.
     pub fn action(&self, finding: Finding, cause: Cause) -> Arc<str> {
         let actions = &self.finding(finding).action;
@@ -145,69 +143,6 @@ impl Policy {
             .or_else(|| actions.get(&Cause::Unknown))
             .cloned()
             .unwrap_or_default()
-    }
-
-    /// Dotted names of the values that [`Policy::set`] takes, in order.
-    pub fn keys(&self) -> Vec<String> {
-        let mut keys = Vec::new();
-        for (section, value) in self.table() {
-            for (name, value) in value.as_table().into_iter().flatten() {
-                if value.is_float() || value.is_integer() {
-                    keys.push(format!("{section}.{name}"));
-                }
-            }
-        }
-        keys
-    }
-
-    /// The present value under a dotted name.
-    pub fn get(&self, key: &str) -> Option<f64> {
-        let (section, name) = key.split_once('.')?;
-        let table = self.table();
-        let value = table.get(section)?.get(name)?;
-        value
-            .as_float()
-            .or_else(|| value.as_integer().map(|whole| whole as f64))
-    }
-
-    /// Sets one value by its dotted name, `straggler.tolerated_ratio`.
-    ///
-    /// # Errors
-    /// An unknown name, or a value that is not positive or does not fit (a count must be whole). Nothing is changed
-    /// then.
-    pub fn set(&mut self, key: &str, value: f64) -> Result<(), PolicyError> {
-        let unknown = || PolicyError::UnknownKey {
-            key: key.to_owned(),
-            known: self.keys().join(", "),
-        };
-        let bad = |hint| PolicyError::BadValue {
-            key: key.to_owned(),
-            value: value.to_string(),
-            hint,
-        };
-        if self.get(key).is_none() {
-            return Err(unknown());
-        }
-        if !value.is_finite() || value <= 0.0 {
-            return Err(bad(""));
-        }
-        let (section, name) = key.split_once('.').ok_or_else(unknown)?;
-        let mut table = self.table();
-        if let Some(slot) = table.get_mut(section).and_then(|section| section.get_mut(name)) {
-            *slot = match slot {
-                toml::Value::Integer(_) if value.fract() == 0.0 && value <= 1e9 => {
-                    toml::Value::Integer(value as i64)
-                }
-                toml::Value::Integer(_) => return Err(bad(" without a fraction")),
-                _ => toml::Value::Float(value),
-            };
-        }
-        self.detector = table.try_into().map_err(|_| bad(""))?;
-        Ok(())
-    }
-
-    fn table(&self) -> toml::Table {
-        toml::Table::try_from(&self.detector).unwrap_or_default()
     }
 }
 
@@ -229,25 +164,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn values_are_set_by_name_and_bad_ones_change_nothing() {
-        let mut policy = Policy::default();
-        policy.set("impact.warning_ratio", 0.05).unwrap();
-        assert_eq!(policy.detector.impact.warning_ratio, 0.05);
-        policy.set("straggler.min_steps", 8.0).unwrap();
-        assert_eq!(policy.detector.straggler.min_steps, 8);
-        let before = policy.clone();
-        for (key, value) in [
-            ("impact.warning", 0.1),
-            ("impact", 0.1),
-            ("impact.warning_ratio", -1.0),
-            ("impact.warning_ratio", f64::NAN),
-            ("straggler.min_steps", 2.5),
-        ] {
-            assert!(policy.set(key, value).is_err(), "{key} {value}");
-        }
-        assert_eq!(policy, before);
     }
 }

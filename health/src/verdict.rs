@@ -273,4 +273,7 @@ pub struct Verdict {
     pub lost_cost: Option<f64>,
     /// What the policy table asks for.
     pub action: Arc<str>,
+    /// Policy only observes this finding (`observe.<finding>`): severity is info whatever was found, and nothing acts.
+    #[serde(default)]
+    pub observe_only: bool,
 }

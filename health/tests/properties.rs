@@ -195,7 +195,8 @@ fn odd_frame() -> impl Strategy<Value = Frame> {
         }),
         (any::<String>(), number).prop_map(|(key, value)| Event::Policy(PolicyChange {
             key: key.as_str().into(),
-            value
+            value,
+            by: "set".into(),
         })),
         (any::<String>(), vec(reading, 3)).prop_map(|(name, readings)| {
             let signals = [

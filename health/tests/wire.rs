@@ -96,6 +96,7 @@ fn examples() -> Vec<Event> {
         Event::Policy(PolicyChange {
             key: "impact.warning_ratio".into(),
             value: 0.05,
+            by: "start".into(),
         }),
         Event::Detach(Detach {
             rank: Rank(2),

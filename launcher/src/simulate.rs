@@ -44,6 +44,7 @@ pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitC
                 let event = Event::Policy(PolicyChange {
                     key: Arc::from(key.as_str()),
                     value: *value,
+                    by: "start".into(),
                 });
                 let node = node.clone();
                 run.take(Entry {

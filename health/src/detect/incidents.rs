@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::claim::{Body, Claim, Detail, Outcome};
 use crate::policy::Policy;
 use crate::time::Time;
-use crate::verdict::{Evidence, Finding, State, Subject, Verdict};
+use crate::verdict::{Evidence, Finding, Severity, State, Subject, Verdict};
 
 /// Incidents that the report keeps; the oldest closed ones go first.
 const MAX_KEPT: usize = 10_000;
@@ -16,7 +16,8 @@ const MAX_KEPT: usize = 10_000;
 pub struct Incidents {
     /// By id.
     all: BTreeMap<u64, Verdict>,
-    open: BTreeMap<(Finding, Subject), u64>,
+    /// Those that hold: their id, and how bad they are whether or not policy only observes them.
+    open: BTreeMap<(Finding, Subject), (u64, Severity)>,
     last_id: u64,
     out: VecDeque<Verdict>,
 }
@@ -26,17 +27,18 @@ impl Incidents {
     pub fn book(&mut self, claim: Claim, origin: Time, policy: &Policy) {
         let seconds = |at: Time| round(at.since(origin).as_secs_f64());
         let key = (claim.finding, claim.subject);
-        let open = self.open.get(&key).copied();
+        let open = self.open.get(&key).map(|(id, _)| *id);
         let verdict = match (claim.body, open) {
             (Body::Holds(detail), known) => {
                 let id = known.unwrap_or_else(|| {
                     self.last_id += 1;
-                    self.open.insert(key.clone(), self.last_id);
                     self.last_id
                 });
+                self.open.insert(key.clone(), (id, detail.severity));
                 let action = policy.action(key.0, detail.cause);
                 let since_s = seconds(detail.since);
-                let new = raised(id, key, *detail, since_s, seconds(claim.at), action);
+                let mut new = raised(id, key, *detail, since_s, seconds(claim.at), action);
+                observe_only(&mut new, policy);
                 match self.all.get(&id) {
                     // The moment it was raised stands; all else is as last said.
                     Some(old) => Verdict {
@@ -62,6 +64,20 @@ impl Incidents {
         self.all.insert(verdict.id, verdict.clone());
         self.out.push_back(verdict);
         self.forget();
+    }
+
+    /// Policy has changed: what holds is told again where it is observed only now, or no longer.
+    pub fn reconsider(&mut self, policy: &Policy) {
+        for (id, severity) in self.open.values() {
+            let Some(verdict) = self.all.get_mut(id) else {
+                continue;
+            };
+            if verdict.observe_only != policy.observes_only(verdict.finding) {
+                verdict.severity = *severity;
+                observe_only(verdict, policy);
+                self.out.push_back(verdict.clone());
+            }
+        }
     }
 
     /// The next new or changed one.
@@ -116,6 +132,15 @@ fn raised(
         lost_gpu_hours: hours(detail.lost_rank_s),
         lost_cost: None,
         action,
+        observe_only: false,
+    }
+}
+
+/// Marks what policy only observes; nobody is alerted by info.
+fn observe_only(verdict: &mut Verdict, policy: &Policy) {
+    verdict.observe_only = policy.observes_only(verdict.finding);
+    if verdict.observe_only {
+        verdict.severity = Severity::Info;
     }
 }
 

@@ -108,7 +108,8 @@ impl Detector {
             self.take(at, frame);
         } else if let Event::Policy(change) = &frame.event {
             // What does not fit was refused where it was asked for; a journal of another version may still hold it.
-            let _ = self.policy.set(&change.key, change.value);
+            let _ = self.policy.apply(&change.key, change.value);
+            self.incidents.reconsider(&self.policy);
         }
         self.book();
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use datadriven::TestCase;
 use paceline_health::event::{
-    Agent, Attach, Beat, Bye, Detach, Event, Exit, GpuReading, GpuSignal, Phase, Phases, Pulse, Reading,
-    Signal, Step, StepKind,
+    Agent, Attach, Beat, Bye, Detach, Event, Exit, GpuReading, GpuSignal, Phase, Phases, PolicyChange, Pulse,
+    Reading, Signal, Step, StepKind,
 };
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
@@ -55,6 +55,14 @@ impl Hand {
                 })
             }
             "reading" => reading(case)?,
+            "policy" => {
+                let key: String = take(case, "key")?.ok_or("key= is missing")?;
+                Event::Policy(PolicyChange {
+                    key: key.as_str().into(),
+                    value: take(case, "value")?.ok_or("value= is missing")?,
+                    by: "set".into(),
+                })
+            }
             "exit" => Event::Exit(Exit {
                 code: take(case, "code")?.unwrap_or(0),
             }),

@@ -23,6 +23,9 @@ pub fn verdict(verdict: &Verdict) -> String {
         State::Cleared => told += &format!("CLEARED at {:.1}s", verdict.cleared_s.unwrap_or(f64::NAN)),
     }
     told += &format!(": {} {subject}, {}", verdict.finding, verdict.severity.name());
+    if verdict.observe_only {
+        told += " (observe only)";
+    }
     told += &format!(", since {}", place(verdict.since_s, verdict.since_step));
     if verdict.cause != Cause::Unknown {
         told += &format!(", cause {}", verdict.cause.name());

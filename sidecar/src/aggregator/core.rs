@@ -140,6 +140,7 @@ impl Aggregator {
                     Event::Policy(PolicyChange {
                         key: Arc::from(key),
                         value,
+                        by: "start".into(),
                     }),
                     now_ns,
                 );
