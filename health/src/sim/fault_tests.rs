@@ -5,6 +5,16 @@ fn every_fault_reads_back_as_it_prints() {
     for text in [
         "slow rank=3 factor=1.25 from=100 until=400",
         "slow rank=all factor=1.25 from=100",
+        "slow rank=3 factor=1.25 from=100 until=400 every=40 for=20 cause=thermal",
+        "slow node=1 factor=1.25 from=1 moves=50 cause=gc",
+        "slow rack=0 factor=3 from=1 cause=cpu-contention",
+        "link node=1 peer=2 factor=4 from=1",
+        "link node=1 factor=4 from=50 until=90",
+        "checkpoint-slow rank=2 factor=3 from=1",
+        "warm-up-slow rank=all factor=3",
+        "regress factor=1.1 from=500",
+        "birth factor=1.2",
+        "skew node=1",
         "spikes rank=2 share=0.05 factor=3",
         "silent rank=2 from=50",
         "silent rank=all from=50 for=10s",
@@ -43,11 +53,28 @@ fn errors_name_the_word_and_what_is_known() {
         ),
         (
             "slow rnk=3",
-            "column 6: unknown word \"rnk\"; known: rank, factor, from, until",
+            "column 6: unknown word \"rnk\"; known: rank, node, rack, factor, from",
         ),
         (
-            "slow rank=3 node=1",
-            "column 13: unknown word \"node\"; known: rank, factor",
+            "slow rank=3 gpu=1",
+            "column 13: unknown word \"gpu\"; known: rank, node",
+        ),
+        (
+            "slow rank=3 node=1 factor=2",
+            "rank= is missing; one of rank=, node= and rack=",
+        ),
+        (
+            "slow rank=3 factor=2 every=40",
+            "for= is missing; of every so many",
+        ),
+        (
+            "slow rank=3 factor=2 moves=0",
+            "column 28: moves=\"0\": expected a whole number from 1",
+        ),
+        ("slow rank=3 factor=2 cause=bad luck", "column 32: unknown word"),
+        (
+            "slow rank=3 factor=2 cause=imbalance",
+            "column 28: cause=\"imbalance\": expected none, thermal,",
         ),
         (
             "slow rank=x factor=2",

@@ -3,6 +3,7 @@
 use super::chance::Chance;
 use super::fault::Fault;
 use super::gpu::GpuScript;
+use super::shape::House;
 use super::spec::{StepModel, WorldSpec};
 
 /// Steps of the warm-up take between once and three times as long.
@@ -52,6 +53,7 @@ impl Noise {
 #[derive(Clone, Debug)]
 pub(super) struct Drag {
     seed: u64,
+    house: House,
     faults: Vec<Fault>,
     hot: GpuScript,
     cool: GpuScript,
@@ -62,6 +64,7 @@ impl Drag {
         let cool = GpuScript::healthy(spec.ranks(), spec.seed);
         Drag {
             seed: spec.seed,
+            house: spec.house(),
             faults: spec.faults.clone(),
             hot,
             cool,
@@ -79,27 +82,33 @@ impl Drag {
         let mut factor = 1.0;
         let mut gpus = &self.cool;
         for (index, fault) in self.faults.iter().enumerate() {
-            if Some(index) == skip || !fault.slows(rank) {
+            if Some(index) == skip {
                 continue;
             }
             match *fault {
                 Fault::Slow {
+                    on,
                     factor: slower,
-                    from,
-                    until,
+                    when,
                     ..
-                } if step >= from && until.is_none_or(|until| step < until) => factor *= slower,
+                } if when.holds(step)
+                    && when
+                        .target(on, step, &self.house, &[self.seed, index as u64])
+                        .strikes(rank, &self.house) =>
+                {
+                    factor *= slower;
+                }
                 Fault::Spikes {
+                    rank: whom,
                     share,
                     factor: slower,
-                    ..
-                } => {
+                } if whom.is_none_or(|whom| whom == rank) => {
                     let key = [0x7370_696b, index as u64, u64::from(rank), step];
                     if Chance::of(self.seed, &key).hits(share) {
                         factor *= slower;
                     }
                 }
-                Fault::Heat { .. } => gpus = &self.hot,
+                Fault::Heat { gpu, .. } if gpu == rank => gpus = &self.hot,
                 _ => {}
             }
         }

@@ -1,17 +1,15 @@
-//! What world to make: size, how its steps behave, what goes wrong.
+//! What world to make: size, layout, how its steps behave, what goes wrong. [`super::spec_text`] reads its text.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
-use super::text::{ScriptError, words};
+pub use super::layout::Layout;
+use super::shape::House;
 
 /// Most ranks that a world may have.
 pub const MOST_RANKS: u32 = 1 << 17;
-
-const KNOWN: &str = "job, nodes, gpus, steps, seed, self, transfer, sigma, tail, autocorrelation, offset, \
-                     warm-up, checkpoint-every, checkpoint, undeclared, hang, role, readings";
 
 /// Everything that a [`World`](super::World) is made of: the same spec gives the same frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,30 +23,49 @@ pub struct WorldSpec {
     pub nodes: u32,
     /// GPUs, and so ranks, on each node.
     pub gpus_per_node: u32,
+    /// Racks, among which the nodes are dealt in order; zero: nobody says where a node stands.
+    pub racks: u32,
     /// How the ranks share the work.
     pub layout: Layout,
+    /// How replicas keep their weights alike.
+    pub framework: Framework,
     /// The role that ranks declare; empty: none.
     pub role: Arc<str>,
     /// Optimizer steps until training ends.
     pub steps: u64,
+    /// After which steps training is restarted.
+    pub restarts: Vec<u64>,
+    /// From the last step before a restart to the first words after it, seconds.
+    pub restart_s: f64,
     /// How long a step takes and how much that varies.
     pub step: StepModel,
+    /// Work of each pipeline stage, 1 for the ordinary one; empty: all alike.
+    pub stages: Vec<f64>,
+    /// Work that differs from step to step.
+    pub work: Work,
     /// Whether GPUs are read.
     pub readings: bool,
+    /// Whether hosts are read; `None`: when a fault can only be told by it.
+    pub host: Option<bool>,
+    /// Whether communicators are declared and timed.
+    pub comms: bool,
+    /// Whether the job says how fast it was before it began.
+    pub baseline: bool,
     /// For how long a job that hangs goes on hanging until somebody kills it, seconds.
     pub hang_s: f64,
     /// What goes wrong.
     pub faults: Vec<Fault>,
 }
 
-/// How the ranks share the work: what each waits for.
+/// How replicas keep their weights alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Layout {
-    /// Every rank does the same work, and all meet once a step.
+pub enum Framework {
+    /// Gradients are reduced in buckets that overlap the backward pass; replicas meet at its end.
     #[default]
-    DataParallel,
+    Ddp,
+    /// Weights are sharded: replicas meet at every layer, one layer ahead.
+    Fsdp,
 }
 
 /// The time of a step.
@@ -57,8 +74,14 @@ pub enum Layout {
 pub struct StepModel {
     /// Median self-time of a rank, seconds.
     pub self_s: f64,
-    /// The collective once all have arrived, seconds.
+    /// The reduction over replicas once all have arrived, as far as it is not hidden, seconds.
     pub transfer_s: f64,
+    /// Exchanges inside the layers of a step (tensor, context, expert parallel), seconds on each axis in use.
+    pub exchange_s: f64,
+    /// From one pipeline stage to the next, seconds.
+    pub hop_s: f64,
+    /// Share of self-time that waits for data.
+    pub data_share: f64,
     /// Standard deviation of log self-time from step to step: 0.005 homogeneous, [`PACKED_SIGMA`] packed sequences.
     pub sigma: f64,
     /// Share of steps that take longer by an exponential tail in the logarithm.
@@ -69,10 +92,14 @@ pub struct StepModel {
     pub autocorrelation: f64,
     /// Standard deviation of the lasting difference between identical GPUs, in the logarithm.
     pub offset: f64,
-    /// First steps that take up to three times as long.
+    /// First steps that take up to three times as long, again after each restart.
     pub warm_up_steps: u64,
     /// Checkpoints.
     pub checkpoint: Checkpoint,
+    /// Evaluations.
+    pub evaluation: Evaluation,
+    /// Garbage collection.
+    pub gc: Gc,
 }
 
 /// Log self-time of honest steps varies by this much with packed sequences (1.4826 × MAD of a real job).
@@ -92,6 +119,40 @@ pub struct Checkpoint {
     pub first_rank_only: bool,
 }
 
+/// Steps that hold an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Evaluation {
+    /// Every so many steps; zero: never.
+    pub every: u64,
+    /// Such a step computes this many times as long as others.
+    pub factor: f64,
+    /// The step's kind says so.
+    pub declared: bool,
+}
+
+/// Pauses of the interpreter, on every rank at a time of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gc {
+    /// Every so many steps of a rank; zero: it never pauses.
+    pub every: u64,
+    /// How long, seconds.
+    pub pause_s: f64,
+}
+
+/// Work that differs between ranks and from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Work {
+    /// Sequences are packed to a token budget; 1.4826 × MAD of log self-time that comes of it. Zero: all alike.
+    pub packed: f64,
+    /// Standard deviation of the log of tokens routed to the experts of a rank, slowly drifting. Zero: all alike.
+    pub experts: f64,
+    /// Steps say how much work they held.
+    pub declared: bool,
+}
+
 impl Default for WorldSpec {
     fn default() -> WorldSpec {
         WorldSpec {
@@ -99,11 +160,20 @@ impl Default for WorldSpec {
             seed: 1,
             nodes: 1,
             gpus_per_node: 8,
-            layout: Layout::DataParallel,
+            racks: 0,
+            layout: Layout::default(),
+            framework: Framework::Ddp,
             role: Arc::from(""),
             steps: 1000,
+            restarts: Vec::new(),
+            restart_s: 30.0,
             step: StepModel::default(),
+            stages: Vec::new(),
+            work: Work::default(),
             readings: true,
+            host: None,
+            comms: false,
+            baseline: false,
             hang_s: 180.0,
             faults: Vec::new(),
         }
@@ -115,6 +185,9 @@ impl Default for StepModel {
         StepModel {
             self_s: 0.2,
             transfer_s: 0.01,
+            exchange_s: 0.01,
+            hop_s: 0.0005,
+            data_share: 0.04,
             sigma: 0.005,
             tail_share: 0.0,
             tail_scale: 0.3,
@@ -122,6 +195,8 @@ impl Default for StepModel {
             offset: 0.003,
             warm_up_steps: 3,
             checkpoint: Checkpoint::default(),
+            evaluation: Evaluation::default(),
+            gc: Gc::default(),
         }
     }
 }
@@ -134,6 +209,37 @@ impl Default for Checkpoint {
             factor: 1.7,
             declared: true,
             first_rank_only: false,
+        }
+    }
+}
+
+impl Default for Evaluation {
+    fn default() -> Evaluation {
+        Evaluation {
+            every: 0,
+            factor: 3.0,
+            declared: true,
+        }
+    }
+}
+
+impl Default for Gc {
+    fn default() -> Gc {
+        // A full collection of a trainer's heap takes this order of time:
+        // https://docs.python.org/3/library/gc.html, and Megatron-LM's --manual-gc exists because of it.
+        Gc {
+            every: 0,
+            pause_s: 0.1,
+        }
+    }
+}
+
+impl Default for Work {
+    fn default() -> Work {
+        Work {
+            packed: 0.0,
+            experts: 0.0,
+            declared: true,
         }
     }
 }
@@ -156,13 +262,49 @@ pub enum SpecError {
     NoSuch {
         /// The fault.
         fault: String,
-        /// `rank`, `gpu` or `node`.
+        /// `rank`, `gpu`, `node` or `rack`.
         what: &'static str,
         /// The number it names.
         number: u32,
         /// How many there are.
         count: u32,
     },
+    /// A fault that this world cannot have.
+    #[error("fault \"{fault}\": {why}")]
+    Futile {
+        /// The fault.
+        fault: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Axes whose product is not the number of ranks.
+    #[error("{}", misfit(.layout, *.ranks))]
+    Layout {
+        /// The axes.
+        layout: Layout,
+        /// The ranks.
+        ranks: u32,
+    },
+    /// Experts that do not divide the replicas.
+    #[error("ep={ep} does not divide dp={dp}")]
+    Experts {
+        /// Expert parallel.
+        ep: u32,
+        /// Data parallel.
+        dp: u32,
+    },
+    /// Parts of a spec that do not go together.
+    #[error("{0}")]
+    Conflict(&'static str),
+}
+
+fn misfit(layout: &Layout, ranks: u32) -> String {
+    let &Layout { dp, tp, pp, cp, .. } = layout;
+    if dp == 0 {
+        return format!("tp={tp} pp={pp} cp={cp} do not divide {ranks} ranks (nodes × GPUs)");
+    }
+    let product = [dp, tp, pp, cp].into_iter().map(u64::from).product::<u64>();
+    format!("dp={dp} tp={tp} pp={pp} cp={cp} are {product} ranks; nodes × GPUs are {ranks}")
 }
 
 impl WorldSpec {
@@ -171,137 +313,28 @@ impl WorldSpec {
         self.nodes.saturating_mul(self.gpus_per_node)
     }
 
-    /// Reads `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
-    ///
-    /// # Errors
-    /// [`ScriptError`], which names the column and what is known.
-    pub fn parse(text: &str) -> Result<WorldSpec, ScriptError> {
-        let mut spec = WorldSpec::default();
-        for word in words(text)? {
-            let positive = || word.decimal("a number above 0", f64::MIN_POSITIVE..=1e6);
-            let share = || word.decimal("a number, 0 to 1", 0.0..=1.0);
-            let step = &mut spec.step;
-            match word.key.as_str() {
-                "job" => spec.job = word.read("a name", |text| Some(Arc::from(text)))?,
-                "role" => spec.role = word.read("a name", |text| Some(Arc::from(text)))?,
-                "nodes" => spec.nodes = word.number()?,
-                "gpus" => spec.gpus_per_node = word.number()?,
-                "steps" => spec.steps = word.number()?,
-                "seed" => spec.seed = word.number()?,
-                "self" => step.self_s = word.seconds()?,
-                "transfer" => step.transfer_s = word.seconds()?,
-                "sigma" => step.sigma = share()?,
-                "tail" => step.tail_share = share()?,
-                "autocorrelation" => step.autocorrelation = share()?,
-                "offset" => step.offset = share()?,
-                "warm-up" => step.warm_up_steps = word.number()?,
-                "checkpoint-every" => step.checkpoint.every = word.number()?,
-                "checkpoint" => step.checkpoint.factor = positive()?,
-                // Both are bare words: undeclared=first is one rank that writes and does not say so.
-                "undeclared" => {
-                    step.checkpoint.declared = false;
-                    step.checkpoint.first_rank_only = word.read("all or first", |text| match text {
-                        "all" => Some(false),
-                        "first" => Some(true),
-                        _ => None,
-                    })?;
-                }
-                "hang" => spec.hang_s = word.seconds()?,
-                "readings" => {
-                    spec.readings = word.read("on or off", |text| match text {
-                        "on" => Some(true),
-                        "off" => Some(false),
-                        _ => None,
-                    })?;
-                }
-                _ => return Err(word.unknown(KNOWN)),
-            }
+    /// How the ranks are housed.
+    pub(super) fn house(&self) -> House {
+        House {
+            ranks: self.ranks(),
+            gpus_per_node: self.gpus_per_node,
+            nodes: self.nodes,
+            racks: self.racks,
         }
-        Ok(spec)
     }
 
-    /// Whether it can be simulated.
-    ///
-    /// # Errors
-    /// [`SpecError`], which names the value.
-    pub fn check(&self) -> Result<(), SpecError> {
-        let within = |what, value: f64, low: f64, high: f64, expected| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(SpecError::Range {
-                    what,
-                    value,
-                    expected,
-                })
-            }
-        };
-        let ranks = f64::from(self.nodes) * f64::from(self.gpus_per_node);
-        within(
-            "nodes × GPUs",
-            ranks,
-            1.0,
-            f64::from(MOST_RANKS),
-            "1 to 131072 ranks",
-        )?;
-        let step = &self.step;
-        within("self-time", step.self_s, 1e-4, 1e5, "100 µs to 100,000 s")?;
-        within("transfer time", step.transfer_s, 0.0, 1e5, "0 to 100,000 s")?;
-        within("sigma", step.sigma, 0.0, 1.0, "0 to 1")?;
-        within("tail share", step.tail_share, 0.0, 1.0, "0 to 1")?;
-        within("tail scale", step.tail_scale, 0.0, 2.0, "0 to 2")?;
-        within(
-            "autocorrelation",
-            step.autocorrelation,
-            0.0,
-            0.9999,
-            "0 to below 1",
-        )?;
-        within("offset", step.offset, 0.0, 0.5, "0 to 0.5")?;
-        within(
-            "checkpoint factor",
-            step.checkpoint.factor,
-            1.0,
-            1e4,
-            "1 to 10,000",
-        )?;
-        within("hang", self.hang_s, 0.0, 1e7, "0 to 10,000,000 s")?;
-        for fault in &self.faults {
-            self.check_fault(fault)?;
-        }
-        Ok(())
+    /// Whether hosts are read.
+    pub(super) fn reads_hosts(&self) -> bool {
+        self.host
+            .unwrap_or_else(|| self.faults.iter().any(Fault::needs_host))
     }
 
-    fn check_fault(&self, fault: &Fault) -> Result<(), SpecError> {
-        if let Some((what, number)) = fault.names() {
-            let count = if what == "node" { self.nodes } else { self.ranks() };
-            if number >= count {
-                return Err(SpecError::NoSuch {
-                    fault: fault.to_string(),
-                    what,
-                    number,
-                    count,
-                });
-            }
-        }
-        let (share, factor) = match *fault {
-            Fault::Slow { factor, .. } => (0.0, factor),
-            Fault::Spikes { share, factor, .. } => (share, factor),
-            Fault::Loss { share } | Fault::Reorder { share } | Fault::Repeat { share } => (share, 1.0),
-            _ => (0.0, 1.0),
-        };
-        let within = |what, value: f64, low: f64, high: f64, expected| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(SpecError::Range {
-                    what,
-                    value,
-                    expected,
-                })
-            }
-        };
-        within("share of a fault", share, 0.0, 1.0, "0 to 1")?;
-        within("factor of a fault", factor, 1.0, 1000.0, "1 to 1000")
+    /// Whether a baseline is told: asked for, or needed to tell that something was slow from its birth.
+    pub(super) fn tells_baseline(&self) -> bool {
+        self.baseline
+            || self
+                .faults
+                .iter()
+                .any(|fault| matches!(fault, Fault::Birth { .. }))
     }
 }

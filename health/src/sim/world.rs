@@ -12,11 +12,11 @@ use super::gpu::GpuScript;
 use super::link::Link;
 use super::pace::{Drag, Noise};
 use super::spec::{SpecError, WorldSpec};
-use super::truth::Truth;
+use super::truth::{Places, Truth};
 use super::voice::{BEAT, lateness};
 use crate::event::{Event, StepKind};
 use crate::frame::Frame;
-use crate::id::{NodeId, Rank};
+use crate::id::NodeId;
 use crate::time::Time;
 
 /// When training begins, after the sidecars and the ranks have come up.
@@ -126,12 +126,12 @@ impl World {
             names,
             spec,
         };
-        world.truth = world
-            .spec
-            .faults
-            .iter()
-            .map(|fault| world.untold(*fault))
-            .collect();
+        let places = Places {
+            names: &world.names,
+            gpu: &|rank| world.drag.gpus().gpu(rank),
+        };
+        let untold = |fault: &Fault| Truth::untold(*fault, &world.spec, &places);
+        world.truth = world.spec.faults.iter().map(untold).collect();
         world.open();
         Ok(world)
     }
@@ -154,29 +154,6 @@ impl World {
     /// What was really wrong so far, one entry per fault of the spec, in its order.
     pub fn truth(&self) -> &[Truth] {
         &self.truth
-    }
-
-    fn untold(&self, fault: Fault) -> Truth {
-        let named = fault.names();
-        let rank = named
-            .filter(|(what, _)| *what != "node")
-            .map(|(_, number)| number);
-        let node = named.map(|(what, number)| {
-            if what == "node" {
-                number
-            } else {
-                self.node_of(number)
-            }
-        });
-        Truth {
-            fault,
-            rank: rank.map(Rank),
-            gpu: rank.map(|rank| self.gpus().gpu(rank)),
-            node: node.map(|node| self.names[node as usize].clone()),
-            since_step: None,
-            last_step: None,
-            lost_gpu_s: 0.0,
-        }
     }
 
     pub(super) fn node_of(&self, rank: u32) -> u32 {
@@ -205,9 +182,9 @@ impl World {
             slowest = slowest.max(work);
             self.mark(rank, step, work, writes);
             for (index, longest) in without.iter_mut().enumerate() {
-                let less = if self.spec.faults[index].slows(rank) {
+                let less = if self.spec.faults[index].is_felt() {
                     let less = self.work(rank, step, Some(index)) + writes;
-                    self.truth[index].feel(step, work, less);
+                    self.truth[index].feel(step, rank, work, less);
                     less
                 } else {
                     work

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::event::{Beat, GpuSignal, Phase, Step};
 use crate::frame::Entry;
+use crate::id::Rank;
 use crate::line;
 
 fn world(text: &str, faults: &[&str]) -> World {

@@ -1,0 +1,177 @@
+//! How ranks share the work: their places on the axes of parallelism, in the order of Megatron-LM.
+//!
+//! Ranks are counted with the tensor axis fastest, then context, data and pipeline:
+//! <https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py>, order `tp-cp-ep-dp-pp`. Expert
+//! parallelism divides the data-parallel ranks into blocks.
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::SpecError;
+use crate::event::Axis;
+use crate::event::Layout as Declared;
+use crate::id::Rank;
+
+/// Sizes of the axes; their product is the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Layout {
+    /// Data-parallel replicas; zero: as many as the other axes leave.
+    pub dp: u32,
+    /// Tensor parallel.
+    pub tp: u32,
+    /// Pipeline stages.
+    pub pp: u32,
+    /// Expert parallel: divides `dp`.
+    pub ep: u32,
+    /// Context parallel.
+    pub cp: u32,
+    /// Micro-batches in a step.
+    pub micro: u32,
+    /// Ranks say where they stand.
+    pub declared: bool,
+}
+
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout {
+            dp: 0,
+            tp: 1,
+            pp: 1,
+            ep: 1,
+            cp: 1,
+            micro: 1,
+            declared: true,
+        }
+    }
+}
+
+/// The place of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    pub dp: u32,
+    pub tp: u32,
+    pub pp: u32,
+    pub cp: u32,
+}
+
+impl Layout {
+    /// The same with `dp` filled in for so many ranks.
+    ///
+    /// # Errors
+    /// [`SpecError`] when no such layout has that many ranks.
+    pub fn of(mut self, ranks: u32) -> Result<Layout, SpecError> {
+        let axes = [self.tp, self.pp, self.ep, self.cp, self.micro];
+        if let Some(low) = axes.into_iter().find(|size| !(1..=1 << 16).contains(size)) {
+            return Err(SpecError::Range {
+                what: "the size of an axis",
+                value: f64::from(low),
+                expected: "1 to 65,536",
+            });
+        }
+        let inner = u64::from(self.tp) * u64::from(self.cp) * u64::from(self.pp);
+        let wrong = SpecError::Layout { layout: self, ranks };
+        if !u64::from(ranks).is_multiple_of(inner) {
+            return Err(wrong);
+        }
+        let dp = (u64::from(ranks) / inner) as u32;
+        if self.dp != 0 && self.dp != dp {
+            return Err(wrong);
+        }
+        if !dp.is_multiple_of(self.ep) {
+            return Err(SpecError::Experts { ep: self.ep, dp });
+        }
+        self.dp = dp;
+        Ok(self)
+    }
+
+    /// Ranks from one place on the data axis to the next.
+    pub(super) fn block(&self) -> u32 {
+        self.tp * self.cp
+    }
+
+    /// Ranks of one pipeline stage.
+    pub(super) fn stage(&self) -> u32 {
+        self.block() * self.dp
+    }
+
+    /// Ranks that meet inside each layer.
+    pub(super) fn cell(&self) -> u32 {
+        self.block() * self.ep
+    }
+
+    /// Pipelines beside each other: cells of a stage.
+    pub(super) fn pipelines(&self) -> u32 {
+        self.dp / self.ep
+    }
+
+    /// Where a rank stands.
+    pub(super) fn seat(&self, rank: u32) -> Seat {
+        Seat {
+            tp: rank % self.tp,
+            cp: rank / self.tp % self.cp,
+            dp: rank / self.block() % self.dp,
+            pp: rank / self.stage(),
+        }
+    }
+
+    /// What a rank declares.
+    pub(super) fn declared(&self, rank: u32, restart: u32) -> Declared {
+        let seat = self.seat(rank);
+        let axis = |index, size| Axis { index, size };
+        Declared {
+            rank: Rank(rank),
+            restart,
+            dp: axis(seat.dp, self.dp),
+            tp: axis(seat.tp, self.tp),
+            pp: axis(seat.pp, self.pp),
+            ep: axis(seat.dp % self.ep, self.ep),
+            cp: axis(seat.cp, self.cp),
+            micro_batches: self.micro,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_has_a_seat_of_its_own_and_tensor_is_fastest() {
+        let layout = Layout {
+            tp: 2,
+            pp: 2,
+            cp: 2,
+            ep: 2,
+            ..Layout::default()
+        };
+        let layout = layout.of(32).expect("32 ranks");
+        assert_eq!(layout.dp, 4);
+        for rank in 0..32 {
+            let Seat { dp, tp, pp, cp } = layout.seat(rank);
+            assert_eq!(rank, tp + 2 * (cp + 2 * (dp + 4 * pp)));
+        }
+        assert_eq!(layout.cell(), 8);
+        assert_eq!(layout.pipelines(), 2);
+    }
+
+    #[test]
+    fn a_layout_that_does_not_fit_is_an_error() {
+        let layout = |dp, tp, ep| Layout {
+            dp,
+            tp,
+            ep,
+            ..Layout::default()
+        };
+        let error = |layout: Layout| layout.of(16).expect_err("does not fit").to_string();
+        assert_eq!(
+            error(layout(4, 2, 1)),
+            "dp=4 tp=2 pp=1 cp=1 are 8 ranks; nodes × GPUs are 16"
+        );
+        assert_eq!(
+            error(layout(0, 3, 1)),
+            "tp=3 pp=1 cp=1 do not divide 16 ranks (nodes × GPUs)"
+        );
+        assert_eq!(error(layout(0, 2, 3)), "ep=3 does not divide dp=8");
+        assert!(error(layout(0, 0, 1)).starts_with("the size of an axis is 0"));
+    }
+}
