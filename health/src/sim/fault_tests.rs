@@ -71,7 +71,6 @@ fn errors_name_the_word_and_what_is_known() {
             "slow rank=3 factor=2 moves=0",
             "column 28: moves=\"0\": expected a whole number from 1",
         ),
-        ("slow rank=3 factor=2 cause=bad luck", "column 32: unknown word"),
         (
             "slow rank=3 factor=2 cause=imbalance",
             "column 28: cause=\"imbalance\": expected none, thermal,",
