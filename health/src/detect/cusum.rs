@@ -4,7 +4,6 @@
 //! (Page 1954, Lorden 1971). Heavy tails are tamed by bounding each step's increment, never the observation itself.
 
 use super::noise::Spread;
-use super::tally::Tally;
 use crate::policy::StragglerThresholds;
 
 /// Most alternatives that a table may hold.
@@ -22,7 +21,7 @@ pub struct Bar {
     pub height: f64,
     /// Most that one step may add or take.
     bound: f64,
-    sigma: f64,
+    pub sigma: f64,
 }
 
 /// An observation counts as at most this many sigma beyond the alternative: what lies further out speaks of the tail.
@@ -67,37 +66,33 @@ impl Bar {
     }
 }
 
-/// One alternative's running sum, and the tally of the rank when it last stood at zero.
+/// One alternative's running sum, and the step before it left zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     height: f64,
-    start: Tally,
+    start: u64,
 }
 
 /// The test of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Cusum {
     sums: [Sum; MAX_ALTERNATIVES],
-    clearing: Sum,
 }
 
-/// An alarm: when the change began, as the tally stood then.
+/// An alarm: the step before the change began.
 #[derive(Clone, Copy, Debug)]
 pub struct Alarm {
-    pub start: Tally,
+    pub start: u64,
     /// ln of the alternative that fits best.
     pub alternative: f64,
 }
 
 impl Cusum {
-    /// Takes one observation, ln of self-time over the peers'; `before` is the tally without it.
-    pub fn observe(&mut self, bar: &Bar, x: f64, before: &Tally) {
+    /// Takes one observation, ln of self-time over the peers'; `before` is the step before it.
+    pub fn observe(&mut self, bar: &Bar, x: f64, before: u64) {
         for (sum, alternative) in self.sums.iter_mut().zip(bar.alternatives).take(bar.len) {
             if sum.height <= 0.0 {
-                *sum = Sum {
-                    height: 0.0,
-                    start: *before,
-                };
+                sum.start = before;
             }
             sum.height = (sum.height + bar.increment(bar.null, alternative, x)).max(0.0);
         }
@@ -113,28 +108,30 @@ impl Cusum {
         })
     }
 
-    /// Where the change would have begun, if the test is half way to an alarm.
-    pub fn leaning(&self, bar: &Bar) -> Option<Tally> {
-        let sums = self.sums.iter().take(bar.len);
-        let sum = sums.max_by(|a, b| a.height.total_cmp(&b.height))?;
-        (sum.height >= bar.height / 2.0).then_some(sum.start)
-    }
-
-    /// The mirrored test on a rank that was found slow: once it is as fast as its peers again, the tally when that
-    /// began. `before` is the tally without this observation.
-    pub fn recovers(&mut self, bar: &Bar, alternative: f64, x: f64, before: &Tally) -> Option<Tally> {
-        if self.clearing.height <= 0.0 {
-            self.clearing = Sum {
-                height: 0.0,
-                start: *before,
-            };
-        }
-        self.clearing.height = (self.clearing.height + bar.increment(alternative, 0.0, x)).max(0.0);
-        (self.clearing.height >= bar.height).then_some(self.clearing.start)
-    }
-
     /// Begins anew.
     pub fn reset(&mut self) {
         *self = Cusum::default();
+    }
+}
+
+/// The mirrored test on what was found slow: is it as fast as its peers again?
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clearing {
+    sum: Sum,
+}
+
+impl Clearing {
+    /// Nothing speaks for a recovery yet.
+    pub fn is_idle(&self) -> bool {
+        self.sum.height <= 0.0
+    }
+
+    /// Takes one observation; once the bar is reached, the last slow step.
+    pub fn observe(&mut self, bar: &Bar, alternative: f64, x: f64, before: u64) -> Option<u64> {
+        if self.is_idle() {
+            self.sum.start = before;
+        }
+        self.sum.height = (self.sum.height + bar.increment(alternative, 0.0, x)).max(0.0);
+        (self.sum.height >= bar.height).then_some(self.sum.start)
     }
 }

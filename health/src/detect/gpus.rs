@@ -1,6 +1,7 @@
 //! What the GPUs read lately, and whether heat explains a slow rank.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use crate::event::{GpuReading, GpuSignal};
 use crate::frame::Provenance;
@@ -31,6 +32,7 @@ struct Sample {
 #[derive(Debug, Default)]
 pub struct Gpus {
     samples: BTreeMap<GpuId, VecDeque<Sample>>,
+    models: BTreeMap<GpuId, Arc<str>>,
 }
 
 /// A window of one GPU's readings, reduced.
@@ -69,6 +71,9 @@ impl Gpus {
         if !self.samples.contains_key(&reading.gpu) && self.samples.len() >= MAX_GPUS {
             return;
         }
+        if !self.models.contains_key(&reading.gpu) {
+            self.models.insert(reading.gpu.clone(), reading.model.clone());
+        }
         let samples = self.samples.entry(reading.gpu.clone()).or_default();
         if samples.len() == WINDOW {
             samples.pop_front();
@@ -82,6 +87,11 @@ impl Gpus {
             margin: value(GpuSignal::MarginC).map(|degrees| degrees as f32),
             throttled,
         });
+    }
+
+    /// The model of a GPU that was read.
+    pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
+        self.models.get(gpu).cloned()
     }
 
     /// Whether heat slows `gpu` since `since`: a thermal reason active long enough or no margin left, *and* the SM

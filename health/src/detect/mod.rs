@@ -6,33 +6,43 @@
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
 mod blind;
+mod board;
+mod causes;
 mod claim;
 mod cusum;
 mod gpus;
+mod history;
 mod incidents;
+mod localise;
 mod noise;
+mod path;
+mod plan;
+mod raised;
 mod roster;
 mod rows;
-mod scene;
 mod silence;
 mod straggler;
 mod summary;
-mod tally;
 mod tempo;
 #[cfg(test)]
 mod tests;
-mod track;
+mod work;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::blind::BlindRule;
-use self::gpus::Gpus;
+use self::board::Board;
+use self::causes::Causes;
 use self::incidents::Incidents;
+use self::plan::Plan;
 use self::roster::{Arrival, Roster, Unwatched};
 use self::rows::Rows;
 use self::silence::{Scope, SilenceRule};
 use self::straggler::{StragglerRule, View};
 use self::tempo::Tempo;
+use self::work::WorkModels;
 use crate::event::{Event, Step, StepKind};
 use crate::frame::Frame;
 use crate::id::{JobId, NodeId};
@@ -57,7 +67,11 @@ pub struct Detector {
     rows: Rows,
     last_row: u64,
     tempo: Tempo,
-    gpus: Gpus,
+    /// Remade when the roster's shape has changed.
+    plan: Plan,
+    shape: Option<u64>,
+    work: WorkModels,
+    causes: Causes,
     straggler: StragglerRule,
     silence: SilenceRule,
     blind: BlindRule,
@@ -81,7 +95,10 @@ impl Detector {
             rows: Rows::default(),
             last_row: 0,
             tempo: Tempo::new(),
-            gpus: Gpus::default(),
+            plan: Plan::default(),
+            shape: None,
+            work: WorkModels::default(),
+            causes: Causes::default(),
             straggler: StragglerRule::default(),
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
@@ -146,7 +163,7 @@ impl Detector {
     fn take(&mut self, at: Time, frame: &Frame) {
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
-            self.straggler.clear(at, &self.roster);
+            self.straggler.clear(at, &self.roster, &self.job);
             self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
         }
@@ -191,7 +208,9 @@ impl Detector {
             }
             Event::Step(step) => self.step(at, frame, step),
             Event::Gpu(reading) => {
-                self.gpus.observe(at, self.entry, frame.provenance, reading);
+                if self.causes.gpu(at, self.entry, frame.provenance, reading) {
+                    self.shape = None;
+                }
                 let (rule, view) = self.straggler_view(at);
                 rule.reading(&view, &reading.gpu);
             }
@@ -267,27 +286,62 @@ impl Detector {
         while let Some(row) = self.rows.take_due(at, patience) {
             self.last_row = self.last_row.max(row.step);
             if row.kind == StepKind::Train {
-                let longest = row
-                    .samples
-                    .values()
-                    .map(|sample| sample.dur_s)
-                    .fold(0.0, f64::max);
+                let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
                 self.tempo.observe(longest);
             }
-            let (rule, view) = self.straggler_view(at);
-            rule.row(&view, &row);
+            self.seat(at);
+            let board = Board::new(&row, &self.plan, &mut self.work);
+            let view = View {
+                at,
+                job: &self.job,
+                roster: &self.roster,
+                plan: &self.plan,
+                causes: &self.causes,
+                limits: &self.policy.detector,
+            };
+            self.straggler.step(&view, &board);
         }
     }
 
+    /// Remakes the plan when ranks came or said where they stand.
+    fn seat(&mut self, at: Time) {
+        if self.shape == Some(self.roster.shape) {
+            return;
+        }
+        self.shape = Some(self.roster.shape);
+        let min_peers = self.policy.detector.straggler.min_peers;
+        let causes = &self.causes;
+        // Until every GPU was read none tells roles apart.
+        let known = self
+            .roster
+            .members()
+            .all(|(_, member)| member.gpu.as_ref().is_none_or(|gpu| causes.model(gpu).is_some()));
+        let model = |member: &roster::Member| {
+            let model = member
+                .gpu
+                .as_ref()
+                .filter(|_| known)
+                .and_then(|gpu| causes.model(gpu));
+            model.unwrap_or_else(|| Arc::from(""))
+        };
+        let plan = Plan::new(&self.roster, min_peers, model, &BTreeMap::new());
+        if !plan.has_roles_of(&self.plan) {
+            self.straggler.clear(at, &self.roster, &self.job);
+            self.work.clear();
+        }
+        self.plan = plan;
+    }
+
     fn straggler_view(&mut self, at: Time) -> (&mut StragglerRule, View<'_>) {
-        let (roster, gpus, limits) = (&self.roster, &self.gpus, &self.policy.detector);
         (
             &mut self.straggler,
             View {
                 at,
-                roster,
-                gpus,
-                limits,
+                job: &self.job,
+                roster: &self.roster,
+                plan: &self.plan,
+                causes: &self.causes,
+                limits: &self.policy.detector,
             },
         )
     }

@@ -5,30 +5,8 @@ use std::collections::VecDeque;
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
-/// Most observations kept per rank.
-const MAX_WINDOW: usize = 64;
 /// Ranks over which noise is pooled; more add nothing.
 pub const POOLED_RANKS: usize = 256;
-
-/// The latest observations of one rank, oldest first.
-#[derive(Clone, Debug, Default)]
-pub struct Window {
-    values: VecDeque<f32>,
-}
-
-impl Window {
-    /// Adds one, and drops the oldest beyond `length`.
-    pub fn push(&mut self, value: f64, length: u32) {
-        self.values.push_back(value as f32);
-        while self.values.len() > (length as usize).clamp(1, MAX_WINDOW) {
-            self.values.pop_front();
-        }
-    }
-
-    fn to_vec(&self) -> Vec<f64> {
-        self.values.iter().copied().map(f64::from).collect()
-    }
-}
 
 /// How far one observation of one rank may lie from the rank's own level without meaning anything.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +25,8 @@ const MANY: usize = 8;
 const OUTLYING: f64 = 4.0;
 
 /// Pools the noise of a role's ranks. `None` until there is enough to tell.
-pub fn pool<'a>(windows: impl Iterator<Item = &'a Window>, table: &StragglerThresholds) -> Option<Spread> {
-    let windows: Vec<Vec<f64>> = windows.take(POOLED_RANKS).map(Window::to_vec).collect();
+/// `windows`: the latest observations of each.
+pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Spread> {
     let mut sigmas = Vec::new();
     let mut correlations = Vec::new();
     for values in &windows {

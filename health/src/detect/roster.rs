@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::event::{Attach, Beat, Event, Signal};
+use crate::event::{Attach, Beat, Event, Layout, Signal};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
 use crate::time::Time;
@@ -13,6 +13,8 @@ use crate::verdict::Subject;
 pub const MAX_RANKS: u32 = 1 << 20;
 /// Gaps that are kept; later ones only lengthen the last.
 const MAX_GAPS: usize = 256;
+/// Versions that a node may name.
+const MAX_VERSIONS: usize = 32;
 
 /// One rank in the current epoch.
 #[derive(Clone, Debug)]
@@ -20,6 +22,7 @@ pub struct Member {
     pub node: NodeId,
     pub gpu: Option<GpuId>,
     pub role: Arc<str>,
+    pub layout: Option<Layout>,
     pid: u32,
     /// First and last step received, and how many.
     pub first_step: Option<u64>,
@@ -41,6 +44,9 @@ pub struct Node {
     pub left: bool,
     pub attached: bool,
     pub exit: Option<i32>,
+    rack: Arc<str>,
+    /// Versions that it said it has.
+    pub versions: BTreeMap<Arc<str>, Arc<str>>,
     counters: Beat,
     /// Losses of earlier incarnations.
     lost_before: u64,
@@ -66,6 +72,8 @@ pub struct Roster {
     pub signals: Vec<Signal>,
     pub gaps: Vec<Unwatched>,
     pub sources: Vec<Arc<str>>,
+    /// Counts what changes where ranks stand.
+    pub shape: u64,
 }
 
 /// What a frame is to the roster.
@@ -94,6 +102,12 @@ impl Roster {
     /// When a node was last heard.
     pub fn last_heard(&self, node: &NodeId) -> Option<Time> {
         Some(self.nodes.get(node)?.last_heard)
+    }
+
+    /// The rack of a node, if it said so.
+    pub fn rack_of(&self, node: &NodeId) -> Option<Arc<str>> {
+        let rack = &self.nodes.get(node)?.rack;
+        (!rack.is_empty()).then(|| rack.clone())
     }
 
     /// Ranks on a node that have not ended.
@@ -171,7 +185,22 @@ impl Roster {
                     member.ended = true;
                 }
             }
+            Event::Layout(layout) if layout.restart == self.restart => {
+                let layout = *layout;
+                if let Some(member) = self.member_mut(layout.rank) {
+                    let known = member.layout.replace(layout);
+                    self.shape += u64::from(known != Some(layout));
+                }
+            }
             Event::Agent(agent) => {
+                self.shape += 1;
+                if let Some(node) = self.nodes.get_mut(&frame.node) {
+                    node.rack = agent.rack.clone();
+                    node.versions = agent.versions.clone();
+                    while node.versions.len() > MAX_VERSIONS {
+                        node.versions.pop_last();
+                    }
+                }
                 for source in &agent.sources {
                     if !self.sources.contains(source) && self.sources.len() < 64 {
                         self.sources.push(source.clone());
@@ -270,19 +299,21 @@ impl Roster {
         if attach.rank.0 >= MAX_RANKS || attach.restart < self.restart {
             return;
         }
+        self.shape += 1;
         self.restart = attach.restart;
         self.world_size = attach.world_size;
         if index >= self.members.len() {
             self.members.resize(index + 1, None);
         }
         let known = self.members[index].take();
-        let (first_step, last_step, steps) = known.map_or((None, 0, 0), |known| {
-            (known.first_step, known.last_step, known.steps)
+        let (layout, first_step, last_step, steps) = known.map_or((None, None, 0, 0), |known| {
+            (known.layout, known.first_step, known.last_step, known.steps)
         });
         self.members[index] = Some(Box::new(Member {
             node: node.clone(),
             gpu: attach.gpu.clone(),
             role: attach.role.clone(),
+            layout,
             pid: attach.pid,
             first_step,
             last_step,
@@ -303,6 +334,8 @@ impl Node {
             left: false,
             attached: false,
             exit: None,
+            rack: Arc::from(""),
+            versions: BTreeMap::new(),
             counters: Beat::default(),
             lost_before: 0,
             dropped_before: (0, 0),

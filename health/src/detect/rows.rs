@@ -17,12 +17,19 @@ const MAX_OPEN: usize = 4096;
 const PASSED_BY: u64 = 3;
 
 /// One rank's part of a row. Seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// `None`: only the wall time is known.
     pub self_s: Option<f64>,
     pub wait_s: f64,
+    pub data_s: f64,
+    pub optimizer_s: f64,
+    pub checkpoint_s: f64,
+    pub gc_s: f64,
     pub dur_s: f64,
+    /// Declared work: tokens, sum of squared lengths, tokens routed to its experts; zero: not declared.
+    pub work: [f64; 3],
+    pub micro_batches: u16,
     /// Journal entry.
     pub entry: u64,
 }
@@ -34,10 +41,60 @@ pub struct Row {
     /// The kind of the step: that of the rank with the most special one.
     pub kind: StepKind,
     opened: Time,
-    /// By rank.
-    pub samples: BTreeMap<Rank, Sample>,
+    /// When it closed.
+    pub closed_at: Time,
+    /// By rank's number.
+    samples: Vec<Option<Sample>>,
+    filled: usize,
     /// Ranks that cannot add to it any more: with a sample, or far ahead.
     settled: usize,
+}
+
+impl Row {
+    /// Ranks that reported, in order.
+    pub fn samples(&self) -> impl Iterator<Item = (Rank, &Sample)> {
+        self.samples
+            .iter()
+            .zip(0..)
+            .filter_map(|(sample, rank)| Some((Rank(rank), sample.as_ref()?)))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    fn has(&self, rank: Rank) -> bool {
+        self.samples.get(rank.0 as usize).is_some_and(Option::is_some)
+    }
+
+    fn put(&mut self, rank: Rank, sample: Sample) {
+        let index = rank.0 as usize;
+        if index >= self.samples.len() {
+            self.samples.resize(index + 1, None);
+        }
+        self.samples[index] = Some(sample);
+        self.filled += 1;
+    }
+}
+
+impl Sample {
+    fn of(step: &Step, entry: u64) -> Sample {
+        let phases = step.phases.unwrap_or_default();
+        let s = |ns: u64| ns as f64 / 1e9;
+        Sample {
+            self_s: step.self_time(),
+            wait_s: s(phases.wait_ns),
+            data_s: s(phases.data_ns),
+            optimizer_s: s(phases.optimizer_ns),
+            checkpoint_s: s(phases.checkpoint_ns),
+            gc_s: s(phases.gc_ns),
+            dur_s: s(step.dur_ns),
+            work: [step.tokens, step.sum_sq, step.expert_tokens].map(|work| work as f64),
+            micro_batches: step.micro_batches,
+            entry,
+        }
+    }
 }
 
 /// Rows that are not closed yet.
@@ -71,7 +128,7 @@ impl Rows {
     pub fn leave(&mut self, rank: Rank) {
         if let Some(latest) = self.latest.remove(&rank) {
             for row in &mut self.open {
-                if row.samples.contains_key(&rank) || latest >= row.step.saturating_add(PASSED_BY) {
+                if row.has(rank) || latest >= row.step.saturating_add(PASSED_BY) {
                     row.settled -= 1;
                 }
             }
@@ -105,30 +162,20 @@ impl Rows {
         for row in &mut self.open {
             let passes =
                 before < row.step.saturating_add(PASSED_BY) && now >= row.step.saturating_add(PASSED_BY);
-            if passes && !row.samples.contains_key(&step.rank) {
+            if passes && !row.has(step.rank) {
                 row.settled += 1;
             }
         }
         let place = self.place(at, step.step);
         let row = &mut self.open[place];
         row.kind = row.kind.max(step.kind);
-        if row.samples.contains_key(&step.rank) {
+        if row.has(step.rank) {
             return;
         }
         if now < row.step.saturating_add(PASSED_BY) {
             row.settled += 1;
         }
-        let wait_s = step.phases.map_or(0.0, |phases| phases.wait_ns as f64 / 1e9);
-        let dur_s = step.dur_ns as f64 / 1e9;
-        row.samples.insert(
-            step.rank,
-            Sample {
-                self_s: step.self_time(),
-                wait_s,
-                dur_s,
-                entry,
-            },
-        );
+        row.put(step.rank, Sample::of(step, entry));
     }
 
     /// The place of a step's row, which is opened if it was not.
@@ -147,7 +194,9 @@ impl Rows {
                     step,
                     kind,
                     opened: at,
-                    samples: BTreeMap::new(),
+                    closed_at: at,
+                    samples: Vec::with_capacity(self.latest.len()),
+                    filled: 0,
                     settled,
                 },
             );
@@ -172,7 +221,8 @@ impl Rows {
         if overdue {
             self.absent = 0;
         }
-        let row = self.open.pop_front()?;
+        let mut row = self.open.pop_front()?;
+        row.closed_at = now;
         self.closed = Some(row.step);
         Some(row)
     }

@@ -1,45 +1,66 @@
-//! `straggler`, the space axis: a rank whose self-time stays above that of its peers of the same role.
+//! The space axis: ranks whose self-time stays above that of their peers, and what they have in common.
 //!
 //! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 
+use super::board::{Board, Seat};
+use super::causes::{Causes, Scope};
 use super::claim::{Body, Claim, Detail, Outcome};
-use super::cusum::{Alarm, Bar};
-use super::gpus::Gpus;
+use super::cusum::{Alarm, Bar, Clearing, Cusum};
+use super::history::History;
+use super::localise::{self, Located};
 use super::noise::{self, Noise, WarmUp};
+use super::plan::Plan;
+use super::raised::{Account, Raised, Whom};
 use super::roster::Roster;
-use super::rows::{Row, Sample};
-use super::scene::{Placed, Scene, by_role, place};
-use super::tally::Tally;
-use super::track::{Raised, Track, evidence, lost, outcome, waits_less_than_peers};
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
-use crate::id::{GpuId, Rank};
+use crate::id::{GpuId, JobId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Finding, Severity};
+use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// GPUs of peers that are looked at for a cause.
-const CAUSE_PEERS: usize = 64;
+/// Findings on the space axis that may be open at once; more is the job's trouble.
+const MAX_RAISED: usize = 64;
 
 /// What the rule may look at.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub at: Time,
+    pub job: &'a JobId,
     pub roster: &'a Roster,
-    pub gpus: &'a Gpus,
+    pub plan: &'a Plan,
+    pub causes: &'a Causes,
     pub limits: &'a Thresholds,
 }
 
 /// The rule.
 #[derive(Debug, Default)]
 pub struct StragglerRule {
-    tracks: BTreeMap<Rank, Track>,
-    roles: BTreeMap<Arc<str>, Role>,
+    /// By rank's number.
+    tracks: Vec<Track>,
+    /// By role of the plan.
+    roles: Vec<Role>,
+    history: History,
+    raised: Vec<Raised>,
+    /// The step before the first.
+    born: Option<u64>,
     provenance: Provenance,
     out: VecDeque<Claim>,
+}
+
+/// What is known of one rank.
+#[derive(Debug, Default)]
+struct Track {
+    cusum: Cusum,
+    /// The latest steps of the warm-up, each with the step before: tested once it is known that they were steady.
+    warm_up: Vec<(f64, u64)>,
+    /// Steps before the tests began, and the sum of their x.
+    untested: (u32, f64),
+    /// The step before its first test, and its latest step.
+    tested_from: Option<u64>,
+    last_step: Option<u64>,
 }
 
 /// What is known of the ranks of one role together.
@@ -47,22 +68,19 @@ pub struct StragglerRule {
 struct Role {
     warm_up: WarmUp,
     noise: Noise,
+    bar: Option<Bar>,
 }
 
 impl StragglerRule {
-    /// A new group of ranks begins: what was said of the old one ends. `roster` still holds the old one.
-    pub fn clear(&mut self, at: Time, roster: &Roster) {
-        for (rank, track) in std::mem::take(&mut self.tracks) {
-            if let Some(raised) = track.raised {
-                self.end(
-                    at,
-                    rank,
-                    outcome(&track.tally, &raised.start, raised.few_peers, roster),
-                    roster,
-                );
-            }
+    /// A new group of ranks begins, or ranks stand elsewhere: what was said of the old one ends.
+    pub fn clear(&mut self, at: Time, roster: &Roster, job: &JobId) {
+        for raised in std::mem::take(&mut self.raised) {
+            self.end(at, &raised, roster, job);
         }
+        self.tracks.clear();
         self.roles.clear();
+        self.history.clear();
+        self.born = None;
     }
 
     /// Where the step times came from.
@@ -75,197 +93,311 @@ impl StragglerRule {
         self.out.pop_front()
     }
 
-    /// Takes a closed row; `view.at` is when it closed.
-    pub fn row(&mut self, view: &View<'_>, row: &Row) {
-        if row.kind != StepKind::Train {
-            return;
-        }
-        let scene = Scene::of(row);
-        for (role, members) in by_role(row, view.roster) {
-            self.role(view, row.step, &role, members, &scene);
-        }
-    }
-
     /// Whether any rank's phases were ever known.
     pub fn has_phases(&self) -> bool {
         !self.tracks.is_empty()
     }
 
+    /// What is slow now.
+    pub fn raised(&self) -> &[Raised] {
+        &self.raised
+    }
+
+    /// Whether every role has warmed up.
+    pub fn is_steady(&self) -> bool {
+        !self.roles.is_empty() && self.roles.iter().all(|role| role.bar.is_some())
+    }
+
+    /// Takes a step; `view.at` is when it closed.
+    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
+        if board.kind != StepKind::Train || board.is_empty() {
+            return;
+        }
+        self.born.get_or_insert(board.step.saturating_sub(1));
+        self.roles.resize_with(view.plan.roles.len(), Role::default);
+        if let Some(last) = board.seats.last() {
+            let ranks = last.rank.0 as usize + 1;
+            self.tracks
+                .resize_with(self.tracks.len().max(ranks), Track::default);
+        }
+        let steady: Vec<bool> = board
+            .roles
+            .iter()
+            .zip(&mut self.roles)
+            .map(|(level, role)| {
+                level.seen > 0
+                    && role
+                        .warm_up
+                        .is_over(level.self_s.ln(), view.limits.straggler.warm_up_max_steps)
+            })
+            .collect();
+        self.history.push(board);
+        if steady
+            .iter()
+            .zip(&board.roles)
+            .all(|(steady, level)| *steady || level.seen == 0)
+        {
+            self.history.settle(noise::SETTLED_ROWS);
+        }
+        self.measure_noise(view, board, &steady);
+        self.account(view, board);
+        let mut alarms = Vec::new();
+        for seat in &board.seats {
+            let role = seat.place.role as usize;
+            let bar = self.roles[role].bar.filter(|_| steady[role]);
+            let few = board.roles[role].seen <= view.limits.straggler.min_peers as usize;
+            if let Some(alarm) = self.test(seat, board.step, bar.as_ref()) {
+                alarms.push((seat.rank, alarm, few));
+            }
+        }
+        for (rank, alarm, few) in alarms {
+            self.decide(view, board, rank, alarm, few);
+        }
+    }
+
     /// Looks for a cause of what is open, when a GPU was read.
     pub fn reading(&mut self, view: &View<'_>, gpu: &GpuId) {
-        let trains_on_it = |rank| {
+        let trains_on_it = |rank: &Rank| {
             view.roster
-                .member(rank)
+                .member(*rank)
                 .is_some_and(|member| member.gpu.as_ref() == Some(gpu))
         };
-        let open: Vec<Rank> = self
-            .tracks
-            .iter()
-            .filter(|(_, track)| {
-                track
-                    .raised
-                    .as_ref()
-                    .is_some_and(|raised| raised.cause == Cause::Unknown)
-            })
-            .map(|(rank, _)| *rank)
-            .filter(|rank| trains_on_it(*rank))
-            .collect();
-        for rank in open {
-            self.claim(view, rank, false);
+        let found =
+            |raised: &Raised| raised.cause == Cause::Unknown && raised.members.iter().any(trains_on_it);
+        for index in 0..self.raised.len() {
+            if found(&self.raised[index]) {
+                self.claim(view, index, false);
+            }
         }
     }
 
-    /// What there is to say of an open incident up to now.
-    pub fn outcome_now(&self, rank: Rank, roster: &Roster) -> Option<Outcome> {
-        let track = self.tracks.get(&rank)?;
-        let raised = track.raised.as_ref()?;
-        Some(outcome(&track.tally, &raised.start, raised.few_peers, roster))
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(
+        &self,
+        finding: Finding,
+        subject: &Subject,
+        roster: &Roster,
+        job: &JobId,
+    ) -> Option<Outcome> {
+        let raised = self.raised.iter().find(|raised| {
+            raised.whom.finding() == finding && raised.whom.subject(roster, job).as_ref() == Some(subject)
+        })?;
+        Some(raised.outcome(roster))
     }
 
-    fn role(
-        &mut self,
-        view: &View<'_>,
-        step: u64,
-        role: &Arc<str>,
-        members: Vec<(Rank, Sample, f64)>,
-        scene: &Scene,
-    ) {
+    /// Measures each role's noise when it is due and sets the bar for its tests.
+    fn measure_noise(&mut self, view: &View<'_>, board: &Board<'_>, steady: &[bool]) {
         let table = &view.limits.straggler;
-        let peers = members.len() - 1;
-        let (level, placed) = place(members);
-        let known = self.roles.entry(role.clone()).or_default();
-        let steady = known.warm_up.is_over(level, table.warm_up_max_steps);
-        let mut before = Vec::with_capacity(placed.len());
-        for place in &placed {
-            let track = self.tracks.entry(place.rank).or_default();
-            if track.tally.rows == 0 {
-                track.born = Tally {
-                    step: step.saturating_sub(1),
-                    at: view.at,
-                    entry: place.sample.entry,
-                    ..Tally::default()
+        let window = table.noise_window_steps as usize;
+        for (index, role) in self.roles.iter_mut().enumerate() {
+            let members = &view.plan.roles[index].members;
+            if !steady[index] || members.len() < 2 {
+                continue;
+            }
+            let stride = members.len().div_ceil(noise::POOLED_RANKS);
+            let history = &self.history;
+            let measure = || {
+                let column = |rank: &Rank| -> Vec<f64> {
+                    history
+                        .latest(window)
+                        .filter_map(|row| row.x.get(rank.0 as usize))
+                        .filter(|x| !x.is_nan())
+                        .map(|x| f64::from(*x))
+                        .collect()
                 };
-            }
-            before.push(track.tally);
-            if !steady {
-                track.warm_up.push((place.x, track.tally));
-                let surplus = track.warm_up.len().saturating_sub(noise::SETTLED_ROWS - 1);
-                track.warm_up.drain(..surplus);
-            }
-            track.window.push(place.x, table.noise_window_steps);
-            track.tally = scene.add(&track.tally, view.at, step, place);
+                noise::pool(members.iter().step_by(stride).map(column).collect(), table)
+            };
+            role.bar = role
+                .noise
+                .spread(measure)
+                .map(|spread| Bar::new(table, view.roster.world_size as usize, board.dur_s, &spread));
         }
-        if !steady || peers == 0 {
-            return;
-        }
-        let stride = placed.len().div_ceil(noise::POOLED_RANKS);
-        let pooled = placed
-            .iter()
-            .step_by(stride)
-            .filter_map(|place| self.tracks.get(&place.rank));
-        let measure = || noise::pool(pooled.map(|track| &track.window), table);
-        let Some(spread) = known.noise.spread(measure) else {
-            return;
-        };
-        let bar = Bar::new(table, view.roster.world_size as usize, scene.dur_s, &spread);
-        for (place, before) in placed.iter().zip(&before) {
-            self.test(view, place, before, &bar);
-        }
-        self.decide(view, step, &placed, &bar, peers < table.min_peers as usize);
     }
 
-    /// Feeds the rank's test; a slow rank's clearing test instead.
-    fn test(&mut self, view: &View<'_>, place: &Placed, before: &Tally, bar: &Bar) {
-        let Some(track) = self.tracks.get_mut(&place.rank) else {
-            return;
+    /// Feeds a rank's test. `bar`: none while its role warms up.
+    fn test(&mut self, seat: &Seat, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
+        let track = &mut self.tracks[seat.rank.0 as usize];
+        let before = track.last_step.replace(step).unwrap_or(step.saturating_sub(1));
+        let Some(bar) = bar else {
+            track.untested.0 += 1;
+            track.untested.1 += seat.x;
+            track.warm_up.push((seat.x, before));
+            let surplus = track.warm_up.len().saturating_sub(noise::SETTLED_ROWS - 1);
+            track.warm_up.drain(..surplus);
+            return None;
         };
         for (x, before) in std::mem::take(&mut track.warm_up) {
             track.tested_from.get_or_insert(before);
-            track.cusum.observe(bar, x, &before);
+            track.cusum.observe(bar, x, before);
         }
-        track.tested_from.get_or_insert(*before);
-        let Some(raised) = &track.raised else {
-            track.cusum.observe(bar, place.x, before);
-            return;
-        };
-        if let Some(end) = track.cusum.recovers(bar, raised.alternative, place.x, before) {
-            let outcome = outcome(&end, &raised.start, raised.few_peers, view.roster);
-            track.raised = None;
-            track.cusum.reset();
-            self.end(view.at, place.rank, outcome, view.roster);
+        track.tested_from.get_or_insert(before);
+        if self
+            .raised
+            .iter()
+            .any(|raised| raised.members.binary_search(&seat.rank).is_ok())
+        {
+            return None;
         }
+        track.cusum.observe(bar, seat.x, before);
+        track.cusum.alarm(bar)
     }
 
-    /// Raises, or makes worse, what the tests have found.
-    fn decide(&mut self, view: &View<'_>, step: u64, placed: &[Placed], bar: &Bar, few_peers: bool) {
-        let mut alarms: Vec<(Rank, Alarm)> = Vec::new();
-        for Placed { rank, .. } in placed {
-            let Some(track) = self.tracks.get(rank) else {
-                continue;
-            };
-            match &track.raised {
-                Some(raised) if self.severity(*rank, view.limits) > Some(raised.severity) => {
-                    self.claim(view, *rank, true);
+    /// Brings what is open up to date: its account, its severity, its end.
+    fn account(&mut self, view: &View<'_>, board: &Board<'_>) {
+        if self.raised.is_empty() {
+            return;
+        }
+        for raised in &mut self.raised {
+            raised.account.add(&raised.members, board);
+        }
+        self.share_gain(board);
+        let mut index = 0;
+        while index < self.raised.len() {
+            if self.recovers(board, index) {
+                let mut raised = self.raised.remove(index);
+                raised.account = raised.before_recovery;
+                for rank in &raised.members {
+                    self.tracks[rank.0 as usize].cusum.reset();
                 }
-                Some(_) => {}
-                None => alarms.extend(track.cusum.alarm(bar).map(|alarm| (*rank, alarm))),
+                self.end(view.at, &raised, view.roster, view.job);
+                continue;
+            }
+            if self.severity(index, view.limits) > self.raised[index].severity {
+                self.claim(view, index, true);
+            }
+            index += 1;
+        }
+    }
+
+    /// What the step would have been shorter with all that is slow at its peers' speed, shared among them by what each
+    /// alone would have cost.
+    fn share_gain(&mut self, board: &Board<'_>) {
+        let mut path = board.path();
+        let mut factors = vec![(usize::MAX, 1.0_f64); self.tracks.len()];
+        for (index, raised) in self.raised.iter().enumerate() {
+            let factor = raised.account.x_lately().exp();
+            for rank in &raised.members {
+                factors[rank.0 as usize] = (index, factor);
             }
         }
-        if alarms.is_empty() {
+        let of = |seat: &Seat| factors[seat.rank.0 as usize];
+        let actual = board.step_s(&mut path, |seat| seat.self_s);
+        let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
+        let gain = actual - restored;
+        if gain <= 0.0 {
             return;
         }
-        let onsets = self.onsets(bar);
-        for (rank, Alarm { start, alternative }) in alarms {
-            let Some(track) = self.tracks.get_mut(&rank) else {
-                continue;
-            };
-            if !waits_less_than_peers(track, &start, view.limits)
-                || is_correlated(&onsets, start.step, placed.len(), view.limits)
-            {
-                continue;
+        if let [only] = self.raised.as_mut_slice() {
+            only.account.gain_s += gain;
+            return;
+        }
+        let alone: Vec<f64> = (0..self.raised.len())
+            .map(|index| {
+                let own = |seat: &Seat| match of(seat) {
+                    (whose, _) if whose == index => seat.self_s,
+                    (_, factor) => seat.self_s / factor,
+                };
+                (board.step_s(&mut path, own) - restored).max(0.0)
+            })
+            .collect();
+        let sum: f64 = alone.iter().sum();
+        for (raised, alone) in self.raised.iter_mut().zip(&alone) {
+            if sum > 0.0 {
+                raised.account.gain_s += gain * alone / sum;
             }
-            let start = track.onset(start, alternative);
-            track.cusum.reset();
-            let (severity, cause) = (Severity::Info, Cause::Unknown);
-            track.raised = Some(Raised {
-                start,
-                alternative,
-                severity,
-                step,
-                cause,
-                few_peers,
-            });
-            self.claim(view, rank, true);
         }
     }
 
-    /// The steps after which ranks became slow or lean to it, in order.
-    fn onsets(&self, bar: &Bar) -> Vec<u64> {
-        let onset = |track: &Track| match &track.raised {
-            Some(raised) => Some(raised.start.step),
-            None => track.cusum.leaning(bar).map(|start| start.step),
+    /// The mirrored test, on the median of those that are slow together.
+    fn recovers(&mut self, board: &Board<'_>, index: usize) -> bool {
+        let raised = &mut self.raised[index];
+        let mut bar = None;
+        let mut x: Vec<f64> = Vec::with_capacity(raised.members.len());
+        for rank in &raised.members {
+            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                let seat = &board.seats[place];
+                bar = bar.or(self.roles[seat.place.role as usize].bar);
+                x.push(seat.x);
+            }
+        }
+        let (Some(bar), Some(x)) = (bar, crate::stats::median(&mut x)) else {
+            return false;
         };
-        let mut onsets: Vec<u64> = self.tracks.values().filter_map(onset).collect();
-        onsets.sort_unstable();
-        onsets
+        let before = board.step.saturating_sub(1);
+        let over = raised
+            .clearing
+            .observe(&bar, raised.alternative, x, before)
+            .is_some();
+        if raised.clearing.is_idle() {
+            raised.before_recovery = raised.account;
+        }
+        over
     }
 
-    fn end(&mut self, at: Time, rank: Rank, outcome: Outcome, roster: &Roster) {
-        if let Some(subject) = roster.subject(rank) {
-            let body = Body::Over(outcome);
-            self.out.push_back(Claim {
-                finding: Finding::Straggler,
-                subject,
-                at,
-                body,
-            });
+    /// Raises what an alarm has found, unless it is inconsistent.
+    fn decide(&mut self, view: &View<'_>, board: &Board<'_>, rank: Rank, alarm: Alarm, few_peers: bool) {
+        let taken = |raised: &Raised| raised.members.binary_search(&rank).is_ok();
+        if self.raised.iter().any(taken) {
+            return;
+        }
+        let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
+        let sigma = self.roles[role].bar.map_or(0.0, |bar| bar.sigma);
+        let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, sigma);
+        let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
+        let account = Account::open(&members, alarm.start, &self.history, view.plan, Account::x);
+        if !account.is_waited_for(view.limits) || self.raised.len() >= MAX_RAISED {
+            return;
+        }
+        if whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
+            return;
+        }
+        // What was said of its parts is now said of the whole.
+        let mut start = self.onset(rank, alarm);
+        let (parts, others) = std::mem::take(&mut self.raised).into_iter().partition(|raised| {
+            raised
+                .members
+                .iter()
+                .any(|rank| members.binary_search(rank).is_ok())
+        });
+        self.raised = others;
+        for part in &parts {
+            start = start.min(part.start);
+            self.end(view.at, part, view.roster, view.job);
+        }
+        self.tracks[rank.0 as usize].cusum.reset();
+        let account = Account::open(&members, start, &self.history, view.plan, Account::x);
+        self.raised.push(Raised {
+            account,
+            before_recovery: account,
+            whom,
+            members,
+            start,
+            alternative: alarm.alternative,
+            clearing: Clearing::default(),
+            severity: Severity::Info,
+            step: board.step,
+            cause: Cause::Unknown,
+            few_peers,
+        });
+        self.claim(view, self.raised.len() - 1, true);
+    }
+
+    /// When a change that the test dates to its start began: if the rank has been slow in every test, and was as slow
+    /// while it warmed up, it was born slow.
+    fn onset(&self, rank: Rank, alarm: Alarm) -> u64 {
+        let track = &self.tracks[rank.0 as usize];
+        let never_fast = track.tested_from.is_some_and(|tests| tests >= alarm.start);
+        let (steps, sum) = track.untested;
+        let slow_before = steps == 0 || sum / f64::from(steps) >= alarm.alternative / 2.0;
+        match self.born {
+            Some(born) if never_fast && slow_before => born,
+            _ => alarm.start,
         }
     }
 
-    fn severity(&self, rank: Rank, limits: &Thresholds) -> Option<Severity> {
-        let track = self.tracks.get(&rank)?;
-        let raised = track.raised.as_ref()?;
-        let impact = track.tally.impact_since(&raised.start);
+    fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
+        let raised = &self.raised[index];
+        let impact = raised.account.impact();
         let severity = if impact >= limits.impact.critical_ratio {
             Severity::Critical
         } else if impact >= limits.impact.warning_ratio {
@@ -273,89 +405,74 @@ impl StragglerRule {
         } else {
             Severity::Info
         };
-        // With fewer peers than the test wants, nobody is woken.
-        Some(if raised.few_peers {
+        if raised.few_peers {
             severity.min(Severity::Warning)
         } else {
             severity
-        })
+        }
     }
 
-    /// Says what holds of a raised rank now. Unless `always`, only when a cause has been found.
-    fn claim(&mut self, view: &View<'_>, rank: Rank, always: bool) {
-        let View {
-            at,
-            roster,
-            gpus,
-            limits,
-        } = *view;
-        let severity = self.severity(rank, limits);
-        let (Some(track), Some(subject), Some(severity)) =
-            (self.tracks.get_mut(&rank), roster.subject(rank), severity)
-        else {
+    fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
+        let finding = raised.whom.finding();
+        if let Some(subject) = raised.whom.subject(roster, job) {
+            self.out.push_back(Claim {
+                finding,
+                subject,
+                at,
+                body: Body::Over(raised.outcome(roster)),
+            });
+        }
+    }
+
+    /// Says what is open; unless `always`, only when a cause was found.
+    fn claim(&mut self, view: &View<'_>, index: usize, always: bool) {
+        let severity = self.severity(index, view.limits);
+        let raised = &mut self.raised[index];
+        let Some(subject) = raised.whom.subject(view.roster, view.job) else {
             return;
         };
-        let Some(raised) = track.raised.as_mut() else {
-            return;
+        let since = self.history.time_of(raised.start).unwrap_or(view.at);
+        let scope = Scope {
+            roster: view.roster,
+            plan: view.plan,
+            limits: view.limits,
         };
-        let thermal = thermal(rank, roster, gpus, raised.start.at, limits);
-        if thermal.is_none() && !always {
+        let explained = view
+            .causes
+            .explain(&raised.account.suspect(&raised.members, since), &scope);
+        if explained.is_none() && !always {
             return;
         }
         raised.severity = raised.severity.max(severity);
-        let mut evidence = evidence(&track.tally, &raised.start, raised.few_peers);
+        let mut evidence = raised.evidence();
         let mut signals = vec![Signal::S2];
         let mut provenance = self.provenance;
-        if let Some(thermal) = thermal {
-            raised.cause = Cause::Thermal;
-            evidence.extend(thermal.evidence);
-            signals.push(Signal::S3);
-            provenance = provenance.max(thermal.provenance);
+        if let Some(explained) = explained {
+            raised.cause = explained.cause;
+            evidence.extend(explained.evidence);
+            signals.extend(explained.signals);
+            signals.sort_unstable();
+            signals.dedup();
+            provenance = provenance.max(explained.provenance);
         }
         let detail = Detail {
             severity: raised.severity,
-            since: raised.start.at,
-            since_step: Some(raised.start.step + 1),
+            since,
+            since_step: Some(raised.start + 1),
             step: Some(raised.step),
             cause: raised.cause,
             signals,
             provenance,
-            slowdown_ratio: Some(track.tally.slowdown_since(&raised.start)),
-            impact_ratio: Some(track.tally.impact_since(&raised.start)),
-            lost_rank_s: lost(&track.tally, &raised.start, roster),
+            slowdown_ratio: Some(raised.account.x().exp()),
+            impact_ratio: Some(raised.account.impact()),
+            lost_rank_s: raised.lost(view.roster),
             evidence,
         };
-        let body = Body::Holds(Box::new(detail));
         self.out.push_back(Claim {
-            finding: Finding::Straggler,
+            finding: raised.whom.finding(),
             subject,
-            at,
-            body,
+            at: view.at,
+            body: Body::Holds(Box::new(detail)),
         });
     }
-}
-
-/// Whether so many ranks became slow together that no single one is to blame.
-fn is_correlated(onsets: &[u64], onset: u64, ranks: usize, limits: &Thresholds) -> bool {
-    let table = &limits.straggler;
-    let before = onsets.partition_point(|step| *step + table.correlated_steps < onset);
-    let up_to = onsets.partition_point(|step| *step <= onset + table.correlated_steps);
-    let together = up_to - before;
-    together >= table.correlated_min_ranks as usize && together as f64 > table.correlated_ratio * ranks as f64
-}
-
-fn thermal(
-    rank: Rank,
-    roster: &Roster,
-    gpus: &Gpus,
-    since: Time,
-    limits: &Thresholds,
-) -> Option<super::gpus::Thermal> {
-    let member = roster.member(rank)?;
-    let peers = roster
-        .members()
-        .filter(|(_, peer)| peer.role == member.role)
-        .filter_map(|(_, peer)| peer.gpu.as_ref())
-        .take(CAUSE_PEERS);
-    gpus.thermal(member.gpu.as_ref()?, peers, since, &limits.thermal)
 }

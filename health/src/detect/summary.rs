@@ -4,7 +4,7 @@ use super::Detector;
 use super::incidents::{hours, renew, round};
 use crate::id::Rank;
 use crate::report::{Cost, Coverage, Gap, NodeExit, REPORT_VERSION, Report};
-use crate::verdict::{Finding, State, Subject, Verdict};
+use crate::verdict::{Finding, State, Verdict};
 
 impl Detector {
     /// What is known so far. The cost of an incident that is still open runs up to now.
@@ -42,8 +42,11 @@ impl Detector {
         let mut verdict = verdict.clone();
         match (&verdict.finding, &verdict.subject) {
             _ if verdict.state == State::Cleared => {}
-            (Finding::Straggler, Subject::Rank { rank, .. }) => {
-                if let Some(outcome) = self.straggler.outcome_now(*rank, &self.roster) {
+            (Finding::Straggler | Finding::StragglerNode | Finding::AllRanksSlow, subject) => {
+                let outcome = self
+                    .straggler
+                    .outcome_now(verdict.finding, subject, &self.roster, &self.job);
+                if let Some(outcome) = outcome {
                     renew(&mut verdict, outcome);
                 }
             }

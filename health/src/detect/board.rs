@@ -1,0 +1,170 @@
+//! A closed row as the rules see it: each rank in its place beside its peers.
+
+use super::path::Path;
+use super::plan::{Place, Plan};
+use super::rows::{Row, Sample};
+use super::work::WorkModels;
+use crate::event::StepKind;
+use crate::id::Rank;
+use crate::stats;
+use crate::time::Time;
+
+/// One rank's part of a step. Seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    pub rank: Rank,
+    pub place: Place,
+    pub sample: Sample,
+    /// Self-time.
+    pub self_s: f64,
+    /// Self-time at the work that is usual in its role: what declared work explains is taken out.
+    pub fair_s: f64,
+    /// Median of `fair_s` of its peers; its own when it has none.
+    pub peers_s: f64,
+    /// ln(fair_s / peers_s).
+    pub x: f64,
+}
+
+/// What the members of a role did in the step, medians, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoleLevel {
+    /// Members that reported.
+    pub seen: usize,
+    pub self_s: f64,
+    pub wait_s: f64,
+    pub data_s: f64,
+    pub gc_s: f64,
+    pub checkpoint_s: f64,
+    /// The role's work model explains something.
+    pub works: bool,
+}
+
+/// One step of all ranks.
+#[derive(Debug)]
+pub struct Board<'a> {
+    pub at: Time,
+    pub step: u64,
+    pub kind: StepKind,
+    /// First and last journal entry of its samples.
+    pub entries: (u64, u64),
+    pub plan: &'a Plan,
+    /// Ranks whose phases are known, in order.
+    pub seats: Vec<Seat>,
+    /// By role of the plan.
+    pub roles: Vec<RoleLevel>,
+    /// The longest wall time, and the shortest wait: the transfer that nothing hid.
+    pub dur_s: f64,
+    pub transfer_s: f64,
+    /// Most backward passes of any rank.
+    pub micro_batches: u16,
+}
+
+impl<'a> Board<'a> {
+    /// Seats a row. Samples without phases are left out, and so are ranks that have no place.
+    pub fn new(row: &Row, plan: &'a Plan, work: &mut WorkModels) -> Board<'a> {
+        let mut board = Board {
+            at: row.closed_at,
+            step: row.step,
+            kind: row.kind,
+            entries: (u64::MAX, 0),
+            plan,
+            seats: Vec::with_capacity(row.len()),
+            roles: Vec::with_capacity(plan.roles.len()),
+            dur_s: 0.0,
+            transfer_s: f64::INFINITY,
+            micro_batches: 1,
+        };
+        for (rank, sample) in row.samples() {
+            board.dur_s = board.dur_s.max(sample.dur_s);
+            board.micro_batches = board.micro_batches.max(sample.micro_batches);
+            board.entries = (
+                board.entries.0.min(sample.entry),
+                board.entries.1.max(sample.entry),
+            );
+            let (Some(self_s), Some(place)) = (sample.self_s, plan.place(rank)) else {
+                continue;
+            };
+            board.transfer_s = board.transfer_s.min(sample.wait_s);
+            board.seats.push(Seat {
+                rank,
+                place: *place,
+                sample: *sample,
+                self_s,
+                fair_s: self_s,
+                peers_s: self_s,
+                x: 0.0,
+            });
+        }
+        if board.seats.is_empty() {
+            board.transfer_s = 0.0;
+        }
+        let mut of_role: Vec<Vec<usize>> = vec![Vec::new(); plan.roles.len()];
+        for (index, seat) in board.seats.iter().enumerate() {
+            if let Some(members) = of_role.get_mut(seat.place.role as usize) {
+                members.push(index);
+            }
+        }
+        let learn = row.kind == StepKind::Train;
+        for (role, members) in of_role.iter().enumerate() {
+            let level = board.compare(role, members, work, learn);
+            board.roles.push(level);
+        }
+        board
+    }
+
+    /// Whether anything is known beyond wall times.
+    pub fn is_empty(&self) -> bool {
+        self.seats.is_empty()
+    }
+
+    /// The shape of this step, to ask what it would have taken.
+    pub fn path(&self) -> Path {
+        Path::new(self.plan, self.micro_batches)
+    }
+
+    /// Seconds that the step would have been shorter with `own` in the place of each rank's self-time.
+    pub fn gain_s(&self, path: &mut Path, own: impl Fn(&Seat) -> f64) -> f64 {
+        (self.step_s(path, |seat| seat.self_s) - self.step_s(path, own)).max(0.0)
+    }
+
+    /// What the step takes when each rank works as long as `own` says, seconds; without transfers.
+    pub fn step_s(&self, path: &mut Path, own: impl Fn(&Seat) -> f64) -> f64 {
+        path.step_s(self.seats.iter().map(|seat| (seat.place, own(seat))))
+    }
+
+    /// Puts the members of one role beside each other.
+    fn compare(&mut self, role: usize, members: &[usize], work: &mut WorkModels, learn: bool) -> RoleLevel {
+        let mut level = RoleLevel {
+            seen: members.len(),
+            ..RoleLevel::default()
+        };
+        if members.is_empty() {
+            return level;
+        }
+        level.works = work.explain(role, &mut self.seats, members, learn);
+        let mut order: Vec<(f64, usize)> = members
+            .iter()
+            .map(|index| (self.seats[*index].fair_s.ln(), *index))
+            .collect();
+        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let sorted: Vec<f64> = order.iter().map(|(own, _)| *own).collect();
+        for (place, (own, index)) in order.iter().enumerate() {
+            let peers = stats::median_without(&sorted, place).unwrap_or(*own);
+            let seat = &mut self.seats[*index];
+            seat.peers_s = peers.exp();
+            seat.x = own - peers;
+        }
+        let mut scratch = Vec::with_capacity(members.len());
+        let mut median = |pick: fn(&Seat) -> f64| {
+            scratch.clear();
+            scratch.extend(members.iter().map(|index| pick(&self.seats[*index])));
+            stats::median(&mut scratch).unwrap_or(0.0)
+        };
+        level.self_s = median(|seat| seat.self_s);
+        level.wait_s = median(|seat| seat.sample.wait_s);
+        level.data_s = median(|seat| seat.sample.data_s);
+        level.gc_s = median(|seat| seat.sample.gc_s);
+        level.checkpoint_s = median(|seat| seat.sample.checkpoint_s);
+        level
+    }
+}

@@ -1,0 +1,133 @@
+//! The latest steady steps of all ranks, column by column, so that what a test dates back can be told and priced.
+
+use std::collections::VecDeque;
+
+use super::board::{Board, RoleLevel};
+use crate::time::Time;
+
+/// Steps that are kept: 20 bytes for each rank and step.
+const KEPT: usize = 128;
+/// Steps whose time is kept; older ones ever more thinly.
+const TIMES: usize = 2048;
+
+/// Where no sample came.
+const NONE: f32 = f32::NAN;
+
+/// One step, by rank's number; NaN where no sample came. Seconds.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub step: u64,
+    pub at: Time,
+    pub entries: (u64, u64),
+    pub dur_s: f64,
+    pub micro_batches: u16,
+    pub x: Vec<f32>,
+    pub self_s: Vec<f32>,
+    pub wait_s: Vec<f32>,
+    pub data_s: Vec<f32>,
+    pub gc_s: Vec<f32>,
+    pub roles: Vec<RoleLevel>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct History {
+    rows: VecDeque<Kept>,
+    /// The step before the first steady one; while warming up, none is.
+    steady_from: Option<u64>,
+    times: Vec<(u64, Time)>,
+}
+
+impl Kept {
+    fn clear(&mut self, ranks: usize) {
+        for column in [
+            &mut self.x,
+            &mut self.self_s,
+            &mut self.wait_s,
+            &mut self.data_s,
+            &mut self.gc_s,
+        ] {
+            column.clear();
+            column.resize(ranks, NONE);
+        }
+        self.roles.clear();
+    }
+}
+
+impl History {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = History::default();
+    }
+
+    /// Keeps a step.
+    pub fn push(&mut self, board: &Board<'_>) {
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let mut kept = if self.rows.len() == KEPT {
+            self.rows.pop_front().unwrap_or_default()
+        } else {
+            Kept::default()
+        };
+        kept.clear(ranks);
+        kept.step = board.step;
+        kept.at = board.at;
+        kept.entries = board.entries;
+        kept.dur_s = board.dur_s;
+        kept.micro_batches = board.micro_batches;
+        kept.roles.extend_from_slice(&board.roles);
+        for seat in &board.seats {
+            let index = seat.rank.0 as usize;
+            kept.x[index] = seat.x as f32;
+            kept.self_s[index] = seat.self_s as f32;
+            kept.wait_s[index] = seat.sample.wait_s as f32;
+            kept.data_s[index] = seat.sample.data_s as f32;
+            kept.gc_s[index] = seat.sample.gc_s as f32;
+        }
+        self.rows.push_back(kept);
+        self.times.push((board.step, board.at));
+        if self.times.len() > TIMES {
+            let mut place = 0;
+            let recent = self.times.len() - TIMES / 2;
+            self.times.retain(|_| {
+                place += 1;
+                place > recent || place % 2 == 1
+            });
+        }
+    }
+
+    /// The last `rows` steps and all that follow are steady.
+    pub fn settle(&mut self, rows: usize) {
+        let place = self.rows.len().checked_sub(rows + 1);
+        let before = place
+            .and_then(|place| self.rows.get(place))
+            .map_or(0, |row| row.step);
+        self.steady_from.get_or_insert(before);
+    }
+
+    /// Kept steps after `step`, oldest first.
+    pub fn since(&self, step: u64) -> impl Iterator<Item = &Kept> {
+        let first = self.rows.partition_point(|row| row.step <= step);
+        self.rows.range(first..)
+    }
+
+    /// Kept steady steps after `step`, oldest first.
+    pub fn steady_since(&self, step: u64) -> impl Iterator<Item = &Kept> {
+        self.since(self.steady_from.map_or(u64::MAX, |steady| steady.max(step)))
+    }
+
+    /// The latest steady steps, at most `count`, oldest first.
+    pub fn latest(&self, count: usize) -> impl Iterator<Item = &Kept> {
+        let first = self
+            .rows
+            .partition_point(|row| Some(row.step) <= self.steady_from);
+        self.rows
+            .range(first.max(self.rows.len().saturating_sub(count))..)
+    }
+
+    /// When `step` closed, as nearly as is kept.
+    pub fn time_of(&self, step: u64) -> Option<Time> {
+        let after = self.times.partition_point(|(known, _)| *known <= step);
+        let place = after.saturating_sub(1);
+        self.times.get(place).map(|(_, at)| *at)
+    }
+}

@@ -1,0 +1,297 @@
+//! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and its account so far.
+
+use super::board::Board;
+use super::causes::Suspect;
+use super::claim::Outcome;
+use super::cusum::Clearing;
+use super::history::{History, Kept};
+use super::path::Path;
+use super::plan::Plan;
+use super::roster::Roster;
+use crate::id::{JobId, NodeId, Rank};
+use crate::policy::Thresholds;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+use std::sync::Arc;
+
+/// Whom a finding on the space axis is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whom {
+    Rank(Rank),
+    Node(NodeId),
+    Rack(Arc<str>),
+    Job,
+}
+
+impl Whom {
+    pub fn finding(&self) -> Finding {
+        match self {
+            Whom::Rank(_) => Finding::Straggler,
+            Whom::Node(_) | Whom::Rack(_) => Finding::StragglerNode,
+            Whom::Job => Finding::AllRanksSlow,
+        }
+    }
+
+    pub fn subject(&self, roster: &Roster, job: &JobId) -> Option<Subject> {
+        Some(match self {
+            Whom::Rank(rank) => roster.subject(*rank)?,
+            Whom::Node(node) => Subject::Node { node: node.clone() },
+            Whom::Rack(rack) => Subject::Rack { rack: rack.clone() },
+            Whom::Job => Subject::Job { job: job.clone() },
+        })
+    }
+}
+
+/// Slowness changes, as heat rises; noise wants a long mean.
+const LATELY: f64 = 32.0;
+
+/// What happened since it became slow. Sums over its steps and ranks, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Account {
+    /// Steps, and samples of its ranks in them.
+    pub rows: u64,
+    samples: u64,
+    x: f64,
+    /// Mean of x over about the last [`LATELY`] samples.
+    lately: f64,
+    self_s: f64,
+    peers_s: f64,
+    wait_s: f64,
+    peers_wait_s: f64,
+    data_excess_s: f64,
+    gc_excess_s: f64,
+    pub gain_s: f64,
+    dur_s: f64,
+    entries: (u64, u64),
+}
+
+/// One open finding.
+#[derive(Clone, Debug)]
+pub struct Raised {
+    pub whom: Whom,
+    /// The ranks in it, in order.
+    pub members: Vec<Rank>,
+    /// The step before it began.
+    pub start: u64,
+    /// ln of the slowdown that it was raised for.
+    pub alternative: f64,
+    pub clearing: Clearing,
+    pub severity: Severity,
+    /// The step after which the detector was sure.
+    pub step: u64,
+    pub cause: Cause,
+    pub few_peers: bool,
+    pub account: Account,
+    /// The account when the first sign of a recovery came.
+    pub before_recovery: Account,
+}
+
+impl Account {
+    /// The account of `members` after `start`, from what is kept. What is older counts as what is kept did.
+    pub fn open(
+        members: &[Rank],
+        start: u64,
+        history: &History,
+        plan: &Plan,
+        slow: impl Fn(&Account) -> f64,
+    ) -> Account {
+        let mut account = Account::default();
+        for kept in history.steady_since(start) {
+            account.add_kept(members, kept, plan);
+        }
+        // Two passes: what the step would have been is known once it is known how much slower they are.
+        let factor = slow(&account).exp();
+        for kept in history.steady_since(start) {
+            account.gain_s += gain_kept(members, factor, kept, plan);
+        }
+        let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
+        let unseen = oldest.saturating_sub(start + 1);
+        if account.rows > 0 && unseen > 0 {
+            let more = 1.0 + unseen as f64 / account.rows as f64;
+            account.gain_s *= more;
+            account.dur_s *= more;
+        }
+        account
+    }
+
+    fn add_kept(&mut self, members: &[Rank], kept: &Kept, plan: &Plan) {
+        let mut seen = false;
+        for rank in members {
+            let index = rank.0 as usize;
+            let Some(x) = kept.x.get(index).filter(|x| !x.is_nan()) else {
+                continue;
+            };
+            let Some(level) = plan
+                .place(*rank)
+                .and_then(|place| kept.roles.get(place.role as usize))
+            else {
+                continue;
+            };
+            let self_s = f64::from(kept.self_s[index]);
+            self.sample(
+                f64::from(*x),
+                self_s,
+                (f64::from(kept.wait_s[index]), level.wait_s),
+                f64::from(kept.data_s[index]) - level.data_s,
+                f64::from(kept.gc_s[index]) - level.gc_s,
+            );
+            seen = true;
+        }
+        if seen {
+            self.row(kept.dur_s, kept.entries);
+        }
+    }
+
+    /// Adds a step; its gain is added apart.
+    pub fn add(&mut self, members: &[Rank], board: &Board<'_>) {
+        let mut seen = false;
+        for rank in members {
+            let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) else {
+                continue;
+            };
+            let seat = &board.seats[place];
+            let level = &board.roles[seat.place.role as usize];
+            self.sample(
+                seat.x,
+                seat.self_s,
+                (seat.sample.wait_s, level.wait_s),
+                seat.sample.data_s - level.data_s,
+                seat.sample.gc_s - level.gc_s,
+            );
+            seen = true;
+        }
+        if seen {
+            self.row(board.dur_s, board.entries);
+        }
+    }
+
+    fn sample(&mut self, x: f64, self_s: f64, (wait_s, peers_wait_s): (f64, f64), data: f64, gc: f64) {
+        self.samples += 1;
+        self.x += x;
+        self.lately += (x - self.lately) / (self.samples as f64).min(LATELY);
+        self.self_s += self_s;
+        self.peers_s += self_s / x.exp();
+        self.wait_s += wait_s;
+        self.peers_wait_s += peers_wait_s;
+        self.data_excess_s += data;
+        self.gc_excess_s += gc;
+    }
+
+    fn row(&mut self, dur_s: f64, entries: (u64, u64)) {
+        if self.rows == 0 {
+            self.entries = entries;
+        }
+        self.entries.1 = self.entries.1.max(entries.1);
+        self.rows += 1;
+        self.dur_s += dur_s;
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        sum / self.samples.max(1) as f64
+    }
+
+    /// ln of self-time over the peers', mean.
+    pub fn x(&self) -> f64 {
+        self.mean(self.x)
+    }
+
+    /// The same of late.
+    pub fn x_lately(&self) -> f64 {
+        self.lately.max(0.0)
+    }
+
+    /// Share of the steps' time that would be won.
+    pub fn impact(&self) -> f64 {
+        if self.dur_s > 0.0 {
+            self.gain_s / self.dur_s
+        } else {
+            0.0
+        }
+    }
+
+    /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
+    pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
+        let excess = self.mean(self.self_s) - self.mean(self.peers_s);
+        let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
+        awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * excess
+    }
+
+    /// What a cause is looked for with.
+    pub fn suspect<'a>(&self, members: &'a [Rank], since: crate::time::Time) -> Suspect<'a> {
+        Suspect {
+            ranks: members,
+            since,
+            excess_s: self.mean(self.self_s) - self.mean(self.peers_s),
+            data_excess_s: self.mean(self.data_excess_s),
+            gc_excess_s: self.mean(self.gc_excess_s),
+            entries: self.entries,
+        }
+    }
+}
+
+/// What a kept step would have been shorter if `members` had been `factor` times as fast, seconds.
+fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
+    let mut path = Path::new(plan, kept.micro_batches);
+    let known = |rank: usize| {
+        let own = f64::from(*kept.self_s.get(rank)?);
+        let place = plan.place(Rank(rank as u32))?;
+        (!own.is_nan()).then_some((*place, own))
+    };
+    let actual = path.step_s((0..kept.self_s.len()).filter_map(known));
+    let restored = path.step_s((0..kept.self_s.len()).filter_map(|rank| {
+        let (place, own) = known(rank)?;
+        let slow = members.binary_search(&Rank(rank as u32)).is_ok();
+        Some((place, if slow { own / factor } else { own }))
+    }));
+    (actual - restored).max(0.0)
+}
+
+impl Raised {
+    /// What there is to say of it now, or at its end.
+    pub fn outcome(&self, roster: &Roster) -> Outcome {
+        Outcome {
+            lost_rank_s: self.lost(roster),
+            slowdown_ratio: Some(self.account.x().exp()),
+            impact_ratio: Some(self.account.impact()),
+            evidence: self.evidence(),
+        }
+    }
+
+    /// What the whole job lost to it, rank-seconds.
+    pub fn lost(&self, roster: &Roster) -> f64 {
+        self.account.gain_s * f64::from(roster.world_size)
+    }
+
+    /// What it rests on.
+    pub fn evidence(&self) -> Vec<Evidence> {
+        let account = &self.account;
+        let entries = Some(account.entries);
+        let mut evidence = vec![
+            Evidence {
+                what: "self_time_s".into(),
+                value: account.mean(account.self_s),
+                peers: Some(account.mean(account.peers_s)),
+                entries,
+            },
+            Evidence {
+                what: "wait_s".into(),
+                value: account.mean(account.wait_s),
+                peers: Some(account.mean(account.peers_wait_s)),
+                entries,
+            },
+        ];
+        let plain = |what: &str, value| Evidence {
+            what: what.into(),
+            value,
+            peers: None,
+            entries: None,
+        };
+        if self.members.len() > 1 {
+            evidence.push(plain("slow_ranks", self.members.len() as f64));
+        }
+        if self.few_peers {
+            evidence.push(plain("low_coverage", 1.0));
+        }
+        evidence
+    }
+}

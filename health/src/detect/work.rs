@@ -1,0 +1,154 @@
+//! Declared work: how much of the difference between ranks of a role is only a difference in work.
+//!
+//! ln(self-time) is regressed on ln(tokens), ln(sum of squared lengths) and ln(tokens routed to the rank's experts)
+//! within each step of a role, by recursive least squares, so that what steps have in common plays no part. What is
+//! left is what the tests look at.
+
+use super::board::Seat;
+
+const FEATURES: usize = 3;
+/// Old steps are forgotten over about so many observations.
+const MEMORY: f64 = 20_000.0;
+/// Observations after which the fit is believed.
+const ENOUGH: u32 = 64;
+/// Ranks of a role that teach its model; more add nothing.
+const TEACHERS: usize = 256;
+/// A residual counts as at most so many times the usual one: a slow rank must not teach what work costs.
+const OUTLYING: f64 = 3.0;
+/// Time grows at most so fast with tokens, squared lengths and routed tokens, and never falls: a rank that always has a
+/// token more than its peers must not explain that it is slow.
+const STEEPEST: Vector = [2.0, 1.0, 1.0];
+
+type Vector = [f64; FEATURES];
+
+/// The models of all roles.
+#[derive(Debug, Default)]
+pub struct WorkModels {
+    roles: Vec<Model>,
+}
+
+/// One role's fit.
+#[derive(Clone, Debug)]
+struct Model {
+    slope: Vector,
+    /// Inverse of the features' second moments.
+    inverse: [Vector; FEATURES],
+    /// Usual size of a residual.
+    spread: f64,
+    observed: u32,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        let mut inverse = [[0.0; FEATURES]; FEATURES];
+        for (index, row) in inverse.iter_mut().enumerate() {
+            row[index] = 1e4;
+        }
+        Model {
+            slope: [0.0; FEATURES],
+            inverse,
+            spread: 0.0,
+            observed: 0,
+        }
+    }
+}
+
+impl WorkModels {
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.roles.clear();
+    }
+
+    /// Takes out of `fair_s` what work explains among `members` (indices of seats of one role); true when it explains
+    /// something. With `learn` the step teaches the model afterwards.
+    pub fn explain(&mut self, role: usize, seats: &mut [Seat], members: &[usize], learn: bool) -> bool {
+        let Some(features) = centred(seats, members) else {
+            return false;
+        };
+        if role >= self.roles.len() {
+            self.roles.resize(role + 1, Model::default());
+        }
+        let model = &mut self.roles[role];
+        let believed = model.observed >= ENOUGH;
+        let slope = std::array::from_fn(|axis| model.slope[axis].clamp(0.0, STEEPEST[axis]));
+        if learn {
+            model.learn(seats, members, &features);
+        }
+        if believed {
+            for (index, feature) in members.iter().zip(&features) {
+                let seat = &mut seats[*index];
+                seat.fair_s = seat.self_s * (-dot(&slope, feature)).exp();
+            }
+        }
+        believed
+    }
+}
+
+/// ln of each member's declared work less its mean over the members; `None` when nothing that differs was declared.
+fn centred(seats: &[Seat], members: &[usize]) -> Option<Vec<Vector>> {
+    let mut features: Vec<Vector> = Vec::with_capacity(members.len());
+    let mut mean = [0.0; FEATURES];
+    let mut declared = [true; FEATURES];
+    for index in members {
+        let work = seats[*index].sample.work;
+        let mut feature = [0.0; FEATURES];
+        for axis in 0..FEATURES {
+            declared[axis] &= work[axis] > 0.0;
+            feature[axis] = work[axis].max(1.0).ln();
+            mean[axis] += feature[axis] / members.len() as f64;
+        }
+        features.push(feature);
+    }
+    let mut differs = false;
+    for feature in &mut features {
+        for axis in 0..FEATURES {
+            feature[axis] = if declared[axis] {
+                feature[axis] - mean[axis]
+            } else {
+                0.0
+            };
+            differs |= feature[axis].abs() > 1e-9;
+        }
+    }
+    differs.then_some(features)
+}
+
+fn dot(a: &Vector, b: &Vector) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+impl Model {
+    fn learn(&mut self, seats: &[Seat], members: &[usize], features: &[Vector]) {
+        let mean = members.iter().map(|index| seats[*index].self_s.ln()).sum::<f64>() / members.len() as f64;
+        let stride = members.len().div_ceil(TEACHERS);
+        for (index, feature) in members.iter().zip(features).step_by(stride) {
+            self.observe(feature, seats[*index].self_s.ln() - mean);
+        }
+    }
+
+    /// One step of recursive least squares with forgetting.
+    fn observe(&mut self, feature: &Vector, value: f64) {
+        let keep = 1.0 - 1.0 / MEMORY;
+        let through: Vector = std::array::from_fn(|row| dot(&self.inverse[row], feature));
+        let scale = keep + dot(feature, &through);
+        let residual = value - dot(&self.slope, feature);
+        let bounded = if self.observed < ENOUGH {
+            residual
+        } else {
+            residual.clamp(-OUTLYING * self.spread, OUTLYING * self.spread)
+        };
+        for axis in 0..FEATURES {
+            self.slope[axis] += through[axis] / scale * bounded;
+        }
+        for row in 0..FEATURES {
+            for column in 0..FEATURES {
+                let less = through[row] * through[column] / scale;
+                // A feature that never varies would grow without bound.
+                self.inverse[row][column] = ((self.inverse[row][column] - less) / keep).clamp(-1e4, 1e4);
+            }
+        }
+        let weight = (1.0 / f64::from(self.observed + 1)).max(0.01);
+        self.spread += weight * (bounded.abs().max(1e-4) - self.spread);
+        self.observed = self.observed.saturating_add(1);
+    }
+}
