@@ -73,6 +73,9 @@ pub(crate) struct SettingArgs {
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    pub(crate) gpu_hour_price: Vec<String>,
     /// No banner and no verdict block.
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -123,6 +126,9 @@ pub(crate) struct ReplayArgs {
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    pub(crate) gpu_hour_price: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -159,6 +165,9 @@ pub(crate) struct SimulateArgs {
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    pub(crate) gpu_hour_price: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -203,12 +212,65 @@ pub(crate) struct DemoTrainerArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
     #[command(flatten)]
     pub(crate) settings: SettingArgs,
     /// Say where each value comes from.
     #[arg(long)]
     pub(crate) origin: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Change values of a run that is under way, all of them or none.
+    Set(ConfigSetArgs),
+    /// Have a run that is under way read its configuration files again.
+    Reload(LiveArgs),
+}
+
+/// Which run is meant.
+#[derive(Debug, Args)]
+pub(crate) struct LiveArgs {
+    /// The run's directory [default: of the only run from the current directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<String>,
+    /// The run's job.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each change stands in the journal, so that a replay comes to the same verdicts. It ends with the \
+run: what is to last belongs into paceline.toml.\n\nExample: paceline config set impact.warning_ratio 0.05 \
+observe.slow-link true"
+)]
+pub(crate) struct ConfigSetArgs {
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
+    /// Names of values, as `paceline config` shows them, and what they shall be.
+    #[arg(required = true, num_args = 2.., value_name = "KEY VALUE", allow_negative_numbers = true)]
+    pub(crate) pairs: Vec<String>,
+}
+
+/// `[MODEL=]PRICE` as the change of policy that it is.
+fn price(text: &str) -> Result<String, String> {
+    let (model, price) = match text.rsplit_once('=') {
+        Some((model, price)) => (format!(".{}", model.trim()), price.trim()),
+        None => (String::new(), text.trim()),
+    };
+    match price.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => {}
+        _ => return Err(format!("`{price}` is not a positive number")),
+    }
+    let key = format!("cost.gpu_hour_price{model}");
+    if paceline_health::Policy::default().get(&key).is_none() {
+        return Err("the model has no name".to_owned());
+    }
+    Ok(format!("{key}={price}"))
 }
 
 #[cfg(test)]

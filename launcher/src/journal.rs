@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
+use paceline_health::event::Event;
 use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::{Detector, Entry, Policy};
 
@@ -42,6 +43,7 @@ pub(crate) struct Journal<R = BufReader<File>> {
     path: PathBuf,
     reader: R,
     skip_broken: bool,
+    insisted: Vec<(String, f64)>,
     lines: usize,
     /// Lines that were left out because they could not be read.
     pub(crate) broken: usize,
@@ -77,11 +79,18 @@ impl Journal {
 }
 
 impl<R: BufRead> Journal<R> {
+    /// Values of the policy that hold whatever the journal says of them: the command line is stronger.
+    pub(crate) fn insisting_on(mut self, values: Vec<(String, f64)>) -> Journal<R> {
+        self.insisted = values;
+        self
+    }
+
     fn new(path: PathBuf, reader: R, skip_broken: bool) -> Journal<R> {
         Journal {
             path,
             reader,
             skip_broken,
+            insisted: Vec::new(),
             lines: 0,
             broken: 0,
             torn: false,
@@ -118,6 +127,15 @@ impl<R: BufRead> Journal<R> {
                 }
                 Err((column, message, _)) => self.refuse(column, message)?,
             }
+        }
+    }
+
+    /// The entry stays, so that later ones keep their numbers in the evidence.
+    fn insist(&self, entry: &mut Entry) {
+        if let Event::Policy(change) = &mut entry.frame.event
+            && let Some((_, value)) = self.insisted.iter().rev().find(|(key, _)| *key == *change.key)
+        {
+            change.value = *value;
         }
     }
 
@@ -159,7 +177,8 @@ impl<R: BufRead> Journal<R> {
         mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
     ) -> Result<Detector, E> {
         let mut detector = Detector::new(policy);
-        while let Some(entry) = self.next()? {
+        while let Some(mut entry) = self.next()? {
+            self.insist(&mut entry);
             detector.observe(entry.at_ns, &entry.frame);
             each(&entry, &mut detector)?;
         }
@@ -217,7 +236,7 @@ fn read_line(reader: &mut impl BufRead) -> io::Result<Option<Raw>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_health::event::{Event, Exit};
+    use paceline_health::event::Exit;
     use paceline_health::id::NodeId;
     use paceline_health::{Frame, Provenance, Time};
 

@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
-        Command::Sidecar(args) => return paceline_sidecar::main(args),
+        Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),
     };
     outcome.unwrap_or_else(|problem| {
         let code = if problem.is::<Usage>() { USAGE } else { 1 };

@@ -6,15 +6,17 @@ use std::process::ExitCode;
 use paceline_health::{Detector, Policy};
 
 use crate::cli::ReplayArgs;
-use crate::config::policy_of;
+use crate::config::changes_of;
 use crate::journal::Journal;
 use crate::output::{self, Color, Style};
 use crate::report::{self, block};
 
 /// Judges a journal again.
 pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let policy = policy_of(&args.set)?;
-    let mut journal = Journal::open(&args.journal, args.skip_broken)?;
+    let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
+    let mut policy = Policy::default();
+    policy.set_all(changes.iter().map(|(key, value)| (key.as_str(), *value)))?;
+    let mut journal = Journal::open(&args.journal, args.skip_broken)?.insisting_on(changes);
     let outcome = if args.verdicts {
         print_verdicts(&mut journal, policy)
     } else {

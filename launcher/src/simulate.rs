@@ -23,7 +23,7 @@ const LOOK_EVERY: u64 = 4096;
 
 /// Simulates a job.
 pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let changes = changes_of(&args.set)?;
+    let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
     let mut world = World::new(spec(args)?).map_err(|problem| Usage(problem.to_string()))?;
     let mut run = Run {
         detector: Detector::new(Policy::default()),

@@ -22,6 +22,7 @@ pub use options::SidecarOptions;
 
 use agent::join::Invitation;
 use agent::{Agent, control, shell};
+use aggregator::control::Reload;
 use aggregator::{Plan, place};
 use sink::status::StatusStream;
 use source::Source;
@@ -35,8 +36,9 @@ use uplink::wire::Hello;
 const SPOOL_BYTES: usize = 4 << 20;
 
 /// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines, stderr for warnings.
-pub fn main(options: SidecarOptions) -> ExitCode {
-    match run(options) {
+/// `reload` reads the values of the policy again that configuration files hold; those of the command line stand.
+pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
+    match run(options, reload) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             warn::once("fatal", format_args!("{error:#}"));
@@ -45,14 +47,14 @@ pub fn main(options: SidecarOptions) -> ExitCode {
     }
 }
 
-fn run(options: SidecarOptions) -> anyhow::Result<()> {
+fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     let launcher = std::os::unix::process::parent_id();
     let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
     // Signals first: one that comes early must not end us unheard.
     let controls = control::listen(std::io::stdin())?;
     let (status, end) = StatusStream::to(std::io::stdout());
     let sources = sources(&options)?;
-    let invitation = invitation(options, status);
+    let invitation = invitation(options, reload, status);
     let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -84,7 +86,7 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     Ok(sources)
 }
 
-fn invitation(options: SidecarOptions, status: StatusStream) -> Invitation {
+fn invitation(options: SidecarOptions, reload: Option<Reload>, status: StatusStream) -> Invitation {
     let job = JobId::from(options.job.as_str());
     let node = NodeId::from(options.node.unwrap_or_else(host::hostname).as_str());
     let me = Hello {
@@ -102,6 +104,7 @@ fn invitation(options: SidecarOptions, status: StatusStream) -> Invitation {
         node,
         run_dir: options.run_dir,
         policy: options.policy,
+        reload: reload.map(|reload| reload.without(options.pinned)),
     };
     Invitation {
         me,

@@ -15,7 +15,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => paceline_sidecar::main(cli.options),
+        Ok(cli) => paceline_sidecar::main(cli.options, None),
         Err(error) => {
             let usage = error.use_stderr();
             // Where it should go nobody may listen.

@@ -42,13 +42,16 @@ pub struct SidecarOptions {
     /// Replace a value of the detector's policy: `straggler.tolerated_ratio=1.05`. May be given more than once.
     #[arg(long = "policy", value_name = "KEY=VALUE", value_parser = policy_value)]
     pub policy: Vec<(String, f64)>,
+    /// A value that was given on the command line: what files say of it later changes nothing. The launcher asks for it.
+    #[arg(long = "pinned", value_name = "KEY", hide = true)]
+    pub pinned: Vec<String>,
 }
 
 fn policy_value(text: &str) -> Result<(String, f64), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     let value: f64 = value.parse().map_err(|error| format!("{value}: {error}"))?;
     paceline_health::Policy::default()
-        .set(key, value)
+        .apply(key, value)
         .map_err(|error| error.to_string())?;
     Ok((key.to_owned(), value))
 }

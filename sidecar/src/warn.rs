@@ -7,6 +7,11 @@ use std::sync::Mutex;
 
 static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
+/// Says it. For what a person asked for: nothing that comes by itself may grow a log.
+pub fn answer(message: impl Display) {
+    let _ = writeln!(std::io::stderr(), "paceline sidecar: {message}");
+}
+
 /// Says it, unless something of this kind was said before.
 pub fn once(kind: &'static str, message: impl Display) {
     let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));

@@ -39,6 +39,15 @@ pub enum PolicyError {
     },
 }
 
+impl PolicyError {
+    /// The key that it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            PolicyError::UnknownKey { key, .. } | PolicyError::BadValue { key, .. } => key,
+        }
+    }
+}
+
 /// What a name stands for.
 enum Slot<'a> {
     Constant { section: &'a str, name: &'a str },

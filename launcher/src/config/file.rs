@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use paceline_health::Policy;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{DETECTOR, KEYS, Kind};
+use super::keys::{KEYS, Kind};
+use super::policy::SECTIONS;
 use super::raw::{Origin, Said};
 use crate::output::{Usage, nearest};
 
@@ -18,16 +18,15 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<(String, Said)>, Usag
         .map_err(|problem| page.wrong(problem.span().map_or(0, |span| span.start), problem.message()))?;
     let mut values = Vec::new();
     for (key, value) in document.get_ref().iter() {
-        if key.get_ref() == DETECTOR.trim_end_matches('.') {
-            page.detector(value, &mut values)?;
-        } else {
-            values.push((key.get_ref().to_string(), page.setting(key, value)?));
+        match page.policy(key.get_ref(), value, &mut values) {
+            Some(taken) => taken?,
+            None => values.push((key.get_ref().to_string(), page.setting(key, value)?)),
         }
     }
     Ok(values)
 }
 
-struct Page<'a> {
+pub(super) struct Page<'a> {
     path: &'a Path,
     text: &'a str,
 }
@@ -36,7 +35,7 @@ impl Page<'_> {
     fn setting(&self, key: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>) -> Result<Said, Usage> {
         let name = key.get_ref().as_ref();
         let Some(known) = KEYS.iter().find(|known| known.name == name) else {
-            let names = KEYS.iter().map(|known| known.name).chain(["detector"]);
+            let names = KEYS.iter().map(|known| known.name).chain(SECTIONS);
             return Err(self.unknown(key.span().start, name, "", names));
         };
         let text = match (known.kind, value.get_ref()) {
@@ -55,55 +54,7 @@ impl Page<'_> {
         Ok(self.said(text, key.span().start))
     }
 
-    fn detector(
-        &self,
-        sections: &Spanned<DeValue<'_>>,
-        values: &mut Vec<(String, Said)>,
-    ) -> Result<(), Usage> {
-        let known = Policy::default().keys();
-        let table = |value: &Spanned<DeValue<'_>>, name: &str| {
-            let message = format!("{name} must be a table of numbers");
-            self.wrong(value.span().start, &message)
-        };
-        let outer = sections
-            .get_ref()
-            .as_table()
-            .ok_or_else(|| table(sections, "detector"))?;
-        for (section, inner) in outer.iter() {
-            let prefix = format!("{}.", section.get_ref());
-            if !known.iter().any(|key| key.starts_with(&prefix)) {
-                let names = known
-                    .iter()
-                    .filter_map(|key| key.split_once('.'))
-                    .map(|(head, _)| head);
-                return Err(self.unknown(section.span().start, section.get_ref(), "detector.", names));
-            }
-            let numbers = inner
-                .get_ref()
-                .as_table()
-                .ok_or_else(|| table(inner, section.get_ref()))?;
-            for (name, value) in numbers.iter() {
-                let key = format!("{prefix}{}", name.get_ref());
-                if !known.contains(&key) {
-                    let names = known.iter().filter_map(|key| key.strip_prefix(&prefix));
-                    let within = format!("{DETECTOR}{prefix}");
-                    return Err(self.unknown(name.span().start, name.get_ref(), &within, names));
-                }
-                let text = match value.get_ref() {
-                    DeValue::Float(number) => number.as_str().replace('_', ""),
-                    DeValue::Integer(number) if number.radix() == 10 => number.as_str().replace('_', ""),
-                    other => {
-                        let message = format!("{key} must be a number, not {}", article(other.type_str()));
-                        return Err(self.wrong(value.span().start, &message));
-                    }
-                };
-                values.push((format!("{DETECTOR}{key}"), self.said(text, name.span().start)));
-            }
-        }
-        Ok(())
-    }
-
-    fn said(&self, text: String, at: usize) -> Said {
+    pub(super) fn said(&self, text: String, at: usize) -> Said {
         let (line, column) = place(self.text, at);
         Said {
             text,
@@ -115,7 +66,7 @@ impl Page<'_> {
         }
     }
 
-    fn unknown<'n>(
+    pub(super) fn unknown<'n>(
         &self,
         at: usize,
         name: &str,
@@ -131,7 +82,7 @@ impl Page<'_> {
         self.wrong(at, &format!("unknown key `{within}{name}`; {hint}"))
     }
 
-    fn wrong(&self, at: usize, message: &str) -> Usage {
+    pub(super) fn wrong(&self, at: usize, message: &str) -> Usage {
         let (line, column) = place(self.text, at);
         Usage(format!("{}:{line}:{column}: {message}", self.path.display()))
     }
@@ -147,7 +98,7 @@ fn place(text: &str, at: usize) -> (usize, usize) {
     )
 }
 
-fn article(kind: &str) -> String {
+pub(super) fn article(kind: &str) -> String {
     let vowel = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
     format!("{} {kind}", if vowel { "an" } else { "a" })
 }

@@ -2,6 +2,14 @@
 
 /// Keys under this prefix are constants of the detector, by their dotted name in the policy tables.
 pub(crate) const DETECTOR: &str = "detector.";
+/// Findings that are only observed; the policy has these names itself.
+pub(crate) const OBSERVE: &str = "observe.";
+/// Prices; the policy has these names itself.
+pub(crate) const COST: &str = "cost.";
+/// The price that holds for every GPU model without one of its own.
+pub(crate) const PRICE: &str = "cost.gpu_hour_price";
+/// The variable of [`PRICE`].
+pub(crate) const PRICE_VARIABLE: &str = "PACELINE_GPU_HOUR_PRICE";
 
 /// What a key's value is in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +74,21 @@ pub(crate) const KEYS: [Key; 8] = [
         default: "false",
     },
 ];
+
+/// The name under which the policy has the value that files and `paceline config` call so, if it is one of its own.
+pub(crate) fn policy_key(shown: &str) -> Option<&str> {
+    let own = shown.starts_with(OBSERVE) || shown.starts_with(COST);
+    shown.strip_prefix(DETECTOR).or(own.then_some(shown))
+}
+
+/// What files and `paceline config` call a value of the policy. Either name is taken.
+pub(crate) fn shown_key(key: &str) -> String {
+    if policy_key(key).is_some() {
+        key.to_owned()
+    } else {
+        format!("{DETECTOR}{key}")
+    }
+}
 
 /// The variable that holds a key.
 pub(crate) fn variable(name: &str) -> String {

@@ -5,24 +5,46 @@
 
 mod file;
 mod keys;
+mod live;
+mod policy;
 mod raw;
 mod settings;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use crate::cli::{ConfigArgs, SettingArgs};
+use paceline_sidecar::aggregator::control::Reload;
+
+use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
 
-pub(crate) use settings::{Settings, changes_of, policy_of};
+pub(crate) use settings::{Settings, changes_of};
 
 /// Everything that is said anywhere, checked.
 pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
     Settings::check(&raw::gather(args, &raw::Surroundings::real())?)
 }
 
-/// `paceline config`: the values in force, and with `--origin` where each comes from.
+/// Reads again what variables and files say of the policy.
+pub(crate) fn reload() -> Reload {
+    Reload::new(|| {
+        let raw = raw::gather(&SettingArgs::default(), &raw::Surroundings::real());
+        let changes = raw.and_then(|raw| settings::changes(&raw));
+        changes.map(|(changes, _)| changes).map_err(|usage| usage.0)
+    })
+}
+
+/// `paceline config`.
 pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Some(ConfigCommand::Set(args)) => live::set(args),
+        Some(ConfigCommand::Reload(args)) => live::reload(args),
+        None => show(args, color),
+    }
+}
+
+/// The values in force, and with `--origin` where each comes from.
+fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     let raw = raw::gather(&args.settings, &raw::Surroundings::real())?;
     let settings = Settings::check(&raw)?;
     let style = Style::stdout(color);
@@ -38,8 +60,8 @@ pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCod
         })
         .collect();
     for key in settings.policy.keys() {
-        let value = settings.policy.get(&key).unwrap_or_default().to_string();
-        let key = format!("{}{key}", keys::DETECTOR);
+        let value = policy_value(&key, settings.policy.get(&key).unwrap_or_default());
+        let key = keys::shown_key(&key);
         let origin = raw
             .get(&key)
             .map_or("default".to_owned(), |said| said.origin.to_string());
@@ -63,6 +85,17 @@ pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCod
     }
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// As a file says it.
+fn policy_value(key: &str, value: f64) -> String {
+    if key.starts_with(keys::OBSERVE) {
+        (value != 0.0).to_string()
+    } else if key == keys::PRICE && value == 0.0 {
+        "(none)".to_owned()
+    } else {
+        value.to_string()
+    }
 }
 
 fn quoted(text: &str, kind: keys::Kind) -> String {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file;
-use super::keys::{DETECTOR, KEYS, variable};
+use super::keys::{KEYS, PRICE, PRICE_VARIABLE, policy_key, shown_key, variable};
 use crate::cli::SettingArgs;
 use crate::output::Usage;
 
@@ -58,11 +58,11 @@ impl Raw {
         self.0.get(key)
     }
 
-    /// Constants of the detector, by their name in the policy tables.
-    pub(crate) fn detector(&self) -> impl Iterator<Item = (&str, &Said)> {
+    /// Values of the policy, by their name in it.
+    pub(crate) fn policy(&self) -> impl Iterator<Item = (&str, &Said)> {
         self.0
             .iter()
-            .filter_map(|(key, said)| Some((key.strip_prefix(DETECTOR)?, said)))
+            .filter_map(|(key, said)| Some((policy_key(key)?, said)))
     }
 
     /// Adds a value unless a stronger source has given one.
@@ -102,12 +102,7 @@ impl Surroundings {
 /// Gathers flags, then variables, then files.
 pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, Usage> {
     let mut raw = Raw::default();
-    for (key, text) in flags(args)? {
-        let flag = if key.starts_with(DETECTOR) {
-            "--set".to_owned()
-        } else {
-            dashed(&key)
-        };
+    for (key, text, flag) in flags(args)? {
         raw.add(
             key,
             Said {
@@ -116,11 +111,11 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
             },
         );
     }
-    for key in KEYS {
-        let name = variable(key.name);
+    let variables = KEYS.iter().map(|key| (key.name, variable(key.name)));
+    for (key, name) in variables.chain([(PRICE, PRICE_VARIABLE.to_owned())]) {
         if let Some(text) = (around.variable)(&name) {
             raw.add(
-                key.name.to_owned(),
+                key.to_owned(),
                 Said {
                     text,
                     origin: Origin::Variable(name),
@@ -151,7 +146,8 @@ fn dashed(key: &str) -> String {
     format!("--{}", key.replace('_', "-"))
 }
 
-fn flags(args: &SettingArgs) -> Result<Vec<(String, String)>, Usage> {
+/// Key, value and flag.
+fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
     let texts = [
         ("job", &args.job),
         ("node", &args.node),
@@ -160,25 +156,36 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String)>, Usage> {
         ("http", &args.http),
         ("sim_gpus", &args.sim_gpus),
     ];
-    let mut said: Vec<(String, String)> = texts
+    let mut said: Vec<(String, String, String)> = texts
         .iter()
-        .filter_map(|(key, text)| Some(((*key).to_owned(), (*text).clone()?)))
+        .filter_map(|(key, text)| Some(((*key).to_owned(), (*text).clone()?, dashed(key))))
         .collect();
     for (key, on) in [("quiet", args.quiet), ("json", args.json)] {
         if on {
-            said.push((key.to_owned(), "true".to_owned()));
+            said.push((key.to_owned(), "true".to_owned(), dashed(key)));
         }
     }
-    // Of a constant that is set twice the last one holds, as with any flag.
-    for change in args.set.iter().rev() {
-        let (key, value) = change.split_once('=').ok_or_else(|| {
-            Usage(format!(
-                "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
-            ))
-        })?;
-        said.push((format!("{DETECTOR}{}", key.trim()), value.trim().to_owned()));
+    // Of a value that is set twice the last one holds, as with any flag; a flag of its own is more than `--set`.
+    let prices = args
+        .gpu_hour_price
+        .iter()
+        .map(|change| (change, "--gpu-hour-price"));
+    let set = args.set.iter().map(|change| (change, "--set"));
+    for (change, flag) in set.chain(prices).rev() {
+        let (key, value) = key_and_value(change)?;
+        said.push((shown_key(key), value.to_owned(), flag.to_owned()));
     }
     Ok(said)
+}
+
+/// The two sides of `KEY=VALUE`.
+pub(crate) fn key_and_value(change: &str) -> Result<(&str, &str), Usage> {
+    let halves = change.split_once('=').ok_or_else(|| {
+        Usage(format!(
+            "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
+        ))
+    })?;
+    Ok((halves.0.trim(), halves.1.trim()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
 
-use super::raw::{Raw, Said};
+use super::keys::{OBSERVE, policy_key};
+use super::raw::{Origin, Raw, Said, key_and_value};
 use crate::output::{Usage, nearest};
 
 /// What is in force.
@@ -30,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
     /// Changes to the policy tables, for the journal.
     pub(crate) changes: Vec<(String, f64)>,
+    /// Of these, keys that the command line names: files that are read again change nothing of them.
+    pub(crate) pinned: Vec<String>,
     /// The tables with these changes.
     pub(crate) policy: Policy,
 }
@@ -59,6 +62,10 @@ impl Settings {
             sim_gpus = Some(script.map_err(|problem| wrong("sim_gpus", said, &problem.to_string()))?);
         }
         let (changes, policy) = changes(raw)?;
+        let pinned = raw
+            .policy()
+            .filter(|(_, said)| matches!(said.origin, Origin::Flag(_)))
+            .map(|(key, _)| key.to_owned());
         Ok(Settings {
             job: text("job"),
             node: text("node"),
@@ -69,60 +76,79 @@ impl Settings {
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             changes,
+            pinned: pinned.collect(),
             policy,
         })
     }
 }
 
-/// What `--set` changes, for commands that have no other configuration.
+/// What `--set` and `--gpu-hour-price` change, for commands that have no other configuration.
 pub(crate) fn changes_of(set: &[String]) -> Result<Vec<(String, f64)>, Usage> {
-    let mut policy = Policy::default();
-    let change = |change: &String| {
-        let (key, value) = change.split_once('=').ok_or_else(|| {
-            Usage(format!(
-                "--set {change}: must be KEY=VALUE, such as impact.warning_ratio=0.05"
-            ))
-        })?;
-        let key = key.trim();
-        let value = change_policy(&mut policy, key, value.trim())
-            .map_err(|why| Usage(format!("--set {change}: {why}")))?;
-        Ok((key.to_owned(), value))
-    };
-    set.iter().map(change).collect()
-}
-
-/// The tables with what `--set` changes.
-pub(crate) fn policy_of(set: &[String]) -> anyhow::Result<Policy> {
-    let mut policy = Policy::default();
-    for (key, value) in changes_of(set)? {
-        policy.set(&key, value)?;
+    let mut said: Vec<(String, Said)> = Vec::new();
+    for change in set {
+        let (key, text) = key_and_value(change)?;
+        let origin = Origin::Flag(format!("--set {change}"));
+        let text = text.to_owned();
+        said.push((policy_name(key), Said { text, origin }));
     }
-    Ok(policy)
+    let said = said.iter().map(|(key, said)| (key.as_str(), said));
+    Ok(checked(said)?.0)
 }
 
-fn changes(raw: &Raw) -> Result<(Vec<(String, f64)>, Policy), Usage> {
-    let mut policy = Policy::default();
+/// What flags, variables and files change of the policy, and the tables with it.
+pub(crate) fn changes(raw: &Raw) -> Result<(Vec<(String, f64)>, Policy), Usage> {
+    checked(raw.policy())
+}
+
+/// Changes that were said somewhere, each by itself and all together.
+fn checked<'a>(
+    said: impl Iterator<Item = (&'a str, &'a Said)>,
+) -> Result<(Vec<(String, f64)>, Policy), Usage> {
     let mut changes = Vec::new();
-    for (key, said) in raw.detector() {
-        let value = change_policy(&mut policy, key, &said.text)
-            .map_err(|why| Usage(format!("{}: {why}", said.origin)))?;
+    let mut origins = Vec::new();
+    for (key, said) in said {
+        let value = value_of(key, &said.text).map_err(|why| Usage(format!("{}: {why}", said.origin)))?;
         changes.push((key.to_owned(), value));
+        origins.push((key, &said.origin));
     }
+    let mut policy = Policy::default();
+    let set = policy.set_all(changes.iter().map(|(key, value)| (key.as_str(), *value)));
+    set.map_err(|problem| {
+        let origin = origins.iter().rev().find(|(key, _)| *key == problem.key());
+        Usage(match origin {
+            Some((_, origin)) => format!("{origin}: {problem}"),
+            None => problem.to_string(),
+        })
+    })?;
     Ok((changes, policy))
 }
 
-fn change_policy(policy: &mut Policy, key: &str, value: &str) -> Result<f64, String> {
-    let keys = policy.keys();
-    if !keys.iter().any(|known| known == key) {
+/// The name that the policy has for what a person called either way.
+pub(crate) fn policy_name(key: &str) -> String {
+    policy_key(key).unwrap_or(key).to_owned()
+}
+
+/// The number that `text` means for `key`, if that key takes it; whether it fits others is not asked here.
+pub(crate) fn value_of(key: &str, text: &str) -> Result<f64, String> {
+    let mut policy = Policy::default();
+    if policy.get(key).is_none() {
+        let keys = policy.keys();
         return Err(match nearest(key, keys.iter().map(String::as_str)) {
             Some(meant) => format!("unknown constant `{key}`; did you mean `{meant}`?"),
-            None => format!("unknown constant `{key}`; known are: {}", keys.join(", ")),
+            None => match policy.apply(key, 1.0) {
+                Err(problem) => format!("unknown constant `{key}`: {problem}"),
+                Ok(()) => format!("unknown constant `{key}`"),
+            },
         });
     }
-    let number: f64 = value
-        .parse()
-        .map_err(|_| format!("{key} must be a number, not `{value}`"))?;
-    policy.set(key, number).map_err(|problem| problem.to_string())?;
+    let number: f64 = match text {
+        "true" if key.starts_with(OBSERVE) => 1.0,
+        "false" if key.starts_with(OBSERVE) => 0.0,
+        _ => text
+            .parse()
+            .map_err(|_| format!("{key} must be a number, not `{text}`"))?,
+    };
+    policy.apply(key, number).map_err(|problem| problem.to_string())?;
     Ok(number)
 }
 

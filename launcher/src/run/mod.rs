@@ -26,7 +26,7 @@ use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style};
 use crate::report::{self, block};
 
-pub(crate) use identity::chance;
+pub(crate) use identity::{chance, run_dir};
 pub(crate) use supervise::Watcher;
 
 /// What is run, under which names, and where its traces go.

@@ -330,6 +330,9 @@ fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
     for (key, value) in &plan.settings.changes {
         flag("policy", format!("{key}={value}").as_ref());
     }
+    for key in &plan.settings.pinned {
+        flag("pinned", key.as_ref());
+    }
     args
 }
 

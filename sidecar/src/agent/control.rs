@@ -25,6 +25,8 @@ pub enum Control {
     Eof,
     /// SIGTERM: finish in order.
     Terminate,
+    /// SIGHUP: read the configuration files again.
+    HangUp,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,8 +44,10 @@ fn parse(line: &[u8]) -> Option<Control> {
     }
 }
 
-/// Listens to `input` and to signals. SIGINT and SIGHUP are the launcher's to pass on and are ignored here: a Ctrl-C on
-/// the terminal must not end the watch before the trainer's last words are read.
+/// Listens to `input` and to signals. SIGINT is the launcher's to pass on and is ignored here: a Ctrl-C on the terminal
+/// must not end the watch before the trainer's last words are read. SIGHUP, as for any daemon, asks to read the
+/// configuration again; the one that a terminal sends at its end goes to the launcher's group and not to ours, and would
+/// do no harm.
 ///
 /// # Errors
 /// When the system gives no thread or no signal handler.
@@ -56,7 +60,12 @@ pub fn listen(input: impl Read + Send + 'static) -> std::io::Result<Receiver<Con
         .stack_size(64 << 10)
         .spawn(move || {
             for signal in &mut signals {
-                if signal == SIGTERM && terminate.blocking_send(Control::Terminate).is_err() {
+                let control = match signal {
+                    SIGTERM => Control::Terminate,
+                    SIGHUP => Control::HangUp,
+                    _ => continue,
+                };
+                if terminate.blocking_send(control).is_err() {
                     break;
                 }
             }

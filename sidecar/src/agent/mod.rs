@@ -129,6 +129,8 @@ impl Agent {
             }
             Control::Eof => self.orphaned_ns = Some(now_ns),
             Control::Terminate => self.drain("terminated", now_ns),
+            // Policy is the aggregator's.
+            Control::HangUp => {}
         }
     }
 

@@ -42,6 +42,7 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
             joined = outcome(&mut shell.joining) => shell.joined(joined),
             message = receive(&mut shell.link) => shell.received(message),
             control = controls.recv(), if listening => match control {
+                Some(Control::HangUp) => shell.hang_up(),
                 Some(control) => shell.agent.control(control, monotonic_ns()),
                 None => listening = false,
             },
@@ -153,6 +154,13 @@ impl Shell {
                 self.drop_link();
             }
             Heard::Welcome { .. } | Heard::Noise => {}
+        }
+    }
+
+    fn hang_up(&self) {
+        match &self.hosted {
+            Some(hosted) => hosted.hang_up(),
+            None => warn::answer("SIGHUP: the job's aggregator runs elsewhere, and policy is changed there"),
         }
     }
 

@@ -1,11 +1,13 @@
 //! Batches in, journal and verdicts out.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_health::event::{End, Event, Job, PolicyChange};
+use paceline_health::event::{End, Event, Job};
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::NodeId;
 use paceline_health::report::Report;
@@ -90,7 +92,7 @@ impl Aggregator {
             nodes: BTreeMap::new(),
             last: None,
             own_seq: 0,
-            policy: BTreeMap::new(),
+            started: BTreeMap::new(),
         };
         let journal = Journal::open(dir, &plan.job, |entry| fold.take(&entry))?;
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
@@ -117,12 +119,12 @@ impl Aggregator {
         while let Some(verdict) = aggregator.detector.poll() {
             aggregator.files.verdict(&verdict);
         }
-        aggregator.begin(&fold.policy, now_ns);
+        aggregator.begin(&fold.started, now_ns);
         Ok(aggregator)
     }
 
     /// The first entries of a journal that is opened.
-    fn begin(&mut self, known: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
+    fn begin(&mut self, started: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
         let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
         self.own(
             Event::Job(Job {
@@ -131,21 +133,7 @@ impl Aggregator {
             }),
             now_ns,
         );
-        let mut tables = Policy::default();
-        for (key, value) in self.plan.policy.clone() {
-            if let Err(error) = tables.set(&key, value) {
-                warn::once("policy", error);
-            } else if known.get(key.as_str()) != Some(&value) {
-                self.own(
-                    Event::Policy(PolicyChange {
-                        key: Arc::from(key),
-                        value,
-                        by: "start".into(),
-                    }),
-                    now_ns,
-                );
-            }
-        }
+        self.start_policy(started, now_ns);
         self.write_report();
     }
 
@@ -218,16 +206,20 @@ impl Aggregator {
 
     /// An event of the aggregator itself.
     fn own(&mut self, event: Event, now_ns: u64) {
+        let frame = self.own_frame(event);
+        self.record(vec![frame], now_ns);
+    }
+
+    fn own_frame(&mut self, event: Event) -> Frame {
         self.own_seq += 1;
-        let frame = Frame {
+        Frame {
             v: SCHEMA_VERSION,
             node: self.plan.node.clone(),
             agent: OWN_AGENT,
             seq: self.own_seq,
             provenance: Provenance::Live,
             event,
-        };
-        self.record(vec![frame], now_ns);
+        }
     }
 
     /// Hands out what is new. Whether there was anything: the report is due then, once for all of it.
@@ -354,7 +346,8 @@ struct Fold {
     nodes: BTreeMap<NodeId, Presence>,
     last: Option<(u64, Time)>,
     own_seq: u64,
-    policy: BTreeMap<Arc<str>, f64>,
+    /// What flags and files said at the latest start.
+    started: BTreeMap<Arc<str>, f64>,
 }
 
 impl Fold {
@@ -368,7 +361,7 @@ impl Fold {
             self.intake.restore(frame);
         }
         if let Event::Policy(change) = &frame.event {
-            self.policy.insert(change.key.clone(), change.value);
+            self.remember(change);
         }
         presence(&mut self.nodes, frame);
         self.metrics.observe(frame, 0.0);

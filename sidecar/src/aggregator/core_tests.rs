@@ -14,6 +14,7 @@ fn plan(dir: &Path) -> Plan {
         node: "n".into(),
         run_dir: dir.to_owned(),
         policy: vec![("straggler.min_steps".to_owned(), 6.0)],
+        reload: None,
     }
 }
 
@@ -264,4 +265,42 @@ fn two_in_one_directory() {
         (first.dir(), second.dir()),
         (dir.path(), dir.path().join("alone-n").as_path())
     );
+}
+
+/// Changes while running are in the journal, stand when the aggregator is started again with the flags it had, and are
+/// as shipped again when a flag is dropped.
+#[test]
+fn policy_changes_are_journaled_and_outlive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = "straggler.min_steps";
+    let value = |aggregator: &Aggregator| aggregator.detector.policy().get(key);
+    let mut first = open(dir.path(), 0);
+    assert_eq!(value(&first), Some(6.0));
+    let changed = first.change(&[(key.to_owned(), 9.0)], "set", 1).unwrap();
+    assert_eq!((changed[0].was, changed[0].now), (6.0, 9.0));
+    assert!(
+        first
+            .change(&[(key.to_owned(), 9.0)], "set", 2)
+            .unwrap()
+            .is_empty()
+    );
+    let bad = [(key.to_owned(), 8.0), ("nonsense".to_owned(), 1.0)];
+    assert!(first.change(&bad, "set", 3).is_err());
+    let told = |entry: &Entry| match &entry.frame.event {
+        Event::Policy(change) => Some((change.by.to_string(), change.value)),
+        _ => None,
+    };
+    let said: Vec<_> = entries(dir.path()).iter().filter_map(told).collect();
+    assert_eq!(said, [("start".to_owned(), 6.0), ("set".to_owned(), 9.0)]);
+
+    drop(first);
+    let again = open(dir.path(), 4);
+    assert_eq!(value(&again), Some(9.0), "the same flags say nothing new");
+    drop(again);
+    let bare = Plan {
+        policy: Vec::new(),
+        ..plan(dir.path())
+    };
+    let bare = Aggregator::open(bare, StatusStream::to(std::io::sink()).0, 5).unwrap();
+    assert_eq!(value(&bare), Some(5.0), "a flag that was dropped");
 }

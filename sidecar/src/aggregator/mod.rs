@@ -3,6 +3,7 @@
 //! [`core`] is the fold with its files and takes the time as a number; [`server`] is the thread around it.
 
 pub mod clock;
+pub mod control;
 pub mod core;
 pub mod journal;
 pub mod lines;
@@ -26,4 +27,6 @@ pub struct Plan {
     pub run_dir: PathBuf,
     /// Values that replace those of the policy tables.
     pub policy: Vec<(String, f64)>,
+    /// Reads the files again that say so, if there are any.
+    pub reload: Option<control::Reload>,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::control::{self, Answer, Ask, Door};
 use super::journal::JournalError;
 use super::{Aggregator, Plan};
 use crate::host::monotonic_ns;
@@ -24,6 +25,7 @@ const LINGER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Hosted {
     finish: Option<oneshot::Sender<()>>,
+    hangup: mpsc::Sender<()>,
     done: oneshot::Receiver<()>,
     /// Where its metrics page is.
     pub http: Option<SocketAddr>,
@@ -44,15 +46,32 @@ impl Hosted {
         let address = page.as_ref().and_then(|page| page.local_addr().ok());
         let (finish, finish_asked) = oneshot::channel();
         let (ended, done) = oneshot::channel();
+        let (hangup, hangups) = mpsc::channel(1);
         thread::Builder::new().name("aggregator".into()).spawn(move || {
-            run(listener, page, plan, status, finish_asked);
+            run(
+                listener,
+                page,
+                plan,
+                status,
+                Told {
+                    finish: finish_asked,
+                    hangups,
+                },
+            );
             let _ = ended.send(());
         })?;
         Ok(Hosted {
             finish: Some(finish),
+            hangup,
             done,
             http: address,
         })
+    }
+
+    /// SIGHUP came: the configuration files are read again.
+    pub fn hang_up(&self) {
+        // One that waits already will see what we saw.
+        let _ = self.hangup.try_send(());
     }
 
     /// Whether its thread has ended.
@@ -69,13 +88,16 @@ impl Hosted {
     }
 }
 
-fn run(
-    listener: TcpListener,
-    page: Option<TcpListener>,
-    plan: Plan,
-    status: StatusStream,
-    finish: oneshot::Receiver<()>,
-) {
+/// What the thread is told while it runs.
+#[derive(Debug)]
+pub struct Told {
+    /// To finish. Whoever drops its other end says the same.
+    pub finish: oneshot::Receiver<()>,
+    /// To read the configuration files again.
+    pub hangups: mpsc::Receiver<()>,
+}
+
+fn run(listener: TcpListener, page: Option<TcpListener>, plan: Plan, status: StatusStream, told: Told) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
@@ -86,7 +108,7 @@ fn run(
     };
     runtime.block_on(async {
         match Router::listen(listener).await {
-            Ok(router) => serve(router, page, plan, status, finish).await,
+            Ok(router) => serve(router, page, plan, status, told).await,
             Err(error) => warn::once("aggregator", format_args!("aggregator: {error}")),
         }
     });
@@ -98,11 +120,12 @@ pub async fn serve(
     page: Option<TcpListener>,
     plan: Plan,
     status: StatusStream,
-    mut finish: oneshot::Receiver<()>,
+    told: Told,
 ) {
+    let Told { mut finish, hangups } = told;
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
     let address = page.as_ref().and_then(|page| page.local_addr().ok());
-    let job = plan.job.clone();
+    let (job, reload) = (plan.job.clone(), plan.reload.clone());
     // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
     let opened: Result<Aggregator, JournalError> = loop {
@@ -127,6 +150,9 @@ pub async fn serve(
         aggregator.metrics_address(&address.to_string());
         tokio::spawn(http::serve(page, scrapes));
     }
+    let (asks, mut asked_of_policy) = mpsc::channel::<Ask>(1);
+    let door = Door::open(aggregator.dir());
+    let control = tokio::spawn(control::serve(door, reload, hangups, asks));
     let mut finish_by: Option<u64> = None;
     loop {
         let now_ns = monotonic_ns();
@@ -150,14 +176,27 @@ pub async fn serve(
                 // Whoever asked may have gone.
                 let _ = scrape.send(aggregator.page());
             }
+            Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
             _ = &mut finish, if finish_by.is_none() => {
                 finish_by = Some(monotonic_ns() + END_GRACE.as_nanos() as u64);
             }
             () = tokio::time::sleep(idle) => {}
         }
     }
+    // Its files go before the directory is anybody else's.
+    control.abort();
+    let _ = control.await;
     aggregator.close(monotonic_ns());
     tokio::time::sleep(LINGER).await;
+}
+
+fn change(aggregator: &mut Aggregator, ask: Ask) {
+    let answer = match aggregator.change(&ask.changes, ask.by, monotonic_ns()) {
+        Ok(changed) => Answer::Changed(changed),
+        Err(error) => Answer::Refused(error.to_string()),
+    };
+    // Whoever asked may have gone.
+    let _ = ask.answer.send(answer);
 }
 
 fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {

@@ -6,6 +6,7 @@ mod bad_input;
 mod demo;
 mod exits;
 mod launched;
+mod live_policy;
 mod report;
 mod sidecar;
 mod signals;

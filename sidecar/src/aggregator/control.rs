@@ -1,0 +1,334 @@
+//! What may be asked of a running aggregator: to change values of its policy.
+//!
+//! It listens on a Unix socket in the run directory, for its own user (and root) alone: one line of JSON in, one out.
+//! SIGHUP to its process is the same as asking it to reload.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::sink::write_whole;
+use crate::warn;
+
+/// The socket's name in the run directory.
+pub const SOCKET: &str = "control.sock";
+/// The file that holds the aggregator's process id.
+pub const PID: &str = "aggregator.pid";
+/// Longest line that is read, bytes.
+const MAX_LINE: u64 = 64 << 10;
+/// A client that does not finish its line in this time is left.
+const LINE_DEADLINE: Duration = Duration::from_secs(2);
+/// Longest that a client waits for its answer: files may lie on a slow disk.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Change these values, all of them or none.
+    Set(Vec<(String, f64)>),
+    /// Read the configuration files again.
+    Reload,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done; what was so already is not listed.
+    Changed(Vec<Changed>),
+    /// Nothing was changed, and why.
+    Refused(String),
+}
+
+/// One value that has changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    /// Its dotted name.
+    pub key: String,
+    /// Before.
+    pub was: f64,
+    /// Now.
+    pub now: f64,
+}
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens there.
+    #[error("{0}: no aggregator runs here: its job has ended, or runs on another node")]
+    Nobody(PathBuf),
+    /// Somebody else's job.
+    #[error("{0}: belongs to another user")]
+    NotOurs(PathBuf),
+    /// It did not work.
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
+}
+
+/// Values by key, or why the files cannot be read.
+type ReadFiles = dyn Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync;
+
+/// Reads the configuration files: whoever starts the sidecar knows where they are and what they may hold.
+#[derive(Clone)]
+pub struct Reload(Arc<ReadFiles>);
+
+impl Reload {
+    /// `read` gives what the files say now.
+    pub fn new(read: impl Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync + 'static) -> Reload {
+        Reload(Arc::new(read))
+    }
+
+    /// The same without these keys.
+    pub fn without(self, pinned: Vec<String>) -> Reload {
+        let Reload(read) = self;
+        Reload::new(move || {
+            let mut values = read()?;
+            values.retain(|(key, _)| !pinned.contains(key));
+            Ok(values)
+        })
+    }
+}
+
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
+/// Changes for the aggregator, and where its answer goes.
+#[derive(Debug)]
+pub struct Ask {
+    /// Values by key.
+    pub changes: Vec<(String, f64)>,
+    /// `set` or `reload`.
+    pub by: &'static str,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// The socket and the process id in the run directory, for as long as this lives.
+#[derive(Debug)]
+pub struct Door {
+    dir: PathBuf,
+    listener: tokio::net::UnixListener,
+}
+
+impl Door {
+    /// Opens it in a directory that this aggregator holds. Without it only SIGHUP is heard.
+    pub fn open(dir: &Path) -> Option<Door> {
+        let path = dir.join(SOCKET);
+        // What a killed aggregator left behind; the directory's lock is ours.
+        let _ = std::fs::remove_file(&path);
+        let opened = at(dir, UnixListener::bind).and_then(|listener| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            listener.set_nonblocking(true)?;
+            tokio::net::UnixListener::from_std(listener)
+        });
+        let _ = write_whole(&dir.join(PID), format!("{}\n", std::process::id()).as_bytes());
+        match opened {
+            Ok(listener) => Some(Door {
+                dir: dir.to_owned(),
+                listener,
+            }),
+            Err(error) => {
+                warn::once("control", format_args!("{}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    /// The request of somebody who may ask.
+    async fn request(mut stream: tokio::net::UnixStream) -> io::Result<(tokio::net::UnixStream, Request)> {
+        let uid = stream.peer_cred()?.uid();
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let mut line = Vec::new();
+        let mut reader = tokio::io::BufReader::new((&mut stream).take(MAX_LINE));
+        tokio::time::timeout(LINE_DEADLINE, reader.read_until(b'\n', &mut line))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        match serde_json::from_slice(&line) {
+            Ok(request) => Ok((stream, request)),
+            Err(error) => {
+                let refused = Answer::Refused(format!("not understood: {error}"));
+                reply(stream, &refused).await;
+                Err(io::ErrorKind::InvalidData.into())
+            }
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        for name in [SOCKET, PID] {
+            let _ = std::fs::remove_file(self.dir.join(name));
+        }
+    }
+}
+
+/// Takes requests until its aggregator is gone: one at a time, so that changes have an order.
+pub async fn serve(
+    door: Option<Door>,
+    reload: Option<Reload>,
+    mut hangups: mpsc::Receiver<()>,
+    asks: mpsc::Sender<Ask>,
+) {
+    let mut files = Files::watch(reload).await;
+    loop {
+        let next = async {
+            match &door {
+                Some(door) => door.listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            visitor = next => match visitor {
+                Ok((stream, _)) => match Door::request(stream).await {
+                    Ok((stream, Request::Set(changes))) => {
+                        reply(stream, &ask(&asks, changes, "set").await).await;
+                    }
+                    Ok((stream, Request::Reload)) => reply(stream, &files.reload(&asks).await).await,
+                    // A stranger, or one who went away.
+                    Err(_) => {}
+                },
+                // Out of descriptors: not in a tight loop.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            },
+            hangup = hangups.recv() => match hangup {
+                Some(()) => say(&files.reload(&asks).await),
+                None => return,
+            },
+        }
+    }
+}
+
+/// Answers a signal in the log.
+fn say(answer: &Answer) {
+    match answer {
+        Answer::Refused(why) => warn::answer(format_args!("SIGHUP: nothing is changed: {why}")),
+        Answer::Changed(changed) if changed.is_empty() => warn::answer("SIGHUP: nothing has changed"),
+        Answer::Changed(changed) => {
+            for Changed { key, was, now } in changed {
+                warn::answer(format_args!("SIGHUP: {key} = {now}, was {was}"));
+            }
+        }
+    }
+}
+
+async fn reply(mut stream: tokio::net::UnixStream, answer: &Answer) {
+    let mut line = serde_json::to_vec(answer).unwrap_or_default();
+    line.push(b'\n');
+    // Whoever asked may have gone.
+    let _ = stream.write_all(&line).await;
+}
+
+async fn ask(asks: &mpsc::Sender<Ask>, changes: Vec<(String, f64)>, by: &'static str) -> Answer {
+    let (answer, answered) = oneshot::channel();
+    let _ = asks.send(Ask { changes, by, answer }).await;
+    let gone = |_| Answer::Refused("the aggregator is ending".to_owned());
+    answered.await.unwrap_or_else(gone)
+}
+
+/// The configuration files, and what they said when they were last read.
+struct Files {
+    reload: Option<Reload>,
+    known: Vec<(String, f64)>,
+}
+
+impl Files {
+    async fn watch(reload: Option<Reload>) -> Files {
+        let mut files = Files {
+            reload,
+            known: Vec::new(),
+        };
+        files.known = files.read().await.unwrap_or_default();
+        files
+    }
+
+    async fn read(&self) -> Result<Vec<(String, f64)>, String> {
+        let Some(Reload(read)) = self.reload.clone() else {
+            return Err("this sidecar was started without configuration files".to_owned());
+        };
+        let read = tokio::task::spawn_blocking(move || read()).await;
+        read.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// Reads them again. Only what they say differently now is changed: a value that was set in between stands.
+    async fn reload(&mut self, asks: &mpsc::Sender<Ask>) -> Answer {
+        let now = match self.read().await {
+            Ok(now) => now,
+            Err(why) => return Answer::Refused(why),
+        };
+        let answer = ask(asks, difference(&self.known, &now), "reload").await;
+        if matches!(answer, Answer::Changed(_)) {
+            self.known = now;
+        }
+        answer
+    }
+}
+
+/// What changes between two readings; what is no longer there is as shipped.
+fn difference(before: &[(String, f64)], now: &[(String, f64)]) -> Vec<(String, f64)> {
+    let shipped = paceline_health::Policy::default();
+    let gone = before.iter().filter_map(|(key, _)| {
+        let stays = now.iter().any(|(other, _)| other == key);
+        (!stays).then(|| Some((key.clone(), shipped.get(key)?)))?
+    });
+    let new = now.iter().filter(|entry| !before.contains(entry)).cloned();
+    gone.chain(new).collect()
+}
+
+/// Asks the aggregator that writes into `dir`, and waits for its answer.
+///
+/// # Errors
+/// [`AskError`]: nobody was there, or it was not for us.
+pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(dir.to_owned()),
+        io::ErrorKind::PermissionDenied => AskError::NotOurs(dir.to_owned()),
+        _ => AskError::Io(dir.join(SOCKET), error),
+    };
+    let exchange = || {
+        let mut stream = at(dir, UnixStream::connect)?;
+        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        let mut answer = Vec::new();
+        BufReader::new(stream.take(1 << 20)).read_until(b'\n', &mut answer)?;
+        if answer.is_empty() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(serde_json::from_slice(&answer)?)
+    };
+    exchange().map_err(failed)
+}
+
+/// Calls `open` with a short name of the socket in `dir`: an address holds 108 bytes only (unix(7)), and a run
+/// directory's name may be longer.
+fn at<T>(dir: &Path, open: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(dir, flags, Mode::empty())?;
+    open(
+        Path::new("/proc/self/fd")
+            .join(held.as_raw_fd().to_string())
+            .join(SOCKET),
+    )
+}
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

@@ -1,0 +1,88 @@
+//! How policy changes while the job runs: every change is an entry of the journal, so that a replay knows it too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_health::event::{Event, PolicyChange};
+use paceline_health::policy::PolicyError;
+use paceline_health::{Frame, Policy};
+
+use super::{Aggregator, Fold};
+use crate::aggregator::control::Changed;
+use crate::warn;
+
+/// Asked for when the aggregator started.
+const START: &str = "start";
+
+impl Aggregator {
+    /// Changes values, all of them or none. Those that are so already are not told again.
+    ///
+    /// # Errors
+    /// When a value is not known, makes no sense, or contradicts another.
+    pub fn change(
+        &mut self,
+        changes: &[(String, f64)],
+        by: &str,
+        now_ns: u64,
+    ) -> Result<Vec<Changed>, PolicyError> {
+        let before = self.detector.policy().clone();
+        let mut after = before.clone();
+        after.set_all(changes.iter().map(|(key, value)| (key.as_str(), *value)))?;
+        let by: Arc<str> = Arc::from(by);
+        let mut changed: Vec<Changed> = Vec::new();
+        for (key, _) in changes {
+            let (was, now) = (before.get(key), after.get(key));
+            // Of a key that is named twice the last value holds.
+            if let (Some(was), Some(now)) = (was, now)
+                && was != now
+                && !changed.iter().any(|done| done.key == *key)
+            {
+                let key = key.clone();
+                changed.push(Changed { key, was, now });
+            }
+        }
+        let events = changed.iter().map(|change| {
+            Event::Policy(PolicyChange {
+                key: Arc::from(change.key.as_str()),
+                value: change.now,
+                by: by.clone(),
+            })
+        });
+        let frames: Vec<Frame> = events.map(|event| self.own_frame(event)).collect();
+        self.record(frames, now_ns);
+        Ok(changed)
+    }
+
+    /// What flags and files say at the start. An aggregator that is started again by the same launcher says the same
+    /// again: what was changed since then stands.
+    pub(super) fn start_policy(&mut self, started: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
+        let shipped = Policy::default();
+        let said: BTreeMap<&str, f64> = self
+            .plan
+            .policy
+            .iter()
+            .map(|(key, value)| (key.as_str(), *value))
+            .collect();
+        let dropped = started.iter().filter_map(|(key, value)| {
+            let default = shipped.get(key)?;
+            (!said.contains_key(&**key) && *value != default).then(|| (key.to_string(), default))
+        });
+        let new = said
+            .iter()
+            .filter(|(key, value)| started.get(**key) != Some(*value))
+            .map(|(key, value)| ((*key).to_owned(), *value));
+        let changes: Vec<(String, f64)> = dropped.chain(new).collect();
+        if let Err(error) = self.change(&changes, START, now_ns) {
+            warn::once("policy", error);
+        }
+    }
+}
+
+impl Fold {
+    /// Remembers what was said at a start, by whom nobody is named in journals of the first version.
+    pub(super) fn remember(&mut self, change: &PolicyChange) {
+        if change.by.is_empty() || &*change.by == START {
+            self.started.insert(change.key.clone(), change.value);
+        }
+    }
+}
