@@ -39,6 +39,17 @@ pub struct RoleLevel {
     pub works: bool,
 }
 
+impl RoleLevel {
+    /// What the peers of a member that waits `own_s` wait: of two, the other's.
+    pub fn peers_wait_s(&self, own_s: f64) -> f64 {
+        if self.seen == 2 {
+            2.0 * self.wait_s - own_s
+        } else {
+            self.wait_s
+        }
+    }
+}
+
 /// One step of all ranks.
 #[derive(Debug)]
 pub struct Board<'a> {

@@ -128,10 +128,11 @@ impl Account {
                 continue;
             };
             let self_s = f64::from(kept.self_s[index]);
+            let wait_s = f64::from(kept.wait_s[index]);
             self.sample(
                 f64::from(*x),
                 self_s,
-                (f64::from(kept.wait_s[index]), level.wait_s),
+                (wait_s, level.peers_wait_s(wait_s)),
                 f64::from(kept.data_s[index]) - level.data_s,
                 f64::from(kept.gc_s[index]) - level.gc_s,
             );
@@ -154,7 +155,7 @@ impl Account {
             self.sample(
                 seat.x,
                 seat.self_s,
-                (seat.sample.wait_s, level.wait_s),
+                (seat.sample.wait_s, level.peers_wait_s(seat.sample.wait_s)),
                 seat.sample.data_s - level.data_s,
                 seat.sample.gc_s - level.gc_s,
             );

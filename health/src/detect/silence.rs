@@ -160,18 +160,20 @@ impl SilenceRule {
     /// Whether others are ahead: in a later step, or waiting in the step that this one has not finished; or its
     /// process is gone.
     fn is_behind(&self, rank: Rank) -> bool {
-        let Some(Heard { pulse, .. }) = self.pulses.get(&rank) else {
+        let Some(Heard { at, pulse }) = self.pulses.get(&rank) else {
             return false;
         };
         let ahead = |other: &Pulse| {
             other.step > pulse.step
                 || other.step == pulse.step && other.phase == Phase::Wait && pulse.phase != Phase::Wait
         };
+        // Where this one was said to be before the other moved says nothing: it may have moved as well.
+        let moved = |other: &Heard| Time(other.at.0.saturating_sub(other.pulse.idle_ns));
         !pulse.alive
             || self
                 .pulses
                 .values()
-                .any(|heard| heard.pulse.alive && ahead(&heard.pulse))
+                .any(|other| other.pulse.alive && ahead(&other.pulse) && *at >= moved(other))
     }
 
     /// Ends what does not hold any more.
