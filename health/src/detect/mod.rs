@@ -17,6 +17,8 @@ mod localise;
 mod noise;
 mod path;
 mod plan;
+#[cfg(test)]
+mod plan_tests;
 mod raised;
 mod roster;
 mod rows;
