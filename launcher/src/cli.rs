@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Replay(ReplayArgs),
     /// Simulate a job and judge it.
     Simulate(SimulateArgs),
+    /// Measure how well the detector decides, on simulated jobs of which the truth is known.
+    Evaluate(EvaluateArgs),
     /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
     Demo(DemoArgs),
     /// Show the configuration in force.
@@ -168,6 +170,38 @@ pub(crate) struct SimulateArgs {
     /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
     #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
     pub(crate) gpu_hour_price: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each number stands beside its target and beside what other people's rules reach on the same \
+samples. docs/evaluation.md says how each is measured.\n\nExample: paceline evaluate --suite quiet,healthy --seeds 5"
+)]
+pub(crate) struct EvaluateArgs {
+    /// Only these suites, separated by commas; "list" shows them [default: all but smoke].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) suite: Vec<String>,
+    /// Seeds of each scenario.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seeds: u64,
+    /// Print the table as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the table with its plots there, as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Say what is different from an older table, as --json printed it.
+    #[arg(long, value_name = "OLD.json")]
+    pub(crate) compare: Option<PathBuf>,
+    /// Worlds at a time [default: one for each core].
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<usize>,
+    /// Take the seeds for tuning: whoever changes the detector looks at these, never at those that are scored.
+    #[arg(long)]
+    pub(crate) tuning: bool,
+    /// List there every world in which something went wrong, and the command that simulates it again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) failures: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,11 +1,12 @@
 //! `paceline`: starts the sidecar beside a training command, and tells what the job's journal says.
 //!
-//! It is synchronous and single-threaded: it starts two processes, passes signals on, waits, and reads files. What is
-//! concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
+//! It is synchronous and, but for `evaluate`, single-threaded: it starts two processes, passes signals on, waits, and
+//! reads files. What is concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
 
 mod cli;
 mod config;
 mod demo;
+mod evaluate;
 mod journal;
 mod output;
 mod progress;
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => report::command(&args, color),
         Command::Replay(args) => replay::command(&args, color),
         Command::Simulate(args) => simulate::command(&args, color),
+        Command::Evaluate(args) => evaluate::command(&args, color),
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),

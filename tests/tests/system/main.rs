@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod demo;
+mod evaluate;
 mod exits;
 mod launched;
 mod live_policy;

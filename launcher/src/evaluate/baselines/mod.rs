@@ -1,0 +1,263 @@
+//! Other people's rules on the same samples, from their public descriptions.
+//!
+//! Each gets what its description takes: self-time where a rule times kernels or sections, the wait in collectives
+//! where it looks at those. None of them knows of roles or of declared work; ordinary steps only are shown to them, so
+//! that a declared checkpoint or warm-up is held against none. Each names a rank once at most, which flatters them.
+
+mod change_point;
+mod mad;
+mod mean;
+mod median;
+mod relative;
+mod shortest;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_health::event::{Step, StepKind};
+
+/// Steps that no rule looks at: kernels are compiled and caches filled.
+const WARM_UP_STEPS: u64 = 10;
+/// A row is judged without the ranks that are this many steps behind: their samples were lost.
+const PATIENCE_STEPS: u64 = 8;
+
+/// What one rank did in a step, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sample {
+    rank: u32,
+    own: f64,
+    wait: f64,
+}
+
+/// A rule that names ranks.
+trait Rule {
+    /// Takes the samples of one step, in the order of the ranks, and calls `name` for each rank that is slow.
+    fn row(&mut self, row: &[Sample], name: &mut dyn FnMut(u32));
+}
+
+/// The rules' names, in the order of the columns.
+pub(super) const NAMES: [&str; 6] = [
+    "best-rank score < 0.75",
+    "twice the median",
+    "mean × 1.2",
+    "MAD z > 3.5",
+    "shortest in collective",
+    "change point",
+];
+
+/// A rank that a rule named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Naming {
+    /// Index of the rule in [`NAMES`].
+    pub(super) rule: usize,
+    /// Whom.
+    pub(super) rank: u32,
+    /// After which step.
+    pub(super) step: u64,
+}
+
+/// A step that not every rank has finished: samples by rank.
+#[derive(Default)]
+struct Open {
+    samples: Vec<Option<Sample>>,
+    seen: usize,
+}
+
+/// All rules on one job.
+pub(super) struct Baselines {
+    rules: [Box<dyn Rule>; NAMES.len()],
+    ranks: usize,
+    epoch: u32,
+    rows: BTreeMap<u64, Open>,
+    named: BTreeSet<(usize, u32)>,
+    namings: Vec<Naming>,
+}
+
+impl Baselines {
+    /// For a job of `ranks`.
+    pub(super) fn new(ranks: u32) -> Baselines {
+        Baselines {
+            rules: rules(),
+            ranks: ranks as usize,
+            epoch: 0,
+            rows: BTreeMap::new(),
+            named: BTreeSet::new(),
+            namings: Vec::new(),
+        }
+    }
+
+    /// Takes one rank's step.
+    pub(super) fn observe(&mut self, step: &Step) {
+        if step.restart > self.epoch {
+            self.epoch = step.restart;
+            self.rows.clear();
+        }
+        let Some(own) = step.self_time().filter(|_| step.restart == self.epoch) else {
+            return;
+        };
+        if step.kind != StepKind::Train || step.step <= WARM_UP_STEPS {
+            return;
+        }
+        let wait = step.phases.map_or(0.0, |phases| phases.wait_ns as f64 / 1e9);
+        let rank = step.rank.0 as usize;
+        let row = self.rows.entry(step.step).or_default();
+        row.samples.resize(self.ranks, None);
+        let Some(place @ None) = row.samples.get_mut(rank) else {
+            return;
+        };
+        *place = Some(Sample {
+            rank: step.rank.0,
+            own,
+            wait,
+        });
+        row.seen += 1;
+        if row.seen == self.ranks {
+            self.judge(step.step);
+        }
+        while let Some((oldest, _)) = self.rows.first_key_value() {
+            if oldest + PATIENCE_STEPS >= step.step {
+                break;
+            }
+            self.judge(*oldest);
+        }
+    }
+
+    /// What was said, in the order in which it was.
+    pub(super) fn finish(self) -> Vec<Naming> {
+        self.namings
+    }
+
+    fn judge(&mut self, step: u64) {
+        let Some(open) = self.rows.remove(&step) else {
+            return;
+        };
+        let row: Vec<Sample> = open.samples.into_iter().flatten().collect();
+        // Half a row says nothing of the middle.
+        if 2 * row.len() < self.ranks || row.len() < 2 {
+            return;
+        }
+        for (rule, judge) in self.rules.iter_mut().enumerate() {
+            judge.row(&row, &mut |rank| {
+                if self.named.insert((rule, rank)) {
+                    self.namings.push(Naming { rule, rank, step });
+                }
+            });
+        }
+    }
+}
+
+fn rules() -> [Box<dyn Rule>; NAMES.len()] {
+    [
+        Box::new(relative::Relative::default()),
+        Box::new(median::TwiceMedian::default()),
+        Box::new(mean::MeanTimes::default()),
+        Box::new(mad::MadScore),
+        Box::new(shortest::Shortest::default()),
+        Box::new(change_point::ChangePoint::default()),
+    ]
+}
+
+/// Sums of each rank's samples over a window of steps.
+#[derive(Debug, Default)]
+struct Window {
+    rows: u32,
+    /// Sum and count by rank.
+    sums: Vec<(f64, u32)>,
+}
+
+impl Window {
+    /// Takes a row; each rank's mean once `length` rows are there, and begins anew.
+    fn take(&mut self, row: &[Sample], length: u32, value: fn(&Sample) -> f64) -> Option<Vec<(u32, f64)>> {
+        for sample in row {
+            let (sum, count) = at(&mut self.sums, sample.rank);
+            *sum += value(sample);
+            *count += 1;
+        }
+        self.rows += 1;
+        if self.rows < length {
+            return None;
+        }
+        self.rows = 0;
+        let sums = std::mem::take(&mut self.sums);
+        let means = (0..).zip(sums).filter(|(_, (_, count))| *count > 0);
+        Some(
+            means
+                .map(|(rank, (sum, count))| (rank, sum / f64::from(count)))
+                .collect(),
+        )
+    }
+}
+
+/// The place of a rank in a list that grows with the ranks seen.
+fn at<T: Default + Clone>(list: &mut Vec<T>, rank: u32) -> &mut T {
+    let index = rank as usize;
+    if list.len() <= index {
+        list.resize(index + 1, T::default());
+    }
+    &mut list[index]
+}
+
+/// The middle of `values`, which it reorders.
+fn middle(values: &mut [f64]) -> f64 {
+    let at = values.len() / 2;
+    if values.is_empty() {
+        return 0.0;
+    }
+    *values.select_nth_unstable_by(at, f64::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::event::{Phases, Signal};
+    use paceline_health::id::Rank;
+
+    /// Ranks that a rule names when rank 3 of 16 is `factor` times slower from step 100 of 400 on.
+    fn named(factor: f64) -> BTreeMap<usize, BTreeSet<u32>> {
+        let mut all = Baselines::new(16);
+        for step in 1..=400 {
+            for rank in 0..16 {
+                let jitter = 1.0 + 0.01 * f64::from((step as u32 * 7 + rank * 13) % 11) / 11.0;
+                let slow = if rank == 3 && step >= 100 { factor } else { 1.0 };
+                let own = 0.2 * slow * jitter;
+                let phases = Phases {
+                    wait_ns: ((0.2 * factor * 1.02 - own).max(0.001) * 1e9) as u64,
+                    ..Phases::default()
+                };
+                all.observe(&Step {
+                    rank: Rank(rank),
+                    restart: 0,
+                    step,
+                    kind: StepKind::Train,
+                    dur_ns: (own * 1e9) as u64 + phases.wait_ns,
+                    phases: Some(phases),
+                    micro_batches: 1,
+                    tokens: 0,
+                    signal: Signal::S2,
+                    sum_sq: 0,
+                    expert_tokens: 0,
+                });
+            }
+        }
+        let mut named: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+        for naming in all.finish() {
+            assert!(naming.step >= 100, "{} at {}", NAMES[naming.rule], naming.step);
+            named.entry(naming.rule).or_default().insert(naming.rank);
+        }
+        named
+    }
+
+    #[test]
+    fn each_rule_does_what_its_description_says() {
+        let only = BTreeSet::from([3]);
+        // 2.5 times: all see it. 1.3: twice the median does not. 1.1: the score and the mean do not either.
+        let seen = |factor| -> Vec<usize> {
+            let named = named(factor);
+            assert!(named.values().all(|ranks| *ranks == only), "{factor}: {named:?}");
+            named.into_keys().collect()
+        };
+        assert_eq!(seen(2.5), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(seen(1.5), [0, 2, 3, 4, 5]);
+        assert_eq!(seen(1.25), [2, 3, 4, 5]);
+        assert_eq!(seen(1.04), [3, 4]);
+    }
+}

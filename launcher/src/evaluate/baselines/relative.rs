@@ -1,0 +1,29 @@
+//! The best rank's time over a rank's own is under 0.75: NVIDIA's resiliency extension.
+//!
+//! Scores compare the kernel times of a reporting interval with those of the fastest rank. The interval there is 60 s
+//! or more; here it is 50 steps, which lets it decide sooner.
+//! Source: <https://nvidia.github.io/nvidia-resiliency-ext/straggler_det/usage_guide.html>.
+
+use super::{Rule, Sample, Window};
+
+const THRESHOLD: f64 = 0.75;
+const INTERVAL_STEPS: u32 = 50;
+
+#[derive(Default)]
+pub(super) struct Relative {
+    window: Window,
+}
+
+impl Rule for Relative {
+    fn row(&mut self, row: &[Sample], name: &mut dyn FnMut(u32)) {
+        let Some(means) = self.window.take(row, INTERVAL_STEPS, |sample| sample.own) else {
+            return;
+        };
+        let best = means.iter().map(|(_, mean)| *mean).fold(f64::INFINITY, f64::min);
+        for (rank, mean) in means {
+            if best / mean < THRESHOLD {
+                name(rank);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Work on all cores: each job by itself, results in the order of the jobs, whoever did them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// How many threads there should be when nobody says.
+pub(super) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Does `work` on every job with `threads` threads, the largest jobs first, so that none is left over at the end;
+/// `done` hears of each as it ends. The results are in the order of the jobs.
+pub(super) fn map<J: Sync, R: Send>(
+    jobs: &[J],
+    threads: usize,
+    size: impl Fn(&J) -> u64,
+    work: impl Fn(&J) -> R + Sync,
+    mut done: impl FnMut(&J),
+) -> Vec<R> {
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(size(&jobs[*index])));
+    let next = AtomicUsize::new(0);
+    let mut results: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
+            let (sender, order, next, work) = (sender.clone(), &order, &next, &work);
+            scope.spawn(move || {
+                while let Some(index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // Nobody listens only when the caller is gone.
+                    if sender.send((*index, work(&jobs[*index]))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (index, result) in receiver {
+            results[index] = Some(result);
+            done(&jobs[index]);
+        }
+    });
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_stand_in_the_order_of_the_jobs() {
+        let jobs: Vec<u64> = (0..97).collect();
+        for threads in [1, 2, 7] {
+            let mut seen = 0;
+            let squares = map(&jobs, threads, |job| *job, |job| job * job, |_| seen += 1);
+            assert_eq!(squares, jobs.iter().map(|job| job * job).collect::<Vec<_>>());
+            assert_eq!(seen, 97);
+        }
+        assert!(map(&[] as &[u64], 2, |_| 0, |job| *job, |_| {}).is_empty());
+    }
+}

@@ -1,0 +1,107 @@
+//! 16,384 ranks at one step a second on one core: how long a decision takes, and how fast frames are folded.
+
+use std::time::{Duration, Instant};
+
+use paceline_health::sim::{World, WorldSpec};
+use paceline_health::{Detector, Frame, Policy, Time};
+
+use super::interval::quantile;
+use super::row::{Better, Row, Unit};
+
+/// Step times of 0.9 s and one collective: one step a second, with one rank that is to be found.
+const WORLD: &str = "nodes=2048 gpus=8 self=980ms transfer=10ms steps=120";
+const FAULT: &str = "slow rank=9000 factor=1.2 from=40";
+
+/// Folds the world second by second; only the detector is timed.
+///
+/// # Errors
+/// A world of ours that is none.
+pub(super) fn rows(seed: u64, mut progress: impl FnMut(u64, u64)) -> Result<Vec<Row>, String> {
+    let mut spec = WorldSpec::parse(WORLD).map_err(|problem| problem.to_string())?;
+    spec.seed = seed;
+    spec.faults
+        .push(FAULT.parse().map_err(|problem| format!("{FAULT}: {problem}"))?);
+    let steps = spec.steps;
+    let mut world = World::new(spec).map_err(|problem| problem.to_string())?;
+    let mut detector = Detector::new(Policy::default());
+    let (mut batch, mut second) = (Vec::new(), 0);
+    let mut spent = Spent::default();
+    while let Some((at, frame)) = world.next() {
+        let now = at.as_secs_f64() as u64;
+        if now != second {
+            spent.fold(&mut detector, &batch);
+            batch.clear();
+            second = now;
+            progress(world.steps(), steps);
+        }
+        batch.push((at, frame));
+    }
+    spent.fold(&mut detector, &batch);
+    Ok(spent.rows())
+}
+
+#[derive(Default)]
+struct Spent {
+    /// Milliseconds that each simulated second took.
+    seconds: Vec<f64>,
+    /// The longest single call, milliseconds.
+    longest: f64,
+    frames: u64,
+    all: Duration,
+    verdicts: u64,
+}
+
+impl Spent {
+    /// All frames of one simulated second: what must be done before the next one comes.
+    fn fold(&mut self, detector: &mut Detector, batch: &[(Time, Frame)]) {
+        let begin = Instant::now();
+        let mut last = begin;
+        for (at, frame) in batch {
+            detector.observe(*at, frame);
+            while detector.poll().is_some() {
+                self.verdicts += 1;
+            }
+            // A clock read every frame would be a tenth of the work.
+            if frame.seq.is_multiple_of(16) {
+                let now = Instant::now();
+                self.longest = self.longest.max((now - last).as_secs_f64() * 1e3);
+                last = now;
+            }
+        }
+        let took = begin.elapsed();
+        self.all += took;
+        self.frames += batch.len() as u64;
+        if !batch.is_empty() {
+            self.seconds.push(took.as_secs_f64() * 1e3);
+        }
+    }
+
+    fn rows(mut self) -> Vec<Row> {
+        self.seconds.sort_by(f64::total_cmp);
+        let n = self.seconds.len() as u64;
+        let late = quantile(&self.seconds, 0.99).unwrap_or(f64::INFINITY);
+        let worst = self.seconds.last().copied().unwrap_or(f64::INFINITY);
+        let speed = self.frames as f64 / self.all.as_secs_f64();
+        vec![
+            Row::at_most(
+                "16,384 ranks, one core: all of a second's frames decided, p99",
+                200.0,
+            )
+            .in_unit(Unit::Milliseconds)
+            .with(late, n)
+            .noting(format!("{} verdicts", self.verdicts)),
+            Row::at_most(
+                "16,384 ranks, one core: all of a second's frames decided, longest",
+                200.0,
+            )
+            .in_unit(Unit::Milliseconds)
+            .with(worst, n),
+            Row::told("16,384 ranks, one core: longest decision", Better::Lower)
+                .in_unit(Unit::Milliseconds)
+                .with(self.longest, self.frames),
+            Row::at_least("16,384 ranks, one core: frames a second", 500_000.0)
+                .in_unit(Unit::FramesPerSecond)
+                .with(speed, self.frames),
+        ]
+    }
+}

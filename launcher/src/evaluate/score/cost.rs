@@ -1,0 +1,52 @@
+//! What it cost, against the same world without the fault.
+
+use super::Case;
+use crate::evaluate::interval::{median, quantile};
+use crate::evaluate::row::{Better, Row};
+use crate::evaluate::suite::Suite;
+
+/// What a verdict may be wrong by.
+const WITHIN: f64 = 0.05;
+
+pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
+    let mut errors = errors(cases);
+    let n = errors.len() as u64;
+    let Some((middle, ci)) = median(&mut errors) else {
+        return Vec::new();
+    };
+    let within = errors.iter().filter(|error| **error <= WITHIN).count() as f64 / n as f64;
+    let (late, worst) = (quantile(&errors, 0.95), errors.last().copied());
+    vec![
+        Row::at_most("cost of a straggler, median error", WITHIN)
+            .with(middle, n)
+            .within(Some(ci)),
+        Row::told("cost of a straggler, share within 5 %", Better::Higher).with(within, n),
+        Row::told("cost of a straggler, 95th percentile of the error", Better::Lower)
+            .with(late.unwrap_or(f64::INFINITY), n),
+        Row::told("cost of a straggler, worst error", Better::Lower).with(worst.unwrap_or(f64::INFINITY), n),
+    ]
+}
+
+/// Relative errors of what the verdicts on each slow rank say that it cost, all of its incidents together.
+pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
+    let suites = [Suite::Quiet, Suite::Noisy, Suite::Pace];
+    let mut errors = Vec::new();
+    for case in cases.iter().filter(|case| case.is_of(&suites)) {
+        let Some((expected, _)) = case.culprit() else {
+            continue;
+        };
+        let truth = expected.fault.and_then(|fault| case.outcome.truths.get(fault));
+        let Some(lost) = truth.map(|truth| truth.lost_gpu_s).filter(|lost| *lost > 0.0) else {
+            continue;
+        };
+        let claims = case.outcome.claims.iter();
+        let answers: Vec<f64> = claims
+            .filter(|claim| case.answers(claim, expected))
+            .map(|claim| claim.lost_gpu_s)
+            .collect();
+        if !answers.is_empty() {
+            errors.push((answers.iter().sum::<f64>() - lost).abs() / lost);
+        }
+    }
+    errors
+}

@@ -1,0 +1,56 @@
+//! Worlds in which something went wrong, with the command that simulates each again.
+
+use super::Case;
+
+/// What went wrong in one world.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::evaluate) struct Failure {
+    /// The scenario.
+    pub(in crate::evaluate) scenario: String,
+    /// One line for each mistake.
+    pub(in crate::evaluate) mistakes: Vec<String>,
+    /// The command.
+    pub(in crate::evaluate) command: String,
+}
+
+/// What went wrong in this world, if anything did.
+pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
+    let mut mistakes = Vec::new();
+    for expected in case.required() {
+        let name = format!("{} {}", expected.finding, expected.who);
+        let (since, last) = case.window(expected);
+        match case.answer(expected) {
+            None => {
+                let last = if last == u64::MAX {
+                    "the end".to_owned()
+                } else {
+                    last.to_string()
+                };
+                mistakes.push(format!("missed {name}, true from step {since} to {last}"));
+            }
+            Some(claim) if expected.cause.is_some_and(|cause| cause != claim.cause) => {
+                let wanted = expected.cause.map_or("", |cause| cause.name());
+                mistakes.push(format!(
+                    "cause of {name}: {} and not {wanted}",
+                    claim.cause.name()
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    mistakes.extend(case.wrong().map(|claim| {
+        format!(
+            "false {} {} ({}, cause {}) in step {}",
+            claim.finding,
+            claim.who,
+            claim.severity.name(),
+            claim.cause.name(),
+            claim.step
+        )
+    }));
+    (!mistakes.is_empty()).then(|| Failure {
+        scenario: case.scenario.name.clone(),
+        mistakes,
+        command: case.job.command.clone(),
+    })
+}

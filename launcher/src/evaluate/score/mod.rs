@@ -1,0 +1,157 @@
+//! What was said against what was true. Pure: outcomes in, rows out.
+//!
+//! Strict where there is a choice. A verdict counts as false when nothing that was declared for the world answers to
+//! its finding *and* subject (a rank of a slow node is not the node), when it comes before the trouble began or more
+//! than [`GRACE_STEPS`] after it ended, and whatever its severity. The same truth told twice is one hit; the same
+//! mistake made twice is two.
+
+mod alarms;
+mod cause;
+mod cost;
+mod detection;
+mod failures;
+
+pub(super) use self::cause::Confusion;
+pub(super) use self::detection::delays;
+pub(super) use self::failures::{Failure, of as failure};
+
+use super::baselines::NAMES;
+use super::expect::{Expectation, Who};
+use super::row::Row;
+use super::suite::{Job, Scenario, Suite};
+use super::watch::{Claim, Outcome};
+
+/// A verdict may come so many steps after its trouble has ended: its last step must arrive first.
+const GRACE_STEPS: u64 = 20;
+
+/// One world with all that was said of it judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    /// Where it comes from.
+    pub(super) scenario: &'a Scenario,
+    /// The world.
+    pub(super) job: &'a Job,
+    /// What happened.
+    pub(super) outcome: &'a Outcome,
+}
+
+/// All numbers, in the order of the table.
+pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
+    [
+        detection::rows(cases),
+        alarms::rows(cases),
+        cause::rows(cases),
+        cost::rows(cases),
+        alarms::rough_rows(cases),
+        detection::other_rows(cases),
+    ]
+    .concat()
+}
+
+/// How causes were mistaken for each other.
+pub(super) fn confusion(cases: &[Case<'_>]) -> Confusion {
+    Confusion::of(cases)
+}
+
+/// Whether the slow rank was found, by the detector and then by each other rule; `None`: there is no one slow rank.
+pub(super) fn found_by(case: &Case<'_>) -> Option<[bool; NAMES.len() + 1]> {
+    let (expected, rank) = case.culprit()?;
+    Some(std::array::from_fn(|index| match index.checked_sub(1) {
+        None => case.answer(expected).is_some(),
+        Some(rule) => case.named_by(rule, expected, rank).is_some(),
+    }))
+}
+
+/// Every world in which something went wrong.
+pub(super) fn failures(cases: &[Case<'_>]) -> Vec<Failure> {
+    cases.iter().filter_map(failure).collect()
+}
+
+impl<'a> Case<'a> {
+    /// The steps in which `expected` holds.
+    fn window(&self, expected: &Expectation) -> (u64, u64) {
+        let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
+        let since = fault.and_then(|truth| truth.since_step).unwrap_or(0);
+        let last = fault.and_then(|truth| truth.last_step).unwrap_or(u64::MAX);
+        (since, last)
+    }
+
+    fn is_in_time(&self, expected: &Expectation, step: u64) -> bool {
+        let (since, last) = self.window(expected);
+        // A hang is told before its step has ended.
+        step + 1 >= since && step <= last.saturating_add(GRACE_STEPS)
+    }
+
+    fn answers(&self, claim: &Claim, expected: &Expectation) -> bool {
+        claim.finding == expected.finding
+            && claim.who.answers(expected.who)
+            && self.is_in_time(expected, claim.step)
+    }
+
+    /// The first claim that answers an expectation.
+    pub(super) fn answer(&self, expected: &Expectation) -> Option<&'a Claim> {
+        self.outcome
+            .claims
+            .iter()
+            .find(|claim| self.answers(claim, expected))
+    }
+
+    /// Claims that nothing answers to.
+    pub(super) fn wrong(&self) -> impl Iterator<Item = &'a Claim> {
+        let case = *self;
+        self.outcome.claims.iter().filter(move |claim| {
+            let mut expected = case.job.expect.iter();
+            !expected.any(|expected| case.answers(claim, expected))
+        })
+    }
+
+    /// What must be said.
+    pub(super) fn required(&self) -> impl Iterator<Item = &'a Expectation> {
+        self.job.expect.iter().filter(|expected| expected.required)
+    }
+
+    /// The rank that must be named, if it is one.
+    pub(super) fn culprit(&self) -> Option<(&'a Expectation, u32)> {
+        self.required().find_map(|expected| match expected.who {
+            Who::Rank(rank) => Some((expected, rank)),
+            _ => None,
+        })
+    }
+
+    /// When another rule named the rank that is meant, if it did while it was slow.
+    fn named_by(&self, rule: usize, expected: &Expectation, rank: u32) -> Option<u64> {
+        let mut namings = self.outcome.namings.iter();
+        namings
+            .find(|naming| {
+                naming.rule == rule && naming.rank == rank && self.is_in_time(expected, naming.step)
+            })
+            .map(|naming| naming.step)
+    }
+
+    /// Whether it was true of a rank in that step that it is slow, or one of several that are. Other rules name ranks
+    /// only: a rank of a slow node counts as right for them.
+    fn is_slow(&self, rank: u32, step: u64) -> bool {
+        let node = rank / self.outcome.per_node;
+        self.job.expect.iter().any(|expected| {
+            let whom = match expected.who {
+                Who::Rank(whom) => whom == rank,
+                Who::Node(whom) | Who::Link(whom, None) => whom == node,
+                Who::Link(one, Some(other)) => one == node || other == node,
+                Who::Rack(rack) => self.job.rack_of(node) == rack,
+                Who::AnyRank => true,
+                Who::Job | Who::Stranger => false,
+            };
+            whom && self.is_in_time(expected, step)
+        })
+    }
+
+    fn is_of(&self, suites: &[Suite]) -> bool {
+        suites.contains(&self.scenario.suite)
+    }
+}
+
+/// Worlds in which nobody but the job may be named.
+const INNOCENT: [Suite; 2] = [Suite::Healthy, Suite::Imbalance];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Nothing is wrong: every noise with every kind of step at several sizes, and a bad way to the detector.
+
+use super::{Scenario, Seen, Suite};
+
+/// Rank-steps of each healthy world: with 20 seeds they are over 65 million in all.
+const RANK_STEPS: u64 = 32_768;
+
+/// Noise of honest steps.
+const NOISES: [(&str, &str); 6] = [
+    ("quiet", "sigma=0.005"),
+    ("sigma-2", "sigma=0.02"),
+    ("sigma-11", "sigma=0.11"),
+    ("tails", "sigma=0.005 tail=0.05"),
+    ("drift", "sigma=0.03 autocorrelation=0.8"),
+    ("drift-tails", "sigma=0.02 autocorrelation=0.6 tail=0.02"),
+];
+
+/// What steps there are besides the ordinary ones.
+const KINDS: [(&str, &str); 5] = [
+    ("plain", ""),
+    ("checkpoint", "checkpoint-every=100"),
+    ("undeclared", "checkpoint-every=100 undeclared=all"),
+    ("first-writes", "checkpoint-every=100 undeclared=first"),
+    ("warm-up", "warm-up=30"),
+];
+
+/// Sizes: nodes of so many GPUs.
+const SIZES: [(u64, u64); 4] = [(1, 8), (4, 8), (16, 8), (2, 4)];
+
+pub(super) fn scenarios() -> Vec<Scenario> {
+    [healthy(), rough()].concat()
+}
+
+fn healthy() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for (turn, (noise, noise_words)) in NOISES.into_iter().enumerate() {
+        for (place, (kind, kind_words)) in KINDS.into_iter().enumerate() {
+            for (index, (nodes, gpus)) in SIZES.into_iter().enumerate() {
+                let ranks = nodes * gpus;
+                let steps = RANK_STEPS / ranks;
+                let world = format!("nodes={nodes} gpus={gpus} steps={steps} {noise_words} {kind_words}");
+                let scenario = Scenario::new(
+                    Suite::Healthy,
+                    format!(
+                        "healthy-{noise}-{kind}-{ranks}{}",
+                        if gpus == 4 { "-of-4" } else { "" }
+                    ),
+                    world,
+                );
+                let small = index == 2 && (turn, place) == (2, 1);
+                all.push(if small { scenario.smoke() } else { scenario });
+            }
+        }
+    }
+    all
+}
+
+fn rough() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for (noise, words) in [
+        ("quiet", "sigma=0.005"),
+        ("sigma-11", "sigma=0.11"),
+        ("tails", "tail=0.05"),
+    ] {
+        let world = format!("nodes=4 gpus=8 steps=500 {words}");
+        let case = |name: &str| Scenario::new(Suite::Rough, format!("{name}-{noise}"), world.clone());
+        all.extend([
+            case("loss").fault("loss share=0.1").seen(Seen::Part),
+            case("disorder").fault("reorder share=0.1").seen(Seen::Whole),
+            case("twice").fault("repeat share=0.1").seen(Seen::Whole),
+            case("late").fault("late rank={rank} by=5s").seen(Seen::Whole),
+            case("hold")
+                .fault("hold node={node} from=20s for=4s")
+                .seen(Seen::Whole),
+            case("all-at-once")
+                .fault("loss share=0.05")
+                .fault("reorder share=0.1")
+                .fault("repeat share=0.05")
+                .fault("late rank={rank} by=3s")
+                .seen(Seen::Part),
+            case("gap")
+                .fault("gap node={node} from=30s for=15s")
+                .expect("telemetry-blind node={node}")
+                .seen(Seen::Gap),
+            case("gap-kept")
+                .fault("gap node={node} from=30s for=15s steps=kept")
+                .expect("telemetry-blind node={node}")
+                .seen(Seen::Gap),
+        ]);
+    }
+    let smoke = |scenario: Scenario| {
+        if scenario.name == "loss-quiet" {
+            scenario.smoke()
+        } else {
+            scenario
+        }
+    };
+    all.into_iter().map(smoke).collect()
+}

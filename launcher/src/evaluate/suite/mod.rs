@@ -1,0 +1,382 @@
+//! The scenarios: worlds as text, what goes wrong in them, and what should be said.
+//!
+//! `{rank}`, `{other}`, `{node}`, `{peer}` and `{rack}` in a text stand for ones that the seed chooses. Seeds that
+//! are scored are [`SCORED`] and up; whoever tunes the detector takes [`TUNING`] and up (`--tuning`, and every
+//! transcript and test), so that nothing is fitted to what is scored.
+
+mod faults;
+mod healthy;
+mod imbalance;
+mod slow;
+
+use paceline_health::sim::WorldSpec;
+use paceline_health::sim::chance::Chance;
+
+use super::expect::Expectation;
+
+/// Seeds from here on are scored.
+pub(super) const SCORED: u64 = 9_000_000_000;
+/// Seeds from here to [`SCORED`] are for tuning.
+pub(super) const TUNING: u64 = 1_000_000_000;
+/// Most seeds of one scenario: each has so many of its own.
+pub(super) const MOST_SEEDS: u64 = 1000;
+
+/// What scenarios belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Suite {
+    /// A few small worlds: whether everything works at all.
+    Smoke,
+    /// One rank persistently slower by 5 % or more, steps that vary by 0.5 %.
+    Quiet,
+    /// One rank persistently slower by 10 % or more, steps that vary by 11 %.
+    Noisy,
+    /// How soon: the three cases of 64 ranks.
+    Pace,
+    /// How little: slowdowns around the smallest that can be told.
+    Floor,
+    /// Everything else that can go wrong.
+    Faults,
+    /// Slow ranks with a cause that counters show.
+    Causes,
+    /// Jobs that hold themselves up.
+    Imbalance,
+    /// Nothing is wrong.
+    Healthy,
+    /// Nothing is wrong but the way to the detector.
+    Rough,
+    /// The journal gives the same verdicts again.
+    Replay,
+    /// 16,384 ranks: time of a decision, speed of the fold.
+    Scale,
+}
+
+impl Suite {
+    /// All, with what each holds.
+    pub(super) const ALL: [(Suite, &'static str, &'static str); 12] = [
+        (
+            Suite::Smoke,
+            "smoke",
+            "a few small worlds of the others; not in the default",
+        ),
+        (
+            Suite::Quiet,
+            "quiet",
+            "one rank 5 % to 300 % slower, steps vary by 0.5 %",
+        ),
+        (
+            Suite::Noisy,
+            "noisy",
+            "one rank 10 % to 300 % slower, steps vary by 11 %",
+        ),
+        (Suite::Pace, "pace", "steps to decide, 64 ranks"),
+        (Suite::Floor, "floor", "the smallest slowdown that is caught"),
+        (
+            Suite::Faults,
+            "faults",
+            "short, on and off, two at once, moving, nodes, racks, links, hangs",
+        ),
+        (
+            Suite::Causes,
+            "causes",
+            "slow ranks with the counters of their cause",
+        ),
+        (
+            Suite::Imbalance,
+            "imbalance",
+            "uneven stages, packed sequences, busy experts",
+        ),
+        (
+            Suite::Healthy,
+            "healthy",
+            "nothing is wrong: all noises, step kinds and sizes",
+        ),
+        (
+            Suite::Rough,
+            "rough",
+            "restarts, lost, late, repeated and reordered samples",
+        ),
+        (
+            Suite::Replay,
+            "replay",
+            "a journal judged again, byte for byte, 200 seeds",
+        ),
+        (
+            Suite::Scale,
+            "scale",
+            "16,384 ranks: time of a decision, speed of the fold",
+        ),
+    ];
+
+    /// The suite of this name.
+    pub(super) fn named(name: &str) -> Option<Suite> {
+        Suite::ALL
+            .iter()
+            .find(|(_, known, _)| *known == name)
+            .map(|(suite, ..)| *suite)
+    }
+
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        Suite::ALL
+            .iter()
+            .find(|(suite, ..)| *suite == self)
+            .map_or("", |(_, name, _)| name)
+    }
+}
+
+/// What coverage must say of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Nothing special.
+    #[default]
+    Any,
+    /// All steps were seen.
+    Whole,
+    /// Steps were lost.
+    Part,
+    /// A node was not watched for a while.
+    Gap,
+}
+
+/// A world, what is wrong with it, and what should be said.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    /// Its name, which no other has.
+    pub(super) name: String,
+    /// Where it belongs.
+    pub(super) suite: Suite,
+    /// The world, as [`WorldSpec::parse`] reads it.
+    pub(super) world: String,
+    /// What goes wrong.
+    pub(super) faults: Vec<String>,
+    /// What should be said, as [`Expectation::parse`] reads it.
+    pub(super) expect: Vec<String>,
+    /// How much slower the slow one is, of one.
+    pub(super) slower: Option<f64>,
+    /// So many times as many seeds as others.
+    pub(super) times: u64,
+    /// What coverage must say.
+    pub(super) seen: Seen,
+    /// Small enough for a quick look.
+    pub(super) smoke: bool,
+}
+
+/// One world to simulate.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// Index of its scenario among those that are run.
+    pub(super) scenario: usize,
+    /// Its spec, faults included.
+    pub(super) spec: WorldSpec,
+    /// What should be said of it.
+    pub(super) expect: Vec<Expectation>,
+    /// The command that simulates it again.
+    pub(super) command: String,
+}
+
+impl Scenario {
+    fn new(suite: Suite, name: impl Into<String>, world: impl Into<String>) -> Scenario {
+        Scenario {
+            name: name.into(),
+            suite,
+            world: world.into(),
+            faults: Vec::new(),
+            expect: Vec::new(),
+            slower: None,
+            times: 1,
+            seen: Seen::Any,
+            smoke: false,
+        }
+    }
+
+    fn fault(mut self, fault: impl Into<String>) -> Scenario {
+        self.faults.push(fault.into());
+        self
+    }
+
+    fn expect(mut self, expectation: impl Into<String>) -> Scenario {
+        self.expect.push(expectation.into());
+        self
+    }
+
+    fn slower(mut self, share: f64) -> Scenario {
+        self.slower = Some(share);
+        self
+    }
+
+    fn times(mut self, times: u64) -> Scenario {
+        self.times = times;
+        self
+    }
+
+    fn seen(mut self, seen: Seen) -> Scenario {
+        self.seen = seen;
+        self
+    }
+
+    fn smoke(mut self) -> Scenario {
+        self.smoke = true;
+        self
+    }
+
+    /// The world of the `index`th seed from `base` on.
+    ///
+    /// # Errors
+    /// What is wrong with the scenario, in words: a fault of ours.
+    pub(super) fn job(&self, scenario: usize, base: u64, index: u64) -> Result<Job, String> {
+        let complain = |what: &str, problem: &dyn std::fmt::Display| {
+            format!("scenario {}: {what}: {problem}", self.name)
+        };
+        let seed = base + u64::from(fnv(&self.name) % 1_000_000) * MOST_SEEDS + index;
+        let mut spec = WorldSpec::parse(&self.world).map_err(|problem| complain(&self.world, &problem))?;
+        spec.seed = seed;
+        let chosen = Chosen::of(&spec);
+        let mut command = format!("paceline simulate --seed {seed} --world {:?}", self.world);
+        for fault in &self.faults {
+            let fault = chosen.fill(fault);
+            spec.faults
+                .push(fault.parse().map_err(|problem| complain(&fault, &problem))?);
+            command.push_str(&format!(" --fault {fault:?}"));
+        }
+        spec.check().map_err(|problem| complain("spec", &problem))?;
+        let read = |(index, text): (usize, &String)| Expectation::parse(&chosen.fill(text), index);
+        let expect = self.expect.iter().enumerate().map(read).collect::<Result<_, _>>();
+        Ok(Job {
+            scenario,
+            spec,
+            expect: expect.map_err(|problem| complain("expectation", &problem))?,
+            command,
+        })
+    }
+}
+
+impl Job {
+    /// About how much there is to do.
+    pub(super) fn rank_steps(&self) -> u64 {
+        u64::from(self.spec.ranks()) * self.spec.steps
+    }
+
+    /// The rack in which a node stands.
+    pub(super) fn rack_of(&self, node: u32) -> u32 {
+        node * self.spec.racks.max(1) / self.spec.nodes.max(1)
+    }
+}
+
+/// Whom the seed chose to suffer.
+struct Chosen {
+    rank: u32,
+    other: u32,
+    node: u32,
+    peer: u32,
+    rack: u32,
+}
+
+impl Chosen {
+    fn of(spec: &WorldSpec) -> Chosen {
+        let mut chance = Chance::of(spec.seed, &[0x0073_7569_7465]);
+        let mut below = |count: u32| (chance.unit() * f64::from(count.max(1))) as u32;
+        let (ranks, nodes) = (spec.ranks(), spec.nodes);
+        let (rank, node) = (below(ranks), below(nodes));
+        // Two ranks of one node may be the node's trouble: the other is elsewhere if there is an elsewhere.
+        let other = if nodes > 1 {
+            let elsewhere = (rank / spec.gpus_per_node + 1 + below(nodes - 1)) % nodes;
+            elsewhere * spec.gpus_per_node + below(spec.gpus_per_node)
+        } else {
+            (rank + 1 + below(ranks.saturating_sub(1))) % ranks.max(1)
+        };
+        Chosen {
+            rank,
+            other,
+            node,
+            peer: (node + 1 + below(nodes.saturating_sub(1))) % nodes.max(1),
+            rack: below(spec.racks),
+        }
+    }
+
+    fn fill(&self, text: &str) -> String {
+        [
+            ("{rank}", self.rank),
+            ("{other}", self.other),
+            ("{node}", self.node),
+            ("{peer}", self.peer),
+            ("{rack}", self.rack),
+        ]
+        .iter()
+        .fold(text.to_owned(), |text, (word, number)| {
+            text.replace(word, &number.to_string())
+        })
+    }
+}
+
+/// All scenarios, in the order in which they are told.
+pub(super) fn all() -> Vec<Scenario> {
+    [
+        slow::scenarios(),
+        faults::scenarios(),
+        imbalance::scenarios(),
+        healthy::scenarios(),
+    ]
+    .concat()
+}
+
+/// Those of `suites`.
+pub(super) fn of(suites: &[Suite]) -> Vec<Scenario> {
+    let smoke = suites.contains(&Suite::Smoke);
+    let wanted = |scenario: &Scenario| suites.contains(&scenario.suite) || (smoke && scenario.smoke);
+    all().into_iter().filter(wanted).collect()
+}
+
+/// FNV-1a, so that a scenario keeps its seeds when others come and go.
+fn fnv(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_scenario_is_a_world() {
+        for (index, scenario) in all().iter().enumerate() {
+            for seed in 0..3 {
+                scenario
+                    .job(index, TUNING, seed)
+                    .unwrap_or_else(|problem| panic!("{problem}"));
+            }
+        }
+    }
+
+    #[test]
+    fn names_and_seeds_are_nobody_elses() {
+        let all = all();
+        let names: BTreeSet<&str> = all.iter().map(|scenario| scenario.name.as_str()).collect();
+        assert_eq!(names.len(), all.len());
+        let seeds: BTreeSet<u64> = all
+            .iter()
+            .map(|one| one.job(0, SCORED, 0).unwrap().spec.seed)
+            .collect();
+        assert_eq!(seeds.len(), all.len(), "two names have one hash: rename one");
+    }
+
+    #[test]
+    fn there_are_at_least_as_many_healthy_worlds() {
+        let healthy = |one: &&Scenario| matches!(one.suite, Suite::Healthy | Suite::Rough | Suite::Imbalance);
+        let all = all();
+        let count = all.iter().filter(healthy).count();
+        assert!(2 * count >= all.len(), "{count} of {}", all.len());
+    }
+
+    #[test]
+    fn two_slow_ranks_are_never_one() {
+        let scenario = Scenario::new(Suite::Faults, "two", "nodes=4");
+        for seed in 0..200 {
+            let chosen = Chosen::of(&scenario.job(0, TUNING, seed).unwrap().spec);
+            assert_ne!(chosen.rank, chosen.other);
+            assert_ne!(chosen.node, chosen.peer);
+            assert!(chosen.rank < 32 && chosen.other < 32 && chosen.peer < 4);
+        }
+    }
+}
