@@ -7,7 +7,8 @@ use paceline_health::Policy;
 use paceline_health::report::Report;
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 
-use super::words::{self, count, percent, span};
+use super::evidence;
+use super::words::{self, count, span};
 use crate::output::{Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
@@ -54,6 +55,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
             &format!("and {} more in the report", count(more as u64, "finding")),
         );
     }
+    block.job_cost(report);
     block.coverage(report);
     if let Some(place) = place {
         block.labelled("report", &place.display().to_string());
@@ -67,7 +69,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
     block.text
 }
 
-struct Block {
+pub(super) struct Block {
     text: String,
     style: Style,
 }
@@ -138,18 +140,20 @@ impl Block {
             (_, Severity::Warning) => (Paint::Warn, self.style.glyph("▲", "!")),
             (_, Severity::Info) => (Paint::Strong, self.style.glyph("•", ".")),
         };
-        let cleared = if verdict.state == State::Cleared {
-            ", over by now"
-        } else {
-            ""
-        };
+        let mut more = String::new();
+        if verdict.state == State::Cleared {
+            more += ", over by now";
+        }
+        if verdict.observe_only {
+            more += ", only observed";
+        }
         let badge = format!("{mark} {} {}", words::severity(verdict.severity), verdict.finding);
         let subject = short_subject(&verdict.subject);
         let line = format!(
             " {}  {}{}",
             self.style.paint(paint, badge),
             self.style.paint(Paint::Strong, subject),
-            self.style.paint(Paint::Faint, cleared)
+            self.style.paint(Paint::Faint, more)
         );
         let _ = writeln!(self.text, "{line}");
     }
@@ -160,12 +164,22 @@ impl Block {
         self.labelled("what", &format!("{}. {}", row.title, row.means));
         self.labelled("since", &words::since(verdict));
         self.bars(verdict);
-        self.labelled("why", &why(verdict));
-        self.cost(verdict, report);
+        let why = why(verdict);
+        if !why.is_empty() {
+            self.labelled("why", &why);
+        }
+        self.finding_cost(verdict, report);
         self.labelled("do", &verdict.action);
         if verdict.provenance != paceline_health::Provenance::Live {
             let source = format!("{:?}", verdict.provenance).to_lowercase();
             self.labelled("note", &format!("rests on data that is not live ({source})"));
+        }
+        if verdict.observe_only {
+            let note = format!(
+                "policy only observes it (observe.{}): nobody is alerted",
+                verdict.finding
+            );
+            self.labelled("note", &note);
         }
     }
 
@@ -197,29 +211,6 @@ impl Block {
             let text = format!("{label:>5} {} {}", self.style.paint(paint, bar), span(seconds));
             let head = if index == 0 { "slower" } else { "" };
             self.raw_line(head, &text);
-        }
-    }
-
-    fn cost(&mut self, verdict: &Verdict, report: &Report) {
-        let mut parts = Vec::new();
-        if verdict.lost_gpu_hours > 0.0 {
-            let whose = match verdict.subject {
-                Subject::Rank { gpu_uuid: None, .. } => "rank",
-                _ => "GPU",
-            };
-            let mut lost = format!("{} so far", words::hours(verdict.lost_gpu_hours, whose));
-            let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
-            if verdict.state == State::Raised && span_s > 1.0 {
-                let a_day = verdict.lost_gpu_hours / span_s * 86_400.0;
-                lost += &format!(" ({a_day:.0} {whose}-hours a day)");
-            }
-            parts.push(lost);
-        }
-        if let Some(impact) = verdict.impact_ratio {
-            parts.push(format!("{} of every step", percent(impact)));
-        }
-        if !parts.is_empty() {
-            self.labelled("cost", &parts.join("; "));
         }
     }
 
@@ -268,7 +259,7 @@ impl Block {
         }
     }
 
-    fn labelled(&mut self, label: &str, text: &str) {
+    pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
         for (index, line) in wrap(text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
@@ -291,7 +282,7 @@ fn why(verdict: &Verdict) -> String {
         .iter()
         // Shown as bars.
         .filter(|evidence| verdict.slowdown_ratio.is_none() || &*evidence.what != "self_time_s")
-        .map(words::evidence)
+        .map(evidence::phrase)
         .collect();
     parts.insert(
         0,
@@ -339,3 +330,7 @@ fn wrap(text: &str, room: usize) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+#[path = "block_tests.rs"]
+mod tests;

@@ -1,6 +1,8 @@
 //! `paceline report`: what is known of a job, for people and as JSON.
 
 pub(crate) mod block;
+mod cost;
+mod evidence;
 pub(crate) mod words;
 
 use std::fs;

@@ -1,6 +1,6 @@
-//! Numbers and evidence as a person would say them.
+//! Numbers and names as a person would say them.
 
-use paceline_health::verdict::{Cause, Evidence, Severity, Verdict};
+use paceline_health::verdict::{Cause, Severity, Verdict};
 
 /// A span of time: `850 us`, `44.1 ms`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
 pub(crate) fn span(seconds: f64) -> String {
@@ -56,64 +56,12 @@ pub(crate) fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// How one kind of evidence reads.
-enum Reading {
-    /// A label and a value, the same of the peers after it.
-    Measure(&'static str, fn(f64) -> String),
-    /// The value in front of these words.
-    Counted(&'static str, &'static str),
-    /// The words alone.
-    Fact(&'static str),
-}
-
-const READINGS: [(&str, Reading); 9] = [
-    ("self_time_s", Reading::Measure("self-time", span)),
-    ("unexplained_wait_s", Reading::Measure("waits for others", span)),
-    ("sm_clock_mhz", Reading::Measure("SM clock", mhz)),
-    (
-        "thermal_throttled_ratio",
-        Reading::Measure("time slowed by heat", percent),
-    ),
-    ("temperature_c", Reading::Measure("temperature", celsius)),
-    ("margin_c", Reading::Measure("thermal margin", celsius)),
-    ("silent_s", Reading::Measure("no move for", span)),
-    (
-        "ranks_waiting",
-        Reading::Counted("rank waits for it", "ranks wait"),
-    ),
-    ("process_gone", Reading::Fact("its process is gone")),
-];
-
-fn mhz(value: f64) -> String {
-    format!("{value:.0} MHz")
-}
-
-fn celsius(value: f64) -> String {
-    format!("{value:.0} C")
-}
-
-/// One piece of evidence as a phrase.
-pub(crate) fn evidence(evidence: &Evidence) -> String {
-    let known = READINGS
-        .iter()
-        .find(|(what, _)| *what == &*evidence.what)
-        .map(|(_, reading)| reading);
-    match known {
-        Some(Reading::Measure(label, unit)) => match evidence.peers {
-            Some(peers) => format!("{label} {}, peers {}", unit(evidence.value), unit(peers)),
-            None => format!("{label} {}", unit(evidence.value)),
-        },
-        Some(Reading::Counted(_, many)) if evidence.value != 1.0 => format!("{:.0} {many}", evidence.value),
-        Some(Reading::Counted(one, _)) => format!("1 {one}"),
-        Some(Reading::Fact(words)) => (*words).to_owned(),
-        None if &*evidence.what == "low_coverage" => "fewer than 3 peers to compare with".to_owned(),
-        None => {
-            let peers = evidence
-                .peers
-                .map(|peers| format!(", peers {peers}"))
-                .unwrap_or_default();
-            format!("{} {}{peers}", evidence.what.replace('_', " "), evidence.value)
-        }
+/// An amount of money, in whatever currency the price was given.
+pub(crate) fn money(amount: f64) -> String {
+    if amount < 1000.0 {
+        format!("{amount:.2}")
+    } else {
+        format!("{amount:.0}")
     }
 }
 
@@ -138,6 +86,24 @@ pub(crate) fn since(verdict: &Verdict) -> String {
     text
 }
 
+/// A cause in a few words.
+pub(crate) fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Unknown => "cause not seen",
+        Cause::Thermal => "heat: the GPU protects itself",
+        Cause::Power => "power: the GPU is capped or braked, its peers are not",
+        Cause::ClockStuck => "clock: low without a reason on a cool GPU",
+        Cause::Ecc => "memory errors on the GPU",
+        Cause::Pcie => "PCIe: the link runs under its width or generation, or repeats itself",
+        Cause::Nvlink => "NVLink errors",
+        Cause::Network => "network: its ports count errors",
+        Cause::DataLoading => "data loading",
+        Cause::CpuContention => "CPU: the process waits for a core",
+        Cause::GcPause => "garbage collection",
+        Cause::Imbalance => "the work itself differs between ranks",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,42 +121,5 @@ mod tests {
         ] {
             assert_eq!(span(seconds), text);
         }
-    }
-
-    #[test]
-    fn evidence_names_its_unit_and_its_peers() {
-        let say = |what: &str, value, peers| {
-            evidence(&Evidence {
-                what: what.into(),
-                value,
-                peers,
-                entries: None,
-            })
-        };
-        assert_eq!(
-            say("sm_clock_mhz", 1485.2, Some(1980.0)),
-            "SM clock 1485 MHz, peers 1980 MHz"
-        );
-        assert_eq!(say("ranks_waiting", 1.0, None), "1 rank waits for it");
-        assert_eq!(say("ranks_waiting", 7.0, None), "7 ranks wait");
-        assert_eq!(say("new_counter", 2.5, Some(1.0)), "new counter 2.5, peers 1");
-    }
-}
-
-/// A cause in a few words.
-pub fn cause(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Unknown => "cause not seen",
-        Cause::Thermal => "heat: the GPU protects itself",
-        Cause::Power => "power: the GPU is capped or braked, its peers are not",
-        Cause::ClockStuck => "clock: low without a reason on a cool GPU",
-        Cause::Ecc => "memory errors on the GPU",
-        Cause::Pcie => "PCIe: the link runs under its width or generation, or repeats itself",
-        Cause::Nvlink => "NVLink errors",
-        Cause::Network => "network: its ports count errors",
-        Cause::DataLoading => "data loading",
-        Cause::CpuContention => "CPU: the process waits for a core",
-        Cause::GcPause => "garbage collection",
-        Cause::Imbalance => "the work itself differs between ranks",
     }
 }

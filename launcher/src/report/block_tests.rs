@@ -1,0 +1,183 @@
+use std::collections::BTreeMap;
+
+use paceline_health::Provenance;
+use paceline_health::report::{Cost, Coverage, REPORT_VERSION};
+use paceline_health::verdict::{Evidence, Finding};
+
+use super::*;
+
+const STYLE: Style = Style {
+    color: false,
+    unicode: false,
+    width: 90,
+};
+
+fn verdict(id: u64, finding: Finding, subject: Subject, cause: Cause) -> Verdict {
+    Verdict {
+        id,
+        finding,
+        subject,
+        severity: Severity::Warning,
+        state: State::Raised,
+        since_s: 100.0,
+        since_step: Some(100),
+        raised_s: 112.0,
+        raised_step: Some(112),
+        cleared_s: None,
+        signals: Vec::new(),
+        provenance: Provenance::Live,
+        slowdown_ratio: None,
+        cause,
+        evidence: Vec::new(),
+        impact_ratio: Some(0.08),
+        lost_gpu_hours: 2.0,
+        lost_cost: Some(5.0),
+        action: Policy::default().action(finding, cause),
+        observe_only: false,
+    }
+}
+
+fn piece(what: &str, value: f64, peers: f64) -> Evidence {
+    Evidence {
+        what: what.into(),
+        value,
+        peers: Some(peers),
+        entries: None,
+    }
+}
+
+fn report(verdicts: Vec<Verdict>) -> Report {
+    Report {
+        schema_version: REPORT_VERSION,
+        job: "j".into(),
+        world_size: 64,
+        steps: 1000,
+        median_step_s: Some(1.0),
+        duration_s: 1000.0,
+        exits: Vec::new(),
+        coverage: Coverage {
+            steps_ratio: Some(1.0),
+            ranks_seen: 64,
+            ranks_expected: 64,
+            signals: Vec::new(),
+            frames_lost: 0,
+            ring_dropped: 0,
+            ring_torn: 0,
+            journal_lost: 0,
+            gaps: Vec::new(),
+            notes: Vec::new(),
+        },
+        cost: Cost::default(),
+        verdicts,
+    }
+}
+
+fn rendered(report: &Report) -> String {
+    render(report, &Policy::default(), STYLE, None)
+}
+
+#[test]
+fn every_kind_of_subject_reads_well() {
+    let mut node = verdict(
+        1,
+        Finding::StragglerNode,
+        Subject::Node { node: "n3".into() },
+        Cause::Power,
+    );
+    node.slowdown_ratio = Some(1.25);
+    node.evidence = vec![
+        piece("self_time_s", 1.25, 1.0),
+        piece("power_throttled_ratio", 0.9, 0.1),
+    ];
+    let link = Subject::Link {
+        node: "n1".into(),
+        peer: Some("n2".into()),
+    };
+    let mut link = verdict(2, Finding::SlowLink, link, Cause::Network);
+    link.evidence = vec![piece("transfer_s", 0.2, 0.1)];
+    link.observe_only = true;
+    link.severity = Severity::Info;
+    let job = Subject::Job { job: "j".into() };
+    let mut job = verdict(3, Finding::StageImbalance, job, Cause::Unknown);
+    job.since_step = None;
+    job.raised_step = None;
+    let rack = Subject::Rack { rack: "r7".into() };
+    let rack = verdict(4, Finding::StragglerNode, rack, Cause::Thermal);
+    let text = rendered(&report(vec![node, link, job, rack]));
+    let expected = "\
+-- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+ ! WARNING straggler-node  node n3
+   what      A node or rack is persistently slower than its peers. At least half of its
+             ranks are slow together: what they share is slow, and the whole job runs at
+             its speed.
+   since     step 100 (1 min 40 s after the start), sure 12 steps later
+   slower    1.25x ############################## 1.2 s
+             peers ######################## 1.0 s
+   why       power: the GPU is capped or braked, its peers are not; power throttled 90 %,
+             peers 10 %
+   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
+             of every step
+   do        Check power supplies, the rack's power budget and the GPUs' power limits
+             against the other nodes'.
+ ! WARNING stage-imbalance  job j
+   what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
+             is the job's partition, not a machine.
+   since     1 min 40 s after the start, sure 12.0 s later
+   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
+             of every step
+   do        Move layers from the heaviest stage to the lightest; no node needs attention.
+ ! WARNING straggler-node  rack r7
+   what      A node or rack is persistently slower than its peers. At least half of its
+             ranks are slow together: what they share is slow, and the whole job runs at
+             its speed.
+   since     step 100 (1 min 40 s after the start), sure 12 steps later
+   why       heat: the GPU protects itself
+   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
+             of every step
+   do        Check cooling and airflow of the node or rack; keep it out of new jobs until
+             its clocks hold under load.
+ . INFO slow-link  link n1 to n2, only observed
+   coverage  64 of 64 ranks, 100 % of their steps
+------------------------------------------------------------------------------------------
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn what_was_lost_is_told_by_cause_and_in_money() {
+    let mut found = report(Vec::new());
+    let by_cause = [
+        ("thermal", 9.1),
+        ("checkpoint", 2.2),
+        ("warm-up", 1.1),
+        ("nothing", 0.0),
+    ];
+    found.cost = Cost {
+        gpu_hours: 310.0,
+        lost_gpu_hours: 12.4,
+        by_cause: by_cause.map(|(cause, lost)| (cause.into(), lost)).into(),
+        goodput_ratio: Some(0.96),
+        what_if_step_s: Some(0.8),
+        gpu_hour_price: Some(2.5),
+        lost_cost: Some(31.0),
+    };
+    let text = rendered(&found);
+    let expected = "\
+-- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+ ok No finding: 64 ranks kept pace over 1000 steps.
+   lost      12.40 GPU-hours of 310.00 GPU-hours (4.0 %), worth 31.00 at 2.50 an hour
+             thermal 9.10 GPU-hours, checkpoint 2.20 GPU-hours, warm-up 1.10 GPU-hours
+   goodput   96 % of the time made progress at full speed; steps would take 800.0 ms
+             instead of 1.0 s without what is wrong now
+   coverage  64 of 64 ranks, 100 % of their steps
+------------------------------------------------------------------------------------------
+";
+    assert_eq!(text, expected);
+    found.cost = Cost {
+        gpu_hours: 310.0,
+        by_cause: BTreeMap::new(),
+        ..Cost::default()
+    };
+    let text = rendered(&found);
+    assert!(!text.contains("lost") && !text.contains("goodput"), "{text}");
+}

@@ -1,0 +1,120 @@
+//! What it costs: the job so far, by what it was lost to, and each finding by itself.
+
+use paceline_health::report::{Cost, Report};
+use paceline_health::verdict::{State, Subject, Verdict};
+
+use super::block::Block;
+use super::words::{hours, money, percent, span};
+
+/// Causes that are told by name.
+const NAMED: usize = 5;
+
+impl Block {
+    /// The job so far. Nothing is said before anything was spent.
+    pub(super) fn job_cost(&mut self, report: &Report) {
+        let cost = &report.cost;
+        let whose = unit(report);
+        if cost.lost_gpu_hours > 0.0 {
+            self.labelled("lost", &lost(cost, whose));
+            self.labelled("", &by_cause(cost, whose));
+        }
+        let mut speed = Vec::new();
+        if let Some(goodput) = cost.goodput_ratio {
+            speed.push(format!(
+                "{} of the time made progress at full speed",
+                percent(goodput)
+            ));
+        }
+        if let (Some(what_if), Some(now)) = (cost.what_if_step_s, report.median_step_s)
+            && what_if < now * 0.995
+        {
+            speed.push(format!(
+                "steps would take {} instead of {} without what is wrong now",
+                span(what_if),
+                span(now)
+            ));
+        }
+        if !speed.is_empty() {
+            self.labelled("goodput", &speed.join("; "));
+        }
+    }
+
+    /// What one finding costs.
+    pub(super) fn finding_cost(&mut self, verdict: &Verdict, report: &Report) {
+        let mut parts = Vec::new();
+        if verdict.lost_gpu_hours > 0.0 {
+            let whose = match verdict.subject {
+                Subject::Rank { gpu_uuid: None, .. } => "rank",
+                _ => unit(report),
+            };
+            let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
+            if let Some(price) = verdict.lost_cost {
+                lost += &format!(", worth {}", money(price));
+            }
+            let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
+            if verdict.state == State::Raised && span_s > 1.0 {
+                let a_day = 86_400.0 / span_s;
+                lost += &format!(" ({:.0} {whose}-hours a day", verdict.lost_gpu_hours * a_day);
+                if let Some(price) = verdict.lost_cost {
+                    lost += &format!(", worth {}", money(price * a_day));
+                }
+                lost += ")";
+            }
+            parts.push(lost);
+        }
+        if let Some(impact) = verdict.impact_ratio {
+            parts.push(format!("{} of every step", percent(impact)));
+        }
+        if !parts.is_empty() {
+            self.labelled("cost", &parts.join("; "));
+        }
+    }
+}
+
+/// Whose hours: a job whose ranks were seen without GPUs has none to count.
+fn unit(report: &Report) -> &'static str {
+    let ranks = report.verdicts.iter().map(|verdict| &verdict.subject);
+    let on_gpu: Vec<bool> = ranks
+        .filter_map(|subject| match subject {
+            Subject::Rank { gpu_uuid, .. } => Some(gpu_uuid.is_some()),
+            _ => None,
+        })
+        .collect();
+    if !on_gpu.is_empty() && on_gpu.iter().all(|on_gpu| !on_gpu) {
+        "rank"
+    } else {
+        "GPU"
+    }
+}
+
+fn lost(cost: &Cost, whose: &str) -> String {
+    let mut text = hours(cost.lost_gpu_hours, whose);
+    if cost.gpu_hours > 0.0 {
+        let share = percent(cost.lost_gpu_hours / cost.gpu_hours);
+        text += &format!(" of {} ({share})", hours(cost.gpu_hours, whose));
+    }
+    match (cost.lost_cost, cost.gpu_hour_price) {
+        (Some(price), Some(each)) => {
+            text += &format!(", worth {} at {} an hour", money(price), money(each));
+        }
+        (Some(price), None) => text += &format!(", worth {}", money(price)),
+        (None, _) => {}
+    }
+    text
+}
+
+/// The largest first; equal ones by name.
+fn by_cause(cost: &Cost, whose: &str) -> String {
+    let mut causes: Vec<_> = cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0).collect();
+    causes.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+    let mut parts: Vec<String> = causes
+        .iter()
+        .take(NAMED)
+        .map(|(cause, lost)| format!("{cause} {}", hours(**lost, whose)))
+        .collect();
+    let rest: f64 = causes.iter().skip(NAMED).map(|(_, lost)| **lost).sum();
+    if rest > 0.0 {
+        parts.push(format!("other {}", hours(rest, whose)));
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,202 @@
+//! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to this
+//! version reads well.
+
+use paceline_health::verdict::Evidence;
+
+use super::words::{percent, span};
+
+/// How one kind of evidence reads.
+enum Reading {
+    /// A label and a value, the same of the peers after it.
+    Measure(&'static str, fn(f64) -> String),
+    /// The value in front of these words.
+    Counted(&'static str, &'static str),
+    /// The words alone.
+    Fact(&'static str),
+}
+
+/// Those whose name is not what people say.
+const READINGS: [(&str, Reading); 10] = [
+    ("self_time_s", Reading::Measure("self-time", span)),
+    ("wait_s", Reading::Measure("waits for others", span)),
+    ("unexplained_wait_s", Reading::Measure("waits for others", span)),
+    (
+        "thermal_throttled_ratio",
+        Reading::Measure("time slowed by heat", percent),
+    ),
+    ("margin_c", Reading::Measure("thermal margin", celsius)),
+    ("silent_s", Reading::Measure("no move for", span)),
+    (
+        "ranks_waiting",
+        Reading::Counted("rank waits for it", "ranks wait"),
+    ),
+    ("process_gone", Reading::Fact("its process is gone")),
+    ("observe_only", Reading::Fact("only observed")),
+    (
+        "low_coverage",
+        Reading::Fact("fewer than 3 peers to compare with"),
+    ),
+];
+
+/// Units at the end of a name, longer ones before those that they end in.
+const UNITS: [(&str, fn(f64) -> String); 13] = [
+    ("_per_s", per_second),
+    ("_ratio", percent),
+    ("_bytes", bytes),
+    ("_mhz", mhz),
+    ("_bps", bits_per_second),
+    ("_steps", plain),
+    ("_ns", |value| span(value / 1e9)),
+    ("_ms", |value| span(value / 1e3)),
+    ("_hours", |value| span(value * 3600.0)),
+    ("_s", span),
+    ("_c", celsius),
+    ("_w", watts),
+    ("_x", |value| format!("{value:.2}x")),
+];
+
+/// Words that are written in another way than in a name.
+const SPELLED: [(&str, &str); 11] = [
+    ("sm", "SM"),
+    ("gpu", "GPU"),
+    ("cpu", "CPU"),
+    ("pcie", "PCIe"),
+    ("nvlink", "NVLink"),
+    ("ecc", "ECC"),
+    ("crc", "CRC"),
+    ("xid", "XID"),
+    ("nic", "NIC"),
+    ("gc", "garbage collection"),
+    ("p99", "p99"),
+];
+
+/// One piece of evidence as a phrase.
+pub(crate) fn phrase(evidence: &Evidence) -> String {
+    let known = READINGS.iter().find(|(what, _)| *what == &*evidence.what);
+    match known.map(|(_, reading)| reading) {
+        Some(Reading::Measure(label, unit)) => measure(label, evidence, *unit),
+        Some(Reading::Counted(_, many)) if evidence.value != 1.0 => format!("{:.0} {many}", evidence.value),
+        Some(Reading::Counted(one, _)) => format!("1 {one}"),
+        Some(Reading::Fact(words)) => (*words).to_owned(),
+        None => {
+            let unit = UNITS
+                .iter()
+                .find_map(|(end, unit)| Some((evidence.what.strip_suffix(end)?, *unit)));
+            let (name, unit) = unit.unwrap_or((&evidence.what, plain));
+            measure(&spelled(name), evidence, unit)
+        }
+    }
+}
+
+fn measure(label: &str, evidence: &Evidence, unit: fn(f64) -> String) -> String {
+    match evidence.peers {
+        Some(peers) => format!("{label} {}, peers {}", unit(evidence.value), unit(peers)),
+        None => format!("{label} {}", unit(evidence.value)),
+    }
+}
+
+fn spelled(name: &str) -> String {
+    let words = name.split('_').map(|word| {
+        let other = SPELLED.iter().find(|(plain, _)| *plain == word);
+        other.map_or(word, |(_, other)| other)
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn plain(value: f64) -> String {
+    format!("{value}")
+}
+
+fn mhz(value: f64) -> String {
+    format!("{value:.0} MHz")
+}
+
+fn celsius(value: f64) -> String {
+    format!("{value:.0} C")
+}
+
+fn watts(value: f64) -> String {
+    format!("{value:.0} W")
+}
+
+fn per_second(value: f64) -> String {
+    if value < 10.0 {
+        format!("{value:.2}/s")
+    } else {
+        format!("{value:.0}/s")
+    }
+}
+
+fn bytes(value: f64) -> String {
+    scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+fn bits_per_second(value: f64) -> String {
+    scaled(value, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+}
+
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (value, 0);
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let digits = usize::from(unit > 0 && value < 100.0);
+    format!("{value:.digits$} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evidence_names_its_unit_and_its_peers() {
+        for (what, value, peers, expected) in [
+            (
+                "sm_clock_mhz",
+                1485.2,
+                Some(1980.0),
+                "SM clock 1485 MHz, peers 1980 MHz",
+            ),
+            ("ranks_waiting", 1.0, None, "1 rank waits for it"),
+            ("ranks_waiting", 7.0, None, "7 ranks wait"),
+            ("process_gone", 1.0, None, "its process is gone"),
+            (
+                "self_time_s",
+                0.125,
+                Some(0.1),
+                "self-time 125.0 ms, peers 100.0 ms",
+            ),
+            ("wait_s", 0.0, Some(0.025), "waits for others 0 s, peers 25.0 ms"),
+            ("new_counter", 2.5, Some(1.0), "new counter 2.5, peers 1"),
+            (
+                "ecc_corrected_per_s",
+                17700.0,
+                Some(0.25),
+                "ECC corrected 17700/s, peers 0.25/s",
+            ),
+            ("run_queue_ratio", 0.4, Some(0.01), "run queue 40 %, peers 1.0 %"),
+            (
+                "nic_rate_bps",
+                1e11,
+                Some(4e11),
+                "NIC rate 100 Gbit/s, peers 400 Gbit/s",
+            ),
+            ("memory_used_bytes", 8.5e10, None, "memory used 79.2 GiB"),
+            (
+                "power_limit_w",
+                450.0,
+                Some(700.0),
+                "power limit 450 W, peers 700 W",
+            ),
+        ] {
+            let evidence = Evidence {
+                what: what.into(),
+                value,
+                peers,
+                entries: None,
+            };
+            assert_eq!(phrase(&evidence), expected);
+        }
+    }
+}
