@@ -9,6 +9,7 @@ pub mod aggregator;
 pub mod host;
 pub mod options;
 pub mod sink;
+pub mod site;
 pub mod source;
 pub mod uplink;
 mod warn;

@@ -12,6 +12,7 @@ use paceline_health::event::{self, Beat, Event};
 
 use self::control::Control;
 use crate::host::{self, Process};
+use crate::site;
 use crate::source::{Losses, Source};
 use crate::uplink::Uplink;
 
@@ -109,8 +110,8 @@ impl Agent {
                 paceline,
                 sources,
                 unix_ms: host::unix_ms(),
-                rack: "".into(),
-                versions: Default::default(),
+                rack: site::rack(),
+                versions: site::versions(),
             }),
             now_ns,
         );
