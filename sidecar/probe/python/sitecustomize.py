@@ -17,6 +17,7 @@ class _Watch:
         (
             "torch.optim.optimizer",
             "torch.distributed.distributed_c10d",
+            "torch.distributed.device_mesh",
             "torch.distributed.checkpoint.state_dict_saver",
             "torch.nn.parallel.distributed",
         )

@@ -7,3 +7,4 @@ mod bad_days;
 mod job;
 mod nodes;
 mod slow_rank;
+mod told;

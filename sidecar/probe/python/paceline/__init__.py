@@ -3,20 +3,22 @@ call does nothing.
 
     paceline.step()                       # a step ends here, whatever the optimizers do
     with paceline.phase("data"): ...      # data, compute, wait, optimizer, checkpoint or evaluation
-    paceline.mark(tokens=4096)            # work of the running step
+    paceline.mark(tokens=4096)            # work of the running step; sum_sq=, expert_tokens=
     paceline.mark("checkpoint", value=7)  # something happened in the running step
+    paceline.layout(tp=8, pp=4)           # sizes of the parallel layout
 """
 
+from ._layout import place as _place
 from ._tracker import PHASES as _PHASES
 from ._tracker import tracker as _state
 
-__all__ = ["mark", "phase", "step"]
+__all__ = ["layout", "mark", "phase", "step"]
 
 
-def step(step=None, tokens=None):
+def step(step=None, tokens=None, sum_sq=None, expert_tokens=None):
     """End the running step. From the first call on, optimizers no longer end steps: this call does, once per step
-    whatever it contains. `step` is the number of the step that ended (default: one more than the last), `tokens` the
-    work in it."""
+    whatever it contains. `step` is the number of the step that ended (default: one more than the last); the others are
+    the work in it, as `mark` takes them."""
     if _state.retired:
         return
     if not _state.on:
@@ -25,8 +27,7 @@ def step(step=None, tokens=None):
         _state.explicit = _hook.attach()
         return
     if _state.explicit:
-        if tokens is not None:
-            mark(tokens=tokens)
+        _state.mark(None, tokens, 0, None, sum_sq, expert_tokens)
         _state.end_step(step=step)
     # Else the optimizer that attached the hook has ended this very step already.
     _state.explicit = True
@@ -51,10 +52,24 @@ class phase:
             _state.switch(self._before)
 
 
-def mark(kind=None, tokens=None, value=0, text=None):
+def mark(kind=None, tokens=None, value=0, text=None, sum_sq=None, expert_tokens=None):
     """Declare something about the running step.
 
-    `tokens`: work in it; several calls in a step add up. `kind`: `checkpoint`, `evaluation` or `warm-up` keep the step
-    apart from ordinary ones; `role` with `text` names this rank's place in the parallel layout (ranks with the same
-    text do the same work); any other word, up to 32 bytes, is written down with `value`, a whole number."""
-    _state.mark(kind, tokens, value, text)
+    Work of this rank in it, several calls in a step add up: `tokens`; `sum_sq`, the sum of the squared lengths of its
+    sequences (what attention costs where sequences are packed); `expert_tokens`, those routed to this rank's experts.
+
+    `kind`: `checkpoint`, `evaluation` or `warm-up` keep the step apart from ordinary ones; `role` with `text` names
+    this rank's place in the parallel layout (ranks with the same text do the same work); any other word, up to 32
+    bytes, is written down with `value`, a whole number."""
+    _state.mark(kind, tokens, value, text, sum_sq, expert_tokens)
+
+
+def layout(dp=None, tp=None, pp=None, ep=None, cp=None, micro_batches=None):
+    """Declare the parallel layout, once, at any time: sizes of the axes (data, tensor, pipeline, expert, context), and
+    the micro-batches of a step.
+
+    This rank's position follows from its number in Megatron's order: tensor-parallel ranks are neighbours, then
+    context, data and pipeline. Where the program has another order, give (index, size). `dp` left out is what remains
+    of the world. Megatron-Core's own state and named DeviceMeshes are found without this. Sizes that do not fit the
+    world are reported and not used."""
+    _place.declare({"dp": dp, "tp": tp, "pp": pp, "ep": ep, "cp": cp}, micro_batches)

@@ -59,7 +59,10 @@ class Backward:
             finally:
                 tracker.in_backward = False
                 if tracker.phase == WAIT:
-                    tracker.switch(COMPUTE)
+                    if tracker.comms is None:
+                        tracker.switch(COMPUTE)
+                    else:
+                        tracker.comms.ended_backward()
                 elif self._kept:
                     self._missed()
                 if learn:

@@ -24,7 +24,7 @@ class Timeline:
         self._write = write  # takes the fields of a step, and whether its phases are known
         self._free = []
         self._pending = deque()
-        self._marks = []  # [phase, event], oldest first
+        self._marks = []  # [phase, event, communicator or None], oldest first
         self._known = True
         self._phase = phase  # that the step began in
         self._stream_of = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
@@ -52,12 +52,17 @@ class Timeline:
             return
         event = self._event()
         if event is not None:
-            self._marks.append([phase, event])
+            self._marks.append([phase, event, None])
 
     def relabel_last(self, phase):
         """What began last was of another phase."""
         if self._marks:
             self._marks[-1][0] = phase
+
+    def tag_last(self, comm):
+        """What began last was in this communicator."""
+        if self._known and self._marks:
+            self._marks[-1][2] = comm
 
     def relabel(self, old, new):
         """What was `old` so far in this step was `new`; what began last stays."""
@@ -87,17 +92,19 @@ class Timeline:
 
     def _write_step(self, timed, began, phase, marks, end, known, fields):
         if timed:
-            step, _, spent, passes, kind, tokens = fields
+            step, _, spent, *rest, comms = fields
             spent = [0] * len(spent)
-            since = began
-            for next_phase, event in marks:
-                spent[phase] += _nanoseconds(since, event)
-                phase, since = next_phase, event
-            spent[phase] += _nanoseconds(since, end)
-            fields = step, _nanoseconds(began, end), spent, passes, kind, tokens
+            since, comm = began, None
+            for next_phase, event, next_comm in [*marks, [phase, end, None]]:
+                passed = _nanoseconds(since, event)
+                spent[phase] += passed
+                if comm is not None and comms is not None and comm in comms:
+                    comms[comm][2] += passed
+                phase, since, comm = next_phase, event, next_comm
+            fields = (step, _nanoseconds(began, end), spent, *rest, comms)
         self._write(fields, timed and known)
         if timed:  # events still in flight are not used again
-            self._free += [event for _, event in marks] + [began]
+            self._free += [event for _, event, _ in marks] + [began]
 
 
 def _nanoseconds(start, end):

@@ -11,7 +11,7 @@ import functools
 import sys
 import weakref
 
-from . import _backward, _patch, _ring
+from . import _backward, _comms, _layout, _patch, _ring
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
@@ -52,7 +52,7 @@ class _Optimizers:
 
 _optimizers = _Optimizers()
 _watch = None  # Backward
-_communicates = False
+_ddp = None  # weak reference to the latest DDP model
 _attached_to_torch = False
 
 
@@ -65,6 +65,8 @@ def loaded(module):
         _patch.wrap_collectives(module)
     elif name == "torch.distributed.checkpoint.state_dict_saver":
         _patch.wrap_checkpoints(module)
+    elif name == "torch.distributed.device_mesh":
+        _layout.watch_meshes(module.DeviceMesh)
     elif name == "torch.nn.parallel.distributed":
         _notice(module.DistributedDataParallel)
 
@@ -74,13 +76,16 @@ def _notice(ddp):
     init = ddp.__init__
 
     @functools.wraps(init)
-    def __init__(*args, **kwargs):
-        global _communicates
-        if not _patch.is_compiling():
-            _communicates = True
-            if _watch is not None:
-                _watch.communicates()
-        init(*args, **kwargs)
+    def __init__(self, *args, **kwargs):
+        global _ddp
+        init(self, *args, **kwargs)
+        if _patch.is_compiling():
+            return
+        _ddp = weakref.ref(self)
+        if _watch is not None:
+            _watch.communicates()
+        if tracker.comms is not None:
+            tracker.comms.made_ddp(self)
 
     ddp.__init__ = __init__
 
@@ -150,7 +155,7 @@ def attach(optimizer=None):
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     if torch is None or not hasattr(torch, "autograd"):
-        return tracker.arm()
+        return tracker.arm() and _look()
     device = _device(optimizer)
     index = device.index if device is not None and device.type == "cuda" else None
     timeline = None
@@ -171,10 +176,25 @@ def attach(optimizer=None):
         _attached_to_torch = True
         _patch.wrap_torch(torch)
         _watch = _backward.Backward(_optimizers.parameters, torch.utils.hooks.unserializable_hook)
-        if _communicates:
+        if _ddp is not None:
             _watch.communicates()
         _patch.replace(torch.autograd, "backward", _watch.wrap)
-    return True
+    return _look()
+
+
+def _look():
+    """Look for the layout and for communicators now, and whenever records are written."""
+    _layout.place.begin()
+    _comms.tried = False
+    tracker.on_flush = _on_flush
+    _on_flush(tracker.began)
+    return tracker.on
+
+
+def _on_flush(now):
+    _layout.place.look(now, tracker.ring, tracker.rank)
+    if not _comms.tried and _comms.is_needed():
+        _comms.start(sys.modules["torch"], _ddp() if _ddp is not None else None)
 
 
 def _device(optimizer):

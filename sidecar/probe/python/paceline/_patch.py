@@ -5,8 +5,10 @@ through. One that may be called inside a graph steps aside while torch.compile i
 """
 
 import functools
+import inspect
 import sys
 
+from ._garbage import on_collection
 from ._tracker import CHECKPOINT, DATA, WAIT, Tracker, tracker
 
 # Collectives of torch.distributed that block (or, on a GPU, that later work waits for). Names that a version of torch
@@ -18,6 +20,8 @@ COLLECTIVES = (
     "reduce_scatter_single reduce_scatter_tensor scatter scatter_object_list send send_object_list "
     "_all_gather_base _reduce_scatter_base"
 ).split()
+# These give a handle and never block.
+LAUNCHES = ("isend", "irecv")
 
 
 def _never():
@@ -60,20 +64,88 @@ def timed_next(function):
     return __next__
 
 
+def _group_position(function):
+    try:
+        return list(inspect.signature(function).parameters).index("group")
+    except (TypeError, ValueError):
+        return None
+
+
 def collective(function):
     """A collective, its time charged to wait; launching an asynchronous one is not waiting."""
+    group_at = _group_position(function)
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        if not tracker.on or tracker.phase == WAIT or kwargs.get("async_op") or is_compiling():
+        if not tracker.on or tracker.phase == WAIT:
+            return function(*args, **kwargs)
+        if kwargs.get("async_op"):
+            return _launch(function, args, kwargs, group_at)
+        if is_compiling():
             return function(*args, **kwargs)
         before = tracker.switch(WAIT)
         try:
             return function(*args, **kwargs)
         finally:
-            tracker.switch(before)
+            if tracker.comms is None:
+                tracker.switch(before)
+            else:
+                tracker.comms.ended(before, args, kwargs, group_at)
 
     return wrapper
+
+
+def _launch(function, args, kwargs, group_at):
+    if tracker.comms is None or is_compiling():
+        return function(*args, **kwargs)
+    work = function(*args, **kwargs)
+    comms = tracker.comms  # may have gone in a nested one
+    return work if comms is None else comms.launched(work, args, kwargs, group_at)
+
+
+def launch(function):
+    """A send or receive that gives a handle."""
+    group_at = _group_position(function)
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if not tracker.on or tracker.comms is None or tracker.phase == WAIT:
+            return function(*args, **kwargs)
+        return _launch(function, args, kwargs, group_at)
+
+    return wrapper
+
+
+def launch_batch(function):
+    """torch.distributed.batch_isend_irecv."""
+
+    @functools.wraps(function)
+    def batch_isend_irecv(p2p_op_list):
+        works = function(p2p_op_list)
+        if not tracker.on or tracker.comms is None or is_compiling():
+            return works
+        return tracker.comms.launched_batch(works, p2p_op_list)
+
+    return batch_isend_irecv
+
+
+def waiting(function):
+    """Work.wait, its time charged to wait."""
+
+    @functools.wraps(function)
+    def wait(self, *args, **kwargs):
+        if not tracker.on or tracker.phase == WAIT:
+            return function(self, *args, **kwargs)
+        before = tracker.switch(WAIT)
+        try:
+            return function(self, *args, **kwargs)
+        finally:
+            if tracker.comms is None:
+                tracker.switch(before)
+            else:
+                tracker.comms.waited(before, self)
+
+    return wait
 
 
 def replace(owner, name, wrap, *args):
@@ -88,6 +160,9 @@ def wrap_collectives(module):
     the wrapper, and torch.compile, which knows collectives by identity, does too."""
     for name in COLLECTIVES:
         replace(module, name, collective)
+    for name in LAUNCHES:
+        replace(module, name, launch)
+    replace(module, "batch_isend_irecv", launch_batch)
 
 
 def wrap_checkpoints(module):
@@ -112,6 +187,11 @@ def wrap_torch(torch):
         timed(_never, WAIT),
         timed_next(_never),
         collective(_never),
+        _launch,
+        launch(_never),
+        launch_batch(_never),
+        waiting(_never),
+        on_collection,
         *(method for method in vars(Tracker).values() if hasattr(method, "__code__")),
     )
     replace(torch, "save", timed, CHECKPOINT)
@@ -121,7 +201,7 @@ def wrap_torch(torch):
     bindings = getattr(torch._C, "_distributed_c10d", None)
     if bindings is not None:
         # Everything in Python that blocks on a collective ends here, also DTensor, FSDP and a program's own handles.
-        replace(bindings.Work, "wait", timed, WAIT)
+        replace(bindings.Work, "wait", waiting)
         # DDP's broadcast of buffers before each forward.
         replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
     functional = sys.modules.get("torch.distributed._functional_collectives")

@@ -17,7 +17,7 @@ SLOT = 64
 CAPACITY = 4096
 SPARE = 64  # slots kept free for writers that race past the check; one writer keeps to it all the same
 
-STEP, ATTACH, MARK, DETACH, NOTE, ROLE = 1, 2, 3, 4, 5, 6
+STEP, ATTACH, MARK, DETACH, NOTE, ROLE, LAYOUT, WORK, GROUP, COMM = range(1, 11)
 TORCH, OTHER = 1, 3  # framework, in attach
 
 _FIXED = struct.Struct("<8sIIIIII")
@@ -27,6 +27,10 @@ _STEP = struct.Struct("<HHQQIIIIIHBBQ")  # with the kind and flags before it
 _ATTACH = struct.Struct("<IIIIi16sBBBB8x")
 _MARK = struct.Struct("<QQ32s")
 _DETACH = struct.Struct("<Q40x")
+_LAYOUT = struct.Struct("<10HI24x")
+_WORK = struct.Struct("<QQQI20x")
+_GROUP = struct.Struct("<QI4x24s8x")
+_COMM = struct.Struct("<QQQQI12x")
 
 # Header fields as indices of 8-byte words, each written by one aligned store.
 _HEAD, _TAIL, _DROPPED, _PROGRESS, _CONTROL = 8, 16, 24, 32, 40
@@ -121,3 +125,18 @@ class Ring:
 
     def role(self, role):
         return self.write(ROLE, struct.pack("48s", text(role, 48)))
+
+    def layout(self, axes, micro_batches):
+        """`axes`: (index, size) of dp, tp, pp, ep and cp."""
+        return self.write(LAYOUT, _LAYOUT.pack(*(number for axis in axes for number in axis), micro_batches))
+
+    def work(self, step, sum_sq, expert_tokens, garbage):
+        """`garbage` is ns of collecting it."""
+        return self.write(WORK, _WORK.pack(step, sum_sq, expert_tokens, min(garbage, _LONGEST) // 1000))
+
+    def group(self, comm, size, name):
+        return self.write(GROUP, _GROUP.pack(comm, size, text(name, 24)))
+
+    def comm(self, step, comm, collectives, size, spent):
+        """`size` is bytes, `spent` ns."""
+        return self.write(COMM, _COMM.pack(step, comm, size, spent, min(collectives, 0xFFFFFFFF)))

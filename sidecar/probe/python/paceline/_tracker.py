@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from . import _helper, _rank, _ring
+from . import _garbage, _helper, _rank, _ring
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -32,6 +32,8 @@ _HOLD = 200_000_000  # ns that the record of a finished step may wait for others
 _MOST_HELD = 64  # steps
 _CHECKPOINT_SHARE = 20  # a step is a checkpoint step from 1/20 of it on: small saves every step are ordinary
 _MOST_PENDING = 16  # marks before the first step
+_GC_SHARE = 1000  # collecting garbage is written from 1/1000 of the step on
+_GROUPS_AGAIN = 60_000_000_000  # ns after which groups are written again, for a sidecar that was not there
 
 _clock = time.monotonic_ns
 _thread = threading.get_ident
@@ -42,7 +44,8 @@ class Tracker:
 
     __slots__ = (
         "on", "phase", "thread", "spent", "since", "_progress", "_running", "timeline", "in_backward", "began", "step",
-        "passes", "tokens", "kind", "_held", "_flush_at", "explicit", "ring", "retired", "_pending",
+        "passes", "tokens", "kind", "_held", "_flush_at", "explicit", "ring", "retired", "_pending", "work", "comms",
+        "on_flush", "rank", "_told", "_tell_again_at",
     )  # fmt: skip
 
     def __init__(self):
@@ -63,6 +66,12 @@ class Tracker:
         self._held = []  # steps not written yet
         self._flush_at = 0
         self._pending = []  # marks made before the first step
+        self.work = None  # of the running step: sum of squared lengths, expert tokens, ns of collecting garbage
+        self.comms = None  # Comms, where there are several communicators
+        self.on_flush = None  # called with the time, now and then
+        self.rank = None  # identity
+        self._told = set()  # communicators that were written
+        self._tell_again_at = 0
 
     # Attach and detach.
 
@@ -77,7 +86,8 @@ class Tracker:
             self.ring = _ring.Ring(directory)
             self._progress = self.ring.progress
             self.thread = _thread()
-            self.ring.attach(_rank.identity(distributed), device, uuid, framework, version)
+            self.rank = _rank.identity(distributed)
+            self.ring.attach(self.rank, device, uuid, framework, version)
             _helper.claim()
             if timeline is not None:
                 self.timeline = timeline(self._write)
@@ -88,6 +98,7 @@ class Tracker:
             self._progress[0] = self._running | COMPUTE
             self._progress[1] = now
             self.on = True
+            _garbage.watch(self)
         except Exception as error:
             self.fail(error)
             return False
@@ -119,6 +130,14 @@ class Tracker:
         except Exception:
             pass
 
+    def note(self, why):
+        """Something that whoever runs the job should know."""
+        try:
+            if self.on:
+                self.ring.note(why)
+        except Exception as error:
+            self.fail(error)
+
     def forked(self):
         """In a forked child: the parent's ring is not ours to write."""
         self.__init__()
@@ -143,6 +162,10 @@ class Tracker:
         except Exception as error:
             self.fail(error)
         return before
+
+    def is_own_thread(self):
+        """Whether the calling thread's time is this trainer's."""
+        return _thread() == self.thread or self._is_autograd()
 
     def _is_autograd(self):
         """Another thread than the trainer's: is it autograd's, working for it while it stands in backward? Loaders
@@ -180,7 +203,9 @@ class Tracker:
             self.spent[self.phase] += now - self.since
             self.phase = phase
             self.step = ended = self.step + 1 if step is None else int(step)
-            fields = ended, now - self.began, self.spent, self.passes, self.kind, self.tokens
+            comms = self.comms.take() if self.comms is not None else None
+            fields = ended, now - self.began, self.spent, self.passes, self.kind, self.tokens, self.work, comms
+            self.work = None
             self.began = self.since = now
             self.spent = [0, 0, 0, 0, 0, 0, 0]
             self.passes = self.tokens = self.kind = 0
@@ -198,24 +223,47 @@ class Tracker:
             self.fail(error)
 
     def _flush(self, now):
-        """Write the steps that are held."""
+        """Write the steps that are held, after what is to be known of the rank first."""
         if self.ring.stopped():  # the kill switch
             self.on, self.retired = False, True
             return
+        if self.on_flush is not None:
+            self.on_flush(now)
+        if now >= self._tell_again_at:
+            self._tell_again_at = now + _GROUPS_AGAIN
+            self._told.clear()
         held, self._held = self._held, []
         for fields in held:
             self._write(fields, True)
         self._flush_at = now + _HOLD
 
     def _write(self, fields, known):
-        step, duration, spent, passes, kind, tokens = fields
+        step, duration, spent, passes, kind, tokens, work, comms = fields
+        if work is not None:
+            self._write_work(step, duration, work)
+        if comms is not None and known and self.comms is not None:
+            self._write_comms(step, comms)
         if spent[CHECKPOINT] * _CHECKPOINT_SHARE > duration and kind == TRAIN_STEP:
             kind = CHECKPOINT_STEP
         self.ring.step(step, duration, spent, passes, kind, known, tokens)
 
+    def _write_work(self, step, duration, work):
+        sum_sq, expert_tokens, garbage = work
+        if garbage * _GC_SHARE < duration:
+            garbage = 0
+        if sum_sq or expert_tokens or garbage:
+            self.ring.work(step, sum_sq, expert_tokens, garbage)
+
+    def _write_comms(self, step, comms):
+        for comm, (collectives, size, spent) in comms.items():
+            if comm not in self._told:
+                self._told.add(comm)
+                self.ring.group(comm, *self.comms.groups[comm])
+            self.ring.comm(step, comm, collectives, size, spent)
+
     # What the program declares.
 
-    def mark(self, kind, tokens, value, text):
+    def mark(self, kind, tokens, value, text, sum_sq=None, expert_tokens=None):
         """See `paceline.mark`."""
         if self.retired:
             return
@@ -228,12 +276,21 @@ class Tracker:
                 return
             if tokens is not None:
                 self.tokens = _u64(self.tokens + _u64(tokens))
+            if sum_sq is not None or expert_tokens is not None:
+                self._add_work(_u64(sum_sq or 0), _u64(expert_tokens or 0))
             # Of several the highest: a checkpoint's time is known apart, an evaluation's is not.
             self.kind = max(self.kind, STEP_KINDS.get(kind, TRAIN_STEP))
         except (TypeError, ValueError):
             pass  # the program's own mistake, in something that it may leave out: nothing to switch off for
         if kind is not None:
             self._mark(self.step + 1, kind, value, text)
+
+    def _add_work(self, sum_sq, expert_tokens):
+        work = self.work
+        if work is None:
+            work = self.work = [0, 0, 0]
+        work[0] = _u64(work[0] + sum_sq)
+        work[1] = _u64(work[1] + expert_tokens)
 
     def _mark(self, step, kind, value, text):
         try:

@@ -8,6 +8,7 @@ and without the all_reduce, as in a plain DDP loop. Short blocks of steps run in
 with the wrapped functions and with the original ones put back, so that both see the same machine.
 """
 
+import gc
 import os
 import random
 import statistics
@@ -56,12 +57,17 @@ class Switch:
         self._places.append((optimizer, "step", step, step.__wrapped__.__wrapped__))
         original = torch.optim.Optimizer.profile_hook_step(step.__wrapped__.__wrapped__)
         self._places[-1] = (optimizer, "step", step, original)
+        from paceline._garbage import on_collection
+
+        self._garbage = on_collection
         self._hooks = [(p._backward_hooks, dict(p._backward_hooks)) for p in parameters if p._backward_hooks]
 
     def hook(self, on):
         """On or off."""
         for owner, name, wrapper, original in self._places:
             setattr(owner, name, wrapper if on else original)
+        if on != (self._garbage in gc.callbacks):
+            (gc.callbacks.append if on else gc.callbacks.remove)(self._garbage)
         for hooks, content in self._hooks:
             hooks.clear()
             hooks.update(content if on else {})

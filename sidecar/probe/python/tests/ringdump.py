@@ -11,6 +11,10 @@ PHASES = "other data compute wait optimizer checkpoint evaluation".split()
 Step = namedtuple("Step", "step dur_ns data compute wait optimizer checkpoint passes kind known tokens")
 Attach = namedtuple("Attach", "rank local_rank world_size restart device uuid major minor patch framework")
 Mark = namedtuple("Mark", "step value kind")
+Layout = namedtuple("Layout", "dp tp pp ep cp micro_batches")
+Work = namedtuple("Work", "step sum_sq expert_tokens gc")
+Group = namedtuple("Group", "comm size name")
+Comm = namedtuple("Comm", "step comm bytes ns collectives")
 Dump = namedtuple("Dump", "path header head tail dropped progress records")
 
 
@@ -27,6 +31,16 @@ def _record(slot, kind):
         return Mark(step, value, text(word))
     if kind == 4:
         return ("detach", struct.unpack_from("<Q", slot, 16)[0])
+    if kind == 7:
+        *axes, micro_batches = struct.unpack_from("<10HI", slot, 16)
+        return Layout(*zip(axes[::2], axes[1::2]), micro_batches)
+    if kind == 8:
+        return Work(*struct.unpack_from("<QQQI", slot, 16))
+    if kind == 9:
+        comm, size, name = struct.unpack_from("<QI4x24s", slot, 16)
+        return Group(comm, size, text(name))
+    if kind == 10:
+        return Comm(*struct.unpack_from("<QQQQI", slot, 16))
     return ({5: "note", 6: "role"}.get(kind, kind), text(slot[16:64]))
 
 
@@ -52,6 +66,11 @@ def dump(path):
 def steps(ring):
     """The step records of a dump."""
     return [record for record in ring.records if isinstance(record, Step)]
+
+
+def of(ring, kind):
+    """The records of one kind, as a namedtuple of this module."""
+    return [record for record in ring.records if isinstance(record, kind)]
 
 
 def attach(ring):
@@ -88,7 +107,7 @@ def main(paths):
                     median(s.dur_ns for s in all_steps) / 1e6, own, " ".join(columns),
                     sorted({s.passes for s in all_steps}), sorted({s.kind for s in all_steps}),
                     sorted({s.tokens for s in all_steps})[:3],
-                    [r for r in ring.records if not isinstance(r, (Step, Attach))],
+                    [r for r in ring.records if not isinstance(r, (Step, Attach, Work, Comm))],
                 )
             )  # fmt: skip
 

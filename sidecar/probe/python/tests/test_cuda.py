@@ -55,9 +55,9 @@ class Phases(unittest.TestCase):
         self.cuda.now = ms
         self.timeline.mark(phase)
 
-    def end(self, ms, step, host_ns=77):
+    def end(self, ms, step, host_ns=77, comms=None):
         self.cuda.now = ms
-        self.timeline.end_step(COMPUTE, (step, host_ns, [0] * 7, 1, 0, 0))
+        self.timeline.end_step(COMPUTE, (step, host_ns, [0] * 7, 1, 0, 0, None, comms))
 
     def test_a_step(self):
         self.at(1, DATA)
@@ -66,9 +66,20 @@ class Phases(unittest.TestCase):
         self.at(14, COMPUTE)
         self.at(15, OPTIMIZER)
         self.end(17, 2)
-        (((step, duration, spent, passes, kind, tokens), known),) = self.written
+        (((step, duration, spent, passes, *_), known),) = self.written
         self.assertEqual((step, duration, passes, known), (2, 17 * MS, 1, True))
         self.assertEqual(spent, [0, 2 * MS, 9 * MS, 4 * MS, 2 * MS, 0, 0])
+
+    def test_collectives_by_communicator(self):
+        comms = {7: [2, 100, 0], 8: [1, 50, 0]}
+        for began, ended, comm in ((1, 3, 7), (4, 5, 8), (6, 10, 7)):
+            self.at(began, WAIT)
+            self.timeline.tag_last(comm)
+            self.at(ended, COMPUTE)
+        self.at(11, WAIT)  # of none
+        self.end(15, 2, comms=comms)
+        self.assertEqual(self.written[0][0][2][WAIT], 11 * MS)
+        self.assertEqual(self.written[0][0][7], {7: [2, 100, 6 * MS], 8: [1, 50, MS]})
 
     def test_written_later_in_order_and_never_waiting(self):
         self.cuda.passed = 5

@@ -73,6 +73,20 @@ class Bytes(unittest.TestCase):
         self.assertEqual(self.slot(2)[12:], b"\5\0\0\0why" + bytes(45))
         self.assertEqual(self.slot(3)[12:], b"\6\0\0\0stage 1" + bytes(41))
 
+    def test_layout_work_group_comm(self):
+        self.ring.layout([(1, 2), (3, 4), (5, 6), (7, 8), (9, 0x0A0B)], 12)
+        self.ring.work(0x0102, 0x030405060708, 9, 10_999)
+        self.ring.group(0x0102030405060708, 9, "a" * 30)
+        self.ring.comm(0x0102, 0x0102030405060708, 5, 3, 4)
+        # The same bytes as in the tests of the Rust crate, which reads them.
+        for index, expected in enumerate((
+            "0700 0000 0100 0200 0300 0400 0500 0600 0700 0800 0900 0b0a 0c000000" + "00" * 24,
+            "0800 0000 0201000000000000 0807060504030000 0900000000000000 0a000000" + "00" * 20,
+            "0900 0000 0807060504030201 09000000 00000000" + "61" * 24 + "00" * 8,
+            "0a00 0000 0201000000000000 0807060504030201 0300000000000000 0400000000000000 05000000" + "00" * 12,
+        )):  # fmt: skip
+            self.assertEqual(self.slot(index)[12:].hex(), expected.replace(" ", ""))
+
     def test_full_ring_drops_and_counts_and_goes_on_when_read(self):
         written = sum(self.ring.note(str(index)) for index in range(100))
         self.assertEqual(written, 64)  # capacity less the 64 spare slots

@@ -1,0 +1,196 @@
+"""Sums of a step by communicator, where a program uses more than one: tensor-parallel ranks wait for others than
+data-parallel ones do.
+
+Seen are the collectives that Python code calls on torch.distributed, and the wait in DDP's backward as one collective
+over all its gradients. What compiled graphs or C++ issue by themselves counts as wait, but in no communicator.
+"""
+
+import hashlib
+import sys
+import weakref
+
+from . import _patch
+from ._tracker import COMPUTE, WAIT, tracker
+
+_MOST_LAUNCHED = 4096  # asynchronous ones whose handle was not waited for
+_MOST_GROUPS = 256
+
+
+tried = False
+
+
+def is_needed():
+    """Whether there is more than the default group."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        return len(c10d._world.pg_map) > 1
+    except Exception:
+        return False
+
+
+def start(torch, ddp):
+    """Sum from now on. `ddp`: the latest model of that kind, if there is one."""
+    global tried
+    tried = True
+    try:
+        comms = Comms(torch.distributed, torch.Tensor)
+        if ddp is not None:
+            comms.made_ddp(ddp)
+        _patch.hide_from_dynamo(*vars(Comms).values(), _group)
+        tracker.comms = comms
+    except Exception as error:
+        _off(error)
+
+
+def _off(error):
+    """Something of ours went wrong: go on without these sums."""
+    tracker.comms = None
+    tracker.note("collectives by group off: %s: %s" % (type(error).__name__, error))
+
+
+class Comms:
+    """What the running step did in each. `tensor` is torch.Tensor."""
+
+    def __init__(self, distributed, tensor):
+        self._distributed = distributed
+        self._tensor = tensor
+        self._of = {}  # id of a group: (weak reference to it, communicator)
+        self._launched = {}  # id of a handle: communicator
+        self._sums = {}  # communicator: [collectives, bytes, ns]
+        self._ddp = None  # weak reference, bytes of its gradients
+        self.groups = {}  # communicator: (size, name)
+
+    def take(self):
+        """Of the step that has ended; None where one communicator is all that this rank has ever used."""
+        sums = self._sums
+        if not sums:
+            return None
+        self._sums = {}
+        return sums if len(self.groups) > 1 else None
+
+    # Called by the wrappers. The phase is wait, unless `before` says that this thread may not change it.
+
+    def ended(self, before, args, kwargs, group_at):
+        """A collective that blocks."""
+        try:
+            comm = None if before == WAIT else self._comm(_group(args, kwargs, group_at))
+            if comm is not None:
+                self._count(comm, self._bytes(args, kwargs))
+        except Exception as error:
+            comm = _off(error)
+        self._leave(before, comm)
+
+    def launched(self, work, args, kwargs, group_at):
+        """One that gave a handle."""
+        try:
+            comm = self._comm(_group(args, kwargs, group_at)) if work is not None and tracker.is_own_thread() else None
+            if comm is not None:
+                self._count(comm, self._bytes(args, kwargs))
+                self._remember(work, comm)
+        except Exception as error:
+            _off(error)
+        return work
+
+    def launched_batch(self, works, operations):
+        """torch.distributed.batch_isend_irecv. What each operation counts was counted when it was called, unless the
+        backend coalesced them."""
+        try:
+            comm = self._comm(operations[0].group) if operations and tracker.is_own_thread() else None
+            for work in works if comm is not None else ():
+                if id(work) not in self._launched:
+                    self._remember(work, comm)
+        except Exception as error:
+            _off(error)
+        return works
+
+    def waited(self, before, work):
+        """A handle was waited for."""
+        self._leave(before, self._launched.pop(id(work), None) if before != WAIT else None)
+
+    def made_ddp(self, model):
+        """A DDP model was made."""
+        try:
+            gradients = (p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+            self._ddp = weakref.ref(model), sum(gradients)
+        except Exception as error:
+            _off(error)
+
+    def ended_backward(self):
+        """The wait in backward of a wrapper that communicates in C++."""
+        comm = None
+        try:
+            model, size = self._ddp or (None, 0)
+            model = model() if model is not None else None
+            if model is not None and model.require_backward_grad_sync:
+                comm = self._comm(model.process_group)
+                if comm is not None:
+                    self._count(comm, size)
+        except Exception as error:
+            comm = _off(error)
+        self._leave(COMPUTE, comm)
+
+    # Within.
+
+    def _leave(self, before, comm):
+        since = tracker.since
+        if comm is not None and tracker.timeline is not None:
+            tracker.timeline.tag_last(comm)  # its time is the GPU's, and known later
+        tracker.switch(before)
+        if comm is not None and tracker.timeline is None:
+            self._sum(comm)[2] += tracker.since - since
+
+    def _count(self, comm, size):
+        sums = self._sum(comm)
+        sums[0] += 1
+        sums[1] += size
+
+    def _sum(self, comm):
+        sums = self._sums.get(comm)
+        if sums is None:
+            sums = self._sums[comm] = [0, 0, 0]
+        return sums
+
+    def _remember(self, work, comm):
+        if len(self._launched) >= _MOST_LAUNCHED:
+            self._launched.clear()
+        self._launched[id(work)] = comm
+
+    def _comm(self, group):
+        known = self._of.get(id(group))
+        if known is None or (known[0] is not None and known[0]() is not group):
+            known = self._of[id(group)] = self._identify(group)
+        return known[1]
+
+    def _identify(self, group):
+        real = self._distributed.group.WORLD if group is None else group
+        reference = None if group is None else weakref.ref(group)
+        try:
+            ranks = sorted(self._distributed.get_process_group_ranks(real))
+        except Exception:
+            return reference, None  # not a member
+        if len(ranks) < 2:
+            return reference, None
+        name = str(real.group_name)
+        key = "%s;%s" % (",".join(map(str, ranks)), name)
+        comm = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+        if comm not in self.groups and len(self.groups) >= _MOST_GROUPS:
+            return reference, None
+        words = getattr(real, "group_desc", None)
+        self.groups[comm] = len(ranks), name if words in (None, "", "undefined") else words
+        return reference, comm
+
+    def _bytes(self, args, kwargs):
+        """The larger of what goes in and what comes out, as nccl-tests count it."""
+        most = 0
+        for value in (*args[:2], *kwargs.values()):
+            if isinstance(value, self._tensor):
+                most = max(most, value.nbytes)
+            elif isinstance(value, (list, tuple)) and value and isinstance(value[0], self._tensor):
+                most = max(most, sum(each.nbytes for each in value))
+        return most
+
+
+def _group(args, kwargs, at):
+    if at is not None and len(args) > at:
+        return args[at]
+    return kwargs.get("group")

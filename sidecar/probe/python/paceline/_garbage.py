@@ -1,0 +1,34 @@
+"""How long collecting garbage held the trainer up, by the interpreter's own callbacks."""
+
+import gc
+import time
+from threading import get_ident
+
+_clock = time.monotonic_ns
+_tracker = None
+_began = 0
+
+
+def watch(tracker):
+    """Charge to `tracker` the collections of its thread, whoever asked for them."""
+    global _tracker
+    _tracker = tracker
+    # A forked child inherits it.
+    if on_collection not in gc.callbacks:
+        gc.callbacks.append(on_collection)
+
+
+def on_collection(what, _):
+    """One begins or ends; there is never another within."""
+    global _began
+    tracker = _tracker
+    if not tracker.on or get_ident() != tracker.thread:
+        return
+    if what == "start":
+        _began = _clock()
+    elif _began:
+        spent, _began = _clock() - _began, 0
+        if tracker.work is None:
+            tracker.work = [0, 0, spent]
+        else:
+            tracker.work[2] += spent
