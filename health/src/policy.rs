@@ -37,6 +37,8 @@ pub struct Thresholds {
     pub silence: SilenceThresholds,
     pub blind: BlindThresholds,
     pub thermal: ThermalThresholds,
+    pub causes: CauseThresholds,
+    pub link: LinkThresholds,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +92,37 @@ pub struct BlindThresholds {
 pub struct ThermalThresholds {
     pub throttled_ratio: f64,
     pub clock_ratio: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct CauseThresholds {
+    pub phase_share: f64,
+    pub power_points: f64,
+    pub power_limit_ratio: f64,
+    pub power_clock_ratio: f64,
+    pub stuck_clock_ratio: f64,
+    pub busy_ratio: f64,
+    pub error_ratio: f64,
+    pub ecc_corrected_per_s: f64,
+    pub ecc_corrected_ratio: f64,
+    pub pcie_replays: f64,
+    pub nvlink_errors: f64,
+    pub net_errors_per_s: f64,
+    pub net_rate_ratio: f64,
+    pub contention_points: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct LinkThresholds {
+    pub slow_ratio: f64,
+    pub clear_ratio: f64,
+    pub min_steps: u32,
+    pub window_steps: u32,
+    pub settle_steps: u64,
 }
 
 /// One row of `policy/findings.toml`.

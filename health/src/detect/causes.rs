@@ -1,29 +1,39 @@
 //! Why something is slow: joined evidence, or none. Each cause needs its own counter in the window.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::comms::Comms;
+use super::facts::{Fact, Facts};
 use super::gpus::Gpus;
+use super::hosts::Hosts;
 use super::plan::Plan;
 use super::roster::Roster;
-use crate::event::{GpuReading, Signal};
+use super::series::Stamp;
+use super::signs::{Case, SIGNS, Sign, ports_fail};
+use crate::event::{GpuReading, HostReading, Signal};
 use crate::frame::Provenance;
-use crate::id::{GpuId, Rank};
+use crate::id::{GpuId, NodeId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence};
 
-/// GPUs of peers that are looked at for a cause.
+/// Peers that are looked at for a cause, and ranks of a suspect.
 const PEERS: usize = 64;
+/// What a node shares must not hide among its own ranks: peers elsewhere are enough from so many on.
+const ELSEWHERE: usize = 3;
 
 /// What counters said lately.
 #[derive(Debug, Default)]
 pub struct Causes {
     gpus: Gpus,
+    hosts: Hosts,
 }
 
 /// What is slow, and what is known of it from its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Suspect<'a> {
+    /// In order.
     pub ranks: &'a [Rank],
     pub since: Time,
     /// Self-time beyond the peers', seconds a step.
@@ -40,6 +50,7 @@ pub struct Suspect<'a> {
 pub struct Scope<'a> {
     pub roster: &'a Roster,
     pub plan: &'a Plan,
+    pub comms: &'a Comms,
     pub limits: &'a Thresholds,
 }
 
@@ -52,12 +63,28 @@ pub struct Explained {
     pub provenance: Provenance,
 }
 
+/// One rank of a suspect beside its peers.
+struct Beside {
+    own: Facts,
+    peers: Facts,
+    inside_is_slow: Option<bool>,
+    outside_is_slow: Option<bool>,
+}
+
 impl Causes {
-    /// Takes a reading; `entry` is its place in the journal. True when the GPU was never read before.
-    pub fn gpu(&mut self, at: Time, entry: u64, provenance: Provenance, reading: &GpuReading) -> bool {
-        let is_new = self.gpus.model(&reading.gpu).is_none();
-        self.gpus.observe(at, entry, provenance, reading);
-        is_new
+    /// Takes a reading of a GPU. True when it was never read before.
+    pub fn gpu(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
+        self.gpus.observe(stamp, reading)
+    }
+
+    /// Takes a reading of a node, or of a rank's process on it.
+    pub fn host(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
+        self.hosts.observe(stamp, node, reading);
+    }
+
+    /// A new group of ranks has come: what was read of their processes is of others.
+    pub fn clear_ranks(&mut self) {
+        self.hosts.clear_ranks();
     }
 
     /// The model of a GPU that was read.
@@ -65,39 +92,166 @@ impl Causes {
         self.gpus.model(gpu)
     }
 
-    /// The cause that counters show for what is slow; none without a counter.
-    pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Option<Explained> {
-        suspect
-            .ranks
-            .iter()
-            .find_map(|rank| self.thermal(*rank, suspect.since, scope))
+    /// Share of the last half minute in which a rank's process (or its node, where processes are not read) wanted for
+    /// CPU time: throttled by its quota or ready with no CPU free, the larger. `None`: not read.
+    pub fn contention(&self, rank: Rank, roster: &Roster) -> Option<f64> {
+        self.hosts.contention(rank, &roster.member(rank)?.node)
     }
 
-    fn thermal(&self, rank: Rank, since: Time, scope: &Scope<'_>) -> Option<Explained> {
-        let gpu = scope.roster.member(rank)?.gpu.as_ref()?;
-        let peers = peers_of(rank, scope);
-        let thermal = self
-            .gpus
-            .thermal(gpu, peers.into_iter(), since, &scope.limits.thermal)?;
-        Some(Explained {
-            cause: Cause::Thermal,
-            evidence: thermal.evidence,
-            signals: vec![Signal::S3],
-            provenance: thermal.provenance,
+    /// The cause that counters show for what is slow; none without a counter. Of several ranks most must show it.
+    pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Option<Explained> {
+        let stride = suspect.ranks.len().div_ceil(PEERS).max(1);
+        let mut of_peers: BTreeMap<(u32, u32), Facts> = BTreeMap::new();
+        let mut beside = Vec::new();
+        for rank in suspect.ranks.iter().step_by(stride) {
+            let Some(place) = scope.plan.place(*rank) else {
+                continue;
+            };
+            let peers = *of_peers
+                .entry((place.role, place.node))
+                .or_insert_with(|| self.peers(*rank, suspect, scope));
+            beside.push(Beside {
+                own: self.facts(*rank, suspect.since, scope.roster),
+                peers,
+                inside_is_slow: scope.comms.is_slow_inside(*rank),
+                outside_is_slow: scope.comms.is_slow_outside(*rank),
+            });
+        }
+        let shows = |sign: &&Sign| {
+            let showing = beside
+                .iter()
+                .filter(|beside| (sign.shows)(&beside.case(suspect, scope)));
+            showing.count() * 2 > beside.len()
+        };
+        let sign = SIGNS.iter().find(shows)?;
+        let first = beside
+            .iter()
+            .find(|beside| (sign.shows)(&beside.case(suspect, scope)))?;
+        Some(first.explained(sign, suspect))
+    }
+
+    /// Whether the ports of `node` count errors that those of `others` do not, with the evidence.
+    pub fn ports(
+        &self,
+        node: &NodeId,
+        others: &[NodeId],
+        since: Time,
+        limits: &Thresholds,
+    ) -> Option<Explained> {
+        let facts = |node: &NodeId| {
+            let mut facts = Facts::default();
+            // No rank has this number: only the node answers.
+            self.hosts.tell(Rank(u32::MAX), node, since, &mut facts);
+            facts
+        };
+        let own = facts(node);
+        let peers: Vec<Facts> = others
+            .iter()
+            .filter(|other| *other != node)
+            .take(PEERS)
+            .map(facts)
+            .collect();
+        let peers = Facts::medians(&peers);
+        ports_fail(&own, &peers, &limits.causes).then(|| Explained {
+            cause: Cause::Network,
+            evidence: own.evidence(&[Fact::NetErrorRate, Fact::NetRate], &peers),
+            signals: vec![Signal::S4],
+            provenance: own.provenance.max(peers.provenance),
         })
+    }
+
+    /// All that is known of a rank since `since`.
+    fn facts(&self, rank: Rank, since: Time, roster: &Roster) -> Facts {
+        let mut facts = Facts::default();
+        if let Some(member) = roster.member(rank) {
+            if let Some(gpu) = &member.gpu {
+                self.gpus.tell(gpu, since, &mut facts);
+            }
+            self.hosts.tell(rank, &member.node, since, &mut facts);
+        }
+        facts
+    }
+
+    /// Medians over the ranks that do the same work and are not suspect themselves: on other nodes where there are
+    /// enough, spread evenly over the role.
+    fn peers(&self, rank: Rank, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Facts {
+        let Some(place) = scope.plan.place(rank) else {
+            return Facts::default();
+        };
+        let of_role = scope.plan.roles[place.role as usize]
+            .members
+            .iter()
+            .copied()
+            .filter(|peer| suspect.ranks.binary_search(peer).is_err());
+        let (mut peers, near): (Vec<Rank>, Vec<Rank>) = of_role.partition(|peer| {
+            scope
+                .plan
+                .place(*peer)
+                .is_some_and(|peer| peer.node != place.node)
+        });
+        if peers.len() < ELSEWHERE {
+            peers.extend(near);
+        }
+        let stride = peers.len().div_ceil(PEERS).max(1);
+        let facts: Vec<Facts> = peers
+            .iter()
+            .step_by(stride)
+            .map(|peer| self.facts(*peer, suspect.since, scope.roster))
+            .collect();
+        Facts::medians(&facts)
     }
 }
 
-/// GPUs of the ranks that do the same work.
-fn peers_of<'a>(rank: Rank, scope: &Scope<'a>) -> Vec<&'a GpuId> {
-    let Some(place) = scope.plan.place(rank) else {
-        return Vec::new();
-    };
-    scope.plan.roles[place.role as usize]
-        .members
-        .iter()
-        .filter(|peer| **peer != rank)
-        .filter_map(|peer| scope.roster.member(*peer)?.gpu.as_ref())
-        .take(PEERS)
-        .collect()
+impl Beside {
+    fn case<'a>(&'a self, suspect: &Suspect<'_>, scope: &Scope<'a>) -> Case<'a> {
+        let share = |part: f64| {
+            if suspect.excess_s > 0.0 {
+                part / suspect.excess_s
+            } else {
+                0.0
+            }
+        };
+        Case {
+            own: &self.own,
+            peers: &self.peers,
+            data_share: share(suspect.data_excess_s),
+            gc_share: share(suspect.gc_excess_s),
+            inside_is_slow: self.inside_is_slow,
+            outside_is_slow: self.outside_is_slow,
+            limits: scope.limits,
+        }
+    }
+
+    fn explained(&self, sign: &Sign, suspect: &Suspect<'_>) -> Explained {
+        let excess = match sign.cause {
+            Cause::Pcie | Cause::DataLoading => Some(("data_excess_s", suspect.data_excess_s)),
+            Cause::GcPause => Some(("gc_excess_s", suspect.gc_excess_s)),
+            _ => None,
+        };
+        let mut evidence: Vec<Evidence> = excess
+            .into_iter()
+            .map(|(what, value)| Evidence {
+                what: what.into(),
+                value,
+                peers: None,
+                entries: Some(suspect.entries),
+            })
+            .collect();
+        let counters = self.own.evidence(sign.evidence, &self.peers);
+        let mut signals = vec![sign.signal];
+        let mut provenance = Provenance::Live;
+        if !counters.is_empty() {
+            provenance = self.own.provenance.max(self.peers.provenance);
+            if sign.cause == Cause::DataLoading {
+                signals.push(Signal::S4);
+            }
+        }
+        evidence.extend(counters);
+        Explained {
+            cause: sign.cause,
+            evidence,
+            signals,
+            provenance,
+        }
+    }
 }

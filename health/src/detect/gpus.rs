@@ -1,194 +1,151 @@
-//! What the GPUs read lately, and whether heat explains a slow rank.
+//! What the GPUs read lately.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::facts::{Fact, Facts};
+use super::series::{Series, Stamp};
 use crate::event::{GpuReading, GpuSignal};
-use crate::frame::Provenance;
 use crate::id::GpuId;
-use crate::policy::ThermalThresholds;
-use crate::stats;
 use crate::time::Time;
-use crate::verdict::Evidence;
 
-/// Readings kept per GPU: half a minute at 1 Hz.
-const WINDOW: usize = 32;
 /// GPUs that are kept; more than that is not one job.
 const MAX_GPUS: usize = 1 << 17;
 
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    at: Time,
-    entry: u64,
-    provenance: Provenance,
-    clock: Option<f32>,
-    temperature: Option<f32>,
-    margin: Option<f32>,
-    /// Time slowed by heat since driver load, software and hardware added, seconds.
-    throttled: Option<f64>,
-}
+/// Signals that are kept as they were read.
+const GAUGES: [(GpuSignal, Fact); 13] = [
+    (GpuSignal::SmClockMhz, Fact::SmClock),
+    (GpuSignal::SmClockSetMhz, Fact::SmClockSet),
+    (GpuSignal::TemperatureC, Fact::Temperature),
+    (GpuSignal::MarginC, Fact::Margin),
+    (GpuSignal::PowerW, Fact::Power),
+    (GpuSignal::PowerLimitW, Fact::PowerLimit),
+    (GpuSignal::UtilizationRatio, Fact::Busy),
+    (GpuSignal::PcieGen, Fact::PcieGen),
+    (GpuSignal::PcieGenMax, Fact::PcieGenMax),
+    (GpuSignal::PcieWidth, Fact::PcieLanes),
+    (GpuSignal::PcieWidthMax, Fact::PcieLanesMax),
+    (GpuSignal::RemapPending, Fact::RemapPending),
+    (GpuSignal::RemapFailed, Fact::RemapFailed),
+];
+
+/// Signals of which the growth is kept, in the same order after the gauges.
+const COUNTERS: [GpuSignal; 13] = [
+    GpuSignal::ThrottleThermalSwNs,
+    GpuSignal::ThrottleThermalHwNs,
+    GpuSignal::ThrottlePowerNs,
+    GpuSignal::ThrottleBrakeNs,
+    GpuSignal::EccUncorrected,
+    GpuSignal::EccCorrected,
+    GpuSignal::PcieReplays,
+    GpuSignal::NvlinkCrcErrors,
+    GpuSignal::NvlinkReplays,
+    GpuSignal::NvlinkErrors,
+    GpuSignal::NvlinkSymbolErrors,
+    GpuSignal::NvlinkRecoveries,
+    GpuSignal::NvlinkRecoveriesFailed,
+];
+
+const COLUMNS: usize = GAUGES.len() + COUNTERS.len();
+type Readings = Series<{ GAUGES.len() }, COLUMNS>;
 
 /// The latest readings of every GPU.
 #[derive(Debug, Default)]
 pub struct Gpus {
-    samples: BTreeMap<GpuId, VecDeque<Sample>>,
-    models: BTreeMap<GpuId, Arc<str>>,
+    gpus: BTreeMap<GpuId, Gpu>,
 }
 
-/// A window of one GPU's readings, reduced.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    entries: (u64, u64),
-    provenance: Provenance,
-    clock: Option<f64>,
-    temperature: Option<f64>,
-    margin: Option<f64>,
-    throttled_ratio: Option<f64>,
-}
-
-/// Evidence that heat slows a GPU, and how far it can be trusted.
-#[derive(Clone, Debug)]
-pub struct Thermal {
-    pub evidence: Vec<Evidence>,
-    pub provenance: Provenance,
+#[derive(Debug)]
+struct Gpu {
+    model: Arc<str>,
+    readings: Readings,
 }
 
 impl Gpus {
-    /// Takes a reading; `entry` is its place in the journal.
-    pub fn observe(&mut self, at: Time, entry: u64, provenance: Provenance, reading: &GpuReading) {
-        let value = |signal| {
-            reading
-                .readings
-                .get(&signal)
-                .and_then(crate::event::Reading::value)
-        };
-        let software = value(GpuSignal::ThrottleThermalSwNs);
-        let hardware = value(GpuSignal::ThrottleThermalHwNs);
-        let throttled = match (software, hardware) {
-            (None, None) => None,
-            (software, hardware) => Some((software.unwrap_or(0.0) + hardware.unwrap_or(0.0)) / 1e9),
-        };
-        if !self.samples.contains_key(&reading.gpu) && self.samples.len() >= MAX_GPUS {
-            return;
+    /// Takes a reading. True when the GPU was never read before.
+    pub fn observe(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
+        let is_new = !self.gpus.contains_key(&reading.gpu);
+        if is_new && self.gpus.len() >= MAX_GPUS {
+            return false;
         }
-        if !self.models.contains_key(&reading.gpu) {
-            self.models.insert(reading.gpu.clone(), reading.model.clone());
+        let mut read = [None; COLUMNS];
+        for (signal, value) in &reading.readings {
+            if let Some(column) = column(*signal) {
+                read[column] = value.value().filter(|value| value.is_finite());
+            }
         }
-        let samples = self.samples.entry(reading.gpu.clone()).or_default();
-        if samples.len() == WINDOW {
-            samples.pop_front();
-        }
-        samples.push_back(Sample {
-            at,
-            entry,
-            provenance,
-            clock: value(GpuSignal::SmClockMhz).map(|clock| clock as f32),
-            temperature: value(GpuSignal::TemperatureC).map(|degrees| degrees as f32),
-            margin: value(GpuSignal::MarginC).map(|degrees| degrees as f32),
-            throttled,
+        let gpu = self.gpus.entry(reading.gpu.clone()).or_insert_with(|| Gpu {
+            model: reading.model.clone(),
+            readings: Readings::default(),
         });
+        gpu.readings.push(stamp, &read);
+        is_new
     }
 
     /// The model of a GPU that was read.
     pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
-        self.models.get(gpu).cloned()
+        Some(self.gpus.get(gpu)?.model.clone())
     }
 
-    /// Whether heat slows `gpu` since `since`: a thermal reason active long enough or no margin left, *and* the SM
-    /// clock under that of its peers. A high temperature alone explains nothing.
-    pub fn thermal<'a>(
-        &self,
-        gpu: &GpuId,
-        peers: impl Iterator<Item = &'a GpuId>,
-        since: Time,
-        limits: &ThermalThresholds,
-    ) -> Option<Thermal> {
-        let own = self.window(gpu, since)?;
-        let throttled = own
-            .throttled_ratio
-            .is_some_and(|ratio| ratio >= limits.throttled_ratio);
-        if !throttled && own.margin.is_none_or(|margin| margin > 0.0) {
-            return None;
-        }
-        let peers: Vec<Window> = peers
-            .filter(|peer| *peer != gpu)
-            .filter_map(|peer| self.window(peer, since))
-            .collect();
-        let of_peers = |pick: fn(&Window) -> Option<f64>| {
-            stats::median(&mut peers.iter().filter_map(pick).collect::<Vec<f64>>())
+    /// Adds what is known of a GPU since `since`.
+    pub fn tell(&self, gpu: &GpuId, since: Time, facts: &mut Facts) {
+        let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
+            return;
         };
-        let (clock, peers_clock) = (own.clock?, of_peers(|peer| peer.clock)?);
-        if clock >= limits.clock_ratio * peers_clock {
-            return None;
+        if let Some((entries, provenance)) = readings.origin(since) {
+            facts.rest_on(entries, provenance);
         }
-        let evidence = [
-            ("sm_clock_mhz", Some(clock), Some(peers_clock)),
-            (
-                "thermal_throttled_ratio",
-                own.throttled_ratio,
-                of_peers(|peer| peer.throttled_ratio),
-            ),
-            (
-                "temperature_c",
-                own.temperature,
-                of_peers(|peer| peer.temperature),
-            ),
-            ("margin_c", own.margin, of_peers(|peer| peer.margin)),
-        ];
-        Some(Thermal {
-            evidence: evidence
-                .into_iter()
-                .filter_map(|(what, value, peers)| {
-                    Some(Evidence {
-                        what: what.into(),
-                        value: value?,
-                        peers,
-                        entries: Some(own.entries),
-                    })
-                })
-                .collect(),
-            provenance: peers
-                .iter()
-                .map(|peer| peer.provenance)
-                .fold(own.provenance, Provenance::max),
-        })
+        for (index, (_, fact)) in GAUGES.iter().enumerate() {
+            facts.set(*fact, readings.gauge(index, since));
+        }
+        let rate = |signal| readings.rate(column(signal)?, since);
+        let rise = |signal| readings.rise(column(signal)?, since);
+        let share = |ns: Option<f64>| Some((ns? / 1e9).min(1.0));
+        facts.set(
+            Fact::Margin,
+            column(GpuSignal::MarginC).and_then(|margin| readings.latest(margin)),
+        );
+        facts.set(
+            Fact::Thermal,
+            share(sum([
+                rate(GpuSignal::ThrottleThermalSwNs),
+                rate(GpuSignal::ThrottleThermalHwNs),
+            ])),
+        );
+        facts.set(Fact::PowerCap, share(rate(GpuSignal::ThrottlePowerNs)));
+        facts.set(Fact::PowerBrake, share(rate(GpuSignal::ThrottleBrakeNs)));
+        facts.set(Fact::EccUncorrected, rise(GpuSignal::EccUncorrected));
+        facts.set(Fact::EccCorrectedRate, rate(GpuSignal::EccCorrected));
+        facts.set(Fact::PcieReplays, rise(GpuSignal::PcieReplays));
+        facts.set(
+            Fact::NvlinkErrors,
+            sum([
+                rise(GpuSignal::NvlinkCrcErrors),
+                rise(GpuSignal::NvlinkReplays),
+                rise(GpuSignal::NvlinkErrors),
+                rise(GpuSignal::NvlinkSymbolErrors),
+            ]),
+        );
+        facts.set(
+            Fact::NvlinkRecoveries,
+            sum([
+                rise(GpuSignal::NvlinkRecoveries),
+                rise(GpuSignal::NvlinkRecoveriesFailed),
+            ]),
+        );
     }
+}
 
-    fn window(&self, gpu: &GpuId, since: Time) -> Option<Window> {
-        let samples = self.samples.get(gpu)?;
-        let last = samples.back()?;
-        let inside = || samples.iter().filter(|sample| sample.at >= since);
-        let first = inside().next().unwrap_or(last);
-        // A rate needs two readings; the one before the window serves where the window holds one.
-        let base = if first.entry == last.entry {
-            samples.iter().nth_back(1).unwrap_or(first)
-        } else {
-            first
-        };
-        let span = last.at.since(base.at).as_secs_f64();
-        let throttled_ratio = match (base.throttled, last.throttled) {
-            // A counter that fell was reset with the driver: nothing is known of that span.
-            (Some(before), Some(now)) if span > 0.0 && now >= before => {
-                Some(((now - before) / span).min(1.0))
-            }
-            _ => None,
-        };
-        let middle = |pick: fn(&Sample) -> Option<f32>| {
-            let mut values: Vec<f64> = inside().filter_map(pick).map(f64::from).collect();
-            if values.is_empty() {
-                values.extend(pick(last).map(f64::from));
-            }
-            stats::median(&mut values)
-        };
-        Some(Window {
-            entries: (base.entry, last.entry),
-            provenance: inside()
-                .map(|sample| sample.provenance)
-                .fold(last.provenance, Provenance::max),
-            clock: middle(|sample| sample.clock),
-            temperature: middle(|sample| sample.temperature),
-            margin: last.margin.map(f64::from),
-            throttled_ratio,
-        })
-    }
+/// The sum of what is known, if anything is.
+fn sum<const N: usize>(parts: [Option<f64>; N]) -> Option<f64> {
+    parts.into_iter().flatten().reduce(|sum, part| sum + part)
+}
+
+/// The column in which a signal is kept.
+fn column(signal: GpuSignal) -> Option<usize> {
+    GAUGES
+        .iter()
+        .map(|(kept, _)| *kept)
+        .chain(COUNTERS)
+        .position(|kept| kept == signal)
 }

@@ -9,9 +9,12 @@ mod blind;
 mod board;
 mod causes;
 mod claim;
+mod comms;
 mod cusum;
+mod facts;
 mod gpus;
 mod history;
+mod hosts;
 mod incidents;
 mod localise;
 mod noise;
@@ -22,6 +25,8 @@ mod plan_tests;
 mod raised;
 mod roster;
 mod rows;
+mod series;
+mod signs;
 mod silence;
 mod straggler;
 mod summary;
@@ -37,10 +42,12 @@ use std::time::Duration;
 use self::blind::BlindRule;
 use self::board::Board;
 use self::causes::Causes;
+use self::comms::Comms;
 use self::incidents::Incidents;
 use self::plan::Plan;
 use self::roster::{Arrival, Roster, Unwatched};
 use self::rows::Rows;
+use self::series::Stamp;
 use self::silence::{Scope, SilenceRule};
 use self::straggler::{StragglerRule, View};
 use self::tempo::Tempo;
@@ -74,6 +81,7 @@ pub struct Detector {
     shape: Option<u64>,
     work: WorkModels,
     causes: Causes,
+    comms: Comms,
     straggler: StragglerRule,
     silence: SilenceRule,
     blind: BlindRule,
@@ -101,6 +109,7 @@ impl Detector {
             shape: None,
             work: WorkModels::default(),
             causes: Causes::default(),
+            comms: Comms::default(),
             straggler: StragglerRule::default(),
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
@@ -168,6 +177,8 @@ impl Detector {
             self.straggler.clear(at, &self.roster, &self.job);
             self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
+            self.causes.clear_ranks();
+            self.comms.clear();
         }
         let unheard_since = self
             .roster
@@ -210,12 +221,19 @@ impl Detector {
             }
             Event::Step(step) => self.step(at, frame, step),
             Event::Gpu(reading) => {
-                if self.causes.gpu(at, self.entry, frame.provenance, reading) {
+                if self.causes.gpu(self.stamp(at, frame), reading) {
                     self.shape = None;
                 }
                 let (rule, view) = self.straggler_view(at);
-                rule.reading(&view, &reading.gpu);
+                rule.reading(&view, |member| member.gpu.as_ref() == Some(&reading.gpu));
             }
+            Event::Host(reading) => {
+                self.causes.host(self.stamp(at, frame), &frame.node, reading);
+                let (rule, view) = self.straggler_view(at);
+                rule.reading(&view, |member| member.node == frame.node);
+            }
+            Event::Group(group) if group.restart == self.roster.restart => self.comms.join(group),
+            Event::Comm(did) if did.restart == self.roster.restart => self.comms.add(self.entry, did),
             Event::Beat(beat) => {
                 let scope = Scope {
                     at,
@@ -229,6 +247,14 @@ impl Detector {
             _ => {}
         }
         self.close_rows(at);
+    }
+
+    fn stamp(&self, at: Time, frame: &Frame) -> Stamp {
+        Stamp {
+            at,
+            entry: self.entry,
+            provenance: frame.provenance,
+        }
     }
 
     fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
@@ -299,6 +325,7 @@ impl Detector {
                 roster: &self.roster,
                 plan: &self.plan,
                 causes: &self.causes,
+                comms: &self.comms,
                 limits: &self.policy.detector,
             };
             self.straggler.step(&view, &board);
@@ -343,6 +370,7 @@ impl Detector {
                 roster: &self.roster,
                 plan: &self.plan,
                 causes: &self.causes,
+                comms: &self.comms,
                 limits: &self.policy.detector,
             },
         )

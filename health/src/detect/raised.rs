@@ -1,7 +1,7 @@
 //! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and its account so far.
 
 use super::board::Board;
-use super::causes::Suspect;
+use super::causes::{Explained, Suspect};
 use super::claim::Outcome;
 use super::cusum::Clearing;
 use super::history::{History, Kept};
@@ -10,9 +10,11 @@ use super::plan::Plan;
 use super::roster::Roster;
 use crate::id::{JobId, NodeId, Rank};
 use crate::policy::Thresholds;
+use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Whom a finding on the space axis is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +46,8 @@ impl Whom {
 
 /// Slowness changes, as heat rises; noise wants a long mean.
 const LATELY: f64 = 32.0;
+/// How often a cause is looked for when many ranks are slow together.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// What happened since it became slow. Sums over its steps and ranks, seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +83,10 @@ pub struct Raised {
     pub severity: Severity,
     /// The step after which the detector was sure.
     pub step: u64,
-    pub cause: Cause,
+    /// The first cause that was seen; another never takes its place.
+    pub explained: Option<Explained>,
+    /// When a cause was last looked for.
+    pub asked: Time,
     pub few_peers: bool,
     pub account: Account,
     /// The account when the first sign of a recovery came.
@@ -218,7 +225,7 @@ impl Account {
     }
 
     /// What a cause is looked for with.
-    pub fn suspect<'a>(&self, members: &'a [Rank], since: crate::time::Time) -> Suspect<'a> {
+    pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
         Suspect {
             ranks: members,
             since,
@@ -248,6 +255,27 @@ fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
 }
 
 impl Raised {
+    /// Whether it is time to look for a cause again: of one rank at each reading, of many not at each one's.
+    pub fn asks_again(&self, now: Time) -> bool {
+        self.members.len() == 1 || now.since(self.asked) >= ASKED_EVERY
+    }
+
+    /// Takes what was found when a cause was looked for. What was found first stands; only its evidence is renewed.
+    pub fn explain(&mut self, now: Time, found: Option<Explained>) {
+        self.asked = now;
+        let known = self.explained.as_ref().map(|known| known.cause);
+        if let Some(found) = found.filter(|found| known.is_none_or(|known| known == found.cause)) {
+            self.explained = Some(found);
+        }
+    }
+
+    /// Why it is slow, as far as is known.
+    pub fn cause(&self) -> Cause {
+        self.explained
+            .as_ref()
+            .map_or(Cause::Unknown, |explained| explained.cause)
+    }
+
     /// What there is to say of it now, or at its end.
     pub fn outcome(&self, roster: &Roster) -> Outcome {
         Outcome {

@@ -180,6 +180,8 @@ impl Roster {
                 }
             }
             Event::Gpu(_) => self.saw(Signal::S3),
+            Event::Host(_) => self.saw(Signal::S4),
+            Event::Comm(_) => self.saw(Signal::S1),
             Event::Detach(detach) if detach.restart == self.restart => {
                 if let Some(member) = self.member_mut(detach.rank) {
                     member.ended = true;

@@ -7,19 +7,20 @@ use std::collections::VecDeque;
 use super::board::{Board, Seat};
 use super::causes::{Causes, Scope};
 use super::claim::{Body, Claim, Detail, Outcome};
+use super::comms::Comms;
 use super::cusum::{Alarm, Bar, Clearing, Cusum};
 use super::history::History;
 use super::localise::{self, Located};
 use super::noise::{self, Noise, WarmUp};
 use super::plan::Plan;
 use super::raised::{Account, Raised, Whom};
-use super::roster::Roster;
+use super::roster::{Member, Roster};
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
-use crate::id::{GpuId, JobId, Rank};
+use crate::id::{JobId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Finding, Severity, Subject};
+use crate::verdict::{Finding, Severity, Subject};
 
 /// Findings on the space axis that may be open at once; more is the job's trouble.
 const MAX_RAISED: usize = 64;
@@ -32,6 +33,7 @@ pub struct View<'a> {
     pub roster: &'a Roster,
     pub plan: &'a Plan,
     pub causes: &'a Causes,
+    pub comms: &'a Comms,
     pub limits: &'a Thresholds,
 }
 
@@ -155,17 +157,17 @@ impl StragglerRule {
         }
     }
 
-    /// Looks for a cause of what is open, when a GPU was read.
-    pub fn reading(&mut self, view: &View<'_>, gpu: &GpuId) {
-        let trains_on_it = |rank: &Rank| {
-            view.roster
-                .member(*rank)
-                .is_some_and(|member| member.gpu.as_ref() == Some(gpu))
-        };
-        let found =
-            |raised: &Raised| raised.cause == Cause::Unknown && raised.members.iter().any(trains_on_it);
+    /// Looks for a cause of what is open, when something was read of the ranks that `is_of` tells.
+    pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(&Member) -> bool) {
         for index in 0..self.raised.len() {
-            if found(&self.raised[index]) {
+            let raised = &mut self.raised[index];
+            let is_due = raised.explained.is_none()
+                && raised.asks_again(view.at)
+                && raised
+                    .members
+                    .iter()
+                    .any(|rank| view.roster.member(*rank).is_some_and(&is_of));
+            if is_due {
                 self.claim(view, index, false);
             }
         }
@@ -376,7 +378,8 @@ impl StragglerRule {
             clearing: Clearing::default(),
             severity: Severity::Info,
             step: board.step,
-            cause: Cause::Unknown,
+            explained: None,
+            asked: view.at,
             few_peers,
         });
         self.claim(view, self.raised.len() - 1, true);
@@ -435,6 +438,7 @@ impl StragglerRule {
         let scope = Scope {
             roster: view.roster,
             plan: view.plan,
+            comms: view.comms,
             limits: view.limits,
         };
         let explained = view
@@ -444,13 +448,13 @@ impl StragglerRule {
             return;
         }
         raised.severity = raised.severity.max(severity);
+        raised.explain(view.at, explained);
         let mut evidence = raised.evidence();
         let mut signals = vec![Signal::S2];
         let mut provenance = self.provenance;
-        if let Some(explained) = explained {
-            raised.cause = explained.cause;
-            evidence.extend(explained.evidence);
-            signals.extend(explained.signals);
+        if let Some(explained) = &raised.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            signals.extend(&explained.signals);
             signals.sort_unstable();
             signals.dedup();
             provenance = provenance.max(explained.provenance);
@@ -460,7 +464,7 @@ impl StragglerRule {
             since,
             since_step: Some(raised.start + 1),
             step: Some(raised.step),
-            cause: raised.cause,
+            cause: raised.cause(),
             signals,
             provenance,
             slowdown_ratio: Some(raised.account.x().exp()),

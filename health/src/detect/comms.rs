@@ -1,0 +1,335 @@
+//! Communicators: who is in which, and how long transfers in them take.
+//!
+//! Who arrives last waits for nobody, so the shortest time in a communicator is its transfer: late members make the
+//! others wait, and leave that as it was. No two clocks are compared.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::plan::Plan;
+use super::roster::MAX_RANKS;
+use crate::event;
+use crate::id::Rank;
+use crate::policy::LinkThresholds;
+use crate::stats;
+
+/// Communicators of one rank, and of all.
+const MAX_OF_RANK: usize = 8;
+const MAX_COMMS: usize = 1 << 17;
+/// Steps of a communicator that are open at once; more, and the oldest closes as it is.
+const MAX_OPEN: usize = 4;
+/// Steps that a communicator keeps.
+const KEPT: usize = 32;
+/// First steps, which set up connections, and those after them that say how fast it was.
+const FIRST: u32 = 5;
+const EARLY: usize = 16;
+/// Steps over which a member's own time is smoothed.
+const SMOOTH: f32 = 16.0;
+
+/// All communicators.
+#[derive(Debug, Default)]
+pub struct Comms {
+    all: BTreeMap<u64, Comm>,
+    /// By rank's number.
+    of_rank: Vec<Vec<u64>>,
+    /// Steps that have closed, so that who looks knows whether there is something new.
+    pub closed: u64,
+}
+
+/// One communicator.
+#[derive(Clone, Debug, Default)]
+pub struct Comm {
+    pub size: u32,
+    pub name: Arc<str>,
+    /// In order.
+    pub members: Vec<Rank>,
+    /// Nodes of the plan that it spans, in order.
+    pub nodes: Vec<u32>,
+    /// A member came after `nodes` was made.
+    stale: bool,
+    open: VecDeque<Open>,
+    last_closed: Option<u64>,
+    rows: u32,
+    recent: VecDeque<Transfer>,
+    early: Option<Early>,
+    /// By member: its own time in it of late, waiting and transfer, seconds.
+    own_s: Vec<f32>,
+    /// Bytes of payload a step.
+    pub bytes: u64,
+    pub is_slow: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    step: u64,
+    /// By member, seconds; NaN until it reported.
+    own_s: Vec<f32>,
+    seen: usize,
+    entries: (u64, u64),
+}
+
+/// One step's transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    pub step: u64,
+    pub seconds: f32,
+    pub entries: (u64, u64),
+}
+
+/// How fast it was when it was young, seconds.
+#[derive(Clone, Copy, Debug)]
+struct Early {
+    median_s: f64,
+    sigma_s: f64,
+}
+
+impl Comms {
+    /// Forgets everything: a new group of ranks makes new ones.
+    pub fn clear(&mut self) {
+        *self = Comms::default();
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// All, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Comm)> {
+        self.all.iter().map(|(id, comm)| (*id, comm))
+    }
+
+    /// All, to be judged.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Comm> {
+        self.all.values_mut()
+    }
+
+    /// One of them.
+    pub fn get(&self, id: u64) -> Option<&Comm> {
+        self.all.get(&id)
+    }
+
+    /// Those of a rank.
+    pub fn of(&self, rank: Rank) -> impl Iterator<Item = (u64, &Comm)> {
+        let ids = self.of_rank.get(rank.0 as usize);
+        ids.into_iter()
+            .flatten()
+            .filter_map(|id| Some((*id, self.all.get(id)?)))
+    }
+
+    /// Takes note that a rank is a member.
+    pub fn join(&mut self, group: &event::Group) {
+        let index = group.rank.0 as usize;
+        if group.rank.0 >= MAX_RANKS || group.size < 2 {
+            return;
+        }
+        if !self.all.contains_key(&group.comm) && self.all.len() >= MAX_COMMS {
+            return;
+        }
+        if index >= self.of_rank.len() {
+            self.of_rank.resize(index + 1, Vec::new());
+        }
+        let ids = &mut self.of_rank[index];
+        if !ids.contains(&group.comm) {
+            if ids.len() >= MAX_OF_RANK {
+                return;
+            }
+            ids.push(group.comm);
+        }
+        self.all.entry(group.comm).or_default().join(group);
+    }
+
+    /// Takes what a member did in a step; `entry` is its place in the journal.
+    pub fn add(&mut self, entry: u64, did: &event::Comm) {
+        if let Some(comm) = self.all.get_mut(&did.comm) {
+            self.closed += comm.add(entry, did);
+        }
+    }
+
+    /// Says on which nodes the members are.
+    pub fn seat(&mut self, plan: &Plan, moved: bool) {
+        for comm in self.all.values_mut().filter(|comm| moved || comm.stale) {
+            comm.stale = false;
+            comm.nodes = comm
+                .members
+                .iter()
+                .filter_map(|rank| Some(plan.place(*rank)?.node))
+                .collect();
+            comm.nodes.sort_unstable();
+            comm.nodes.dedup();
+        }
+    }
+
+    /// Whether transfers of a rank within its node are slow; `None`: none were seen.
+    pub fn is_slow_inside(&self, rank: Rank) -> Option<bool> {
+        self.is_any_slow(rank, |comm| comm.nodes.len() == 1)
+    }
+
+    /// Whether transfers of a rank that leave its node are slow; `None`: none were seen.
+    pub fn is_slow_outside(&self, rank: Rank) -> Option<bool> {
+        self.is_any_slow(rank, |comm| comm.nodes.len() > 1)
+    }
+
+    fn is_any_slow(&self, rank: Rank, counts: impl Fn(&Comm) -> bool) -> Option<bool> {
+        let seen = self
+            .of(rank)
+            .filter(|(_, comm)| comm.early.is_some() && counts(comm));
+        seen.map(|(_, comm)| comm.is_slow).reduce(|a, b| a || b)
+    }
+}
+
+impl Comm {
+    fn join(&mut self, group: &event::Group) {
+        self.size = group.size;
+        self.name = group.name.clone();
+        if let Err(place) = self.members.binary_search(&group.rank) {
+            self.members.insert(place, group.rank);
+            self.own_s.insert(place, f32::NAN);
+            self.stale = true;
+            // Columns of open steps no longer fit.
+            self.open.clear();
+        }
+    }
+
+    /// How many steps closed by it.
+    fn add(&mut self, entry: u64, did: &event::Comm) -> u64 {
+        let Ok(member) = self.members.binary_search(&did.rank) else {
+            return 0;
+        };
+        if self.last_closed.is_some_and(|closed| did.step <= closed) {
+            return 0;
+        }
+        let place = self.open.partition_point(|open| open.step < did.step);
+        if self.open.get(place).is_none_or(|open| open.step != did.step) {
+            let own_s = vec![f32::NAN; self.members.len()];
+            self.open.insert(
+                place,
+                Open {
+                    step: did.step,
+                    own_s,
+                    seen: 0,
+                    entries: (entry, entry),
+                },
+            );
+        }
+        let open = &mut self.open[place];
+        if open.own_s[member].is_nan() {
+            open.own_s[member] = (did.dur_ns as f64 / 1e9) as f32;
+            open.seen += 1;
+            open.entries.1 = entry;
+        }
+        self.bytes = did.bytes;
+        let mut closed = 0;
+        while self
+            .open
+            .front()
+            .is_some_and(|open| open.seen == self.size as usize || self.open.len() > MAX_OPEN)
+        {
+            let Some(open) = self.open.pop_front() else { break };
+            closed += 1;
+            self.close(&open);
+        }
+        closed
+    }
+
+    fn close(&mut self, open: &Open) {
+        self.last_closed = Some(open.step);
+        // Who came last may be the one that is missing.
+        if open.seen * 4 < self.size as usize * 3 {
+            return;
+        }
+        for (own_s, now) in self.own_s.iter_mut().zip(&open.own_s) {
+            if own_s.is_nan() {
+                *own_s = *now;
+            } else if !now.is_nan() {
+                *own_s += (*now - *own_s) / SMOOTH;
+            }
+        }
+        self.rows = self.rows.saturating_add(1);
+        if self.rows <= FIRST {
+            return;
+        }
+        if self.recent.len() == KEPT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Transfer {
+            step: open.step,
+            seconds: open.own_s.iter().copied().fold(f32::INFINITY, f32::min),
+            entries: open.entries,
+        });
+        if self.early.is_none() && self.recent.len() == EARLY {
+            let mut early = self.latest(EARLY);
+            if let (Some(sigma_s), Some(median_s)) =
+                (stats::robust_sigma(&mut early.clone()), stats::median(&mut early))
+            {
+                self.early = Some(Early { median_s, sigma_s });
+            }
+        }
+    }
+
+    /// Its latest transfers, seconds.
+    fn latest(&self, steps: usize) -> Vec<f64> {
+        self.recent
+            .iter()
+            .rev()
+            .take(steps)
+            .map(|transfer| f64::from(transfer.seconds))
+            .collect()
+    }
+
+    /// Its usual transfer of late, seconds; `None` until enough was seen.
+    pub fn transfer_s(&self, limits: &LinkThresholds) -> Option<f64> {
+        let window = limits.window_steps as usize;
+        (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
+    }
+
+    /// Its transfer when it was young, seconds.
+    pub fn early_s(&self) -> Option<f64> {
+        Some(self.early?.median_s)
+    }
+
+    /// By member: its own time in it of late, seconds, waiting and transfer together.
+    pub fn own_s(&self, rank: Rank) -> Option<f64> {
+        let place = self.members.binary_search(&rank).ok()?;
+        let own_s = f64::from(self.own_s[place]);
+        own_s.is_finite().then_some(own_s)
+    }
+
+    /// Judges whether transfers take longer than they did, or than `elsewhere_s` in communicators like it. Slow needs
+    /// most of the latest steps over the ratio; no longer slow, most of them under the lower one.
+    pub fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
+        let window = (limits.window_steps as usize).min(KEPT);
+        let needed = limits.min_steps as usize;
+        if self.recent.len() < window {
+            return;
+        }
+        let Some(usual_s) = self.usual_s(elsewhere_s) else {
+            return;
+        };
+        // Where transfers vary by themselves the ratio alone says little.
+        let unsure = self.early.map_or(0.0, |early| {
+            4.0 * early.sigma_s * (1.0 / EARLY as f64 + 1.0 / window as f64).sqrt()
+        });
+        let latest = self.latest(window);
+        let over = |least: f64| latest.iter().filter(|seconds| **seconds >= least).count();
+        if self.is_slow {
+            self.is_slow = window - over(limits.clear_ratio * usual_s) < needed;
+        } else {
+            self.is_slow = over((limits.slow_ratio * usual_s).max(usual_s + unsure)) >= needed;
+        }
+    }
+
+    /// What its transfer should take, seconds.
+    pub fn usual_s(&self, elsewhere_s: Option<f64>) -> Option<f64> {
+        match (self.early_s(), elsewhere_s) {
+            (Some(early), Some(elsewhere)) => Some(early.min(elsewhere)),
+            (early, elsewhere) => early.or(elsewhere),
+        }
+        .filter(|usual| *usual > 0.0)
+    }
+
+    /// The kept transfers, oldest first.
+    pub fn recent(&self) -> impl Iterator<Item = &Transfer> {
+        self.recent.iter()
+    }
+}

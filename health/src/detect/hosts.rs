@@ -1,0 +1,113 @@
+//! What hosts read lately: each node, and each rank's process.
+
+use std::collections::BTreeMap;
+
+use super::facts::{Fact, Facts};
+use super::roster::MAX_RANKS;
+use super::series::{Series, Stamp};
+use crate::event::{HostReading, HostSignal};
+use crate::id::{NodeId, Rank};
+use crate::time::Time;
+
+/// Nodes that are kept; more than that is not one job.
+const MAX_NODES: usize = 1 << 17;
+
+/// What is kept, in this order: one gauge, then counters.
+const SIGNALS: [HostSignal; 7] = [
+    HostSignal::NetRateBps,
+    HostSignal::CpuThrottledNs,
+    HostSignal::RunQueueNs,
+    HostSignal::DiskWaitNs,
+    HostSignal::MajorFaults,
+    HostSignal::NetRetransmits,
+    HostSignal::NetErrors,
+];
+
+type Readings = Series<1, { SIGNALS.len() }>;
+
+/// The latest readings of every host.
+#[derive(Debug, Default)]
+pub struct Hosts {
+    nodes: BTreeMap<NodeId, Readings>,
+    ranks: BTreeMap<Rank, Readings>,
+}
+
+impl Hosts {
+    /// Takes a reading of `node`.
+    pub fn observe(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
+        let read = SIGNALS.map(|signal| {
+            let value = reading.readings.get(&signal)?.value();
+            value.filter(|value| value.is_finite())
+        });
+        let readings = match reading.rank {
+            Some(rank) if rank.0 < MAX_RANKS => self.ranks.entry(rank).or_default(),
+            Some(_) => return,
+            None => {
+                if !self.nodes.contains_key(node) && self.nodes.len() >= MAX_NODES {
+                    return;
+                }
+                self.nodes.entry(node.clone()).or_default()
+            }
+        };
+        readings.push(stamp, &read);
+    }
+
+    /// Forgets processes: a new group of ranks has come.
+    pub fn clear_ranks(&mut self) {
+        self.ranks.clear();
+    }
+
+    /// Adds what is known of a rank's process and node since `since`.
+    pub fn tell(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
+        let places = [self.ranks.get(&rank), self.nodes.get(node)];
+        for readings in places.into_iter().flatten() {
+            if let Some((entries, provenance)) = readings.origin(since) {
+                facts.rest_on(entries, provenance);
+            }
+        }
+        // What a process itself read says more of it than what its node did.
+        let nearest = |pick: &dyn Fn(&Readings) -> Option<f64>| places.into_iter().flatten().find_map(pick);
+        facts.set(Fact::Contention, nearest(&|readings| contention(readings, since)));
+        let share = |signal| nearest(&|readings| Some((rate(readings, signal, since)? / 1e9).min(1.0)));
+        facts.set(Fact::DiskWait, share(HostSignal::DiskWaitNs));
+        facts.set(
+            Fact::MajorFaultRate,
+            nearest(&|readings| rate(readings, HostSignal::MajorFaults, since)),
+        );
+        if let Some(readings) = places[1] {
+            facts.set(Fact::NetErrorRate, network_errors(readings, since));
+            facts.set(Fact::NetRate, readings.gauge(0, since));
+        }
+    }
+
+    /// Share of the time in which a rank's process wanted for CPU time, over all that is kept; of its node when the
+    /// process was not read. `None`: nothing is known.
+    pub fn contention(&self, rank: Rank, node: &NodeId) -> Option<f64> {
+        let places = [self.ranks.get(&rank), self.nodes.get(node)];
+        places
+            .into_iter()
+            .flatten()
+            .find_map(|readings| contention(readings, Time::ZERO))
+    }
+}
+
+/// The larger of the shares of time in which the quota was used up, and in which no CPU was free.
+fn contention(readings: &Readings, since: Time) -> Option<f64> {
+    let shares = [HostSignal::CpuThrottledNs, HostSignal::RunQueueNs]
+        .into_iter()
+        .filter_map(|signal| rate(readings, signal, since));
+    shares.reduce(f64::max).map(|ns| ns / 1e9)
+}
+
+/// Repeated transmissions, errors and discards a second.
+fn network_errors(readings: &Readings, since: Time) -> Option<f64> {
+    [HostSignal::NetRetransmits, HostSignal::NetErrors]
+        .into_iter()
+        .filter_map(|signal| rate(readings, signal, since))
+        .reduce(|sum, part| sum + part)
+}
+
+fn rate(readings: &Readings, signal: HostSignal, since: Time) -> Option<f64> {
+    let column = SIGNALS.iter().position(|kept| *kept == signal)?;
+    readings.rate(column, since)
+}

@@ -1,0 +1,224 @@
+//! The latest readings of one thing in little memory: gauges as they were read, counters as what they grew by.
+
+use std::collections::VecDeque;
+
+use crate::frame::Provenance;
+use crate::stats;
+use crate::time::Time;
+
+/// Readings that are kept: half a minute at 1 Hz.
+const READINGS: usize = 32;
+/// Not read.
+const NONE: f32 = f32::NAN;
+/// Read, and nothing is known of the time before: the first reading of a counter, or one that was reset.
+const ANEW: f32 = f32::NEG_INFINITY;
+
+/// When something was read, and how far it can be trusted.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    pub at: Time,
+    /// Place in the journal.
+    pub entry: u64,
+    pub provenance: Provenance,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row<const N: usize> {
+    stamp: Stamp,
+    values: [f32; N],
+}
+
+/// `N` columns, of which the first `GAUGES` are gauges and the others counters.
+#[derive(Clone, Debug)]
+pub struct Series<const GAUGES: usize, const N: usize> {
+    rows: VecDeque<Row<N>>,
+    /// What each counter last read.
+    counters: [f64; N],
+}
+
+impl<const GAUGES: usize, const N: usize> Default for Series<GAUGES, N> {
+    fn default() -> Self {
+        Series {
+            rows: VecDeque::new(),
+            counters: [f64::NAN; N],
+        }
+    }
+}
+
+impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
+    /// Takes a reading; `None` where nothing was read.
+    pub fn push(&mut self, stamp: Stamp, read: &[Option<f64>; N]) {
+        let mut values = [NONE; N];
+        for (column, now) in read.iter().enumerate() {
+            let Some(now) = *now else { continue };
+            values[column] = if column < GAUGES {
+                now as f32
+            } else {
+                let before = std::mem::replace(&mut self.counters[column], now);
+                // NaN compares as false: a first reading begins anew, like one that fell.
+                if now >= before {
+                    (now - before) as f32
+                } else {
+                    ANEW
+                }
+            };
+        }
+        if self.rows.len() == READINGS {
+            self.rows.pop_front();
+        }
+        self.rows.push_back(Row { stamp, values });
+    }
+
+    /// Median of a gauge since `since`, or its last value when none is so young.
+    pub fn gauge(&self, column: usize, since: Time) -> Option<f64> {
+        let read = || self.rows.iter().filter(|row| !row.values[column].is_nan());
+        let value = |row: &Row<N>| f64::from(row.values[column]);
+        let mut inside: Vec<f64> = read().filter(|row| row.stamp.at >= since).map(value).collect();
+        stats::median(&mut inside).or_else(|| read().next_back().map(value))
+    }
+
+    /// The last value of a gauge.
+    pub fn latest(&self, column: usize) -> Option<f64> {
+        let row = self.rows.iter().rfind(|row| !row.values[column].is_nan())?;
+        Some(f64::from(row.values[column]))
+    }
+
+    /// What a counter grew by a second since `since`; over the last two readings when fewer are so young.
+    pub fn rate(&self, column: usize, since: Time) -> Option<f64> {
+        let inside = self.young(column, since);
+        let (grew, span) = self.growth(column, inside.max(2) - 1)?;
+        (span > 0.0).then(|| grew / span)
+    }
+
+    /// What a counter grew by since the reading before `since`.
+    pub fn rise(&self, column: usize, since: Time) -> Option<f64> {
+        let inside = self.young(column, since);
+        Some(self.growth(column, inside.max(1))?.0)
+    }
+
+    /// Journal entries of the readings since `since`, and the least trusted of them.
+    pub fn origin(&self, since: Time) -> Option<((u64, u64), Provenance)> {
+        let last = self.rows.back()?;
+        let inside = self.rows.iter().filter(|row| row.stamp.at >= since).count();
+        let used = self.rows.iter().rev().take(inside.max(2));
+        let (first, provenance) = used.fold((last.stamp.entry, last.stamp.provenance), |(_, worst), row| {
+            (row.stamp.entry, worst.max(row.stamp.provenance))
+        });
+        Some(((first, last.stamp.entry), provenance))
+    }
+
+    fn young(&self, column: usize, since: Time) -> usize {
+        let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
+        inside.filter(|row| !row.values[column].is_nan()).count()
+    }
+
+    /// What a counter grew by in its last `spans` spans between readings, and the seconds that they last. A span in
+    /// which the counter was reset tells nothing and is left out.
+    fn growth(&self, column: usize, spans: usize) -> Option<(f64, f64)> {
+        let mut read = self
+            .rows
+            .iter()
+            .rev()
+            .filter(|row| !row.values[column].is_nan())
+            .peekable();
+        let mut known = None;
+        for _ in 0..spans {
+            let (Some(row), Some(before)) = (read.next(), read.peek()) else {
+                break;
+            };
+            let grew = row.values[column];
+            if grew != ANEW {
+                let (sum, span) = known.unwrap_or((0.0, 0.0));
+                let lasted = row.stamp.at.since(before.stamp.at).as_secs_f64();
+                known = Some((sum + f64::from(grew), span + lasted));
+            }
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(counter: &[(f64, Option<f64>)]) -> Series<1, 2> {
+        let mut series = Series::default();
+        for (entry, (at_s, value)) in (1..).zip(counter) {
+            let stamp = Stamp {
+                at: Time::from_secs_f64(*at_s),
+                entry,
+                provenance: Provenance::Live,
+            };
+            series.push(stamp, &[value.map(|value| value / 10.0), *value]);
+        }
+        series
+    }
+
+    #[test]
+    fn rates_and_rises() {
+        let at = Time::from_secs_f64;
+        for (name, counter, since, rate, rise) in [
+            ("nothing read", vec![], 0.0, None, None),
+            ("one reading has no rate", vec![(1.0, Some(7.0))], 0.0, None, None),
+            (
+                "a lifetime total is not a rise",
+                vec![(1.0, Some(9e15)), (2.0, Some(9e15))],
+                0.0,
+                Some(0.0),
+                Some(0.0),
+            ),
+            (
+                "within the window",
+                vec![(1.0, Some(0.0)), (2.0, Some(4.0)), (4.0, Some(5.0))],
+                2.0,
+                Some(0.5),
+                Some(5.0),
+            ),
+            (
+                "the last two where none is young",
+                vec![(1.0, Some(0.0)), (2.0, Some(4.0)), (4.0, Some(5.0))],
+                9.0,
+                Some(0.5),
+                Some(1.0),
+            ),
+            (
+                "a reset span is left out",
+                vec![(1.0, Some(50.0)), (2.0, Some(1.0)), (3.0, Some(3.0))],
+                0.0,
+                Some(2.0),
+                Some(2.0),
+            ),
+            (
+                "readings without it do not count",
+                vec![(1.0, Some(1.0)), (2.0, None), (3.0, Some(3.0))],
+                0.0,
+                Some(1.0),
+                Some(2.0),
+            ),
+        ] {
+            let series = series(&counter);
+            assert_eq!(series.rate(1, at(since)), rate, "{name}");
+            assert_eq!(series.rise(1, at(since)), rise, "{name}");
+        }
+    }
+
+    #[test]
+    fn gauges_are_medians_of_the_window() {
+        let readings = series(&[(1.0, Some(10.0)), (2.0, Some(20.0)), (3.0, Some(90.0))]);
+        assert_eq!(readings.gauge(0, Time::ZERO), Some(2.0));
+        assert_eq!(readings.gauge(0, Time::from_secs_f64(7.0)), Some(9.0), "the last");
+        assert_eq!(readings.latest(0), Some(9.0));
+        assert_eq!(
+            readings.origin(Time::from_secs_f64(2.0)),
+            Some(((2, 3), Provenance::Live))
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let many: Vec<(f64, Option<f64>)> = (0..1000).map(|i| (f64::from(i), Some(f64::from(i)))).collect();
+        let series = series(&many);
+        assert_eq!(series.rows.len(), READINGS);
+        assert_eq!(series.rate(1, Time::ZERO), Some(1.0));
+    }
+}

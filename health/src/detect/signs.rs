@@ -1,0 +1,269 @@
+//! The signs of each cause: what counters must show, beside the time that is lost, before a cause is named. Each has
+//! what looks like it and is not enough (a high temperature, a cap that holds everyone, a link that idles, a total of
+//! years).
+//!
+//! Where several causes show, the first in the order of [`SIGNS`] is named: first those that say in which phase the
+//! time is lost, then those by which the driver itself says why a clock is low, then the errors of a GPU's memory and
+//! links, which leave the clock alone, then what the host says, and last what is left when a low clock has no reason.
+
+use super::facts::{Fact, Facts};
+use crate::event::Signal;
+use crate::policy::{CauseThresholds, Thresholds};
+use crate::verdict::Cause;
+
+/// What is held against a sign.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    pub own: &'a Facts,
+    /// Medians of the peers.
+    pub peers: &'a Facts,
+    /// Shares of the excess self-time that sit in the data phase and in garbage collection.
+    pub data_share: f64,
+    pub gc_share: f64,
+    /// Whether transfers within the node, and those that leave it, are slow; `None`: not seen.
+    pub inside_is_slow: Option<bool>,
+    pub outside_is_slow: Option<bool>,
+    pub limits: &'a Thresholds,
+}
+
+/// One cause: when it shows, and what is told of it.
+pub struct Sign {
+    pub cause: Cause,
+    pub signal: Signal,
+    pub shows: fn(&Case<'_>) -> bool,
+    pub evidence: &'static [Fact],
+}
+
+/// All of them; the first that shows is named.
+pub const SIGNS: [Sign; 10] = [
+    Sign {
+        cause: Cause::Pcie,
+        signal: Signal::S3,
+        shows: pcie,
+        evidence: &[
+            Fact::PcieGen,
+            Fact::PcieGenMax,
+            Fact::PcieLanes,
+            Fact::PcieLanesMax,
+            Fact::PcieReplays,
+            Fact::Busy,
+        ],
+    },
+    Sign {
+        cause: Cause::GcPause,
+        signal: Signal::S2,
+        shows: |case| case.gc_share >= case.causes().phase_share,
+        evidence: &[],
+    },
+    Sign {
+        cause: Cause::DataLoading,
+        signal: Signal::S2,
+        shows: |case| case.data_share >= case.causes().phase_share,
+        evidence: &[Fact::DiskWait, Fact::MajorFaultRate],
+    },
+    Sign {
+        cause: Cause::Thermal,
+        signal: Signal::S3,
+        shows: |case| thermal(case) && !(power(case) && case.held_back() > case.own_or_zero(Fact::Thermal)),
+        evidence: &[Fact::SmClock, Fact::Thermal, Fact::Temperature, Fact::Margin],
+    },
+    Sign {
+        cause: Cause::Power,
+        signal: Signal::S3,
+        shows: power,
+        evidence: &[
+            Fact::SmClock,
+            Fact::PowerCap,
+            Fact::PowerBrake,
+            Fact::Power,
+            Fact::PowerLimit,
+        ],
+    },
+    Sign {
+        cause: Cause::Nvlink,
+        signal: Signal::S3,
+        shows: nvlink,
+        evidence: &[Fact::NvlinkErrors, Fact::NvlinkRecoveries],
+    },
+    Sign {
+        cause: Cause::Network,
+        signal: Signal::S4,
+        shows: network,
+        evidence: &[Fact::NetErrorRate, Fact::NetRate],
+    },
+    Sign {
+        cause: Cause::Ecc,
+        signal: Signal::S3,
+        shows: ecc,
+        evidence: &[
+            Fact::EccUncorrected,
+            Fact::EccCorrectedRate,
+            Fact::RemapPending,
+            Fact::RemapFailed,
+        ],
+    },
+    Sign {
+        cause: Cause::CpuContention,
+        signal: Signal::S4,
+        shows: contention,
+        evidence: &[Fact::Contention, Fact::MajorFaultRate, Fact::SmClock],
+    },
+    Sign {
+        cause: Cause::ClockStuck,
+        signal: Signal::S3,
+        shows: clock_stuck,
+        evidence: &[
+            Fact::SmClock,
+            Fact::SmClockSet,
+            Fact::Thermal,
+            Fact::PowerCap,
+            Fact::Temperature,
+        ],
+    },
+];
+
+impl Case<'_> {
+    fn causes(&self) -> &CauseThresholds {
+        &self.limits.causes
+    }
+
+    fn both(&self, fact: Fact) -> Option<(f64, f64)> {
+        Some((self.own.of(fact)?, self.peers.of(fact)?))
+    }
+
+    fn own_or_zero(&self, fact: Fact) -> f64 {
+        self.own.of(fact).unwrap_or(0.0)
+    }
+
+    /// Whether the clock is under `ratio` of the peers'.
+    fn clock_is_under(&self, ratio: f64) -> bool {
+        self.both(Fact::SmClock)
+            .is_some_and(|(own, peers)| own < ratio * peers)
+    }
+
+    /// Points of time by which the power cap or brake holds it back more than its peers.
+    fn held_back(&self) -> f64 {
+        [Fact::PowerCap, Fact::PowerBrake]
+            .into_iter()
+            .filter_map(|fact| self.both(fact))
+            .map(|(own, peers)| own - peers)
+            .fold(0.0, f64::max)
+    }
+
+    /// Whether an error counter stands out: it has reached `least`, and is far above the peers'.
+    fn stands_out(&self, fact: Fact, least: f64) -> bool {
+        let peers = self.peers.of(fact).unwrap_or(0.0);
+        self.own
+            .of(fact)
+            .is_some_and(|own| own >= least && own > self.causes().error_ratio * peers)
+    }
+}
+
+/// A thermal reason was active or no margin is left, *and* the clock is under the peers'. Warm GPUs at full clock are
+/// not slow for it.
+fn thermal(case: &Case<'_>) -> bool {
+    let limits = &case.limits.thermal;
+    let active = case
+        .own
+        .of(Fact::Thermal)
+        .is_some_and(|share| share >= limits.throttled_ratio);
+    let no_margin = case.own.of(Fact::Margin).is_some_and(|margin| margin <= 0.0);
+    (active || no_margin) && case.clock_is_under(limits.clock_ratio)
+}
+
+/// Held by the cap or the brake more than its peers, or by a lower limit, *and* the clock is under theirs. A cap on
+/// every rank is how a full load looks.
+fn power(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    let lower_limit = case
+        .both(Fact::PowerLimit)
+        .is_some_and(|(own, peers)| own < limits.power_limit_ratio * peers);
+    (case.held_back() >= limits.power_points || lower_limit) && case.clock_is_under(limits.power_clock_ratio)
+}
+
+/// A low clock that nothing accounts for, on a GPU that is cool and has work.
+fn clock_stuck(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    let Some(thermal) = case.own.of(Fact::Thermal) else {
+        // No counter of reasons: that there is none cannot be said.
+        return false;
+    };
+    let cool = thermal < case.limits.thermal.throttled_ratio
+        && case.own.of(Fact::Margin).is_none_or(|margin| margin > 0.0);
+    cool && case.held_back() < limits.power_points
+        && case.is_busy().unwrap_or(true)
+        && case.clock_is_under(limits.stuck_clock_ratio)
+}
+
+/// New uncorrectable errors, a remap that waits or failed, or corrected ones at a rate far above the peers'. Totals of
+/// years say nothing.
+fn ecc(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    let is_set = |fact| {
+        case.own.of(fact).is_some_and(|set| set >= 1.0) && case.peers.of(fact).is_none_or(|set| set < 1.0)
+    };
+    let corrected = case.own.of(Fact::EccCorrectedRate).is_some_and(|rate| {
+        let peers = case.peers.of(Fact::EccCorrectedRate).unwrap_or(0.0);
+        rate >= limits.ecc_corrected_per_s && rate >= limits.ecc_corrected_ratio * peers
+    });
+    case.stands_out(Fact::EccUncorrected, 1.0)
+        || is_set(Fact::RemapPending)
+        || is_set(Fact::RemapFailed)
+        || corrected
+}
+
+/// The data phase grows, *and* the link runs under its own best while the GPU is busy and its peers' do not, or it
+/// repeats itself. A link that nobody uses goes down a generation by itself.
+fn pcie(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    let is_under = |now, best| {
+        let (Some(own), Some(most)) = (case.own.of(now), case.own.of(best)) else {
+            return false;
+        };
+        own < most && case.peers.of(now).is_none_or(|peers| own < peers)
+    };
+    let degraded = case.is_busy() == Some(true)
+        && (is_under(Fact::PcieGen, Fact::PcieGenMax) || is_under(Fact::PcieLanes, Fact::PcieLanesMax));
+    let repeats = case.stands_out(Fact::PcieReplays, limits.pcie_replays);
+    case.data_share >= limits.phase_share && (degraded || repeats)
+}
+
+/// Errors on the GPU's links; where transfers within the node are seen, they are slow too.
+fn nvlink(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    case.inside_is_slow != Some(false)
+        && (case.stands_out(Fact::NvlinkErrors, limits.nvlink_errors)
+            || case.stands_out(Fact::NvlinkRecoveries, 1.0))
+}
+
+/// Transfers that leave the node are slow, *and* its ports count errors or run under the peers' rate. To wait is not
+/// to transfer.
+fn network(case: &Case<'_>) -> bool {
+    case.outside_is_slow == Some(true) && ports_fail(case.own, case.peers, case.causes())
+}
+
+/// Whether a node's ports count errors, or run under the rate of other nodes'.
+pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool {
+    let usual = peers.of(Fact::NetErrorRate).unwrap_or(0.0);
+    let errors = own
+        .of(Fact::NetErrorRate)
+        .is_some_and(|rate| rate >= limits.net_errors_per_s && rate > limits.error_ratio * usual);
+    let slower = own.of(Fact::NetRate).zip(peers.of(Fact::NetRate));
+    errors || slower.is_some_and(|(own, peers)| own < limits.net_rate_ratio * peers)
+}
+
+/// It wants for CPU time more than its peers do, and its clock is theirs.
+fn contention(case: &Case<'_>) -> bool {
+    let limits = case.causes();
+    let usual = case.peers.of(Fact::Contention).unwrap_or(0.0);
+    case.own
+        .of(Fact::Contention)
+        .is_some_and(|own| own >= usual + limits.contention_points)
+        && !(case.clock_is_under(limits.stuck_clock_ratio) && case.is_busy().unwrap_or(true))
+}
+
+impl Case<'_> {
+    fn is_busy(&self) -> Option<bool> {
+        Some(self.own.of(Fact::Busy)? >= self.causes().busy_ratio)
+    }
+}
