@@ -213,6 +213,11 @@ impl Fault {
         }
     }
 
+    /// Whether it is felt in what ranks do together, and in nobody's own work.
+    pub(super) fn is_of_all(&self) -> bool {
+        self.is_of_transfer() || matches!(self, Fault::Silent { rank: None, .. })
+    }
+
     /// Whether only the host's counters can tell why.
     pub(super) fn needs_host(&self) -> bool {
         match self {

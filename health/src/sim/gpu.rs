@@ -171,6 +171,25 @@ impl GpuScript {
 
     /// Everything NVML would read of a GPU at `t` seconds.
     pub fn reading(&self, index: u32, t: f64) -> GpuReading {
+        GpuReading {
+            gpu: self.gpu(index),
+            pci: pci(index),
+            model: Arc::clone(&self.model),
+            readings: self
+                .signals(index, t)
+                .into_iter()
+                .map(|(signal, value)| (signal, Reading::Value(value)))
+                .collect(),
+        }
+    }
+
+    /// The product's name.
+    pub(super) fn model(&self) -> &Arc<str> {
+        &self.model
+    }
+
+    /// What [`GpuScript::reading`] reads.
+    pub(super) fn signals(&self, index: u32, t: f64) -> [(GpuSignal, f64); 10] {
         let t = instant(t);
         let (rest, speed) = (self.rest_c(index), self.speed(index, t));
         let heat = self.heat(index);
@@ -189,7 +208,7 @@ impl GpuScript {
         let mut counter = |seconds: f64| (base.bits() % 5_000_000_000) as f64 + (seconds * 1e9).round();
         let power = (POWER_IDLE_W + POWER_BUSY_W * speed * speed + 8.0 * noise).round();
         let busy = 0.97 + 0.03 * self.jitter(index, 4, t).unit();
-        let readings = [
+        [
             (GpuSignal::TemperatureC, temperature),
             (GpuSignal::MarginC, LIMIT_C - temperature),
             (GpuSignal::SmClockMhz, (SM_CLOCK_MAX_MHZ * speed).round()),
@@ -200,16 +219,7 @@ impl GpuScript {
             (GpuSignal::ThrottleThermalHwNs, counter(0.0)),
             (GpuSignal::ThrottlePowerNs, counter(0.0)),
             (GpuSignal::UtilizationRatio, (busy * 100.0).round() / 100.0),
-        ];
-        GpuReading {
-            gpu: self.gpu(index),
-            pci: pci(index),
-            model: Arc::clone(&self.model),
-            readings: readings
-                .into_iter()
-                .map(|(signal, value)| (signal, Reading::Value(value)))
-                .collect(),
-        }
+        ]
     }
 
     fn heat(&self, index: u32) -> Option<&Heat> {
@@ -233,7 +243,7 @@ fn instant(t: f64) -> f64 {
 }
 
 /// Bus addresses as on an eight-GPU board; further boards get a PCI domain of their own.
-fn pci(index: u32) -> Arc<str> {
+pub(super) fn pci(index: u32) -> Arc<str> {
     const BUSES: [u8; 8] = [0x18, 0x2a, 0x3a, 0x5d, 0x9a, 0xab, 0xba, 0xdb];
     format!("{:04x}:{:02x}:00.0", index / 8, BUSES[index as usize % 8]).into()
 }

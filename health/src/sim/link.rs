@@ -43,6 +43,8 @@ struct Outage {
     until: Time,
     gone: bool,
     kept: bool,
+    /// The sidecar's return is under way.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,7 @@ impl Link {
                     until,
                     gone: true,
                     kept,
+                    told: false,
                 });
             }
             Fault::Hold { node, from_s, for_s } => {
@@ -122,6 +125,7 @@ impl Link {
                     until,
                     gone: false,
                     kept: true,
+                    told: false,
                 });
             }
             _ => {}
@@ -143,13 +147,16 @@ impl Link {
         self.push(at, node, Cargo::Restart);
     }
 
-    /// When the sidecars that go away come back, and where.
-    pub fn returns(&self) -> Vec<(Time, u32)> {
-        let gone = self
-            .outages
-            .iter()
-            .filter(|outage| outage.gone && outage.until < Time(u64::MAX));
-        gone.map(|outage| (outage.until, outage.node)).collect()
+    /// The sidecars that come back before `until` and have not been told of yet, when and where.
+    pub fn returns(&mut self, until: Time) -> Vec<(Time, u32)> {
+        let mut back = Vec::new();
+        for outage in &mut self.outages {
+            if outage.gone && !outage.told && outage.until < until {
+                outage.told = true;
+                back.push((outage.until, outage.node));
+            }
+        }
+        back
     }
 
     /// Whether what the node says at `at` does not come through.

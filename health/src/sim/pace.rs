@@ -1,36 +1,84 @@
-//! How long a rank computes: its noise, which no fault shifts, and what the faults make of it.
+//! How long ranks work and transfers take when nothing is wrong: the noise of a step, which no fault shifts.
 
 use super::chance::Chance;
-use super::fault::Fault;
-use super::gpu::GpuScript;
-use super::shape::House;
-use super::spec::{StepModel, WorldSpec};
+use super::drag::{Pull, Without};
+use super::layout::Layout;
+use super::spec::{Framework, SpecError, StepModel, WorldSpec};
+use super::timeline::{Own, Roads, SHARDS};
+use super::work::Loads;
 
+/// Share of a rank's self-time that its optimizer takes, after the collective.
+pub(super) const OPTIMIZER_SHARE: f64 = 0.08;
 /// Steps of the warm-up take between once and three times as long.
 const WARM_UP_EXCESS: f64 = 2.0;
+/// A reduction takes this much more or less from step to step (log standard deviation).
+const TRANSFER_SIGMA: f64 = 0.05;
+/// The same of exchanges and hops, uniformly.
+const HOP_JITTER: f64 = 0.1;
+/// Pauses of the interpreter come and last this much more or less, uniformly.
+const GC_JITTER: f64 = 0.2;
 
 /// The noise of one rank.
 #[derive(Clone, Debug)]
-pub(super) struct Noise {
+struct Noise {
     chance: Chance,
     offset: f64,
     drift: f64,
+    /// Steps until the interpreter pauses next.
+    gc_in: f64,
+}
+
+/// What a rank is given for one step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Base {
+    /// Self-time at stage weight and work 1, seconds.
+    self_s: f64,
+    gc_s: f64,
+}
+
+/// Where a rank works.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    dp: u32,
+    weight: f64,
+}
+
+/// A step as it would be with nothing wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    model: StepModel,
+    sharded: bool,
+    /// Axes on which ranks exchange inside the layers.
+    exchanges: f64,
+    noises: Vec<Noise>,
+    bases: Vec<Base>,
+    places: Vec<Place>,
+    mean_weight: f64,
+    chance: Chance,
+    /// What the step works on.
+    pub loads: Loads,
+    even_shares: Vec<f64>,
+    /// How long its transfers take.
+    pub roads: Roads,
+    evaluates: bool,
 }
 
 impl Noise {
-    pub fn new(seed: u64, rank: u32, model: &StepModel) -> Noise {
+    fn new(seed: u64, rank: u32, model: &StepModel) -> Noise {
         let mut chance = Chance::of(seed, &[0x006e_6f69, u64::from(rank)]);
         let offset = model.offset * chance.normal();
         let drift = model.sigma * chance.normal();
+        let mut gc = Chance::of(seed, &[0x6763, u64::from(rank)]);
         Noise {
             chance,
             offset,
             drift,
+            gc_in: model.gc.every as f64 * gc.unit(),
         }
     }
 
-    /// The rank's self-time in its next step, seconds, as it would be if nothing were wrong.
-    pub fn next(&mut self, model: &StepModel, step: u64) -> f64 {
+    /// The rank's self-time in its next step, seconds.
+    fn next(&mut self, model: &StepModel, warming: bool) -> f64 {
         let phi = model.autocorrelation;
         self.drift = phi * self.drift + (1.0 - phi * phi).sqrt() * model.sigma * self.chance.normal();
         let mut log = self.offset + self.drift;
@@ -40,110 +88,161 @@ impl Noise {
             // The tail's own draw: what is left of a uniform below its threshold is uniform again.
             log -= model.tail_scale * (1.0 - tail / model.tail_share).ln();
         }
-        let warming = if step <= model.warm_up_steps {
+        let warming = if warming {
             1.0 + WARM_UP_EXCESS * warm_up
         } else {
             1.0
         };
         model.self_s * warming * log.exp()
     }
+
+    /// How long the interpreter pauses in this step, seconds.
+    fn gc(&mut self, model: &StepModel) -> f64 {
+        if model.gc.every == 0 {
+            return 0.0;
+        }
+        self.gc_in -= 1.0;
+        if self.gc_in > 0.0 {
+            return 0.0;
+        }
+        self.gc_in += model.gc.every as f64 * (1.0 + GC_JITTER * self.chance.around());
+        model.gc.pause_s * (1.0 + GC_JITTER * self.chance.around())
+    }
 }
 
-/// What the faults do to speed: pure, so that a world without one of them can be asked beside the world with it.
-#[derive(Clone, Debug)]
-pub(super) struct Drag {
-    seed: u64,
-    house: House,
-    faults: Vec<Fault>,
-    hot: GpuScript,
-    cool: GpuScript,
-}
+impl Pace {
+    pub fn new(spec: &WorldSpec, layout: Layout) -> Result<Pace, SpecError> {
+        let weight = |stage: u32| spec.stages.get(stage as usize).copied().unwrap_or(1.0);
+        let place = |rank| {
+            let seat = layout.seat(rank);
+            Place {
+                dp: seat.dp,
+                weight: weight(seat.pp),
+            }
+        };
+        let loads = Loads::new(spec, layout)?;
+        let cells = (layout.pp * layout.pipelines()) as usize;
+        let sharded = spec.framework == Framework::Fsdp;
+        let axes = [layout.tp, layout.cp, layout.ep];
+        Ok(Pace {
+            model: spec.step,
+            sharded,
+            exchanges: axes.iter().filter(|size| **size > 1).count() as f64,
+            noises: (0..spec.ranks())
+                .map(|rank| Noise::new(spec.seed, rank, &spec.step))
+                .collect(),
+            bases: vec![Base::default(); spec.ranks() as usize],
+            places: (0..spec.ranks()).map(place).collect(),
+            mean_weight: (0..layout.pp).map(weight).sum::<f64>() / f64::from(layout.pp),
+            chance: Chance::of(spec.seed, &[0x776f_726c]),
+            even_shares: loads.even_shares(),
+            loads,
+            roads: Roads {
+                reduce: vec![0.0; (layout.pp * layout.tp) as usize],
+                exchange: vec![0.0; cells],
+                hop: vec![0.0; cells],
+                uneven: if sharded {
+                    vec![0.0; cells * SHARDS]
+                } else {
+                    Vec::new()
+                },
+            },
+            evaluates: false,
+        })
+    }
 
-impl Drag {
-    pub fn new(spec: &WorldSpec, hot: GpuScript) -> Drag {
-        let cool = GpuScript::healthy(spec.ranks(), spec.seed);
-        Drag {
-            seed: spec.seed,
-            house: spec.house(),
-            faults: spec.faults.clone(),
-            hot,
-            cool,
+    /// Draws the next step. `warming`: it is one of the first; `evaluates`: it holds an evaluation.
+    pub fn draw(&mut self, warming: bool, evaluates: bool) {
+        self.evaluates = evaluates;
+        for (noise, base) in self.noises.iter_mut().zip(&mut self.bases) {
+            base.self_s = noise.next(&self.model, warming);
+            base.gc_s = noise.gc(&self.model);
+        }
+        self.loads.draw();
+        for reduce in &mut self.roads.reduce {
+            *reduce = self.model.transfer_s * (TRANSFER_SIGMA * self.chance.normal()).exp();
+        }
+        if self.exchanges > 0.0 {
+            for exchange in &mut self.roads.exchange {
+                *exchange =
+                    self.model.exchange_s * self.exchanges * (1.0 + HOP_JITTER * self.chance.around());
+            }
+        }
+        if self.mean_hops() {
+            for hop in &mut self.roads.hop {
+                *hop = self.model.hop_s * (1.0 + HOP_JITTER * self.chance.around());
+            }
+        }
+        if self.sharded {
+            self.roughen();
         }
     }
 
-    /// The GPUs as they are.
-    pub fn gpus(&self) -> &GpuScript {
-        &self.hot
+    fn mean_hops(&self) -> bool {
+        self.roads.hop.len() > 1 && self.model.hop_s > 0.0
     }
 
-    /// Self-time of a rank in a step that begins at `t` seconds over what it would be on a GPU at full clock; with
-    /// `skip`, as if that fault were not there.
-    pub fn factor(&self, rank: u32, step: u64, t: f64, skip: Option<usize>) -> f64 {
-        let mut factor = 1.0;
-        let mut gpus = &self.cool;
-        for (index, fault) in self.faults.iter().enumerate() {
-            if Some(index) == skip {
-                continue;
+    /// Layers of a step vary among each other as steps do: uniform of the same variance, zero on average.
+    fn roughen(&mut self) {
+        let width = self.model.sigma * (3.0 * SHARDS as f64).sqrt();
+        for layers in self.roads.uneven.chunks_mut(SHARDS) {
+            for layer in layers.iter_mut() {
+                *layer = width.min(0.9) * self.chance.around();
             }
-            match *fault {
-                Fault::Slow {
-                    on,
-                    factor: slower,
-                    when,
-                    ..
-                } if when.holds(step)
-                    && when
-                        .target(on, step, &self.house, &[self.seed, index as u64])
-                        .strikes(rank, &self.house) =>
-                {
-                    factor *= slower;
-                }
-                Fault::Spikes {
-                    rank: whom,
-                    share,
-                    factor: slower,
-                } if whom.is_none_or(|whom| whom == rank) => {
-                    let key = [0x7370_696b, index as u64, u64::from(rank), step];
-                    if Chance::of(self.seed, &key).hits(share) {
-                        factor *= slower;
-                    }
-                }
-                Fault::Heat { gpu, .. } if gpu == rank => gpus = &self.hot,
-                _ => {}
+            let mean = layers.iter().sum::<f64>() / SHARDS as f64;
+            for layer in layers {
+                *layer -= mean;
             }
         }
-        factor / gpus.speed(rank, t)
     }
 
-    /// For how long a rank stands still in this step, seconds; infinity: for ever.
-    pub fn stall(&self, rank: u32, step: u64, skip: Option<usize>) -> f64 {
-        let stalls = self
-            .faults
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| Some(*index) != skip);
-        stalls
-            .map(|(_, fault)| match *fault {
-                Fault::Silent {
-                    rank: Some(whom),
-                    from,
-                    for_s,
-                } if whom == rank && from == step => for_s.unwrap_or(f64::INFINITY),
-                _ => 0.0,
-            })
-            .sum()
+    /// Shares of the micro-batches, replica by replica.
+    pub fn shares(&self, without: Without) -> &[f64] {
+        if without == Without::Sequences {
+            &self.even_shares
+        } else {
+            self.loads.shares()
+        }
     }
 
-    /// For how long the collective of this step stands still with every rank in it, seconds.
-    pub fn collective_stall(&self, step: u64) -> f64 {
-        let stalls = self.faults.iter().map(|fault| match *fault {
-            Fault::Silent {
-                rank: None,
-                from,
-                for_s,
-            } if from == step => for_s.unwrap_or(f64::INFINITY),
-            _ => 0.0,
-        });
-        stalls.sum()
+    /// What a rank does in the step, under `pull`, with one thing evened out.
+    pub fn own(&self, rank: u32, pull: &Pull, lag: f64, without: Without) -> Own {
+        let (base, place) = (self.bases[rank as usize], self.places[rank as usize]);
+        let replica = self.loads.replica(place.dp);
+        let weight = match without {
+            Without::Stages => self.mean_weight,
+            _ => place.weight,
+        };
+        let sequences = match without {
+            Without::Sequences => 1.0,
+            _ => replica.sequences,
+        };
+        let experts = match without {
+            Without::Experts => 1.0,
+            _ => replica.experts,
+        };
+        let mut gc = match without {
+            Without::Gc => 0.0,
+            _ => base.gc_s,
+        };
+        let share = 1.0 - self.model.data_share - OPTIMIZER_SHARE;
+        let data = base.self_s * self.model.data_share;
+        let mut compute = base.self_s * share * weight * sequences * experts;
+        if self.evaluates {
+            compute += base.self_s * (self.model.evaluation.factor - 1.0);
+        }
+        let optimizer = base.self_s * OPTIMIZER_SHARE;
+        let whole = data + compute + optimizer;
+        gc += whole * pull.gc;
+        Own {
+            lag,
+            write: pull.write_s,
+            data: data + whole * pull.data,
+            // What slows the rank slows all of it; the loader works ahead, so its part is waited for in compute.
+            compute: compute * pull.factor + data * (pull.factor - 1.0),
+            extra: gc + pull.stall_s,
+            gc,
+            optimizer: optimizer * pull.factor,
+        }
     }
 }

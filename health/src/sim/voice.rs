@@ -3,13 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::comms::{Ran, groups};
 use super::fault::Fault;
-use super::world::{OPTIMIZER_SHARE, Stage, TRAINING_AT, World, seconds};
+use super::spec::Framework;
+use super::truth::rack_name;
+use super::world::{Stage, TRAINING_AT, World, seconds};
 use crate::event::{
-    Agent, Attach, Beat, Bye, Detach, End, Event, Exit, Job, Phase, Phases, Pulse, Signal, Step, StepKind,
+    Agent, Attach, Baseline, BaselineOf, Beat, Bye, Detach, End, Event, Exit, Job, Phase, Phases, Pulse,
+    Signal, Step, StepKind,
 };
 use crate::id::{JobId, Rank};
 use crate::time::Time;
+
+/// What every node runs.
+const VERSIONS: [(&str, &str); 4] = [
+    ("driver", "570.86.15"),
+    ("cuda", "12.8"),
+    ("nccl", "2.25.1"),
+    ("kernel", "5.15.0-130-generic"),
+];
+/// What a node runs that was left out of an upgrade.
+const OLD_DRIVER: (&str, &str) = ("driver", "550.54.15");
 
 /// How often a sidecar reads its rings.
 const POLL: Duration = Duration::from_millis(100);
@@ -21,7 +35,7 @@ pub(super) const BEAT: Duration = Duration::from_secs(1);
 const ATTACH: Duration = Duration::from_millis(1200);
 
 impl World {
-    /// Everything until training begins, and what is known to come: the return of sidecars that will go.
+    /// Everything until training begins.
     pub(super) fn open(&mut self) {
         let job = Job {
             job: JobId(Arc::clone(&self.spec.job)),
@@ -32,44 +46,95 @@ impl World {
             let up = self.beats[node as usize] - BEAT;
             self.arrive(up, node, up + ATTACH);
         }
-        for (at, node) in self.link.returns() {
-            self.link.restart(at, node);
-            self.arrive(at, node, at + Duration::from_millis(10));
+        if self.spec.tells_baseline() {
+            self.tell_baseline(TRAINING_AT - Duration::from_millis(200));
         }
         self.beat_until(TRAINING_AT);
     }
 
+    /// What was measured before this job, as the first node's sidecar knows it.
+    fn tell_baseline(&mut self, at: Time) {
+        let (step_s, selfs) = self.baseline();
+        let of_nodes = self.names.clone().into_iter().zip(selfs);
+        let nodes = of_nodes.map(|(node, seconds)| (BaselineOf::SelfTime { node }, seconds, "preflight"));
+        let all: Vec<_> = std::iter::once((BaselineOf::Step, step_s, "an earlier run"))
+            .chain(nodes)
+            .collect();
+        for (of, seconds, source) in all {
+            let source = Arc::from(source);
+            let event = Event::Baseline(Baseline { of, seconds, source });
+            self.link.seen(at, 0, event);
+        }
+    }
+
     /// A sidecar comes up and finds its ranks.
     fn arrive(&mut self, up: Time, node: u32, attach: Time) {
-        let sources = if self.spec.readings {
-            vec!["probe".into(), "sim-gpu".into()]
+        let sources = [
+            ("probe", true),
+            ("sim-gpu", self.spec.readings),
+            ("host", self.spec.reads_hosts()),
+        ];
+        let skewed = |fault: &Fault| matches!(fault, Fault::Skew { node: whom } if *whom == node);
+        let driver = if self.spec.faults.iter().any(skewed) {
+            OLD_DRIVER
         } else {
-            vec!["probe".into()]
+            VERSIONS[0]
         };
-        self.link.seen(
-            up,
-            node,
-            Event::Agent(Agent {
-                paceline: version(),
-                sources,
-                rack: Arc::from(""),
-                versions: Default::default(),
-                unix_ms: 0,
-            }),
-        );
+        let versions = std::iter::once(driver).chain(VERSIONS[1..].iter().copied());
+        let agent = Agent {
+            paceline: version(),
+            sources: sources
+                .iter()
+                .filter(|(_, read)| *read)
+                .map(|(name, _)| Arc::from(*name))
+                .collect(),
+            rack: match self.spec.racks {
+                0 => Arc::from(""),
+                _ => rack_name(self.drag.house().rack_of(node)),
+            },
+            versions: versions
+                .map(|(name, version)| (Arc::from(name), Arc::from(version)))
+                .collect(),
+            unix_ms: 0,
+        };
+        self.link.seen(up, node, Event::Agent(agent));
+        self.attach(attach, node);
+    }
+
+    /// Ranks of new processes declare themselves; when they train.
+    pub(super) fn attach_all(&mut self, at: Time) -> Time {
+        for state in &mut self.ranks {
+            state.attached = Time(u64::MAX);
+        }
+        for node in 0..self.spec.nodes {
+            self.attach(at, node);
+        }
+        at + ATTACH
+    }
+
+    fn attach(&mut self, at: Time, node: u32) {
         for rank in self.ranks_of(node) {
             let event = Attach {
                 rank: Rank(rank),
                 local_rank: rank % self.spec.gpus_per_node,
                 world_size: self.spec.ranks(),
-                restart: 0,
-                pid: 1000 + rank,
+                restart: self.restart,
+                pid: 1000 + rank + self.restart * self.spec.ranks(),
                 gpu: Some(self.gpus().gpu(rank)),
                 role: Arc::clone(&self.spec.role),
                 framework: Arc::from("simulated"),
             };
-            let at = attach + self.ranks[rank as usize].lateness;
+            let at = at + self.ranks[rank as usize].lateness;
             self.link.seen(at, node, Event::Attach(event));
+            if self.layout.declared {
+                let declared = self.layout.declared(rank, self.restart);
+                self.link.seen(at, node, Event::Layout(declared));
+            }
+            if self.spec.comms {
+                for group in groups(&self.layout, rank, self.restart) {
+                    self.link.seen(at, node, Event::Group(group));
+                }
+            }
             let attached = &mut self.ranks[rank as usize].attached;
             *attached = at.min(*attached);
         }
@@ -77,6 +142,10 @@ impl World {
 
     /// The beats and readings of every node up to `until`, while the marks of the step stand.
     pub(super) fn beat_until(&mut self, until: Time) {
+        for (at, node) in self.link.returns(until) {
+            self.link.restart(at, node);
+            self.arrive(at, node, at + Duration::from_millis(10));
+        }
         for node in 0..self.spec.nodes {
             while self.beats[node as usize] < until {
                 let at = self.beats[node as usize];
@@ -91,11 +160,26 @@ impl World {
                     ..Beat::default()
                 };
                 self.link.seen(at + LATENCY, node, Event::Beat(beat));
-                if self.spec.readings {
-                    for gpu in self.ranks_of(node) {
-                        let reading = self.gpus().reading(gpu, at.as_secs_f64());
-                        self.link.seen(at + LATENCY, node, Event::Gpu(reading));
-                    }
+                self.read(at, node);
+            }
+        }
+    }
+
+    /// The readings of a node and of what is on it.
+    fn read(&mut self, at: Time, node: u32) {
+        let idle = self.stage != Stage::Training || at < self.begin_at;
+        if self.spec.readings {
+            for gpu in self.ranks_of(node) {
+                if let Some(reading) = self.telemetry.gpu(at, gpu, idle, &self.drag) {
+                    self.link.seen(at + LATENCY, node, Event::Gpu(reading));
+                }
+            }
+        }
+        if let Some(reading) = self.telemetry.node(at, node, &self.drag) {
+            self.link.seen(at + LATENCY, node, Event::Host(reading));
+            for rank in self.ranks_of(node) {
+                if let Some(reading) = self.telemetry.rank(at, rank, &self.drag) {
+                    self.link.seen(at + LATENCY, node, Event::Host(reading));
                 }
             }
         }
@@ -108,8 +192,8 @@ impl World {
             return None;
         }
         let in_step = self.step + 1;
-        let (step, phase, since) = if at < TRAINING_AT {
-            (1, Phase::Other, Time::ZERO)
+        let (step, phase, since) = if at < self.begin_at {
+            (in_step, Phase::Other, state.attached)
         } else if at < state.start {
             (self.step, Phase::Optimizer, self.now)
         } else if at < state.data_at {
@@ -124,7 +208,7 @@ impl World {
         let idle_ns = at.0.saturating_sub(since.0);
         Some(Pulse {
             rank: Rank(rank),
-            restart: 0,
+            restart: self.restart,
             step,
             phase,
             idle_ns,
@@ -139,37 +223,66 @@ impl World {
         Time(at.0 + missing) + LATENCY
     }
 
-    /// Every rank leaves the collective, does its optimizer and reports its step.
-    pub(super) fn finish(&mut self, step: u64, at_s: f64, meet: Time, kind: StepKind) {
+    /// Every rank leaves the meeting, does its optimizer and reports its step.
+    pub(super) fn finish(&mut self, step: u64, meet: Time, meet_s: f64, kind: StepKind) {
         for rank in 0..self.spec.ranks() {
-            let own = self.ranks[rank as usize].base_s * self.drag.factor(rank, step, at_s, None);
-            let state = &mut self.ranks[rank as usize];
-            let end = meet + seconds(own * OPTIMIZER_SHARE);
-            let phases = Phases {
-                checkpoint_ns: state.data_at.0 - state.start.0,
-                data_ns: state.compute_at.0 - state.data_at.0,
-                compute_ns: state.arrival.0.saturating_sub(state.compute_at.0),
-                wait_ns: meet.0.saturating_sub(state.arrival.0),
-                optimizer_ns: end.0 - meet.0,
-                gc_ns: 0,
-            };
-            let event = Step {
-                rank: Rank(rank),
-                restart: 0,
-                step,
-                kind,
-                dur_ns: end.0 - state.start.0,
-                phases: Some(phases),
-                micro_batches: 1,
-                tokens: 0,
-                signal: Signal::S2,
-                sum_sq: 0,
-                expert_tokens: 0,
-            };
-            state.start = end;
+            let event = self.ended(rank, step, meet, kind);
             let node = self.node_of(rank);
+            let end = self.ranks[rank as usize].start;
             let read = self.polled(end, node) + self.ranks[rank as usize].lateness;
             self.link.seen(read, node, Event::Step(event));
+            if self.spec.comms {
+                let ran = Ran {
+                    layout: &self.layout,
+                    timeline: &self.timeline,
+                    own: &self.own,
+                    roads: self.roads.as_ref().unwrap_or(&self.pace.roads),
+                    sharded: self.spec.framework == Framework::Fsdp,
+                    meet_s,
+                };
+                for comm in ran.comms(rank, self.restart, step) {
+                    self.link.seen(read, node, Event::Comm(comm));
+                }
+            }
+        }
+    }
+
+    /// A rank's step, from the end of the one before to the end of its optimizer.
+    fn ended(&mut self, rank: u32, step: u64, meet: Time, kind: StepKind) -> Step {
+        let own = &self.own[rank as usize];
+        let (tokens, sum_sq, expert_tokens) = self.pace.loads.declared(self.layout.seat(rank).dp);
+        let state = &mut self.ranks[rank as usize];
+        let end = meet + seconds(own.optimizer);
+        let written = if self.spec.step.checkpoint.declared {
+            0.0
+        } else {
+            own.write
+        };
+        let span = |seconds: f64| (seconds * 1e9).round() as u64;
+        let mut phases = Phases {
+            checkpoint_ns: state.data_at.0 - state.start.0,
+            data_ns: state.compute_at.0 - state.data_at.0,
+            compute_ns: span(own.compute + own.extra + written),
+            wait_ns: 0,
+            optimizer_ns: end.0 - meet.0,
+            gc_ns: span(own.gc),
+        };
+        let busy = phases.checkpoint_ns + phases.data_ns + phases.compute_ns;
+        phases.wait_ns = (meet.0 - state.start.0).saturating_sub(busy);
+        let dur_ns = end.0 - state.start.0;
+        state.start = end;
+        Step {
+            rank: Rank(rank),
+            restart: self.restart,
+            step,
+            kind,
+            dur_ns,
+            phases: Some(phases),
+            micro_batches: u16::try_from(self.layout.micro).unwrap_or(u16::MAX),
+            tokens,
+            signal: Signal::S2,
+            sum_sq,
+            expert_tokens,
         }
     }
 
@@ -184,7 +297,7 @@ impl World {
                     let gone = at + self.ranks[rank as usize].lateness;
                     let event = Detach {
                         rank: Rank(rank),
-                        restart: 0,
+                        restart: self.restart,
                         step: self.step,
                     };
                     self.link.seen(gone, node, Event::Detach(event));

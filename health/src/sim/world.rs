@@ -1,18 +1,23 @@
 //! A whole training job on virtual time: an iterator of frames with bounded memory.
 //!
-//! Training is synchronous. Every rank computes, then waits in the collective until the slowest has arrived; wait is
-//! what is left of the step. Nothing here knows of the detector.
+//! Training is synchronous. Every rank works and waits for others as its place in the layout makes it
+//! ([`super::timeline`]); once a step all meet. Nothing here knows of the detector.
 
 use std::iter::FusedIterator;
 use std::time::Duration;
 
 use super::chance::Chance;
+use super::costs::{Costs, Lived};
+use super::drag::{Drag, Occasion, Without};
 use super::fault::Fault;
 use super::gpu::GpuScript;
+use super::layout::Layout;
 use super::link::Link;
-use super::pace::{Drag, Noise};
+use super::pace::Pace;
 use super::spec::{SpecError, WorldSpec};
-use super::truth::{Places, Truth};
+use super::telemetry::Telemetry;
+use super::timeline::{Own, Roads, Timeline};
+use super::truth::{OwnCost, Places, Truth};
 use super::voice::{BEAT, lateness};
 use crate::event::{Event, StepKind};
 use crate::frame::Frame;
@@ -21,33 +26,39 @@ use crate::time::Time;
 
 /// When training begins, after the sidecars and the ranks have come up.
 pub(super) const TRAINING_AT: Time = Time(3_000_000_000);
-/// Shares of a rank's self-time before and after the collective.
-const DATA_SHARE: f64 = 0.04;
-pub(super) const OPTIMIZER_SHARE: f64 = 0.08;
-/// The collective takes this much more or less from step to step (log standard deviation).
-const TRANSFER_SIGMA: f64 = 0.05;
 /// What a job that hung exits with: its launcher's SIGTERM.
 const KILLED: i32 = 143;
+/// Healthy steps of which a baseline is the median.
+const BASELINE_STEPS: usize = 65;
 
 /// A simulated job. Iterate over it for its frames; [`World::truth`] says what was really wrong so far.
 #[derive(Debug)]
 pub struct World {
     pub(super) spec: WorldSpec,
+    pub(super) layout: Layout,
+    pub(super) pace: Pace,
     pub(super) drag: Drag,
+    pub(super) timeline: Timeline,
     pub(super) link: Link,
     pub(super) names: Vec<NodeId>,
     pub(super) ranks: Vec<RankState>,
+    /// What each rank does in the step under way, and its transfers where a fault changed them.
+    pub(super) own: Vec<Own>,
+    pub(super) roads: Option<Roads>,
+    pub(super) telemetry: Telemetry,
     /// Next beat of each node.
     pub(super) beats: Vec<Time>,
     /// The end of the collective of the last step.
     pub(super) now: Time,
     /// The last step that was made.
     pub(super) step: u64,
-    /// When that step began, seconds.
-    last_begin_s: f64,
+    /// How often training was restarted, the last step before that, and when it began again.
+    pub(super) restart: u32,
+    epoch_from: u64,
+    pub(super) begin_at: Time,
     pub(super) stage: Stage,
     truth: Vec<Truth>,
-    chance: Chance,
+    costs: Costs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +71,12 @@ pub(super) enum Stage {
     Done,
 }
 
-/// One rank between two collectives.
-#[derive(Clone, Debug)]
+/// One rank between two meetings.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RankState {
-    noise: Noise,
     /// When it declared itself, and how late everything comes that it says.
     pub attached: Time,
     pub lateness: Duration,
-    /// Self-time of the last step and of this one as it would be with nothing wrong, seconds.
-    last_base_s: f64,
-    pub base_s: f64,
     /// End of its last step, and the marks within this one.
     pub start: Time,
     pub data_at: Time,
@@ -82,8 +89,11 @@ impl World {
     ///
     /// # Errors
     /// [`SpecError`], which names the value that cannot be simulated.
-    pub fn new(spec: WorldSpec) -> Result<World, SpecError> {
+    pub fn new(mut spec: WorldSpec) -> Result<World, SpecError> {
         spec.check()?;
+        spec.restarts.sort_unstable();
+        spec.restarts.dedup();
+        let layout = spec.layout.of(spec.ranks())?;
         let names: Vec<NodeId> = (0..spec.nodes)
             .map(|node| NodeId(format!("node{node}").into()))
             .collect();
@@ -100,11 +110,8 @@ impl World {
             }
         }
         let rank = |rank| RankState {
-            noise: Noise::new(spec.seed, rank, &spec.step),
             attached: Time(u64::MAX),
             lateness: lateness(&spec.faults, rank),
-            last_base_s: 0.0,
-            base_s: 0.0,
             start: TRAINING_AT,
             data_at: TRAINING_AT,
             compute_at: TRAINING_AT,
@@ -112,26 +119,35 @@ impl World {
         };
         // Nodes come up within a second, and beat and poll out of step with each other.
         let up = |node| Time::from_secs_f64(Chance::of(spec.seed, &[0x7570, u64::from(node)]).unit());
+        let places = Places {
+            names: &names,
+            gpu: &|rank| gpus.gpu(rank),
+        };
+        let untold = |fault: &Fault| Truth::untold(*fault, &spec, &places);
+        let truth = spec.faults.iter().map(untold).collect();
+        let timeline = Timeline::new(layout, spec.framework);
         let mut world = World {
+            truth,
+            telemetry: Telemetry::new(&spec, &gpus),
+            pace: Pace::new(&spec, layout)?,
             drag: Drag::new(&spec, gpus),
             link: Link::new(&spec, &names),
             ranks: (0..spec.ranks()).map(rank).collect(),
+            own: vec![Own::default(); spec.ranks() as usize],
+            roads: None,
             beats: (0..spec.nodes).map(|node| up(node) + BEAT).collect(),
-            truth: Vec::new(),
-            chance: Chance::of(spec.seed, &[0x776f_726c]),
             now: TRAINING_AT,
             step: 0,
-            last_begin_s: TRAINING_AT.as_secs_f64(),
+            restart: 0,
+            epoch_from: 0,
+            begin_at: TRAINING_AT,
             stage: Stage::Training,
+            costs: Costs::new(&spec, &timeline),
+            timeline,
+            layout,
             names,
             spec,
         };
-        let places = Places {
-            names: &world.names,
-            gpu: &|rank| world.drag.gpus().gpu(rank),
-        };
-        let untold = |fault: &Fault| Truth::untold(*fault, &world.spec, &places);
-        world.truth = world.spec.faults.iter().map(untold).collect();
         world.open();
         Ok(world)
     }
@@ -156,6 +172,17 @@ impl World {
         &self.truth
     }
 
+    /// GPU-seconds that the job has lost so far to all of its faults together.
+    pub fn lost_gpu_s(&self) -> f64 {
+        self.costs.lost_s() * f64::from(self.spec.ranks())
+    }
+
+    /// What the job's own unevenness has cost so far: stages, sequences, experts, garbage collection, as far as the
+    /// spec has them.
+    pub fn own_costs(&self) -> Vec<OwnCost> {
+        self.costs.own_costs(&self.spec)
+    }
+
     pub(super) fn node_of(&self, rank: u32) -> u32 {
         rank / self.spec.gpus_per_node
     }
@@ -166,134 +193,144 @@ impl World {
 
     /// Makes the next step. Nothing it makes happens before `self.now` as it was.
     fn train(&mut self) {
-        let (step, at_s) = (self.step + 1, self.now.as_secs_f64());
-        let checkpoint = self.checkpoint(step);
-        let mut slowest: f64 = 0.0;
-        let mut without = vec![0.0; self.truth.len()];
-        for rank in 0..self.spec.ranks() {
-            let state = &mut self.ranks[rank as usize];
-            (state.last_base_s, state.base_s) = (state.base_s, state.noise.next(&self.spec.step, step));
-            let writes = if checkpoint.writes(rank) {
-                checkpoint.seconds
-            } else {
-                0.0
-            };
-            let work = self.work(rank, step, None) + writes;
-            slowest = slowest.max(work);
-            self.mark(rank, step, work, writes);
-            for (index, longest) in without.iter_mut().enumerate() {
-                let less = if self.spec.faults[index].is_felt() {
-                    let less = self.work(rank, step, Some(index)) + writes;
-                    self.truth[index].feel(step, rank, work, less);
-                    less
-                } else {
-                    work
-                };
-                *longest = f64::max(*longest, less);
-            }
+        let step = self.step + 1;
+        let (occasion, kind) = self.occasion(step);
+        self.pace.draw(occasion.warming, self.evaluates(step));
+        self.drag.aim(occasion);
+        for (rank, own) in (0..).zip(&mut self.own) {
+            let pull = self.drag.pull(rank, Without::Nothing);
+            *own = self.pace.own(rank, &pull, own.optimizer, Without::Nothing);
         }
-        let stall = self.drag.collective_stall(step);
-        if !(slowest + stall).is_finite() {
-            return self.hang(step, &without);
+        self.roads = self.drag.roads(&self.pace.roads, &self.layout, Without::Nothing);
+        let roads = self.roads.as_ref().unwrap_or(&self.pace.roads);
+        let shares = self.pace.shares(Without::Nothing);
+        let meet_s =
+            self.timeline.run(&self.own, shares, roads) + self.drag.collective_stall(Without::Nothing);
+        let lived = Lived {
+            step,
+            own: &self.own,
+            meet_s,
+            pace: &self.pace,
+            drag: &self.drag,
+            layout: &self.layout,
+        };
+        self.costs.settle(lived, &mut self.truth);
+        self.mark();
+        if !meet_s.is_finite() {
+            return self.hang();
         }
-        let transfer = self.spec.step.transfer_s * (TRANSFER_SIGMA * self.chance.normal()).exp();
-        let meet = self.now + seconds(slowest + transfer + stall);
-        for (index, longest) in without.iter().enumerate() {
-            let common =
-                matches!(self.spec.faults[index], Fault::Silent { rank: None, from, .. } if from == step);
-            let lost = slowest - longest + if common { stall } else { 0.0 };
-            self.lose(index, step, lost);
-        }
+        let meet = self.now + seconds(meet_s);
         self.beat_until(meet);
-        self.finish(step, at_s, meet, checkpoint.kind);
-        (self.last_begin_s, self.now, self.step) = (at_s, meet, step);
+        self.finish(step, meet, meet_s, kind);
+        (self.now, self.step) = (meet, step);
     }
 
-    /// Seconds from the last collective to the rank's arrival at this one: what the optimizer overhangs from the
-    /// last step, and everything before the collective in this one; `skip` leaves out one fault.
-    fn work(&self, rank: u32, step: u64, skip: Option<usize>) -> f64 {
-        let state = &self.ranks[rank as usize];
-        let overhang =
-            state.last_base_s * OPTIMIZER_SHARE * self.drag.factor(rank, step - 1, self.last_begin_s, skip);
-        let own = state.base_s * self.drag.factor(rank, step, self.now.as_secs_f64(), skip);
-        overhang + own * (1.0 - OPTIMIZER_SHARE) + self.drag.stall(rank, step, skip)
-    }
-
-    /// Sets the marks within the rank's step, for its pulse.
-    fn mark(&mut self, rank: u32, step: u64, work: f64, writes: f64) {
-        let data = DATA_SHARE * self.ranks[rank as usize].base_s;
-        let declared = if self.spec.step.checkpoint.declared {
-            writes
+    /// What is special about a step.
+    fn occasion(&self, step: u64) -> (Occasion, StepKind) {
+        let plan = &self.spec.step.checkpoint;
+        let due = plan.every > 0 && step.is_multiple_of(plan.every);
+        let kind = if due && plan.declared {
+            StepKind::Checkpoint
+        } else if self.evaluates(step) && self.spec.step.evaluation.declared {
+            StepKind::Evaluation
+        } else {
+            StepKind::Train
+        };
+        let write_s = if due {
+            (plan.factor - 1.0) * self.spec.step.self_s
         } else {
             0.0
         };
-        let (now, stalls) = (self.now, self.drag.stall(rank, step, None).is_infinite());
-        let state = &mut self.ranks[rank as usize];
-        state.data_at = state.start + seconds(declared);
-        state.compute_at = state.data_at + seconds(data);
-        state.arrival = if stalls {
-            Time(u64::MAX)
-        } else {
-            now + seconds(work)
+        let occasion = Occasion {
+            step,
+            at_s: self.now.as_secs_f64(),
+            warming: step <= self.epoch_from + self.spec.step.warm_up_steps,
+            write_s,
+            first_rank_only: plan.first_rank_only,
         };
+        (occasion, kind)
+    }
+
+    fn evaluates(&self, step: u64) -> bool {
+        let every = self.spec.step.evaluation.every;
+        every > 0 && step.is_multiple_of(every)
+    }
+
+    /// Sets the marks within each rank's step, for its pulse.
+    fn mark(&mut self) {
+        let declared = self.spec.step.checkpoint.declared;
+        let piped = self.layout.pp > 1;
+        for (rank, (state, own)) in (0..).zip(self.ranks.iter_mut().zip(&self.own)) {
+            let written = if declared { own.write } else { 0.0 };
+            state.data_at = state.start + seconds(written);
+            state.compute_at = state.data_at + seconds(own.data);
+            let end = self.timeline.end[self.timeline.cell_of(rank)];
+            state.arrival = if own.extra.is_infinite() {
+                Time(u64::MAX)
+            } else if piped && end.is_finite() {
+                self.now + seconds(end)
+            } else {
+                self.now + seconds(own.total())
+            };
+        }
     }
 
     /// The last step's collective never ends; somebody kills the job at last.
-    fn hang(&mut self, step: u64, without: &[f64]) {
+    fn hang(&mut self) {
         let killed = self.now + seconds(self.spec.hang_s);
-        for (index, longest) in without.iter().enumerate() {
-            if matches!(self.spec.faults[index], Fault::Silent { from, for_s: None, .. } if from == step) {
-                self.truth[index].since_step.get_or_insert(step);
-                self.truth[index].last_step = Some(step);
-                self.lose(index, step, (self.spec.hang_s - longest).max(0.0));
-            }
-        }
         self.beat_until(killed);
         self.now = killed;
         self.end(KILLED, killed);
     }
 
-    fn lose(&mut self, index: usize, step: u64, seconds: f64) {
-        let truth = &mut self.truth[index];
-        if seconds > 0.0 {
-            if matches!(truth.fault, Fault::Silent { rank: None, .. }) {
-                truth.since_step.get_or_insert(step);
-                truth.last_step = Some(step);
+    /// Training is started again after the last step: new processes, a warm-up, and the steps go on.
+    fn start_again(&mut self) {
+        let back = self.now + seconds(self.spec.restart_s);
+        self.restart += 1;
+        self.epoch_from = self.step;
+        for own in &mut self.own {
+            *own = Own::default();
+        }
+        self.costs.restart();
+        self.begin_at = self.attach_all(back);
+        for state in &mut self.ranks {
+            state.start = self.begin_at;
+        }
+        self.beat_until(self.begin_at);
+        self.now = self.begin_at;
+    }
+
+    /// How long an ordinary step of this job takes with nothing wrong, and the self-time of each node's ranks in it.
+    pub(super) fn baseline(&self) -> (f64, Vec<f64>) {
+        let (mut pace, mut drag, mut timeline) =
+            (self.pace.clone(), self.drag.clone(), self.timeline.clone());
+        drag.aim(Occasion {
+            at_s: self.now.as_secs_f64(),
+            ..Occasion::default()
+        });
+        let ranks = self.spec.ranks();
+        let mut own = vec![Own::default(); ranks as usize];
+        let mut steps = Vec::new();
+        let mut selfs = vec![Vec::new(); self.spec.nodes as usize];
+        for _ in 0..BASELINE_STEPS {
+            pace.draw(false, false);
+            for rank in 0..ranks {
+                let lag = own[rank as usize].optimizer;
+                let pull = drag.pull(rank, Without::Faults);
+                let done = pace.own(rank, &pull, lag, Without::Nothing);
+                selfs[self.node_of(rank) as usize]
+                    .push(done.data + done.compute + done.extra + done.optimizer);
+                own[rank as usize] = done;
             }
-            truth.lost_gpu_s += seconds * f64::from(self.spec.ranks());
+            steps.push(timeline.run(&own, pace.shares(Without::Nothing), &pace.roads));
         }
-    }
-
-    fn checkpoint(&self, step: u64) -> CheckpointStep {
-        let plan = &self.spec.step.checkpoint;
-        let due = plan.every > 0 && step.is_multiple_of(plan.every);
-        CheckpointStep {
-            kind: if due && plan.declared {
-                StepKind::Checkpoint
-            } else {
-                StepKind::Train
-            },
-            seconds: if due {
-                (plan.factor - 1.0) * self.spec.step.self_s
-            } else {
-                0.0
-            },
-            first_rank_only: plan.first_rank_only,
-        }
+        (middle(steps), selfs.into_iter().map(middle).collect())
     }
 }
 
-/// What a step has to do with checkpoints.
-struct CheckpointStep {
-    kind: StepKind,
-    seconds: f64,
-    first_rank_only: bool,
-}
-
-impl CheckpointStep {
-    fn writes(&self, rank: u32) -> bool {
-        self.seconds > 0.0 && (rank == 0 || !self.first_rank_only)
-    }
+fn middle(mut values: Vec<f64>) -> f64 {
+    let half = values.len() / 2;
+    *values.select_nth_unstable_by(half, f64::total_cmp).1
 }
 
 pub(super) fn seconds(span: f64) -> Duration {
@@ -307,10 +344,12 @@ impl Iterator for World {
         loop {
             let due = self.link.next_at();
             if self.stage == Stage::Training && due.is_none_or(|at| at >= self.now) {
-                if self.step < self.spec.steps {
-                    self.train();
-                } else {
+                if self.step >= self.spec.steps {
                     self.end(0, self.now + Duration::from_millis(500));
+                } else if self.spec.restarts.get(self.restart as usize) == Some(&self.step) {
+                    self.start_again();
+                } else {
+                    self.train();
                 }
                 continue;
             }

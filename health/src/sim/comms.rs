@@ -1,0 +1,158 @@
+//! Communicators: which a rank is a member of, and how long it was in each in a step, waiting included.
+
+use super::chance::Chance;
+use super::layout::Layout;
+use super::timeline::{Own, Roads, SHARDS, Timeline};
+use crate::event::{Comm, Group};
+use crate::id::Rank;
+
+/// Gradients are reduced in so many buckets.
+const BUCKETS: u32 = 8;
+/// Gradients of the whole model, and activations of a micro-batch, bytes.
+const GRADIENTS: u64 = 4 << 30;
+const ACTIVATIONS: u64 = 32 << 20;
+
+/// What a communicator is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Tensor,
+    Context,
+    Expert,
+    Pipeline,
+    World,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::Data,
+        Kind::Tensor,
+        Kind::Context,
+        Kind::Expert,
+        Kind::Pipeline,
+        Kind::World,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Data => "dp",
+            Kind::Tensor => "tp",
+            Kind::Context => "cp",
+            Kind::Expert => "ep",
+            Kind::Pipeline => "pp",
+            Kind::World => "world",
+        }
+    }
+
+    /// The number of a rank's communicator of this kind, and its size.
+    fn of(self, layout: &Layout, rank: u32) -> (u32, u32) {
+        let (stage, block) = (layout.stage(), layout.block());
+        match self {
+            Kind::Data => (rank / stage * layout.tp + rank % layout.tp, layout.dp * layout.cp),
+            Kind::Tensor => (rank / layout.tp, layout.tp),
+            Kind::Context => (rank / block * layout.tp + rank % layout.tp, layout.cp),
+            Kind::Expert => (rank / layout.cell() * block + rank % block, layout.ep),
+            Kind::Pipeline => (rank % stage, layout.pp),
+            // Where the data-parallel group is the world, one communicator does both.
+            Kind::World if layout.tp * layout.pp == 1 => (0, 1),
+            Kind::World => (0, stage * layout.pp),
+        }
+    }
+
+    fn id(self, number: u32) -> u64 {
+        Chance::of(0x636f_6d6d, &[self as u64, u64::from(number)]).bits()
+    }
+}
+
+/// The communicators of a rank.
+pub(super) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
+    let group = |kind: &Kind| {
+        let (number, size) = kind.of(layout, rank);
+        (size > 1).then(|| Group {
+            rank: Rank(rank),
+            restart,
+            comm: kind.id(number),
+            size,
+            name: kind.name().into(),
+        })
+    };
+    Kind::ALL.iter().filter_map(group).collect()
+}
+
+/// A step that has been run.
+pub(super) struct Ran<'a> {
+    pub layout: &'a Layout,
+    pub timeline: &'a Timeline,
+    pub own: &'a [Own],
+    pub roads: &'a Roads,
+    pub sharded: bool,
+    pub meet_s: f64,
+}
+
+impl Ran<'_> {
+    /// What a rank did in its communicators.
+    pub fn comms(&self, rank: u32, restart: u32, step: u64) -> impl Iterator<Item = Comm> + '_ {
+        Kind::ALL.iter().filter_map(move |kind| {
+            let (number, size) = kind.of(self.layout, rank);
+            let (seconds, collectives, bytes) = self.spent(*kind, rank);
+            (size > 1).then(|| Comm {
+                rank: Rank(rank),
+                restart,
+                step,
+                comm: kind.id(number),
+                collectives,
+                bytes,
+                dur_ns: (seconds.max(0.0) * 1e9).round() as u64,
+            })
+        })
+    }
+
+    /// Seconds in a communicator, collectives and bytes. All of a rank's seconds add up to its wait.
+    fn spent(&self, kind: Kind, rank: u32) -> (f64, u32, u64) {
+        let (layout, line) = (self.layout, self.timeline);
+        let (cell, group) = (line.cell_of(rank), line.group_of(rank));
+        let micro = layout.micro;
+        let model = GRADIENTS / u64::from(layout.tp * layout.pp);
+        let bubble = line.end[cell] - line.begin[cell] - line.busy[cell];
+        let layers = SHARDS as u32;
+        match kind {
+            Kind::Data if self.sharded => {
+                let reduction = line.reduced[group] - line.end[cell];
+                (bubble + reduction, 3 * layers, 3 * model)
+            }
+            Kind::Data => (line.reduced[group] - line.end[cell], BUCKETS, model),
+            Kind::Tensor | Kind::Context | Kind::Expert => {
+                let bytes = ACTIVATIONS * u64::from(4 * layers * micro);
+                (self.inside(kind, rank, cell), 4 * layers * micro, bytes)
+            }
+            Kind::Pipeline => (bubble, 4 * micro, ACTIVATIONS * u64::from(2 * micro)),
+            Kind::World => (self.meet_s - line.reduced[group], 1, 4),
+        }
+    }
+
+    /// Seconds in the exchanges of one axis inside the layers: ranks meet on the tensor axis first, and what a cell
+    /// waits for beyond that is waited for on its outermost axis.
+    fn inside(&self, kind: Kind, rank: u32, cell: usize) -> f64 {
+        let layout = self.layout;
+        let work = |own: &Own| own.compute + own.extra;
+        let own = &self.own[rank as usize];
+        let used = [layout.tp, layout.cp, layout.ep]
+            .iter()
+            .filter(|size| **size > 1)
+            .count();
+        let exchange = self.roads.exchange[cell] / used.max(1) as f64;
+        let outermost = match (layout.ep > 1, layout.cp > 1) {
+            (true, _) => Kind::Expert,
+            (_, true) => Kind::Context,
+            _ => Kind::Tensor,
+        };
+        let first = (rank - rank % layout.tp) as usize;
+        let peers = &self.own[first..first + layout.tp as usize];
+        let tensor = peers.iter().map(work).fold(0.0, f64::max) - work(own);
+        let began = own.lag + own.write + own.data;
+        let all = self.timeline.begin[cell] - began + self.timeline.busy[cell] - work(own);
+        let rest = all - tensor - exchange * used as f64;
+        let met = if kind == Kind::Tensor { tensor } else { 0.0 };
+        met + exchange + if kind == outermost { rest } else { 0.0 }
+    }
+}

@@ -1,0 +1,232 @@
+//! What the faults make of a step: pure, so that a world without one of them can be asked beside the world with it.
+
+use super::chance::Chance;
+use super::fault::Fault;
+use super::gpu::GpuScript;
+use super::shape::{House, Target};
+use super::spec::WorldSpec;
+use crate::verdict::Cause;
+
+/// How long a GPU's clock takes to be back after it was hot, seconds: for so long its fault is not over.
+const COOLING_S: f64 = 60.0;
+
+/// What is left out of a counterfactual world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Without {
+    /// Nothing: the world as it is.
+    Nothing,
+    /// One fault, by its place in the spec.
+    Fault(usize),
+    /// All faults.
+    Faults,
+    /// Differences between pipeline stages.
+    Stages,
+    /// Differences between sequences.
+    Sequences,
+    /// Differences between experts.
+    Experts,
+    /// Garbage collection.
+    Gc,
+}
+
+impl Without {
+    /// Whether this fault is left out.
+    pub fn skips(self, index: usize) -> bool {
+        self == Without::Faults || self == Without::Fault(index)
+    }
+}
+
+/// What the faults do to one rank in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pull {
+    /// Its self-time is multiplied by this...
+    pub factor: f64,
+    /// ...and this share of it is added to the data phase...
+    pub data: f64,
+    /// ...and this in garbage collection.
+    pub gc: f64,
+    /// It stands still, seconds.
+    pub stall_s: f64,
+    /// It writes a checkpoint, seconds.
+    pub write_s: f64,
+}
+
+/// What is special about a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Occasion {
+    pub step: u64,
+    /// When it begins, seconds.
+    pub at_s: f64,
+    pub warming: bool,
+    /// The checkpoint that is due, seconds.
+    pub write_s: f64,
+    pub first_rank_only: bool,
+}
+
+/// A fault that is there in this step, and whom it strikes now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blow {
+    pub index: usize,
+    pub fault: Fault,
+    pub on: Target,
+}
+
+/// The faults of a world in the step under way.
+#[derive(Clone, Debug)]
+pub(super) struct Drag {
+    seed: u64,
+    house: House,
+    faults: Vec<Fault>,
+    hot: GpuScript,
+    cool: GpuScript,
+    occasion: Occasion,
+    blows: Vec<Blow>,
+    /// Speed of each GPU with nothing wrong.
+    speeds: Vec<f64>,
+}
+
+impl Drag {
+    pub fn new(spec: &WorldSpec, hot: GpuScript) -> Drag {
+        Drag {
+            seed: spec.seed,
+            house: spec.house(),
+            faults: spec.faults.clone(),
+            hot,
+            cool: GpuScript::healthy(spec.ranks(), spec.seed),
+            occasion: Occasion::default(),
+            blows: Vec::new(),
+            speeds: vec![1.0; spec.ranks() as usize],
+        }
+    }
+
+    /// The GPUs as they are.
+    pub fn gpus(&self) -> &GpuScript {
+        &self.hot
+    }
+
+    /// How ranks are housed.
+    pub fn house(&self) -> &House {
+        &self.house
+    }
+
+    /// The faults of this step.
+    pub fn blows(&self) -> &[Blow] {
+        &self.blows
+    }
+
+    /// A step begins.
+    pub fn aim(&mut self, occasion: Occasion) {
+        self.occasion = occasion;
+        self.blows.clear();
+        for (index, fault) in self.faults.iter().enumerate() {
+            if let Some(on) = self.on(index, fault) {
+                self.blows.push(Blow {
+                    index,
+                    fault: *fault,
+                    on,
+                });
+            }
+        }
+        for (rank, speed) in (0..).zip(&mut self.speeds) {
+            *speed = self.cool.speed(rank, occasion.at_s);
+        }
+    }
+
+    /// Whom a fault strikes in this step, if it is there.
+    fn on(&self, index: usize, fault: &Fault) -> Option<Target> {
+        let Occasion { step, at_s, .. } = self.occasion;
+        let whom = |rank: Option<u32>| rank.map_or(Target::All, Target::Rank);
+        let (there, on) = match *fault {
+            Fault::Slow { on, when, .. } => {
+                let key = [self.seed, index as u64];
+                (when.holds(step), when.target(on, step, &self.house, &key))
+            }
+            Fault::Link { node, when, .. } => (when.holds(step), Target::Node(node)),
+            Fault::Spikes { rank, share, .. } => (share > 0.0, whom(rank)),
+            Fault::Silent { rank, from, .. } => (step == from, whom(rank)),
+            Fault::Heat { gpu, from_s, until_s } => {
+                let over = until_s.is_some_and(|until| at_s > until + COOLING_S);
+                (at_s >= from_s && !over, Target::Rank(gpu))
+            }
+            Fault::CheckpointSlow { rank, when, .. } => (
+                self.occasion.write_s > 0.0 && when.holds(step),
+                Target::Rank(rank),
+            ),
+            Fault::WarmUpSlow { rank, .. } => (self.occasion.warming, whom(rank)),
+            Fault::Regress { from, .. } => (step >= from, Target::All),
+            Fault::Birth { .. } => (true, Target::All),
+            _ => (false, Target::All),
+        };
+        there.then_some(on)
+    }
+
+    /// What the faults do to a rank in this step.
+    pub fn pull(&self, rank: u32, without: Without) -> Pull {
+        let Occasion { step, write_s, .. } = self.occasion;
+        let writes = rank == 0 || !self.occasion.first_rank_only;
+        let mut pull = Pull {
+            factor: 1.0,
+            data: 0.0,
+            gc: 0.0,
+            stall_s: 0.0,
+            write_s: if writes { write_s } else { 0.0 },
+        };
+        let mut speed = self.speeds[rank as usize];
+        for blow in &self.blows {
+            if without.skips(blow.index) || !blow.on.strikes(rank, &self.house) {
+                continue;
+            }
+            match blow.fault {
+                Fault::Slow { factor, cause, .. } => pull.slow(factor, cause),
+                Fault::Regress { factor, .. }
+                | Fault::Birth { factor }
+                | Fault::WarmUpSlow { factor, .. } => pull.factor *= factor,
+                Fault::Spikes { share, factor, .. } => {
+                    let key = [0x7370_696b, blow.index as u64, u64::from(rank), step];
+                    if Chance::of(self.seed, &key).hits(share) {
+                        pull.factor *= factor;
+                    }
+                }
+                Fault::Silent {
+                    rank: Some(_), for_s, ..
+                } => pull.stall_s += for_s.unwrap_or(f64::INFINITY),
+                Fault::Heat { .. } => speed = self.hot.speed(rank, self.occasion.at_s),
+                Fault::CheckpointSlow { factor, .. } => pull.write_s *= factor,
+                _ => {}
+            }
+        }
+        pull.factor /= speed;
+        pull
+    }
+
+    /// For how long the collective of this step stands still with every rank in it, seconds.
+    pub fn collective_stall(&self, without: Without) -> f64 {
+        let blows = self.blows.iter().filter(|blow| !without.skips(blow.index));
+        blows
+            .map(|blow| match blow.fault {
+                Fault::Silent {
+                    rank: None, for_s, ..
+                } => for_s.unwrap_or(f64::INFINITY),
+                _ => 0.0,
+            })
+            .sum()
+    }
+}
+
+impl Pull {
+    /// The rank takes `factor` times as long, where its cause is felt.
+    fn slow(&mut self, factor: f64, cause: Cause) {
+        let excess = factor - 1.0;
+        match cause {
+            Cause::DataLoading => self.data += excess,
+            Cause::GcPause => self.gc += excess,
+            // Batches come over the bus, and so do kernels.
+            Cause::Pcie => {
+                self.data += excess / 2.0;
+                self.factor *= 1.0 + excess / 2.0;
+            }
+            Cause::Nvlink | Cause::Network => {}
+            _ => self.factor *= factor,
+        }
+    }
+}

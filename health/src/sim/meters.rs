@@ -1,0 +1,271 @@
+//! What the GPUs of a world count and read beyond [`GpuScript`](super::GpuScript): each cause moves what it really
+//! moves, and healthy GPUs are not all zeros.
+
+use std::sync::Arc;
+
+use super::chance::Chance;
+use super::fault::Fault;
+use super::spec::WorldSpec;
+use crate::event::{GpuReading, GpuSignal, Reading};
+use crate::id::GpuId;
+use crate::time::Time;
+use crate::verdict::Cause;
+
+/// Share of a step that follows the SM clock; the rest waits for memory, and does not.
+const CLOCK_BOUND: f64 = 0.6;
+/// Clock and power of a GPU with nothing to do.
+const IDLE_CLOCK_MHZ: f64 = 345.0;
+const IDLE_POWER_W: f64 = 75.0;
+const MEMORY_CLOCK_MHZ: f64 = 2619.0;
+const MEMORY_BYTES: f64 = 80.0 * (1u64 << 30) as f64;
+const GEN_MAX: f64 = 5.0;
+const WIDTH_MAX: f64 = 16.0;
+
+/// A cause that is at work on a GPU now, how strongly, and in which of its ways.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ill {
+    pub cause: Cause,
+    pub factor: f64,
+    /// Some causes show in one of several counters; each fault has its own way.
+    pub way: u64,
+}
+
+/// Which of its ways a fault takes.
+pub(super) fn way(seed: u64, index: usize) -> u64 {
+    Chance::of(seed, &[0x0077_6179, index as u64]).bits()
+}
+
+/// The cause of a fault, if it has one that counters show.
+pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
+    match *fault {
+        Fault::Slow { factor, cause, .. } => Some(Ill {
+            cause,
+            factor,
+            way: way(seed, index),
+        }),
+        Fault::Link { factor, .. } => Some(Ill {
+            cause: Cause::Network,
+            factor,
+            way: way(seed, index),
+        }),
+        _ => None,
+    }
+}
+
+/// One GPU's counters, and what they are read as between two readings.
+#[derive(Clone, Debug)]
+pub(super) struct Meter {
+    chance: Chance,
+    gpu: GpuId,
+    pci: Arc<str>,
+    read_at: Time,
+    /// Share of time at the power cap, as any loaded GPU has it.
+    capped: f64,
+    power_ns: f64,
+    thermal_ns: f64,
+    brake_ns: f64,
+    ecc_corrected: f64,
+    ecc_uncorrected: f64,
+    remap_pending: f64,
+    replays: f64,
+    nvlink: [f64; 3],
+    memory_bytes: f64,
+}
+
+/// What the script of the GPUs says of one at one moment.
+pub(super) struct Script<'a> {
+    pub model: &'a Arc<str>,
+    pub signals: [(GpuSignal, f64); 10],
+}
+
+/// What a GPU reads like at one moment, changed by its ills.
+struct Look {
+    clock: f64,
+    hotter_c: f64,
+    limit: f64,
+    gen_now: f64,
+    width: f64,
+}
+
+impl Meter {
+    pub fn new(spec: &WorldSpec, index: u32, gpu: GpuId, pci: Arc<str>) -> Meter {
+        let mut chance = Chance::of(spec.seed, &[0x006d_6574, u64::from(index)]);
+        // Lifetime totals: a GPU that has served for months has seen something.
+        let lifetime = |chance: &mut Chance, most: f64| (chance.unit().powi(3) * most).floor();
+        Meter {
+            gpu,
+            pci,
+            read_at: Time::ZERO,
+            capped: 0.02 + 0.06 * chance.unit(),
+            power_ns: lifetime(&mut chance, 1e13),
+            thermal_ns: lifetime(&mut chance, 1e10),
+            brake_ns: lifetime(&mut chance, 1e9),
+            ecc_corrected: lifetime(&mut chance, 40.0),
+            ecc_uncorrected: lifetime(&mut chance, 2.0),
+            remap_pending: 0.0,
+            replays: lifetime(&mut chance, 200.0),
+            nvlink: [200.0, 50.0, 4.0].map(|most| lifetime(&mut chance, most)),
+            memory_bytes: MEMORY_BYTES * (0.80 + 0.05 * chance.unit()),
+            chance,
+        }
+    }
+
+    /// Reads the GPU at `at`. `idle`: nothing runs on it. `script` is what its temperature and clock are otherwise.
+    pub fn read(&mut self, at: Time, idle: bool, ills: &[Ill], script: &Script<'_>) -> GpuReading {
+        let span_ns = at.since(self.read_at).as_nanos() as f64;
+        self.read_at = at;
+        let mut look = Look {
+            clock: 1.0,
+            hotter_c: 0.0,
+            limit: 1.0,
+            gen_now: GEN_MAX,
+            width: WIDTH_MAX,
+        };
+        let load = if idle { 0.0 } else { self.capped };
+        self.power_ns += (span_ns * load * (1.0 + 0.3 * self.chance.around())).round();
+        // What soft errors there are, strike any GPU: about one an hour, and a replay now and then.
+        self.count_noise(span_ns / 1e9);
+        for ill in ills {
+            self.suffer(ill, span_ns, &mut look);
+        }
+        // The bus slows down to save power when nothing crosses it, even under way between two kernels.
+        let pause = self.chance.hits(0.01);
+        if idle || pause {
+            look.gen_now = look.gen_now.min(1.0);
+        }
+        let readings = self.values(idle, pause, &look, script);
+        GpuReading {
+            gpu: self.gpu.clone(),
+            pci: Arc::clone(&self.pci),
+            model: Arc::clone(script.model),
+            readings: readings
+                .into_iter()
+                .map(|(signal, value)| (signal, Reading::Value(value)))
+                .collect(),
+        }
+    }
+
+    fn count_noise(&mut self, span_s: f64) {
+        let drawn = self.chance.unit();
+        if drawn < span_s / 3600.0 {
+            self.ecc_corrected += 1.0;
+        } else if drawn < 2.0 * span_s / 3600.0 {
+            self.replays += 1.0;
+        } else if drawn < 2.5 * span_s / 3600.0 {
+            self.nvlink[0] += 1.0;
+        }
+    }
+
+    /// What an ill does to the counters in `span_ns`, and to what is read now.
+    fn suffer(&mut self, ill: &Ill, span_ns: f64, look: &mut Look) {
+        // Only part of a step follows the clock, so the clock falls further than the step grows.
+        let clock = CLOCK_BOUND / (ill.factor - 1.0 + CLOCK_BOUND);
+        let share = |chance: &mut Chance| 0.8 + 0.2 * chance.unit();
+        let span_s = span_ns / 1e9;
+        match ill.cause {
+            Cause::Thermal => {
+                look.clock *= clock;
+                look.hotter_c = 100.0;
+                self.thermal_ns += (span_ns * share(&mut self.chance)).round();
+            }
+            Cause::Power => {
+                look.clock *= clock;
+                look.hotter_c = -6.0;
+                match ill.way % 3 {
+                    0 => self.brake_ns += (span_ns * share(&mut self.chance)).round(),
+                    1 => self.power_ns += (span_ns * 0.9 * share(&mut self.chance)).round(),
+                    _ => {
+                        look.limit = 0.6;
+                        self.power_ns += (span_ns * 0.9 * share(&mut self.chance)).round();
+                    }
+                }
+            }
+            Cause::ClockStuck => {
+                look.clock *= clock;
+                look.hotter_c = -10.0;
+            }
+            Cause::Ecc => match ill.way % 3 {
+                0 => self.ecc_uncorrected += span_s / 5.0,
+                1 => {
+                    self.remap_pending = 1.0;
+                    self.ecc_uncorrected += span_s / 30.0;
+                }
+                _ => self.ecc_corrected += span_s * (15.0 + 10.0 * self.chance.unit()),
+            },
+            Cause::Pcie => {
+                if ill.way.is_multiple_of(2) {
+                    look.width = 4.0;
+                } else {
+                    look.gen_now = 2.0;
+                }
+                self.replays += span_s * (1.0 + 2.0 * self.chance.unit());
+            }
+            Cause::Nvlink => {
+                for (counter, rate) in self.nvlink.iter_mut().zip([6.0, 2.0, 0.2]) {
+                    *counter += span_s * rate * share(&mut self.chance);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn values(&self, idle: bool, pause: bool, look: &Look, script: &Script<'_>) -> [(GpuSignal, f64); 27] {
+        use GpuSignal as S;
+        let base = |signal| {
+            let found = script.signals.iter().find(|(of, _)| *of == signal);
+            found.map_or(0.0, |(_, value)| *value)
+        };
+        let limit_c = base(S::TemperatureC) + base(S::MarginC);
+        let (mut temperature, mut clock) = (base(S::TemperatureC), base(S::SmClockMhz) * look.clock);
+        let mut power = base(S::PowerW) * (0.35 + 0.65 * look.clock * look.clock);
+        let mut busy = base(S::UtilizationRatio);
+        if look.hotter_c > 50.0 {
+            // Held at its limit by slowing down, it swings above and never below.
+            temperature = temperature.max(limit_c + (temperature as u64 % 3) as f64);
+        } else {
+            temperature += look.hotter_c;
+        }
+        let limit_w = (base(S::PowerLimitW) * look.limit).round();
+        if idle {
+            (temperature, clock, power, busy) =
+                (temperature.min(limit_c) - 20.0, IDLE_CLOCK_MHZ, IDLE_POWER_W, 0.0);
+        } else if pause {
+            busy = 0.04;
+        }
+        [
+            (S::TemperatureC, temperature),
+            (S::MarginC, limit_c - temperature),
+            (S::SmClockMhz, clock.round()),
+            (S::SmClockMaxMhz, base(S::SmClockMaxMhz)),
+            (S::PowerW, power.min(limit_w).round()),
+            (S::PowerLimitW, limit_w),
+            (
+                S::ThrottleThermalSwNs,
+                base(S::ThrottleThermalSwNs) + self.thermal_ns,
+            ),
+            (S::ThrottleThermalHwNs, base(S::ThrottleThermalHwNs)),
+            (S::ThrottlePowerNs, base(S::ThrottlePowerNs) + self.power_ns),
+            (S::UtilizationRatio, busy),
+            (S::ThrottleBrakeNs, self.brake_ns),
+            (S::MemoryTemperatureC, temperature + 9.0),
+            (S::MemoryClockMhz, MEMORY_CLOCK_MHZ),
+            (S::EccUncorrected, self.ecc_uncorrected.floor()),
+            (S::EccCorrected, self.ecc_corrected.floor()),
+            (S::RemapPending, self.remap_pending),
+            (S::RemapFailed, 0.0),
+            (S::PcieGen, look.gen_now),
+            (S::PcieGenMax, GEN_MAX),
+            (S::PcieWidth, look.width),
+            (S::PcieWidthMax, WIDTH_MAX),
+            (S::PcieReplays, self.replays.floor()),
+            (S::NvlinkCrcErrors, self.nvlink[0].floor()),
+            (S::NvlinkReplays, self.nvlink[1].floor()),
+            (S::NvlinkRecoveries, self.nvlink[2].floor()),
+            (
+                S::MemoryUsedBytes,
+                if idle { 0.0 } else { self.memory_bytes.floor() },
+            ),
+            (S::MemoryTotalBytes, MEMORY_BYTES),
+        ]
+    }
+}

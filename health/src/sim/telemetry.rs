@@ -1,0 +1,76 @@
+//! The readings of a world's GPUs and hosts: each source once a second, under the faults of the step under way.
+
+use super::drag::{Blow, Drag};
+use super::fault::Fault;
+use super::gpu::{GpuScript, pci};
+use super::hosts::HostMeter;
+use super::meters::{Ill, Meter, Script, ill};
+use super::shape::House;
+use super::spec::WorldSpec;
+use crate::event::{GpuReading, HostReading};
+use crate::time::Time;
+
+/// All meters of a world; none where nothing is read.
+#[derive(Clone, Debug)]
+pub(super) struct Telemetry {
+    seed: u64,
+    gpus: Vec<Meter>,
+    nodes: Vec<HostMeter>,
+    ranks: Vec<HostMeter>,
+}
+
+impl Telemetry {
+    pub fn new(spec: &WorldSpec, gpus: &GpuScript) -> Telemetry {
+        let (ranks, seed) = (spec.ranks(), spec.seed);
+        let read = |wanted: bool, count: u32| if wanted { 0..count } else { 0..0 };
+        let hosts = spec.reads_hosts();
+        Telemetry {
+            seed,
+            gpus: read(spec.readings, ranks)
+                .map(|gpu| Meter::new(spec, gpu, gpus.gpu(gpu), pci(gpu)))
+                .collect(),
+            nodes: read(hosts, spec.nodes)
+                .map(|node| HostMeter::new(seed, node, None))
+                .collect(),
+            ranks: read(hosts, ranks)
+                .map(|rank| HostMeter::new(seed, 0, Some(rank)))
+                .collect(),
+        }
+    }
+
+    /// Reads a GPU, if they are read.
+    pub fn gpu(&mut self, at: Time, gpu: u32, idle: bool, drag: &Drag) -> Option<GpuReading> {
+        let ills = ills(self.seed, drag, |blow, house| {
+            !matches!(blow.fault, Fault::Link { .. }) && blow.on.strikes(gpu, house)
+        });
+        let script = Script {
+            model: drag.gpus().model(),
+            signals: drag.gpus().signals(gpu, at.as_secs_f64()),
+        };
+        Some(self.gpus.get_mut(gpu as usize)?.read(at, idle, &ills, &script))
+    }
+
+    /// Reads a host, if they are read.
+    pub fn node(&mut self, at: Time, node: u32, drag: &Drag) -> Option<HostReading> {
+        let ills = ills(self.seed, drag, |blow, house| {
+            let first = node * house.gpus_per_node;
+            let here = (first..first + house.gpus_per_node).any(|rank| blow.on.strikes(rank, house));
+            here || matches!(blow.fault, Fault::Link { peer, .. } if peer == Some(node))
+        });
+        Some(self.nodes.get_mut(node as usize)?.read(at, &ills))
+    }
+
+    /// Reads a rank's process, if they are read.
+    pub fn rank(&mut self, at: Time, rank: u32, drag: &Drag) -> Option<HostReading> {
+        let ills = ills(self.seed, drag, |blow, house| blow.on.strikes(rank, house));
+        Some(self.ranks.get_mut(rank as usize)?.read(at, &ills))
+    }
+}
+
+/// What is at work where `here` says that a blow lands.
+fn ills(seed: u64, drag: &Drag, here: impl Fn(&Blow, &House) -> bool) -> Vec<Ill> {
+    let blows = drag.blows().iter().filter(|blow| here(blow, drag.house()));
+    blows
+        .filter_map(|blow| ill(seed, blow.index, &blow.fault))
+        .collect()
+}

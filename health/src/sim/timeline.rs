@@ -1,0 +1,257 @@
+//! When everybody is done: one step of all ranks, from the last meeting of the job to the next.
+//!
+//! Ranks of a cell (tensor, context and expert parallel) meet in every micro-batch. Cells of one pipeline pass
+//! micro-batches on in the order of one-forward-one-backward (Narayanan et al., "Efficient large-scale language model
+//! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>). Replicas reduce their
+//! gradients at the end, or meet at every layer if their weights are sharded
+//! (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer fetched ahead). At last all ranks meet: the
+//! norm of the gradient is one number. Times are seconds since the last such meeting.
+
+use super::layout::Layout;
+use super::spec::Framework;
+
+/// A backward pass takes twice as long as a forward pass.
+const FORWARD: f64 = 1.0 / 3.0;
+/// Groups of layers whose weights are fetched together.
+pub(super) const SHARDS: usize = 4;
+
+/// What a rank itself does in a step, seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Own {
+    /// Its optimizer's part of the last step, which reaches beyond the meeting.
+    pub lag: f64,
+    /// Writing a checkpoint.
+    pub write: f64,
+    pub data: f64,
+    /// Over all micro-batches.
+    pub compute: f64,
+    /// Standing still in the first micro-batch, garbage collection included.
+    pub extra: f64,
+    /// Garbage collection.
+    pub gc: f64,
+    pub optimizer: f64,
+}
+
+impl Own {
+    /// From the last meeting to its last work before the next one, without any wait.
+    pub fn total(&self) -> f64 {
+        self.lag + self.write + self.data + self.compute + self.extra
+    }
+}
+
+/// How long transfers take in a step, seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Roads {
+    /// Reduction of each data-parallel group, as far as it is exposed.
+    pub reduce: Vec<f64>,
+    /// Exchanges inside the layers, by cell.
+    pub exchange: Vec<f64>,
+    /// From each cell to the next of its pipeline.
+    pub hop: Vec<f64>,
+    /// Unevenness of the layers of a cell, [`SHARDS`] for each, zero on average; empty: all alike.
+    pub uneven: Vec<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    stage: usize,
+    micro: usize,
+    forward: bool,
+}
+
+/// The engine; it keeps the marks of the step that ran last.
+#[derive(Clone, Debug)]
+pub(super) struct Timeline {
+    layout: Layout,
+    sharded: bool,
+    order: Vec<Op>,
+    /// By cell: all its ranks are there, its last work is done, and how long it worked.
+    pub begin: Vec<f64>,
+    pub end: Vec<f64>,
+    pub busy: Vec<f64>,
+    /// By data-parallel group: its reduction is done.
+    pub reduced: Vec<f64>,
+    /// By stage and micro-batch: duration, forward done, backward done.
+    marks: Vec<[f64; 3]>,
+}
+
+impl Timeline {
+    pub fn new(layout: Layout, framework: Framework) -> Timeline {
+        let cells = (layout.pp * layout.pipelines()) as usize;
+        Timeline {
+            sharded: framework == Framework::Fsdp,
+            order: order(layout.pp as usize, layout.micro as usize),
+            begin: vec![0.0; cells],
+            end: vec![0.0; cells],
+            busy: vec![0.0; cells],
+            reduced: vec![0.0; (layout.pp * layout.tp) as usize],
+            marks: vec![[0.0; 3]; (layout.pp * layout.micro) as usize],
+            layout,
+        }
+    }
+
+    /// Runs a step and says when all have met. `shares` are those of each micro-batch, replica by replica.
+    pub fn run(&mut self, own: &[Own], shares: &[f64], roads: &Roads) -> f64 {
+        for pipeline in 0..self.layout.pipelines() as usize {
+            for stage in 0..self.layout.pp as usize {
+                self.fill(stage, pipeline, own, shares, roads);
+            }
+            if self.layout.pp > 1 {
+                self.pass(pipeline, roads);
+            }
+        }
+        if self.sharded {
+            self.gather(roads);
+        }
+        self.reduce(roads)
+    }
+
+    /// A cell's index.
+    pub fn cell(&self, stage: usize, pipeline: usize) -> usize {
+        stage * self.layout.pipelines() as usize + pipeline
+    }
+
+    /// The cell of a rank: ranks of a cell are neighbours.
+    pub fn cell_of(&self, rank: u32) -> usize {
+        (rank / self.layout.cell()) as usize
+    }
+
+    /// The data-parallel group of a rank.
+    pub fn group_of(&self, rank: u32) -> usize {
+        (rank / self.layout.stage() * self.layout.tp + rank % self.layout.tp) as usize
+    }
+
+    /// How long each micro-batch of a cell takes: until its slowest rank is done with it.
+    fn fill(&mut self, stage: usize, pipeline: usize, own: &[Own], shares: &[f64], roads: &Roads) {
+        let cell = self.cell(stage, pipeline);
+        let (size, block) = (self.layout.cell() as usize, self.layout.block() as usize);
+        let micro = self.layout.micro as usize;
+        let ranks = &own[cell * size..(cell + 1) * size];
+        let first = pipeline * self.layout.ep as usize;
+        let began = |own: &Own| own.lag + own.write + own.data;
+        self.begin[cell] = ranks.iter().map(began).fold(0.0, f64::max);
+        let exchange = roads.exchange[cell] / micro as f64;
+        let mut busy = 0.0;
+        for index in 0..micro {
+            let mut longest: f64 = 0.0;
+            for (seat, own) in ranks.iter().enumerate() {
+                let share = shares[(first + seat / block) * micro + index];
+                let extra = if index == 0 { own.extra } else { 0.0 };
+                longest = longest.max(own.compute * share + extra);
+            }
+            self.marks[stage * micro + index][0] = longest + exchange;
+            busy += longest + exchange;
+        }
+        self.busy[cell] = busy;
+        self.end[cell] = self.begin[cell] + busy;
+    }
+
+    /// Micro-batches go down the pipeline and come back.
+    fn pass(&mut self, pipeline: usize, roads: &Roads) {
+        let (pp, micro) = (self.layout.pp as usize, self.layout.micro as usize);
+        for stage in 0..pp {
+            let cell = self.cell(stage, pipeline);
+            self.end[cell] = self.begin[cell];
+        }
+        for &Op {
+            stage,
+            micro: index,
+            forward,
+        } in &self.order
+        {
+            let cell = self.cell(stage, pipeline);
+            let fed = match (forward, stage) {
+                (true, 0) => 0.0,
+                (true, _) => {
+                    self.marks[(stage - 1) * micro + index][1] + roads.hop[self.cell(stage - 1, pipeline)]
+                }
+                (false, last) if last + 1 == pp => self.marks[stage * micro + index][1],
+                (false, _) => self.marks[(stage + 1) * micro + index][2] + roads.hop[cell],
+            };
+            let mark = &mut self.marks[stage * micro + index];
+            let share = if forward { FORWARD } else { 1.0 - FORWARD };
+            let done = self.end[cell].max(fed) + mark[0] * share;
+            mark[if forward { 1 } else { 2 }] = done;
+            self.end[cell] = done;
+        }
+    }
+
+    /// Sharded weights: a layer's are there once all cells have begun with the layer before, and so asked for them.
+    fn gather(&mut self, roads: &Roads) {
+        let mut gate = self.begin.iter().copied().fold(0.0, f64::max);
+        let mut starts = self.begin.clone();
+        self.end.copy_from_slice(&self.begin);
+        for layer in 0..SHARDS {
+            let mut latest: f64 = 0.0;
+            for (cell, start) in starts.iter_mut().enumerate() {
+                *start = self.end[cell].max(gate);
+                latest = latest.max(*start);
+                let uneven = roads.uneven.get(cell * SHARDS + layer).copied().unwrap_or(0.0);
+                self.end[cell] = *start + self.busy[cell] / SHARDS as f64 * (1.0 + uneven);
+            }
+            gate = latest;
+        }
+    }
+
+    /// Each data-parallel group adds up its gradients; then all meet.
+    fn reduce(&mut self, roads: &Roads) -> f64 {
+        let cells = self.layout.pipelines() as usize;
+        let mut meet: f64 = 0.0;
+        for stage in 0..self.layout.pp as usize {
+            let ends = &self.end[stage * cells..(stage + 1) * cells];
+            let last = ends.iter().copied().fold(0.0, f64::max);
+            for tensor in 0..self.layout.tp as usize {
+                let group = stage * self.layout.tp as usize + tensor;
+                self.reduced[group] = last + roads.reduce[group];
+                meet = meet.max(self.reduced[group]);
+            }
+        }
+        meet
+    }
+}
+
+/// The operations of one pipeline, so that each comes after those that it waits for.
+fn order(pp: usize, micro: usize) -> Vec<Op> {
+    let plan = |stage: usize| {
+        let ahead = (pp - 1 - stage).min(micro);
+        let mut ops: Vec<(usize, bool)> = (0..ahead).map(|index| (index, true)).collect();
+        for index in 0..micro {
+            if ahead + index < micro {
+                ops.push((ahead + index, true));
+            }
+            ops.push((index, false));
+        }
+        ops
+    };
+    let plans: Vec<Vec<(usize, bool)>> = (0..pp).map(plan).collect();
+    let mut next = vec![0; pp];
+    let mut done = vec![[false; 2]; pp * micro];
+    let mut order = Vec::with_capacity(2 * pp * micro);
+    while order.len() < 2 * pp * micro {
+        for stage in 0..pp {
+            while let Some(&(index, forward)) = plans[stage].get(next[stage]) {
+                let fed = match (forward, stage) {
+                    (true, 0) => true,
+                    (true, _) => done[(stage - 1) * micro + index][0],
+                    (false, last) if last + 1 == pp => done[stage * micro + index][0],
+                    (false, _) => done[(stage + 1) * micro + index][1],
+                };
+                if !fed {
+                    break;
+                }
+                done[stage * micro + index][usize::from(!forward)] = true;
+                next[stage] += 1;
+                order.push(Op {
+                    stage,
+                    micro: index,
+                    forward,
+                });
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+#[path = "timeline_tests.rs"]
+mod tests;

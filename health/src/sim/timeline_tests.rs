@@ -1,0 +1,120 @@
+use super::*;
+
+fn layout(text: &str, ranks: u32) -> Layout {
+    let spec = super::super::WorldSpec::parse(text).expect(text);
+    spec.layout.of(ranks).expect("a layout")
+}
+
+fn still(layout: &Layout) -> Roads {
+    Roads {
+        reduce: vec![0.0; (layout.pp * layout.tp) as usize],
+        exchange: vec![0.0; (layout.pp * layout.pipelines()) as usize],
+        hop: vec![0.0; (layout.pp * layout.pipelines()) as usize],
+        uneven: Vec::new(),
+    }
+}
+
+/// The meeting of a step in which rank r computes `compute(r)` seconds and does nothing else.
+fn meet(layout: Layout, framework: Framework, compute: impl Fn(u32) -> f64) -> f64 {
+    let ranks = layout.stage() * layout.pp;
+    let own = |rank| Own {
+        compute: compute(rank),
+        ..Own::default()
+    };
+    let own: Vec<Own> = (0..ranks).map(own).collect();
+    let shares = vec![1.0 / f64::from(layout.micro); (layout.dp * layout.micro) as usize];
+    Timeline::new(layout, framework).run(&own, &shares, &still(&layout))
+}
+
+fn assert_near(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-9, "{found} for {expected}");
+}
+
+/// Narayanan et al. 2021, section 2.2: with p stages and m micro-batches the step takes (m + p - 1) of one.
+#[test]
+fn an_even_pipeline_takes_what_the_formula_says() {
+    for (pp, micro) in [(2, 4), (4, 8), (4, 4), (8, 32), (4, 2)] {
+        let layout = layout(&format!("pp={pp} micro={micro}"), 4 * pp);
+        let expected = f64::from(micro + pp - 1) / f64::from(micro);
+        assert_near(meet(layout, Framework::Ddp, |_| 1.0), expected);
+    }
+}
+
+/// With a heavier last stage every micro-batch waits for it; the others are seen once, on the way there and back.
+#[test]
+fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {
+    let layout = layout("pp=4 micro=8", 4);
+    let heavy = 1.3;
+    let found = meet(layout, Framework::Ddp, |rank| if rank == 3 { heavy } else { 1.0 });
+    assert_near(found, (8.0 * heavy + 3.0) / 8.0);
+}
+
+/// One slow rank of one stage of one replica holds up its pipeline, and through the meeting all others.
+#[test]
+fn a_slow_rank_holds_up_its_pipeline_and_then_everybody() {
+    let layout = layout("pp=4 tp=2 micro=8", 16);
+    let even = meet(layout, Framework::Ddp, |_| 1.0);
+    // Ranks 12 to 15 are the last stage: two replicas of two.
+    let slow = meet(layout, Framework::Ddp, |rank| if rank == 15 { 1.2 } else { 1.0 });
+    assert_near(slow - even, 8.0 * 0.2 / 8.0);
+    // Its partner in the same cell would have waited for it anyway.
+    let both = meet(layout, Framework::Ddp, |rank| if rank >= 14 { 1.2 } else { 1.0 });
+    assert_near(both, slow);
+}
+
+/// A pipeline that is not the slowest costs nothing, as long as it is not.
+#[test]
+fn slack_hides_what_is_not_critical() {
+    let layout = layout("pp=4 micro=8", 8);
+    let stage = |rank: u32| if rank >= 6 { 1.5 } else { 1.0 };
+    let even = meet(layout, Framework::Ddp, stage);
+    // Rank 2 stands in the second stage, which waits for the last one most of the time.
+    let slow = meet(layout, Framework::Ddp, |rank| {
+        stage(rank) * if rank == 2 { 1.05 } else { 1.0 }
+    });
+    assert!(slow - even < 0.05 * 0.5, "{slow} {even}");
+    assert!(slow >= even);
+}
+
+#[test]
+fn ranks_of_a_cell_meet_in_every_micro_batch() {
+    // Two experts' ranks whose micro-batches are long in turns: neither is slower than the other over the step.
+    let layout = layout("ep=2 micro=2", 2);
+    let own = vec![
+        Own {
+            compute: 1.0,
+            ..Own::default()
+        };
+        2
+    ];
+    let shares = [0.3, 0.7, 0.7, 0.3];
+    let mut timeline = Timeline::new(layout, Framework::Ddp);
+    assert_near(timeline.run(&own, &shares, &still(&layout)), 1.4);
+    assert_near(timeline.busy[0], 1.4);
+}
+
+#[test]
+fn sharded_replicas_wait_at_layers_and_run_one_ahead() {
+    let layout = layout("", 2);
+    let even = vec![
+        Own {
+            compute: 1.0,
+            ..Own::default()
+        };
+        2
+    ];
+    let run = |uneven: Vec<f64>| {
+        let roads = Roads {
+            uneven,
+            ..still(&layout)
+        };
+        Timeline::new(layout, Framework::Fsdp).run(&even, &[1.0, 1.0], &roads)
+    };
+    assert_near(run(Vec::new()), 1.0);
+    // What one gains on the other in two short layers is lost at the layer after, where it must wait.
+    let turns = run(vec![0.4, 0.4, -0.4, -0.4, -0.4, -0.4, 0.4, 0.4]);
+    assert!((1.0 + 1e-9..1.4).contains(&turns), "{turns}");
+    // One rank that is slower throughout costs what it would cost at the end.
+    let slow = |framework| meet(layout, framework, |rank| if rank == 1 { 1.25 } else { 1.0 });
+    assert_near(slow(Framework::Fsdp), slow(Framework::Ddp));
+}
