@@ -99,6 +99,7 @@ pub struct ThermalThresholds {
 #[allow(missing_docs)]
 pub struct CauseThresholds {
     pub phase_share: f64,
+    pub min_readings: u32,
     pub power_points: f64,
     pub power_limit_ratio: f64,
     pub power_clock_ratio: f64,

@@ -61,6 +61,9 @@ pub struct Facts {
     /// First and last journal entry that they were read from.
     pub entries: Option<(u64, u64)>,
     pub provenance: Provenance,
+    /// Readings in the window of its GPU, and of its process or node; `None`: it was never read.
+    pub gpu_readings: Option<usize>,
+    pub host_readings: Option<usize>,
 }
 
 impl Default for Facts {
@@ -69,6 +72,8 @@ impl Default for Facts {
             values: [None; NAMES.len()],
             entries: None,
             provenance: Provenance::Live,
+            gpu_readings: None,
+            host_readings: None,
         }
     }
 }

@@ -94,6 +94,7 @@ impl Gpus {
         };
         if let Some((entries, provenance)) = readings.origin(since) {
             facts.rest_on(entries, provenance);
+            facts.gpu_readings = Some(readings.readings(since));
         }
         for (index, (_, fact)) in GAUGES.iter().enumerate() {
             facts.set(*fact, readings.gauge(index, since));

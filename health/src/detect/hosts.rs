@@ -63,6 +63,8 @@ impl Hosts {
         for readings in places.into_iter().flatten() {
             if let Some((entries, provenance)) = readings.origin(since) {
                 facts.rest_on(entries, provenance);
+                let nearest = facts.host_readings.get_or_insert(0);
+                *nearest = (*nearest).max(readings.readings(since));
             }
         }
         // What a process itself read says more of it than what its node did.

@@ -96,10 +96,15 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         Some(self.growth(column, inside.max(1))?.0)
     }
 
+    /// Readings since `since`.
+    pub fn readings(&self, since: Time) -> usize {
+        self.rows.iter().filter(|row| row.stamp.at >= since).count()
+    }
+
     /// Journal entries of the readings since `since`, and the least trusted of them.
     pub fn origin(&self, since: Time) -> Option<((u64, u64), Provenance)> {
         let last = self.rows.back()?;
-        let inside = self.rows.iter().filter(|row| row.stamp.at >= since).count();
+        let inside = self.readings(since);
         let used = self.rows.iter().rev().take(inside.max(2));
         let (first, provenance) = used.fold((last.stamp.entry, last.stamp.provenance), |(_, worst), row| {
             (row.stamp.entry, worst.max(row.stamp.provenance))

@@ -58,7 +58,8 @@ pub const SIGNS: [Sign; 10] = [
     Sign {
         cause: Cause::DataLoading,
         signal: Signal::S2,
-        shows: |case| case.data_share >= case.causes().phase_share,
+        // The link's counters come at their own pace, and would say more.
+        shows: |case| case.data_share >= case.causes().phase_share && case.gpu_is_known().unwrap_or(true),
         evidence: &[Fact::DiskWait, Fact::MajorFaultRate],
     },
     Sign {
@@ -131,6 +132,20 @@ impl Case<'_> {
         Some((self.own.of(fact)?, self.peers.of(fact)?))
     }
 
+    /// Whether enough was read since it began to compare shares of time: readings of peers come at other moments, and
+    /// what begins everywhere at once must not look like a difference. `None`: not read at all.
+    fn gpu_is_known(&self) -> Option<bool> {
+        Some(self.own.gpu_readings? >= self.causes().min_readings as usize)
+    }
+
+    fn host_is_known(&self) -> Option<bool> {
+        Some(self.own.host_readings? >= self.causes().min_readings as usize)
+    }
+
+    fn is_busy(&self) -> Option<bool> {
+        Some(self.own.of(Fact::Busy)? >= self.causes().busy_ratio)
+    }
+
     fn own_or_zero(&self, fact: Fact) -> f64 {
         self.own.of(fact).unwrap_or(0.0)
     }
@@ -178,7 +193,9 @@ fn power(case: &Case<'_>) -> bool {
     let lower_limit = case
         .both(Fact::PowerLimit)
         .is_some_and(|(own, peers)| own < limits.power_limit_ratio * peers);
-    (case.held_back() >= limits.power_points || lower_limit) && case.clock_is_under(limits.power_clock_ratio)
+    case.gpu_is_known() == Some(true)
+        && (case.held_back() >= limits.power_points || lower_limit)
+        && case.clock_is_under(limits.power_clock_ratio)
 }
 
 /// A low clock that nothing accounts for, on a GPU that is cool and has work.
@@ -190,7 +207,8 @@ fn clock_stuck(case: &Case<'_>) -> bool {
     };
     let cool = thermal < case.limits.thermal.throttled_ratio
         && case.own.of(Fact::Margin).is_none_or(|margin| margin > 0.0);
-    cool && case.held_back() < limits.power_points
+    cool && case.gpu_is_known() == Some(true)
+        && case.held_back() < limits.power_points
         && case.is_busy().unwrap_or(true)
         && case.clock_is_under(limits.stuck_clock_ratio)
 }
@@ -256,14 +274,10 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
 fn contention(case: &Case<'_>) -> bool {
     let limits = case.causes();
     let usual = case.peers.of(Fact::Contention).unwrap_or(0.0);
-    case.own
-        .of(Fact::Contention)
-        .is_some_and(|own| own >= usual + limits.contention_points)
+    case.host_is_known() == Some(true)
+        && case
+            .own
+            .of(Fact::Contention)
+            .is_some_and(|own| own >= usual + limits.contention_points)
         && !(case.clock_is_under(limits.stuck_clock_ratio) && case.is_busy().unwrap_or(true))
-}
-
-impl Case<'_> {
-    fn is_busy(&self) -> Option<bool> {
-        Some(self.own.of(Fact::Busy)? >= self.causes().busy_ratio)
-    }
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use datadriven::TestCase;
 use paceline_health::event::{
-    Agent, Attach, Beat, Bye, Detach, Event, Exit, GpuReading, GpuSignal, Phase, Phases, PolicyChange, Pulse,
-    Reading, Signal, Step, StepKind,
+    Agent, Attach, Beat, Bye, Comm, Detach, Event, Exit, Group, Phase, Phases, PolicyChange, Pulse, Signal,
+    Step, StepKind,
 };
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::{Frame, Time};
+
+use super::comms::Groups;
+use super::counters;
 
 /// The clock and the sidecars of a script.
 #[derive(Default)]
@@ -22,6 +25,7 @@ pub struct Hand {
     agents: BTreeMap<String, (u64, u64)>,
     /// Where each rank attached, and its restart count.
     ranks: BTreeMap<u32, (String, u32)>,
+    groups: Groups,
 }
 
 impl Hand {
@@ -54,7 +58,9 @@ impl Hand {
                     step: take(case, "step")?.unwrap_or(0),
                 })
             }
-            "reading" => reading(case)?,
+            "reading" => counters::gpu_reading(case)?,
+            "host" => counters::host_reading(case)?,
+            "group" => return self.group(case),
             "policy" => {
                 let key: String = take(case, "key")?.ok_or("key= is missing")?;
                 Event::Policy(PolicyChange {
@@ -111,12 +117,35 @@ impl Hand {
         Ok(frames.collect())
     }
 
-    /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
-    /// minus leaves the rank out.
+    /// `group comm=7 ranks=(0,1) [name=dp]`
+    fn group(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
+        let mut frames = Vec::new();
+        for group in self.groups.make(case)? {
+            let (node, restart) = self.place(group.rank)?;
+            let event = Event::Group(Group { restart, ..group });
+            frames.push((self.at, self.frame(&node, event)));
+        }
+        Ok(frames)
+    }
+
+    fn place(&self, rank: Rank) -> Result<(String, u32), String> {
+        let place = self.ranks.get(&rank.0).cloned();
+        place.ok_or_else(|| "a rank that has not attached".to_owned())
+    }
+
+    /// `steps from=1 to=40 self=(100,100,125) [data=(10,10,35)] [gc=(0,0,25)] [transfer=5] [kind=checkpoint]
+    /// [wall=only]`, milliseconds by rank; a minus leaves the rank out. On the lines below, what each communicator
+    /// takes: `comm=7 transfer=5 [bytes=1000]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);
         let selfs: Vec<String> = case.take_args("self").map_err(|error| error.to_string())?;
+        let parts = |case: &mut TestCase, key| match case.args.contains_key(key) {
+            true => case.take_args::<f64>(key).map_err(|error| error.to_string()),
+            false => Ok(Vec::new()),
+        };
+        let (data, gc) = (parts(case, "data")?, parts(case, "gc")?);
+        let of = |part: &[f64], rank: u32| part.get(rank as usize).copied().unwrap_or(0.0);
         let transfer: f64 = take(case, "transfer")?.unwrap_or(5.0);
         let wall_only = take::<String>(case, "wall")?.is_some();
         let kind = match take::<String>(case, "kind")?.as_deref() {
@@ -136,16 +165,18 @@ impl Hand {
             let selfs: Vec<Option<f64>> = selfs.iter().enumerate().map(noisy).collect();
             let dur = selfs.iter().flatten().copied().fold(0.0, f64::max) + transfer;
             self.at = self.at + Duration::from_secs_f64(dur / 1e3);
+            for did in self.groups.meet(case, step, &selfs)? {
+                let (node, restart) = self.place(did.rank)?;
+                frames.push((self.at, self.frame(&node, Event::Comm(Comm { restart, ..did }))));
+            }
             for (rank, own) in (0..).zip(selfs) {
                 let Some(own) = own else { continue };
-                let (node, restart) = self
-                    .ranks
-                    .get(&rank)
-                    .cloned()
-                    .ok_or("a rank that has not attached")?;
+                let (node, restart) = self.place(Rank(rank))?;
                 let ns = |ms: f64| (ms * 1e6).round() as u64;
                 let phases = Phases {
-                    compute_ns: ns(own),
+                    data_ns: ns(of(&data, rank)),
+                    compute_ns: ns(own - of(&data, rank)),
+                    gc_ns: ns(of(&gc, rank)),
                     wait_ns: ns(dur - own),
                     ..Phases::default()
                 };
@@ -206,33 +237,11 @@ impl Hand {
     }
 }
 
-/// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5`, the last in seconds since driver load.
-fn reading(case: &mut TestCase) -> Result<Event, String> {
-    let rank = take(case, "gpu")?.ok_or("gpu= is missing")?;
-    let mut readings = BTreeMap::new();
-    for (key, signal, scale) in [
-        ("temperature", GpuSignal::TemperatureC, 1.0),
-        ("margin", GpuSignal::MarginC, 1.0),
-        ("clock", GpuSignal::SmClockMhz, 1.0),
-        ("throttled", GpuSignal::ThrottleThermalSwNs, 1e9),
-    ] {
-        if let Some(value) = take::<f64>(case, key)? {
-            readings.insert(signal, Reading::Value(value * scale));
-        }
-    }
-    Ok(Event::Gpu(GpuReading {
-        gpu: gpu(rank),
-        pci: "0000:18:00.0".into(),
-        model: "test".into(),
-        readings,
-    }))
-}
-
-fn gpu(rank: u32) -> paceline_health::id::GpuId {
+pub fn gpu(rank: u32) -> paceline_health::id::GpuId {
     format!("GPU-{rank}").as_str().into()
 }
 
-fn take<T>(case: &mut TestCase, key: &str) -> Result<Option<T>, String>
+pub fn take<T>(case: &mut TestCase, key: &str) -> Result<Option<T>, String>
 where
     T: FromStr,
     T::Err: std::error::Error + Send + Sync + 'static,

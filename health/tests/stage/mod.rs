@@ -1,9 +1,12 @@
 //! The stage on which transcripts play: a detector, a world or frames made by hand, and a clock that scripts move.
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, and by hand
-//! `attach`, `steps`, `beat`, `reading`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
+//! `attach`, `steps`, `beat`, `reading`, `host`,
+//! `group`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
+mod comms;
+mod counters;
 mod hand;
 mod tell;
 
