@@ -27,6 +27,7 @@ use aggregator::control::Reload;
 use aggregator::{Plan, place};
 use sink::status::StatusStream;
 use source::Source;
+use source::nvml::NvmlSource;
 use source::probe::Probe;
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
@@ -79,6 +80,8 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     if let Some(script) = &options.sim_gpus {
         let origin_ns = options.sim_origin_ns.unwrap_or_else(host::monotonic_ns);
         sources.push(Box::new(SimGpu::new(script.clone(), origin_ns)));
+    } else if options.replay.is_none() {
+        sources.push(Box::new(NvmlSource::new(options.nvml_lib.clone())));
     }
     if let Some(path) = &options.replay {
         let replay = Replay::open(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

@@ -33,6 +33,9 @@ pub struct SidecarOptions {
     /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. Everything said of them is marked as simulated.
     #[arg(long, value_parser = GpuScript::parse)]
     pub sim_gpus: Option<GpuScript>,
+    /// NVIDIA's management library, through which GPUs are read; libnvidia-ml.so.1 of the system by default.
+    #[arg(long, env = "PACELINE_NVML_LIB", value_name = "FILE")]
+    pub nvml_lib: Option<PathBuf>,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
     #[arg(long)]
     pub sim_origin_ns: Option<u64>,

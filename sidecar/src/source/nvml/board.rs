@@ -1,0 +1,314 @@
+//! Where the threads that ask the library meet the agent, which never asks it. Threads put up what is so; the agent
+//! takes what it has not told yet. Nothing here grows: readings replace each other, equal faults are counted.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline_health::Provenance;
+use paceline_health::event::{
+    Access, Event, FaultSource, GpuAccess, GpuFault, GpuFaultKind, GpuHolders, GpuProcess, GpuReading,
+};
+use paceline_health::id::GpuId;
+
+use super::desk::Desk;
+use super::library::Gpu;
+use super::reader::Readings;
+use crate::host::monotonic_ns;
+use crate::source::Send;
+
+/// A round that has not come back for so long is told: half a second before five, so that the finding is there by
+/// then.
+pub const SILENT_NS: u64 = 4_500_000_000;
+/// Equal faults are told so often at most, with their count.
+const FAULT_EVERY_NS: u64 = 1_000_000_000;
+/// Different faults that are kept apart; a node has a few.
+const MOST_FAULTS: usize = 512;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    node: Option<Status>,
+    /// Of the thread that opens the library.
+    node_desk: Option<Arc<Desk>>,
+    gpus: BTreeMap<GpuId, Seat>,
+    readings: BTreeMap<GpuId, GpuReading>,
+    faults: BTreeMap<FaultKey, Burst>,
+    /// Grows when everything is to be told again.
+    epoch: u64,
+}
+
+/// One GPU, for good: one that is lost stays.
+#[derive(Debug)]
+struct Seat {
+    pci: Arc<str>,
+    status: Status,
+    /// Why there are no events of it.
+    no_events: Option<String>,
+    desk: Arc<Desk>,
+    holders: Option<Vec<GpuProcess>>,
+    holders_told: bool,
+}
+
+/// Whether something can be read, and whether that was told.
+#[derive(Debug)]
+struct Status {
+    access: Access,
+    text: String,
+    since_ns: u64,
+    told: Option<Access>,
+}
+
+type FaultKey = (Option<GpuId>, GpuFaultKind, u32);
+
+#[derive(Debug)]
+struct Burst {
+    pci: Arc<str>,
+    text: Arc<str>,
+    count: u32,
+    told_ns: Option<u64>,
+}
+
+impl Status {
+    fn new(access: Access, text: String) -> Status {
+        Status {
+            access,
+            text,
+            since_ns: monotonic_ns(),
+            told: None,
+        }
+    }
+
+    fn set(&mut self, access: Access, text: impl Into<String>) {
+        if self.access != access {
+            self.access = access;
+            self.text = text.into();
+            self.since_ns = monotonic_ns();
+        }
+    }
+
+    /// What is to be told of it now, if anything: its state, or that a call does not come back.
+    fn news(
+        &mut self,
+        now_ns: u64,
+        desk: Option<&Desk>,
+        no_events: Option<&str>,
+    ) -> Option<(Access, String, u64)> {
+        let busy = desk.and_then(|desk| desk.busy(now_ns));
+        let (access, text, for_ns) = match (busy, no_events) {
+            (Some((for_ns, call)), _) if for_ns >= SILENT_NS => {
+                (Access::Silent, format!("{call} has not come back"), for_ns)
+            }
+            (_, Some(why)) if self.access == Access::Readable => (
+                Access::NoEvents,
+                why.to_owned(),
+                now_ns.saturating_sub(self.since_ns),
+            ),
+            _ => (
+                self.access,
+                self.text.clone(),
+                now_ns.saturating_sub(self.since_ns),
+            ),
+        };
+        (self.told.replace(access) != Some(access)).then_some((access, text, for_ns))
+    }
+}
+
+impl Board {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread that opens the library notes its calls there.
+    pub fn seat_keeper(&self, desk: Arc<Desk>) {
+        self.state().node_desk = Some(desk);
+    }
+
+    /// Whether the node's GPUs can be read at all.
+    pub fn node(&self, access: Access, text: &str) {
+        let mut state = self.state();
+        match &mut state.node {
+            Some(status) => status.set(access, text),
+            None => state.node = Some(Status::new(access, text.to_owned())),
+        }
+        if access != Access::Readable {
+            for seat in state.gpus.values_mut() {
+                seat.status.set(access, text);
+            }
+        }
+    }
+
+    /// A GPU was found, or found again.
+    pub fn seat(&self, gpu: &Gpu) {
+        let mut state = self.state();
+        let seat = state.gpus.entry(gpu.uuid.clone()).or_insert_with(|| Seat {
+            pci: Arc::clone(&gpu.pci),
+            status: Status::new(Access::Readable, String::new()),
+            no_events: None,
+            desk: Arc::clone(&gpu.desk),
+            holders: None,
+            holders_told: true,
+        });
+        seat.desk = Arc::clone(&gpu.desk);
+        seat.no_events = None;
+    }
+
+    /// Whether one GPU can be read.
+    pub fn gpu(&self, gpu: &GpuId, access: Access, text: impl Into<String>) {
+        if let Some(seat) = self.state().gpus.get_mut(gpu) {
+            seat.status.set(access, text);
+        }
+    }
+
+    /// Why there are no events of a GPU; `None`: there are.
+    pub fn no_events(&self, gpu: &GpuId, why: Option<String>) {
+        if let Some(seat) = self.state().gpus.get_mut(gpu) {
+            seat.no_events = why;
+        }
+    }
+
+    /// Whether some GPU can be read.
+    pub fn any_readable(&self) -> bool {
+        let state = self.state();
+        state
+            .gpus
+            .values()
+            .any(|seat| seat.status.access == Access::Readable)
+    }
+
+    /// New readings of a GPU, or of an instance of one. What was not fetched yet is kept unless it is read anew.
+    pub fn readings(&self, gpu: &Gpu, readings: Readings) {
+        let mut state = self.state();
+        let reading = state
+            .readings
+            .entry(gpu.uuid.clone())
+            .or_insert_with(|| GpuReading {
+                gpu: gpu.uuid.clone(),
+                pci: Arc::clone(&gpu.pci),
+                model: Arc::clone(&gpu.model),
+                readings: Readings::new(),
+            });
+        reading.readings.extend(readings);
+    }
+
+    /// Who holds a GPU now.
+    pub fn holders(&self, gpu: &GpuId, processes: Vec<GpuProcess>) {
+        if let Some(seat) = self.state().gpus.get_mut(gpu)
+            && seat.holders.as_ref() != Some(&processes)
+        {
+            seat.holders = Some(processes);
+            seat.holders_told = false;
+        }
+    }
+
+    /// The library told of a fault. Of how many kinds there may be is bounded: past that the number is left out.
+    pub fn fault(&self, gpu: Option<&GpuId>, kind: GpuFaultKind, xid: u32, text: &str) {
+        let mut state = self.state();
+        let pci = gpu
+            .and_then(|gpu| state.gpus.get(gpu))
+            .map(|seat| Arc::clone(&seat.pci));
+        let mut key = (gpu.cloned(), kind, xid);
+        if state.faults.len() >= MOST_FAULTS && !state.faults.contains_key(&key) {
+            key.2 = 0;
+        }
+        let burst = state.faults.entry(key).or_insert_with(|| Burst {
+            pci: pci.unwrap_or_default(),
+            text: text.into(),
+            count: 0,
+            told_ns: None,
+        });
+        burst.count = burst.count.saturating_add(1);
+    }
+
+    /// Everything is to be told again; threads read everything in their next round when they see this number change.
+    pub fn tell_again(&self) {
+        let mut state = self.state();
+        state.epoch += 1;
+        let State { node, gpus, .. } = &mut *state;
+        node.iter_mut().for_each(|status| status.told = None);
+        for seat in gpus.values_mut() {
+            seat.status.told = None;
+            seat.holders_told = seat.holders.is_none();
+        }
+    }
+
+    /// See [`Board::tell_again`].
+    pub fn epoch(&self) -> u64 {
+        self.state().epoch
+    }
+
+    /// Sends what is new.
+    pub fn poll(&self, now_ns: u64, send: &mut Send<'_>) {
+        let mut events = Vec::new();
+        {
+            let mut state = self.state();
+            let State {
+                node,
+                node_desk,
+                gpus,
+                readings,
+                faults,
+                ..
+            } = &mut *state;
+            if let Some(status) = node {
+                let news = status.news(now_ns, node_desk.as_deref(), None);
+                events.extend(news.map(|news| access(None, "".into(), news)));
+            }
+            for (gpu, seat) in gpus {
+                let news = seat
+                    .status
+                    .news(now_ns, Some(&seat.desk), seat.no_events.as_deref());
+                events.extend(news.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));
+                if !std::mem::replace(&mut seat.holders_told, true)
+                    && let Some(processes) = seat.holders.clone()
+                {
+                    events.push(Event::GpuHolders(GpuHolders {
+                        gpu: gpu.clone(),
+                        pci: Arc::clone(&seat.pci),
+                        processes,
+                    }));
+                }
+            }
+            events.extend(
+                faults
+                    .iter_mut()
+                    .filter_map(|(key, burst)| burst.news(key, now_ns)),
+            );
+            events.extend(std::mem::take(readings).into_values().map(Event::Gpu));
+        }
+        for event in events {
+            send(Provenance::Live, event);
+        }
+    }
+}
+
+fn access(gpu: Option<&GpuId>, pci: Arc<str>, (state, text, for_ns): (Access, String, u64)) -> Event {
+    Event::GpuAccess(GpuAccess {
+        gpu: gpu.cloned(),
+        pci,
+        state,
+        text: text.into(),
+        for_ns,
+    })
+}
+
+impl Burst {
+    fn news(&mut self, (gpu, kind, xid): &FaultKey, now_ns: u64) -> Option<Event> {
+        let recent = |told_ns: u64| now_ns.saturating_sub(told_ns) < FAULT_EVERY_NS;
+        if self.count == 0 || self.told_ns.is_some_and(recent) {
+            return None;
+        }
+        self.told_ns = Some(now_ns);
+        Some(Event::GpuFault(GpuFault {
+            gpu: gpu.clone(),
+            pci: Arc::clone(&self.pci),
+            kind: *kind,
+            xid: *xid,
+            count: std::mem::take(&mut self.count),
+            seen_by: FaultSource::Nvml,
+            text: Arc::clone(&self.text),
+        }))
+    }
+}

@@ -1,0 +1,156 @@
+//! XID, ECC and other events, in a thread of their own that waits for them.
+//!
+//! The kernel log tells more: NVML has no events of some XIDs and merges several into the last one. Both are read, and
+//! joined by whoever judges them.
+
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
+use paceline_health::event::GpuFaultKind as Kind;
+
+use super::board::Board;
+use super::code::Code;
+use super::halt::Halt;
+use super::library::{Gpu, Library, ask};
+
+/// An XID; its number comes with the event.
+const XID: u64 = 0x8;
+/// Event types (nvml.h, nvmlEventType), and what they are to us.
+const KINDS: [(u64, Kind); 10] = [
+    (0x1, Kind::EccCorrected),
+    (0x2, Kind::EccUncorrected),
+    (XID, Kind::Xid),
+    (0x200, Kind::EccStorm),
+    (0x400, Kind::MemoryRetired),
+    (0x800, Kind::MemoryRetirementFailed),
+    (0x1000, Kind::Poison),
+    (0x2000, Kind::PoisonFatal),
+    (0x4000, Kind::Unavailable),
+    (0x8000, Kind::RecoveryAction),
+];
+/// Longest wait: after it the thread looks whether it is to end.
+const WAIT_MS: u32 = 500;
+/// After an error.
+const PAUSE: Duration = Duration::from_secs(2);
+/// What NVML says of an event that is not of an instance.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// Waits for events of `gpus` until `halt`.
+pub fn run(library: &Arc<Library>, gpus: &[Gpu], board: &Board, halt: &Halt) {
+    loop {
+        // After an error some GPU may be lost: the others are registered anew, in a new set.
+        match Set::new(library) {
+            Ok(set) => {
+                if set.register(gpus, board) == 0 {
+                    return;
+                }
+                if set.listen(gpus, board, halt).is_ok() {
+                    return;
+                }
+            }
+            Err(code) => {
+                let why = format!("nvmlEventSetCreate: {code}");
+                gpus.iter()
+                    .for_each(|gpu| board.no_events(&gpu.uuid, Some(why.clone())));
+                if code.is_unsupported() {
+                    return;
+                }
+            }
+        }
+        if halt.sleep(PAUSE) {
+            return;
+        }
+    }
+}
+
+/// A set of events, freed at the end.
+struct Set<'a> {
+    library: &'a Library,
+    set: nvmlEventSet_t,
+}
+
+impl<'a> Set<'a> {
+    fn new(library: &'a Library) -> Result<Set<'a>, Code> {
+        let mut set = null_mut();
+        let raw = library.raw().ok_or(Code::UNINITIALIZED)?;
+        let function = raw.nvmlEventSetCreate.as_ref();
+        let function = function.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        Code::check(unsafe { function(&mut set) })?;
+        Ok(Set { library, set })
+    }
+
+    /// How many GPUs give events. Those that do not are told.
+    fn register(&self, gpus: &[Gpu], board: &Board) -> usize {
+        let wanted: u64 = KINDS.iter().map(|(bit, _)| bit).sum();
+        let register = |gpu: &Gpu| -> Result<(), Code> {
+            let mut supported = 0;
+            ask!(gpu, nvmlDeviceGetSupportedEventTypes, &mut supported)?;
+            if supported & XID == 0 {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            ask!(gpu, nvmlDeviceRegisterEvents, supported & wanted, self.set)
+        };
+        let registered = gpus.iter().filter(|gpu| {
+            let why = register(gpu).err().map(|code| format!("XID events: {code}"));
+            let registered = why.is_none();
+            board.no_events(&gpu.uuid, why);
+            registered
+        });
+        registered.count()
+    }
+
+    fn listen(&self, gpus: &[Gpu], board: &Board, halt: &Halt) -> Result<(), Code> {
+        while !halt.sleep(Duration::ZERO) {
+            match self.wait() {
+                Ok(data) => put_up(&data, gpus, board),
+                Err(Code::TIMEOUT) => {}
+                Err(code) => return Err(code),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<nvmlEventData_t, Code> {
+        let mut data = nvmlEventData_t {
+            device: null_mut(),
+            eventType: 0,
+            eventData: 0,
+            gpuInstanceId: NO_INSTANCE,
+            computeInstanceId: NO_INSTANCE,
+        };
+        let raw = self.library.raw().ok_or(Code::UNINITIALIZED)?;
+        let function = raw.nvmlEventSetWait_v2.as_ref();
+        let function = function.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: as above; the set is ours and not freed yet.
+        Code::check(unsafe { function(self.set, &mut data, WAIT_MS) })?;
+        Ok(data)
+    }
+}
+
+impl Drop for Set<'_> {
+    fn drop(&mut self) {
+        if let Some(Ok(function)) = self.library.raw().map(|raw| raw.nvmlEventSetFree.as_ref()) {
+            // SAFETY: NVML made it, and nobody else has it.
+            unsafe { function(self.set) };
+        }
+    }
+}
+
+/// The handle says which GPU it is: a lost one cannot be asked for its UUID.
+fn put_up(data: &nvmlEventData_t, gpus: &[Gpu], board: &Board) {
+    let gpu = gpus.iter().find(|gpu| gpu.handle() == data.device);
+    let text = match (data.gpuInstanceId, data.computeInstanceId) {
+        (NO_INSTANCE, _) => String::new(),
+        (gpu, NO_INSTANCE) => format!("GPU instance {gpu}"),
+        (gpu, compute) => format!("GPU instance {gpu}, compute instance {compute}"),
+    };
+    for (bit, kind) in KINDS {
+        if data.eventType & bit != 0 {
+            let xid = if bit == XID { data.eventData as u32 } else { 0 };
+            board.fault(gpu.map(|gpu| &gpu.uuid), kind, xid, &text);
+        }
+    }
+}

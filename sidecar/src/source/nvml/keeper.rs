@@ -1,0 +1,199 @@
+//! The thread that opens the library, starts a thread for each GPU, and begins anew when the driver is gone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use paceline_health::event::Access;
+
+use super::board::Board;
+use super::desk::Desk;
+use super::events;
+use super::halt::Halt;
+use super::library::{Gpu, Library};
+use super::worker::Worker;
+
+/// After a refusal the library is tried again after this, then after twice as long, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// GPUs that could not be found at first are looked for so often.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// When no GPU could be read for so long, library and driver are opened anew.
+const BEGIN_ANEW: Duration = Duration::from_secs(20);
+/// Address space of a thread; the driver's library wants some.
+const STACK: usize = 1 << 20;
+
+/// See the module. It ends with `halt`.
+pub fn run(path: Option<PathBuf>, board: &Arc<Board>, halt: &Halt) {
+    let desk = Arc::new(Desk::default());
+    board.seat_keeper(Arc::clone(&desk));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let opened = {
+            let _round = desk.begin("nvmlInit_v2");
+            desk.time("nvmlInit_v2", || Library::open(path.as_deref()))
+        };
+        match opened {
+            Ok(library) => {
+                let worked =
+                    Generation::new(Arc::new(library), Arc::clone(board), Arc::clone(&desk)).live(halt);
+                if worked {
+                    pause = FIRST_PAUSE;
+                }
+            }
+            Err(refusal) => board.node(refusal.access, &refusal.text),
+        }
+        if halt.sleep(pause) {
+            return;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// From an opened library to its end.
+struct Generation {
+    library: Arc<Library>,
+    board: Arc<Board>,
+    desk: Arc<Desk>,
+    halt: Arc<Halt>,
+    /// One ends by itself only when the driver is gone.
+    workers: Vec<JoinHandle<()>>,
+    events: Option<JoinHandle<()>>,
+    /// Indices without a handle so far.
+    missing: Vec<u32>,
+}
+
+impl Generation {
+    fn new(library: Arc<Library>, board: Arc<Board>, desk: Arc<Desk>) -> Generation {
+        Generation {
+            library,
+            board,
+            desk,
+            halt: Arc::default(),
+            workers: Vec::new(),
+            events: None,
+            missing: Vec::new(),
+        }
+    }
+
+    /// Whether some GPU could be read.
+    fn live(mut self, halt: &Halt) -> bool {
+        let worked = match self.begin() {
+            Ok(()) => self.watch(halt),
+            Err((access, text)) => {
+                self.board.node(access, &text);
+                false
+            }
+        };
+        // The library is shut down after its last call: who is in one that hangs is waited for, since beginning anew
+        // beside it would only hang once more.
+        self.halt.set();
+        for thread in self.workers.into_iter().chain(self.events) {
+            while !thread.is_finished() && !halt.sleep(Duration::from_millis(100)) {}
+            if thread.is_finished() {
+                // A thread that panicked has ended too.
+                let _ = thread.join();
+            }
+        }
+        worked
+    }
+
+    fn begin(&mut self) -> Result<(), (Access, String)> {
+        let desk = Arc::clone(&self.desk);
+        let _round = desk.begin("nvmlDeviceGetCount_v2");
+        let count = self.library.count();
+        let count = count.map_err(|code| (code.access(), format!("nvmlDeviceGetCount_v2: {code}")))?;
+        if count == 0 {
+            return Err((Access::NoDevice, "the driver shows no GPU to this process".into()));
+        }
+        let mut gpus = Vec::new();
+        let mut refused = None;
+        for index in 0..count {
+            match self.library.gpu(index, Arc::default()) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(code) => {
+                    refused = Some((index, code));
+                    self.missing.push(index);
+                }
+            }
+        }
+        match refused {
+            Some((_, code)) if gpus.is_empty() => {
+                return Err((code.access(), format!("nvmlDeviceGetHandleByIndex_v2: {code}")));
+            }
+            Some((index, code)) => {
+                let text = format!(
+                    "{} of {count} GPUs, such as number {index}: {code}",
+                    self.missing.len()
+                );
+                self.board.node(code.access(), &text);
+            }
+            None => self.board.node(Access::Readable, ""),
+        }
+        gpus.iter().for_each(|gpu| self.start(gpu));
+        self.listen(gpus);
+        Ok(())
+    }
+
+    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+        let spawned = Builder::new().name(name).stack_size(STACK).spawn(run);
+        let failed = |error| self.board.node(Access::Failing, &format!("no thread: {error}"));
+        spawned.map_err(failed).ok()
+    }
+
+    fn start(&mut self, gpu: &Gpu) {
+        self.board.seat(gpu);
+        let worker = Worker::new(gpu.clone(), Arc::clone(&self.board));
+        let halt = Arc::clone(&self.halt);
+        let thread = self.spawn(format!("gpu {}", gpu.pci), move || worker.run(&halt));
+        self.workers.extend(thread);
+    }
+
+    fn listen(&mut self, mut gpus: Vec<Gpu>) {
+        // The desks of the GPUs are their workers'.
+        let desk: Arc<Desk> = Arc::default();
+        gpus.iter_mut().for_each(|gpu| gpu.desk = Arc::clone(&desk));
+        let (library, board) = (Arc::clone(&self.library), Arc::clone(&self.board));
+        let halt = Arc::clone(&self.halt);
+        self.events = self.spawn("gpu events".into(), move || {
+            events::run(&library, &gpus, &board, &halt);
+        });
+    }
+
+    /// Until the driver is gone, or nothing can be read for long.
+    fn watch(&mut self, halt: &Halt) -> bool {
+        let mut readable = Instant::now();
+        let mut looked = Instant::now();
+        let mut worked = false;
+        while !halt.sleep(Duration::from_millis(500)) {
+            if self.board.any_readable() {
+                readable = Instant::now();
+                worked = true;
+            }
+            let gave_up = self.workers.iter().any(JoinHandle::is_finished);
+            if gave_up || readable.elapsed() >= BEGIN_ANEW {
+                return worked;
+            }
+            if !self.missing.is_empty() && looked.elapsed() >= LOOK_AGAIN {
+                looked = Instant::now();
+                self.look_again();
+            }
+        }
+        worked
+    }
+
+    fn look_again(&mut self) {
+        let desk = Arc::clone(&self.desk);
+        let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
+        for index in std::mem::take(&mut self.missing) {
+            match self.library.gpu(index, Arc::default()) {
+                Ok(gpu) => self.start(&gpu),
+                Err(_) => self.missing.push(index),
+            }
+        }
+        if self.missing.is_empty() {
+            self.board.node(Access::Readable, "");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! The library: found, opened, asked for its GPUs. What cannot be opened says why.
+//!
+//! Raw calls, because the safe ones lose what we need: signed values, event bits that they do not know, and the
+//! return code of each field.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlPciInfo_t};
+use paceline_health::event::Access;
+use paceline_health::id::GpuId;
+
+use super::code::Code;
+use super::desk::Desk;
+
+/// What the dynamic linker is asked for.
+pub const DEFAULT: &str = "libnvidia-ml.so.1";
+/// What an NVIDIA driver leaves in the file system of a host.
+const TRACES: [&str; 3] = [
+    "/proc/driver/nvidia/version",
+    "/dev/nvidiactl",
+    "/sys/module/nvidia",
+];
+/// Most GPUs of a node that are read.
+const MOST_GPUS: u32 = 64;
+
+/// The library, initialized. It is shut down with the last of its GPUs.
+#[derive(Debug)]
+pub struct Library {
+    /// `None` only while it is dropped.
+    nvml: Option<Nvml>,
+    /// The driver's version, `580.82.07`; empty: it does not say.
+    pub driver: Arc<str>,
+}
+
+/// Why there are no GPUs to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// In one word.
+    pub access: Access,
+    /// For people.
+    pub text: String,
+}
+
+impl Library {
+    /// Opens the library at `path`, or where the system has it.
+    ///
+    /// # Errors
+    /// [`Refusal`], which tells no driver from a driver that does not work.
+    pub fn open(path: Option<&Path>) -> Result<Library, Refusal> {
+        let file = path.map_or(OsStr::new(DEFAULT), Path::as_os_str);
+        let nvml = Nvml::builder().lib_path(file).init().map_err(|error| {
+            let absent = path.is_none() && !TRACES.iter().any(|trace| Path::new(trace).exists());
+            refusal(&error, absent)
+        })?;
+        let driver = nvml.sys_driver_version().unwrap_or_default().into();
+        Ok(Library {
+            nvml: Some(nvml),
+            driver,
+        })
+    }
+
+    /// The functions.
+    pub fn raw(&self) -> Option<&NvmlLib> {
+        self.nvml.as_ref().map(Nvml::lib)
+    }
+
+    /// How many GPUs this process may see.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn count(&self) -> Result<u32, Code> {
+        let mut count = 0;
+        let raw = self.raw().ok_or(Code::UNINITIALIZED)?;
+        let function = raw.nvmlDeviceGetCount_v2.as_ref();
+        let function = function.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        Code::check(unsafe { function(&mut count) })?;
+        Ok(count.min(MOST_GPUS))
+    }
+
+    /// The GPU of this index.
+    ///
+    /// # Errors
+    /// What the library answers; a GPU that is lost has no handle.
+    pub fn gpu(self: &Arc<Library>, index: u32, desk: Arc<Desk>) -> Result<Gpu, Code> {
+        let mut handle = null_mut();
+        let raw = self.raw().ok_or(Code::UNINITIALIZED)?;
+        let function = raw.nvmlDeviceGetHandleByIndex_v2.as_ref();
+        let function = function.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        desk.time("nvmlDeviceGetHandleByIndex_v2", || {
+            // SAFETY: as above.
+            Code::check(unsafe { function(index, &mut handle) })
+        })?;
+        Gpu::of(self, handle, desk)
+    }
+
+    /// The GPU once more, which may have another handle after it was lost.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn again(self: &Arc<Library>, gpu: &Gpu) -> Result<Gpu, Code> {
+        let uuid = CString::new(gpu.uuid.as_str()).map_err(|_| Code::INVALID_ARGUMENT)?;
+        let mut handle = null_mut();
+        let raw = self.raw().ok_or(Code::UNINITIALIZED)?;
+        let function = raw.nvmlDeviceGetHandleByUUID.as_ref();
+        let function = function.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+        gpu.desk.time("nvmlDeviceGetHandleByUUID", || {
+            // SAFETY: as above; the text ends in a zero byte.
+            Code::check(unsafe { function(uuid.as_ptr(), &mut handle) })
+        })?;
+        Gpu::of(self, handle, Arc::clone(&gpu.desk))
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if let Some(nvml) = self.nvml.take()
+            && nvml.lib().nvmlShutdown.is_err()
+        {
+            // The wrapper would panic; a library without this function is none of NVIDIA's.
+            std::mem::forget(nvml);
+        }
+    }
+}
+
+fn refusal(error: &NvmlError, absent: bool) -> Refusal {
+    let access = match error {
+        NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound if absent => Access::Absent,
+        NvmlError::LibloadingError(_) | NvmlError::FailedToLoadSymbol(_) | NvmlError::LibraryNotFound => {
+            Access::NoLibrary
+        }
+        NvmlError::DriverNotLoaded | NvmlError::Uninitialized => Access::NoDriver,
+        NvmlError::NoPermission => Access::NoPermission,
+        NvmlError::LibRmVersionMismatch => Access::VersionMismatch,
+        NvmlError::GpuLost => Access::Lost,
+        _ => Access::Failing,
+    };
+    let text = match error {
+        NvmlError::LibloadingError(cause) => cause.to_string(),
+        other => format!("nvmlInit_v2: {other}"),
+    };
+    Refusal { access, text }
+}
+
+/// NVML's handle of a device.
+#[derive(Clone, Copy, Debug)]
+struct Handle(nvmlDevice_t);
+
+// SAFETY: a handle is a name that NVML hands out; "NVML is thread-safe so it is safe to make simultaneous NVML calls
+// from multiple threads" (https://docs.nvidia.com/deploy/nvml-api/). We never look behind it.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+/// A GPU, or an instance of one: its names, kept because a lost one cannot be asked for them.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// The library that it belongs to.
+    pub library: Arc<Library>,
+    handle: Handle,
+    /// UUID: `GPU-…`, for an instance `MIG-…`.
+    pub uuid: GpuId,
+    /// PCI bus id, `0000:b3:00.0`.
+    pub pci: Arc<str>,
+    /// Product name.
+    pub model: Arc<str>,
+    /// Where its calls are noted.
+    pub desk: Arc<Desk>,
+}
+
+/// Calls a function of the library on a GPU: `ask!(gpu, nvmlDeviceGetPowerUsage, &mut milliwatts)`.
+macro_rules! ask {
+    ($gpu:expr, $function:ident $(, $argument:expr)* $(,)?) => {{
+        let gpu: &$crate::source::nvml::library::Gpu = $gpu;
+        let function = gpu.library.raw().and_then(|raw| raw.$function.as_ref().ok());
+        match function {
+            Some(function) => gpu.desk.time(stringify!($function), || {
+                // SAFETY: the signature is the header's, the library is open as long as the GPU refers to it, the
+                // handle is one that it gave out, and what is pointed to outlives the call.
+                $crate::source::nvml::code::Code::check(unsafe { function(gpu.handle(), $($argument),*) })
+            }),
+            None => Err($crate::source::nvml::code::Code::FUNCTION_NOT_FOUND),
+        }
+    }};
+}
+pub(super) use ask;
+
+impl Gpu {
+    fn of(library: &Arc<Library>, handle: nvmlDevice_t, desk: Arc<Desk>) -> Result<Gpu, Code> {
+        let mut gpu = Gpu {
+            library: Arc::clone(library),
+            handle: Handle(handle),
+            uuid: GpuId::from(""),
+            pci: "".into(),
+            model: "".into(),
+            desk,
+        };
+        gpu.uuid = GpuId(gpu.ask_uuid()?.into());
+        gpu.model = gpu.ask_model()?.into();
+        gpu.pci = gpu.ask_pci()?.into();
+        Ok(gpu)
+    }
+
+    /// An instance of this GPU.
+    ///
+    /// # Errors
+    /// What the library answers.
+    pub fn instance(&self, handle: nvmlDevice_t) -> Result<Gpu, Code> {
+        let mut instance = Gpu {
+            handle: Handle(handle),
+            ..self.clone()
+        };
+        instance.uuid = GpuId(instance.ask_uuid()?.into());
+        // An instance without a name of its own is called as its GPU.
+        if let Ok(model) = instance.ask_model() {
+            instance.model = model.into();
+        }
+        Ok(instance)
+    }
+
+    /// NVML's handle.
+    pub fn handle(&self) -> nvmlDevice_t {
+        self.handle.0
+    }
+
+    fn ask_uuid(&self) -> Result<String, Code> {
+        let mut text = [0; 96];
+        ask!(self, nvmlDeviceGetUUID, text.as_mut_ptr(), text.len() as u32)?;
+        Ok(string(&text))
+    }
+
+    fn ask_model(&self) -> Result<String, Code> {
+        let mut text = [0; 96];
+        ask!(self, nvmlDeviceGetName, text.as_mut_ptr(), text.len() as u32)?;
+        Ok(string(&text))
+    }
+
+    fn ask_pci(&self) -> Result<String, Code> {
+        // SAFETY: integers and characters only, for which zero is a value.
+        let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+        ask!(self, nvmlDeviceGetPciInfo_v3, &mut info)?;
+        let function = string(&info.busId)
+            .rsplit_once('.')
+            .and_then(|(_, function)| u8::from_str_radix(function, 16).ok());
+        Ok(bus_id(info.domain, info.bus, info.device, function.unwrap_or(0)))
+    }
+}
+
+/// A bus id as Linux writes it.
+fn bus_id(domain: u32, bus: u32, device: u32, function: u8) -> String {
+    format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+}
+
+/// What stands in a buffer before its zero byte.
+pub(super) fn string(buffer: &[std::os::raw::c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().map(|byte| *byte as u8).collect();
+    match CStr::from_bytes_until_nul(&bytes) {
+        Ok(text) => text.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there() {
+        let refusal = Library::open(Some(Path::new("/nonexistent/libnvidia-ml.so"))).unwrap_err();
+        assert_eq!(refusal.access, Access::NoLibrary, "who names one wants it");
+        assert!(
+            refusal.text.contains("/nonexistent/libnvidia-ml.so"),
+            "{}",
+            refusal.text
+        );
+    }
+
+    #[test]
+    fn bus_ids() {
+        assert_eq!(bus_id(0, 0xb3, 0, 0), "0000:b3:00.0");
+        assert_eq!(bus_id(0x1_0001, 1, 0x1f, 4), "10001:01:1f.4");
+    }
+}

@@ -1,0 +1,82 @@
+//! GPUs, through NVIDIA's management library.
+//!
+//! The agent's thread never calls the library: a GPU that fails may keep a caller for minutes. A thread opens it
+//! ([`keeper`]), one more per GPU reads it ([`worker`]), one waits for events ([`events`]); they put up what they find
+//! ([`board`]) and the source tells it. A missing library, a driver that is gone, a GPU that is lost or silent are
+//! told as what they are, tried again with growing pauses, and never taken for health.
+
+mod board;
+mod calls;
+mod code;
+mod desk;
+mod events;
+mod fields;
+mod gpm;
+mod halt;
+mod holders;
+mod keeper;
+mod library;
+mod mig;
+mod pace;
+mod reader;
+mod survey;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use survey::{Survey, SurveyedGpu, survey};
+
+use self::board::Board;
+use self::halt::Halt;
+use super::{Send, Source};
+use crate::warn;
+
+/// See the module.
+#[derive(Debug)]
+pub struct NvmlSource {
+    board: Arc<Board>,
+    halt: Arc<Halt>,
+}
+
+impl NvmlSource {
+    /// Begins to read the GPUs of this node through the library at `path`, or where the system has it.
+    pub fn new(path: Option<PathBuf>) -> NvmlSource {
+        let source = NvmlSource {
+            board: Arc::default(),
+            halt: Arc::default(),
+        };
+        let (board, halt) = (Arc::clone(&source.board), Arc::clone(&source.halt));
+        let thread = std::thread::Builder::new()
+            .name("gpus".into())
+            .stack_size(1 << 20)
+            .spawn(move || keeper::run(path, &board, &halt));
+        if let Err(error) = thread {
+            warn::once("gpus", format_args!("the GPUs are not read: {error}"));
+            let access = paceline_health::event::Access::Failing;
+            source.board.node(access, &format!("no thread: {error}"));
+        }
+        source
+    }
+}
+
+impl Source for NvmlSource {
+    fn name(&self) -> &'static str {
+        "nvml"
+    }
+
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        self.board.poll(now_ns, send);
+    }
+
+    fn introduce(&mut self, _send: &mut Send<'_>) {
+        self.board.tell_again();
+    }
+}
+
+impl Drop for NvmlSource {
+    fn drop(&mut self) {
+        // Nobody waits for the threads: one may hang in the driver.
+        self.halt.set();
+    }
+}

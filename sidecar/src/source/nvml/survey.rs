@@ -1,0 +1,152 @@
+//! Everything that can be read of every GPU, once: what `paceline gpus` shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use paceline_health::event::{Access, GpuProcess};
+use paceline_health::id::GpuId;
+use serde::Serialize;
+
+use super::code::Code;
+use super::desk::Desk;
+use super::library::{Gpu, Library, Refusal};
+use super::pace::Pace;
+use super::reader::{Reader, Readings};
+use crate::host::monotonic_ns;
+
+/// Between the two rounds: a rate needs two samples that are apart.
+const APART: Duration = Duration::from_millis(250);
+
+/// What there is on this machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Survey {
+    /// Version of the driver.
+    pub driver: Arc<str>,
+    /// The GPUs, in NVML's order, instances after the GPU that they are of.
+    pub gpus: Vec<SurveyedGpu>,
+}
+
+/// One GPU, or an instance of one.
+#[derive(Clone, Debug, Serialize)]
+pub struct SurveyedGpu {
+    /// UUID; `None`: the GPU has no handle.
+    pub gpu_uuid: Option<GpuId>,
+    /// PCI bus id.
+    pub pci_bus_id: Arc<str>,
+    /// Product name.
+    pub model: Arc<str>,
+    /// Whether it can be read.
+    pub access: Access,
+    /// If not, why.
+    pub text: String,
+    /// Every signal with its value, `unsupported`, or an error.
+    pub signals: Readings,
+    /// Who holds it.
+    pub processes: Vec<GpuProcess>,
+    /// Time in the driver of one slow round, by function, microseconds.
+    pub calls_us: BTreeMap<&'static str, u64>,
+    /// What the driver says each field took, microseconds.
+    pub fields_us: BTreeMap<paceline_health::event::GpuSignal, u64>,
+}
+
+/// Reads everything once, each GPU in a thread of its own, for at most `deadline`.
+///
+/// # Errors
+/// [`Refusal`] when there is nothing to read.
+pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal> {
+    let refusal = |call: &str, code: Code| Refusal {
+        access: code.access(),
+        text: format!("{call}: {code}"),
+    };
+    let library = Arc::new(Library::open(path)?);
+    let count = library
+        .count()
+        .map_err(|code| refusal("nvmlDeviceGetCount_v2", code))?;
+    if count == 0 {
+        return Err(Refusal {
+            access: Access::NoDevice,
+            text: "the driver shows no GPU to this process".into(),
+        });
+    }
+    let (sender, answers) = channel();
+    let mut gpus = BTreeMap::new();
+    let mut desks = Vec::new();
+    for index in 0..count {
+        let (desk, library, sender) = (Arc::<Desk>::default(), Arc::clone(&library), sender.clone());
+        desks.push(Arc::clone(&desk));
+        let run = move || {
+            let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
+            let answer = match library.gpu(index, Arc::clone(&desk)) {
+                Ok(gpu) => ask(gpu),
+                Err(code) => vec![unread(None, code.access(), code.to_string())],
+            };
+            // Who asked may have given up.
+            let _ = sender.send((index, answer));
+        };
+        if let Err(error) = std::thread::Builder::new().spawn(run) {
+            gpus.insert(index, vec![unread(None, Access::Failing, error.to_string())]);
+        }
+    }
+    let until = Instant::now() + deadline;
+    while gpus.len() < count as usize {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok((index, answer)) = answers.recv_timeout(left) else {
+            break;
+        };
+        gpus.insert(index, answer);
+    }
+    for (index, desk) in (0..).zip(desks) {
+        gpus.entry(index).or_insert_with(|| {
+            let call = desk.busy(monotonic_ns()).map_or("nothing", |(_, call)| call);
+            vec![unread(None, Access::Silent, format!("{call} has not come back"))]
+        });
+    }
+    Ok(Survey {
+        driver: Arc::clone(&library.driver),
+        gpus: gpus.into_values().flatten().collect(),
+    })
+}
+
+fn unread(gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
+    SurveyedGpu {
+        gpu_uuid: gpu.map(|gpu| gpu.uuid.clone()),
+        pci_bus_id: gpu.map(|gpu| Arc::clone(&gpu.pci)).unwrap_or_default(),
+        model: gpu.map(|gpu| Arc::clone(&gpu.model)).unwrap_or_default(),
+        access,
+        text,
+        signals: Readings::new(),
+        processes: Vec::new(),
+        calls_us: BTreeMap::new(),
+        fields_us: BTreeMap::new(),
+    }
+}
+
+fn ask(gpu: Gpu) -> Vec<SurveyedGpu> {
+    let mut reader = Reader::new(gpu.clone());
+    let second = reader.read(Pace::Slow).and_then(|_| {
+        std::thread::sleep(APART);
+        // Only the second round counts: the first one also asks for what there is not.
+        let _round = gpu.desk.begin("nvmlDeviceGetFieldValues");
+        let round = reader.read(Pace::Slow)?;
+        Ok((round, gpu.desk.spent()))
+    });
+    let (round, spent) = match second {
+        Ok(answer) => answer,
+        Err(code) => return vec![unread(Some(&gpu), code.access(), code.to_string())],
+    };
+    let whole = SurveyedGpu {
+        signals: round.readings,
+        processes: round.holders.unwrap_or_default(),
+        calls_us: spent.into_iter().map(|(call, ns)| (call, ns / 1000)).collect(),
+        fields_us: reader.latency_us().clone(),
+        ..unread(Some(&gpu), Access::Readable, String::new())
+    };
+    let instances = round.instances.into_iter().map(|instance| SurveyedGpu {
+        signals: instance.own,
+        ..unread(Some(&instance.gpu), Access::Readable, String::new())
+    });
+    std::iter::once(whole).chain(instances).collect()
+}

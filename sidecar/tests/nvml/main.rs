@@ -1,0 +1,8 @@
+//! The code that reads GPUs, on a library that plays scenarios (tests/fake-nvml).
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+
+mod access;
+mod faults;
+mod signals;
+mod stage;

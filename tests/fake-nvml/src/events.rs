@@ -1,0 +1,99 @@
+//! Event sets.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
+
+use crate::world::{self, INVALID_ARGUMENT, SUCCESS, device};
+use crate::{code, put};
+
+/// Every event type that the header of CUDA 13 has.
+const ALL: u64 = 0xff9f;
+const TIMEOUT: u32 = 10;
+
+/// What is behind a set's pointer: GPUs and masks.
+#[derive(Default)]
+struct Set(Mutex<Vec<(u32, u64)>>);
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlEventSetCreate(to: *mut nvmlEventSet_t) -> u32 {
+    if let Err(code) = world::view() {
+        return code;
+    }
+    let set = Box::into_raw(Box::<Set>::default());
+    // SAFETY: the caller's pointer.
+    code(unsafe { put(to, set.cast()) })
+}
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> u32 {
+    if set.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: nvmlEventSetCreate made it, and the caller gives it up.
+    drop(unsafe { Box::from_raw(set.cast::<Set>()) });
+    SUCCESS
+}
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedEventTypes(of: nvmlDevice_t, to: *mut u64) -> u32 {
+    let result = device(of as usize, "nvmlDeviceGetSupportedEventTypes");
+    // SAFETY: the caller's pointer.
+    code(result.and_then(|_| unsafe { put(to, ALL) }))
+}
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceRegisterEvents(of: nvmlDevice_t, mask: u64, set: nvmlEventSet_t) -> u32 {
+    code(device(of as usize, "nvmlDeviceRegisterEvents").and_then(|of| {
+        // SAFETY: null, or what nvmlEventSetCreate made.
+        let set = unsafe { set.cast::<Set>().as_ref() }.ok_or(INVALID_ARGUMENT)?;
+        if mask & !ALL != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        set.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((of.index, mask));
+        Ok(())
+    }))
+}
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlEventSetWait_v2(
+    set: nvmlEventSet_t,
+    to: *mut nvmlEventData_t,
+    timeout_ms: u32,
+) -> u32 {
+    // SAFETY: null, or what nvmlEventSetCreate made.
+    let Some(set) = (unsafe { set.cast::<Set>().as_ref() }) else {
+        return INVALID_ARGUMENT;
+    };
+    let until = Instant::now() + Duration::from_millis(timeout_ms.into());
+    loop {
+        let registered = set.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match world::event(&registered) {
+            Err(code) => return code,
+            Ok(Some((gpu, kind, data))) => {
+                let data = nvmlEventData_t {
+                    device: world::handle(gpu, None) as nvmlDevice_t,
+                    eventType: kind,
+                    eventData: data,
+                    gpuInstanceId: u32::MAX,
+                    computeInstanceId: u32::MAX,
+                };
+                // SAFETY: the caller's pointer.
+                return code(unsafe { put(to, data) });
+            }
+            Ok(None) if Instant::now() >= until => return TIMEOUT,
+            // A real wait sleeps in the kernel; this one looks at its file.
+            Ok(None) => sleep(Duration::from_millis(50)),
+        }
+    }
+}

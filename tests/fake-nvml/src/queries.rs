@@ -1,0 +1,211 @@
+//! What is read of a device.
+
+use nvml_wrapper_sys::bindings::*;
+
+use crate::profile::{FIELDS, SIGNED, UNSIGNED, UNSIGNED_LONG_LONG};
+use crate::world::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, device};
+use crate::{check_version, code, put};
+
+const LINKS: u32 = 18;
+
+/// Defines a query of one item as an unsigned number.
+macro_rules! number {
+    ($($function:ident($($argument:ident),*) = $item:expr;)*) => {$(
+        /// See NVML.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $function(of: nvmlDevice_t, $($argument: u32,)* to: *mut u32) -> u32 {
+            code(device(of as usize, stringify!($function)).and_then(|of| {
+                let value = of.item($item)?;
+                // SAFETY: the caller's pointer.
+                unsafe { put(to, value as u32) }
+            }))
+        }
+    )*};
+}
+
+number! {
+    nvmlDeviceGetTemperature(_sensor) = "temperature";
+    nvmlDeviceGetTemperatureThreshold(which) = match which {
+        1 => "threshold_slowdown",
+        2 => "threshold_mem_max",
+        3 => "threshold_gpu_max",
+        _ => "none",
+    };
+    nvmlDeviceGetClockInfo(which) = if which == 1 { "sm_clock" } else { "memory_clock" };
+    nvmlDeviceGetMaxClockInfo(which) = if which == 1 { "sm_clock_max" } else { "memory_clock_max" };
+    nvmlDeviceGetApplicationsClock(_which) = "sm_clock_set";
+    nvmlDeviceGetPowerUsage() = "power_mw";
+    nvmlDeviceGetEnforcedPowerLimit() = "power_limit_mw";
+    nvmlDeviceGetCurrPcieLinkGeneration() = "pcie_gen";
+    nvmlDeviceGetCurrPcieLinkWidth() = "pcie_width";
+    nvmlDeviceGetMaxPcieLinkGeneration() = "pcie_gen_max";
+    nvmlDeviceGetMaxPcieLinkWidth() = "pcie_width_max";
+}
+
+/// Defines a query that fills in a structure of the caller's.
+macro_rules! structure {
+    ($($function:ident(|$of:ident, $to:ident: $kind:ty| $fill:expr);)*) => {$(
+        /// See NVML.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $function(of: nvmlDevice_t, to: *mut $kind) -> u32 {
+            code(device(of as usize, stringify!($function)).and_then(|$of| {
+                // SAFETY: null, or the caller's structure.
+                let $to = unsafe { to.as_mut() }.ok_or(INVALID_ARGUMENT)?;
+                $fill
+            }))
+        }
+    )*};
+}
+
+structure! {
+    nvmlDeviceGetTemperatureV(|of, to: nvmlTemperature_t| {
+        check_version::<nvmlTemperature_t>(to.version, 1)?;
+        to.temperature = of.item("temperature")? as i32;
+        Ok(())
+    });
+    nvmlDeviceGetMarginTemperature(|of, to: nvmlMarginTemperature_t| {
+        check_version::<nvmlMarginTemperature_t>(to.version, 1)?;
+        to.marginTemperature = of.item("margin")? as i32;
+        Ok(())
+    });
+    nvmlDeviceGetCurrentClocksEventReasons(|of, to: u64| {
+        *to = of.item("clock_reasons")? as u64;
+        Ok(())
+    });
+    nvmlDeviceGetUtilizationRates(|of, to: nvmlUtilization_t| {
+        if of.instances() > 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        to.gpu = of.item("utilization")? as u32;
+        to.memory = of.item("memory_utilization")? as u32;
+        Ok(())
+    });
+    nvmlDeviceGetMemoryInfo_v2(|of, to: nvmlMemory_v2_t| {
+        check_version::<nvmlMemory_v2_t>(to.version, 2)?;
+        // An instance has an even share.
+        let parts = of.instance.map_or(1.0, |_| f64::from(of.instances()));
+        to.total = (of.item("memory_total")? / parts) as u64;
+        to.used = (of.item("memory_used")? / parts) as u64;
+        to.free = to.total - to.used.min(to.total);
+        Ok(())
+    });
+    nvmlDeviceGetRowRemapperHistogram(|of, to: nvmlRowRemapperHistogramValues_t| {
+        to.max = of.item("remap_max")? as u32;
+        to.high = of.item("remap_high")? as u32;
+        to.partial = of.item("remap_partial")? as u32;
+        to.low = of.item("remap_low")? as u32;
+        to.none = of.item("remap_none")? as u32;
+        Ok(())
+    });
+    nvmlDeviceGetSramEccErrorStatus(|of, to: nvmlEccSramErrorStatus_t| {
+        check_version::<nvmlEccSramErrorStatus_t>(to.version, 1)?;
+        to.bThresholdExceeded = of.item("sram_exceeded")? as u32;
+        Ok(())
+    });
+}
+
+/// See NVML. Takes version 2 of the structure, and writes no more than that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    of: nvmlDevice_t,
+    to: *mut nvmlGpuFabricInfo_v2_t,
+) -> u32 {
+    code(device(of as usize, "nvmlDeviceGetGpuFabricInfoV").and_then(|of| {
+        // SAFETY: null, or the caller's structure.
+        let to = unsafe { to.as_mut() }.ok_or(INVALID_ARGUMENT)?;
+        check_version::<nvmlGpuFabricInfo_v2_t>(to.version, 2)?;
+        to.state = of.item("fabric_state")? as u8;
+        to.status = of.item("fabric_status")? as u32;
+        to.healthMask = of.item("fabric_health")? as u32;
+        Ok(())
+    }))
+}
+
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    of: nvmlDevice_t,
+    count: *mut u32,
+    to: *mut nvmlProcessInfo_t,
+) -> u32 {
+    code(
+        device(of as usize, "nvmlDeviceGetComputeRunningProcesses_v3").and_then(|of| {
+            // SAFETY: null, or the caller's number.
+            let count = unsafe { count.as_mut() }.ok_or(INVALID_ARGUMENT)?;
+            let processes = of.view.gpu(of.index).map_or(&[][..], |gpu| &gpu.processes);
+            let room = *count as usize;
+            *count = processes.len() as u32;
+            if processes.len() > room {
+                return Err(7);
+            }
+            for (at, pid) in processes.iter().enumerate() {
+                let info = nvmlProcessInfo_t {
+                    pid: *pid,
+                    usedGpuMemory: 1 << 30,
+                    gpuInstanceId: u32::MAX,
+                    computeInstanceId: u32::MAX,
+                };
+                // SAFETY: the caller has room for as many as it said.
+                unsafe { to.add(at).write(info) };
+            }
+            Ok(())
+        }),
+    )
+}
+
+/// See NVML. The call succeeds; each field has a code of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    of: nvmlDevice_t,
+    count: i32,
+    values: *mut nvmlFieldValue_t,
+) -> u32 {
+    code(device(of as usize, "nvmlDeviceGetFieldValues").and_then(|of| {
+        let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
+        for at in 0..count {
+            // SAFETY: the caller's array is as long as it says.
+            let value = unsafe { &mut *values.add(at) };
+            value.latencyUsec = 3;
+            value.nvmlReturn = code(field(&of, value));
+        }
+        Ok(())
+    }))
+}
+
+fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
+    // Power smoothing and the clock reasons changed places with 580.82.
+    let mut parts = of
+        .view
+        .scenario
+        .driver
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    let new = (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82);
+    let id = match value.fieldId {
+        269..=273 if new => value.fieldId - 18,
+        251..=268 if new => return Err(NOT_SUPPORTED),
+        269..=273 => return Err(NOT_SUPPORTED),
+        id => id,
+    };
+    let (_, item, kind) = FIELDS
+        .iter()
+        .find(|(known, ..)| *known == id)
+        .ok_or(INVALID_ARGUMENT)?;
+    let mut number = of.item(item)?;
+    // Fields of one link: state, and the counters that came with Blackwell, which all stand on link 0.
+    match id {
+        165 if value.scopeId >= LINKS => return Err(INVALID_ARGUMENT),
+        165 => number = f64::from(u32::from(f64::from(value.scopeId) < number)),
+        206..=222 if value.scopeId > 0 => number = 0.0,
+        138 | 139 if value.scopeId != u32::MAX => number /= f64::from(LINKS),
+        _ => {}
+    }
+    value.valueType = *kind;
+    match *kind {
+        UNSIGNED => value.value.uiVal = number as u32,
+        UNSIGNED_LONG_LONG => value.value.ullVal = number as u64,
+        SIGNED => value.value.siVal = number as i32,
+        _ => return Err(NOT_SUPPORTED),
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! The scenario file: which GPUs there are, what they read, and what goes wrong. It is read again when it changes.
+//!
+//! ```toml
+//! driver = "570.124.06"
+//! profile = "h100"            # a100, h100, h200, b200
+//! gpus = 8
+//! init = "driver_not_loaded"  # what nvmlInit_v2 answers; left out: success
+//! restarts = 1                # the driver was loaded anew: whoever initialized before must do it again
+//!
+//! [gpu.3]                     # GPU 3 differs from its profile
+//! temperature = 91
+//! ecc_corrected = { at = 100, per_s = 17700 }
+//! margin = "not_supported"
+//! fail = "gpu_is_lost"        # every call answers that
+//! hang = true                 # no call comes back while it stands here
+//! delay_ms = 20               # every call takes so long
+//! mig = 2                     # two instances
+//! processes = [4711]
+//! calls = { nvmlDeviceGetUtilizationRates = "no_permission" }
+//!
+//! [[event]]                   # delivered once each; more may be appended while running
+//! gpu = 3
+//! xid = 48
+//! count = 2000
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// NVML's names for its return codes, without their prefix.
+pub const CODES: [(&str, u32); 16] = [
+    ("uninitialized", 1),
+    ("invalid_argument", 2),
+    ("not_supported", 3),
+    ("no_permission", 4),
+    ("not_found", 6),
+    ("insufficient_size", 7),
+    ("driver_not_loaded", 9),
+    ("timeout", 10),
+    ("function_not_found", 13),
+    ("gpu_is_lost", 15),
+    ("reset_required", 16),
+    ("lib_rm_version_mismatch", 18),
+    ("argument_version_mismatch", 25),
+    ("deprecated", 26),
+    ("gpu_not_found", 28),
+    ("unknown", 999),
+];
+
+/// A return code by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Failure(pub u32);
+
+impl TryFrom<String> for Failure {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Failure, String> {
+        let code = CODES.iter().find(|(known, _)| *known == name);
+        code.map(|(_, code)| Failure(*code))
+            .ok_or_else(|| format!("{name} is no return code"))
+    }
+}
+
+/// What is read in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Item {
+    /// A number.
+    Number(f64),
+    /// A counter that runs.
+    Counter {
+        /// Its value when the library was initialized first.
+        at: f64,
+        /// What it gains in a second.
+        per_s: f64,
+    },
+    /// No number.
+    Failure(Failure),
+}
+
+/// What is particular about one GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Gpu {
+    /// What every call answers.
+    pub fail: Option<Failure>,
+    /// No call comes back.
+    #[serde(default)]
+    pub hang: bool,
+    /// How long each call takes.
+    #[serde(default)]
+    pub delay_ms: u64,
+    /// MIG instances; zero: MIG is off.
+    #[serde(default)]
+    pub mig: u32,
+    /// Processes that hold it, with a gigabyte each.
+    #[serde(default)]
+    pub processes: Vec<u32>,
+    /// Functions that fail.
+    #[serde(default)]
+    pub calls: BTreeMap<String, Failure>,
+    /// What it reads, by name.
+    #[serde(flatten)]
+    pub items: BTreeMap<String, Item>,
+}
+
+/// Something that is told through an event set.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Index of the GPU.
+    pub gpu: u32,
+    /// The XID, if it is one.
+    pub xid: Option<u64>,
+    /// Else the bit of its type.
+    #[serde(default)]
+    pub kind: u64,
+    /// So many alike.
+    #[serde(default = "once")]
+    pub count: u32,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// See the module.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The driver's version.
+    #[serde(default = "driver")]
+    pub driver: String,
+    /// What nvmlInit_v2 answers.
+    pub init: Option<Failure>,
+    /// How often the driver was loaded anew.
+    #[serde(default)]
+    pub restarts: u32,
+    /// Which GPUs.
+    #[serde(default = "profile")]
+    pub profile: String,
+    /// How many of them, up to 16.
+    #[serde(default)]
+    pub gpus: u32,
+    /// What is particular, by index.
+    #[serde(default)]
+    pub gpu: BTreeMap<String, Gpu>,
+    /// Events, in order.
+    #[serde(default)]
+    pub event: Vec<Event>,
+}
+
+fn driver() -> String {
+    "570.124.06".into()
+}
+
+fn profile() -> String {
+    "h100".into()
+}
+
+impl Scenario {
+    /// Reads a scenario. One with a mistake would test something else than its author thinks.
+    pub fn parse(text: &str) -> Result<Scenario, String> {
+        let scenario: Scenario = toml::from_str(text).map_err(|error| error.to_string())?;
+        let profile = crate::profile::items(&scenario.profile)
+            .ok_or_else(|| format!("{} is no profile", scenario.profile))?;
+        if scenario.gpus > 16 {
+            return Err(format!("{} GPUs are more than 16", scenario.gpus));
+        }
+        for (index, gpu) in &scenario.gpu {
+            let known = index.parse::<u32>().is_ok_and(|index| index < scenario.gpus);
+            if !known {
+                return Err(format!("there is no GPU {index}"));
+            }
+            if let Some(name) = gpu.items.keys().find(|name| !profile.contains_key(name.as_str())) {
+                return Err(format!("GPU {index} has no {name}"));
+            }
+        }
+        Ok(scenario)
+    }
+}
