@@ -106,6 +106,9 @@ pub(crate) struct ReportArgs {
     /// A run directory, a report.json or a journal.
     #[arg(value_name = "RUN")]
     pub(crate) run: PathBuf,
+    /// Of a journal, leave out lines that cannot be read, and say how many.
+    #[arg(long)]
+    pub(crate) skip_broken: bool,
     /// Print the report as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -8,6 +8,8 @@ use paceline_health::event::Event;
 use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::{Detector, Entry, Policy};
 
+use crate::report::words::count;
+
 /// Name of the journal in a run directory.
 pub(crate) const FILE: &str = "journal.ndjson";
 
@@ -15,12 +17,12 @@ pub(crate) const FILE: &str = "journal.ndjson";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalError {
     /// The file itself.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {problem}", path.display())]
     File {
         /// Which.
         path: PathBuf,
-        /// What the system says.
-        source: io::Error,
+        /// What the system says. Told above, so no source: a chain of causes would say it twice.
+        problem: io::Error,
     },
     /// One line of it.
     #[error("{}:{line}:{column}: {message}{hint}", path.display())]
@@ -49,6 +51,11 @@ pub(crate) struct Journal<R = BufReader<File>> {
     pub(crate) broken: usize,
     /// The last line ended in the middle: its writer was cut off.
     pub(crate) torn: bool,
+    /// It was read to its end.
+    ended: bool,
+    entries: u64,
+    /// An entry said which job it is.
+    has_job: bool,
 }
 
 /// One line as it stands in the file.
@@ -73,7 +80,7 @@ impl Journal {
                 BufReader::with_capacity(1 << 16, file),
                 skip_broken,
             )),
-            Err(source) => Err(JournalError::File { path, source }),
+            Err(problem) => Err(JournalError::File { path, problem }),
         }
     }
 }
@@ -94,17 +101,21 @@ impl<R: BufRead> Journal<R> {
             lines: 0,
             broken: 0,
             torn: false,
+            ended: false,
+            entries: 0,
+            has_job: false,
         }
     }
 
     /// The next entry.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, JournalError> {
         loop {
-            let file_error = |source| JournalError::File {
+            let file_error = |problem| JournalError::File {
                 path: self.path.clone(),
-                source,
+                problem,
             };
             let Some(raw) = read_line(&mut self.reader).map_err(file_error)? else {
+                self.ended = true;
                 return Ok(None);
             };
             self.lines += 1;
@@ -120,9 +131,14 @@ impl<R: BufRead> Journal<R> {
                 continue;
             }
             match decode(&bytes) {
-                Ok(entry) => return Ok(Some(entry)),
+                Ok(entry) => {
+                    self.entries += 1;
+                    self.has_job |= matches!(entry.frame.event, Event::Job(_));
+                    return Ok(Some(entry));
+                }
                 Err((_, _, false)) if open => {
                     self.torn = true;
+                    self.ended = true;
                     return Ok(None);
                 }
                 Err((column, message, _)) => self.refuse(column, message)?,
@@ -154,7 +170,7 @@ impl<R: BufRead> Journal<R> {
         })
     }
 
-    /// What should be said about lines that were left out.
+    /// What should be said of lines that were left out and, when it was read to its end, of what is missing.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut said = Vec::new();
         let path = self.path.display();
@@ -165,7 +181,16 @@ impl<R: BufRead> Journal<R> {
             ));
         }
         if self.broken > 0 {
-            said.push(format!("{path}: {} broken lines left out", self.broken));
+            let lines = count(self.broken as u64, "broken line");
+            said.push(format!("{path}: {lines} left out"));
+        }
+        // Absence of data is never health.
+        if self.ended && self.entries == 0 {
+            said.push(format!("{path}: holds no entry: nothing can be said of its job"));
+        } else if self.ended && !self.has_job {
+            said.push(format!(
+                "{path}: no entry says which job it is: the beginning is missing"
+            ));
         }
         said
     }

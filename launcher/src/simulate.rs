@@ -90,6 +90,10 @@ fn spec(args: &SimulateArgs) -> Result<WorldSpec, Usage> {
     spec.steps = args.steps.unwrap_or(spec.steps);
     spec.seed = args.seed.unwrap_or(spec.seed);
     for fault in &args.fault {
+        if fault.trim().is_empty() {
+            let message = "--fault: nothing is said; such as \"slow rank=3 factor=1.25 from=100\"";
+            return Err(Usage(message.to_owned()));
+        }
         spec.faults
             .push(fault.parse().map_err(|problem| usage("--fault", &problem))?);
     }
@@ -158,7 +162,7 @@ fn describe(truth: &Truth) -> String {
     match (truth.since_step, truth.last_step) {
         (Some(from), Some(to)) if from != to => parts.push(format!("felt in steps {from} to {to}")),
         (Some(step), _) => parts.push(format!("felt in step {step}")),
-        _ => {}
+        (None, _) => parts.push("not felt in any step".to_owned()),
     }
     if truth.lost_gpu_s > 0.0 {
         parts.push(format!("{} lost", words::hours(truth.lost_gpu_s / 3600.0, "GPU")));

@@ -68,6 +68,8 @@ pub struct Roster {
     members: Vec<Option<Box<Member>>>,
     nodes: BTreeMap<NodeId, Node>,
     pub world_size: u32,
+    /// The first rank whose declaration makes no sense, and of how many it said to be one.
+    pub misfit: Option<(Rank, u32)>,
     pub restart: u32,
     pub signals: Vec<Signal>,
     pub gaps: Vec<Unwatched>,
@@ -289,6 +291,9 @@ impl Roster {
         let Event::Attach(attach) = event else {
             return false;
         };
+        if !is_believable(attach) {
+            return false;
+        }
         let resized = self.world_size != 0 && attach.world_size != self.world_size;
         let replaced = self
             .member(attach.rank)
@@ -298,7 +303,11 @@ impl Roster {
 
     fn attach(&mut self, node: &NodeId, attach: &Attach) {
         let index = attach.rank.0 as usize;
-        if attach.rank.0 >= MAX_RANKS || attach.restart < self.restart {
+        let outside = attach.world_size != 0 && attach.rank.0 >= attach.world_size;
+        if outside || !is_believable(attach) {
+            self.misfit.get_or_insert((attach.rank, attach.world_size));
+        }
+        if !is_believable(attach) || attach.restart < self.restart {
             return;
         }
         self.shape += 1;
@@ -323,6 +332,11 @@ impl Roster {
             ended: false,
         }));
     }
+}
+
+/// A size or a number past all bounds is a mistake in somebody's environment: nobody waits for ranks that there cannot be.
+fn is_believable(attach: &Attach) -> bool {
+    attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
 }
 
 impl Node {

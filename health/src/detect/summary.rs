@@ -114,6 +114,11 @@ impl Detector {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let attached = self.roster.members().count();
+        if let Some((rank, world_size)) = self.roster.misfit {
+            notes.push(format!(
+                "rank {rank} says that it is one of {world_size} ranks: check RANK and WORLD_SIZE of its process"
+            ));
+        }
         if attached == 0 {
             notes.push(
                 "no rank attached: the hook was not loaded, or no optimizer stepped; nothing can be said of any rank"

@@ -189,3 +189,35 @@ fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
     assert_eq!(live, late);
     assert_eq!(live[0].finding, Finding::TelemetryBlind);
 }
+
+/// What cannot be is told and stops nobody: the others' steps are judged as ever.
+#[test]
+fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
+    for (rank, world_size) in [(9, 4), (u32::MAX, 4), (4, u32::MAX)] {
+        let mut job = Job::new(4);
+        job.see(Event::Attach(Attach {
+            rank: Rank(rank),
+            local_rank: 0,
+            world_size,
+            restart: 0,
+            pid: 7,
+            gpu: None,
+            role: "".into(),
+            framework: "test".into(),
+        }));
+        for step in 1..=30 {
+            job.step(step, &[0.04, 0.04, 0.05, 0.04]);
+        }
+        let report = job.detector.report();
+        let told = format!("rank {rank} says that it is one of {world_size} ranks");
+        assert!(
+            report.coverage.notes.iter().any(|note| note.starts_with(&told)),
+            "{:?}",
+            report.coverage.notes
+        );
+        assert_eq!(report.world_size, 4);
+        if rank != 9 {
+            assert_eq!(job.verdicts().len(), 1, "{rank} of {world_size}");
+        }
+    }
+}

@@ -62,9 +62,7 @@ pub(crate) fn command(args: &DemoArgs, color: Color) -> anyhow::Result<ExitCode>
     introduce(args, style);
     let mut live = live::Live::new(style, &script, args.run_dir.join(journal::FILE));
     let outcome = run::launch(&plan, &mut live)?;
-    if let Some(known) = &outcome.known {
-        run::tell(&plan, known);
-    }
+    run::tell(&plan, &outcome);
     if outcome.code == 0 {
         Ok(ExitCode::SUCCESS)
     } else {

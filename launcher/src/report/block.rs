@@ -77,7 +77,11 @@ pub(super) struct Block {
 impl Block {
     fn heading(&mut self, report: &Report) {
         let (dot, dash) = (self.style.glyph(" · ", ", "), self.style.glyph("─", "-"));
-        let mut facts = vec![format!("job {}", report.job)];
+        let mut facts = Vec::new();
+        // A journal whose beginning is missing does not name it.
+        if !report.job.as_str().is_empty() {
+            facts.push(format!("job {}", report.job));
+        }
         if report.world_size > 0 {
             facts.push(count(report.world_size.into(), "rank"));
             let length = report
@@ -112,6 +116,11 @@ impl Block {
             (
                 Paint::Warn,
                 "No rank was seen: nothing can be said of this job.".to_owned(),
+            )
+        } else if report.steps == 0 {
+            (
+                Paint::Warn,
+                format!("No step was seen of {ranks}: nothing can be said of this job."),
             )
         } else if seen.gaps.is_empty() && seen.notes.is_empty() {
             (

@@ -23,7 +23,7 @@ pub(crate) const FILE: &str = "report.json";
 
 /// Shows a report, or the one that a journal leads to.
 pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let report = find(&args.run, Style::stderr(color))?;
+    let report = find(args, Style::stderr(color))?;
     let text = if args.json {
         line(&report)?
     } else {
@@ -41,23 +41,44 @@ pub(crate) fn line(report: &Report) -> serde_json::Result<String> {
 /// Reads `report.json`.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Report> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let report: Report = serde_json::from_str(&text).map_err(|problem| {
-        let place = format!(
-            "{}:{}:{}",
-            path.display(),
-            problem.line().max(1),
-            problem.column().max(1)
-        );
-        anyhow::anyhow!("{place}: {problem}")
-    })?;
-    if report.schema_version > REPORT_VERSION {
-        let found = report.schema_version;
-        anyhow::bail!(
-            "{}: report version {found} is newer than {REPORT_VERSION}: update paceline",
-            path.display()
-        );
+    parse(&text).map_err(|problem| anyhow::anyhow!("{}{problem}", path.display()))
+}
+
+/// The report in `text`, or a place in it and what is wrong there.
+fn parse(text: &str) -> Result<Report, String> {
+    // Only the version, so that a newer report is not blamed for what this version does not know.
+    match serde_json::from_str::<Versioned>(text) {
+        Ok(Versioned { schema_version }) if schema_version > REPORT_VERSION => {
+            return Err(format!(
+                ": report version {schema_version} is newer than {REPORT_VERSION}: update paceline"
+            ));
+        }
+        Err(problem) if problem.is_data() => {
+            return Err(": not a report of paceline: it has no schema_version".to_owned());
+        }
+        _ => {}
     }
-    Ok(report)
+    serde_json::from_str(text).map_err(|problem| {
+        let (line, column) = (problem.line().max(1), problem.column().max(1));
+        let message = problem.to_string();
+        // serde_json ends its message with the place, which stands in front of it here.
+        let message = message
+            .rsplit_once(" at line ")
+            .map_or(&*message, |(head, _)| head);
+        format!(":{line}:{column}: {message}")
+    })
+}
+
+/// Whether the file holds something that no version of us has written.
+pub(crate) fn is_foreign(path: &Path) -> bool {
+    let text = fs::read_to_string(path);
+    text.is_ok_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
+}
+
+/// What every version of a report holds.
+#[derive(serde::Deserialize)]
+struct Versioned {
+    schema_version: u32,
 }
 
 /// Writes `report.json` so that a reader sees the old one or the new one, never half.
@@ -71,7 +92,9 @@ pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn find(run: &Path, style: Style) -> anyhow::Result<Report> {
+fn find(args: &ReportArgs, style: Style) -> anyhow::Result<Report> {
+    let run = args.run.as_path();
+    let fold = |journal: &Path| fold(journal, args.skip_broken, style);
     let meta = fs::metadata(run).with_context(|| run.display().to_string())?;
     if meta.is_dir() {
         let (report, journal) = (run.join(FILE), run.join(journal::FILE));
@@ -81,18 +104,18 @@ fn find(run: &Path, style: Style) -> anyhow::Result<Report> {
         if !journal.exists() {
             anyhow::bail!("{}: holds neither {FILE} nor {}", run.display(), journal::FILE);
         }
-        return fold(&journal, style);
+        return fold(&journal);
     }
     // A report names its own version; a journal's lines do not.
     match read(run) {
         Ok(report) => Ok(report),
         Err(problem) if run.extension().is_some_and(|end| end == "json") => Err(problem),
-        Err(_) => fold(run, style),
+        Err(_) => fold(run),
     }
 }
 
-fn fold(path: &Path, style: Style) -> anyhow::Result<Report> {
-    let mut journal = Journal::open(path, false)?;
+fn fold(path: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
+    let mut journal = Journal::open(path, skip_broken)?;
     let detector = journal.fold(Policy::default(), |_, detector| {
         while detector.poll().is_some() {}
         anyhow::Ok(())
@@ -101,4 +124,31 @@ fn fold(path: &Path, style: Style) -> anyhow::Result<Report> {
         output::warning(style, warning);
     }
     Ok(detector.report())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_no_report_is_told_from_a_newer_and_from_a_broken_one() {
+        for (text, expected) in [
+            (
+                r#"{"schema_version":9,"news":1}"#,
+                ": report version 9 is newer than 1: update paceline",
+            ),
+            ("null", ": not a report of paceline: it has no schema_version"),
+            (
+                r#"{"accuracy":0.9}"#,
+                ": not a report of paceline: it has no schema_version",
+            ),
+            (
+                "{\"schema_version\":1,\n\"job\":7}",
+                ":2:7: invalid type: integer `7`, expected a string",
+            ),
+            ("{", ":1:1: EOF while parsing an object"),
+        ] {
+            assert_eq!(parse(text).unwrap_err(), expected);
+        }
+    }
 }

@@ -62,7 +62,10 @@ impl StartError {
 
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let command = &self.command;
+        let command = match self.command.as_str() {
+            "" => "\"\" (the command is an empty word)",
+            command => command,
+        };
         match self.problem.kind() {
             io::ErrorKind::NotFound => write!(f, "{command}: command not found")?,
             io::ErrorKind::PermissionDenied => write!(f, "{command}: not executable")?,
@@ -201,6 +204,7 @@ fn hint(program: &str, problem: &io::Error) -> Option<String> {
         return Some(format!("did you mean `python {program}`?"));
     }
     match problem.kind() {
+        io::ErrorKind::NotFound if program.is_empty() => None,
         io::ErrorKind::NotFound if program.contains(' ') => {
             Some("its words must stand apart, without quotes around all of them".to_owned())
         }

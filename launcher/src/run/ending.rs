@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use paceline_health::event::{Event, Job};
 use paceline_health::frame::SCHEMA_VERSION;
@@ -17,6 +17,7 @@ use paceline_sidecar::aggregator::core::OWN_AGENT;
 use rustix::fs::{FlockOperation, flock};
 
 use super::Plan;
+use super::child::StartError;
 use super::sidecar::Life;
 use super::supervise::Ended;
 use crate::journal::{self, Journal};
@@ -35,6 +36,23 @@ pub(crate) struct Known {
     pub(crate) report: Report,
     /// Its file, if it could be written.
     pub(crate) place: Option<PathBuf>,
+}
+
+/// The report of a command that could not be started: that, and nothing else, is known.
+pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartError) -> Known {
+    let ended = Ended {
+        code: failed.code(),
+        at: Instant::now(),
+        life: None,
+    };
+    let report = folded(
+        plan,
+        &ended,
+        None,
+        &format!("the command could not be started: {failed}"),
+    );
+    let place = run_dir.and_then(|dir| write(plan, dir, &report));
+    Known { report, place }
 }
 
 /// Finds or makes the report.

@@ -83,8 +83,10 @@ impl Plan {
 pub(crate) struct Outcome {
     /// The child's exit code, 128 + n for a signal.
     pub(crate) code: i32,
-    /// What is known of the job. `None`: the command could not be started.
-    pub(crate) known: Option<ending::Known>,
+    /// What is known of the job.
+    pub(crate) known: ending::Known,
+    /// The command could be started.
+    pub(crate) began: bool,
 }
 
 /// Runs a command.
@@ -95,9 +97,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
         output::say(banner(&plan));
     }
     let outcome = launch(&plan, &mut supervise::Unwatched)?;
-    if let Some(known) = &outcome.known {
-        tell(&plan, known);
-    }
+    tell(&plan, &outcome);
     Ok(exit_code(outcome.code))
 }
 
@@ -120,9 +120,11 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
                 "{} {failed}",
                 plan.style.paint(Paint::Bad, "paceline: error:")
             ));
+            let run_dir = place.as_ref().map(|place| place.run_dir.as_path());
             return Ok(Outcome {
                 code: failed.code(),
-                known: None,
+                known: ending::never_began(plan, run_dir, &failed),
+                began: false,
             });
         }
     };
@@ -133,13 +135,16 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     let known = ending::settle(plan, &ended);
     Ok(Outcome {
         code: ended.code,
-        known: Some(known),
+        known,
+        began: true,
     })
 }
 
 /// Prints the verdict block and, if asked for, the report.
-pub(crate) fn tell(plan: &Plan, known: &ending::Known) {
-    if !plan.settings.quiet {
+pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
+    let known = &outcome.known;
+    // Of a command that could not be started all was said.
+    if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
         let text = block::render(&known.report, policy, plan.style, known.place.as_deref());
         output::say(text.trim_end_matches('\n'));

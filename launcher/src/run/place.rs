@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::{Plan, hook, identity};
+use crate::{output, report};
 
 /// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ impl Place {
         made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
         // Absolute: the sidecar and the trainers may have another working directory.
         let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
+        spare_foreign_report(plan, &run_dir);
         let ring_dir = make_ring_dir().context("cannot make a directory for the rings")?;
         let python = ring_dir.join("python");
         let place = Place {
@@ -43,6 +45,29 @@ impl Drop for Place {
     fn drop(&mut self) {
         // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
         let _ = fs::remove_dir_all(&self.ring_dir);
+    }
+}
+
+/// A report.json that is not ours is somebody's result: it is moved aside before ours takes its name.
+fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
+    let path = run_dir.join(report::FILE);
+    if !report::is_foreign(&path) {
+        return;
+    }
+    let free = (1..1000)
+        .map(|number| run_dir.join(format!("report.{number}.json")))
+        .find(|other| !other.exists());
+    let moved = free.map(|other| (fs::rename(&path, &other), other));
+    let path = path.display();
+    match moved {
+        Some((Ok(()), other)) => output::warning(
+            plan.style,
+            format_args!("{path} is not of paceline: moved to {}", other.display()),
+        ),
+        _ => output::warning(
+            plan.style,
+            format_args!("{path} is not of paceline and will be replaced"),
+        ),
     }
 }
 

@@ -141,7 +141,7 @@ fn a_journal_that_cannot_be_read_is_told_with_its_place() {
         let (code, stderr) = said(&place, &["replay", "--skip-broken", file]);
         assert_eq!(code, Some(0), "{stderr}");
         assert!(
-            stderr.contains(&format!("{file}: 1 broken lines left out")),
+            stderr.contains(&format!("{file}: 1 broken line left out")),
             "{stderr}"
         );
     }
@@ -179,4 +179,78 @@ fn a_simulation_that_makes_no_sense() {
         assert_eq!(code, Some(64), "{args:?}: {stderr}");
         assert!(stderr.contains(expected), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn what_is_no_report_and_what_is_no_whole_journal_is_told() {
+    let place = Place::new();
+    let simulated = place.paceline([
+        "simulate",
+        "--gpus",
+        "2",
+        "--steps",
+        "20",
+        "--journal",
+        "good.ndjson",
+    ]);
+    assert!({ simulated }.output().unwrap().status.success());
+    let good = place.read("good.ndjson");
+    let headless: Vec<&str> = good.lines().skip(1).collect();
+    place.write("headless.ndjson", &(headless.join("\n") + "\n"));
+    place.write("empty.ndjson", "");
+    place.write("broken.ndjson", &good.replacen("\"n\":5,", "\"n\":oops,", 1));
+    place.write("future.json", "{\"schema_version\":9}");
+    place.write("null.json", "null");
+    for (args, code, expected) in [
+        (&["replay", "empty.ndjson"][..], 0, "empty.ndjson: holds no entry"),
+        (&["report", "empty.ndjson"], 0, "empty.ndjson: holds no entry"),
+        (
+            &["replay", "headless.ndjson"],
+            0,
+            "headless.ndjson: no entry says which job it is",
+        ),
+        (
+            &["report", "broken.ndjson"],
+            1,
+            "broken.ndjson:5:6: expected value; --skip-broken leaves such lines out",
+        ),
+        (
+            &["report", "--skip-broken", "broken.ndjson"],
+            0,
+            "broken.ndjson: 1 broken line left out",
+        ),
+        (
+            &["report", "future.json"],
+            1,
+            "future.json: report version 9 is newer than 1: update paceline",
+        ),
+        (
+            &["report", "null.json"],
+            1,
+            "null.json: not a report of paceline: it has no schema_version",
+        ),
+    ] {
+        let (ended, stderr) = said(&place, args);
+        assert_eq!(ended, Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+    }
+    for args in [["replay", "none.ndjson"], ["report", "none.ndjson"]] {
+        let (_, stderr) = said(&place, &args);
+        assert_eq!(stderr.matches("No such file").count(), 1, "{stderr}");
+    }
+}
+
+#[test]
+fn what_cannot_be_seen_is_not_called_health() {
+    let place = Place::new();
+    let simulated = |args: &[&str]| {
+        let words = ["simulate"].iter().chain(args);
+        let output = place.paceline(words).output().unwrap();
+        (output.status.code(), text(&output.stdout).to_owned())
+    };
+    let (code, said) = simulated(&["--steps", "0"]);
+    assert_eq!(code, Some(0));
+    assert!(said.contains("No step was seen of 8 ranks"), "{said}");
+    let (_, said) = simulated(&["--steps", "50", "--fault", "slow rank=1 factor=2 from=100"]);
+    assert!(said.contains("not felt in any step"), "{said}");
 }

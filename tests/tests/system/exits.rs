@@ -64,6 +64,11 @@ fn a_command_that_cannot_be_started_is_told_as_a_shell_does_with_a_hint() {
         ),
         ("echo hello", 127, "its words must stand apart"),
         ("/", 126, "/: not executable; it is a directory"),
+        (
+            "",
+            127,
+            "\"\" (the command is an empty word): command not found\n",
+        ),
     ] {
         let output = place
             .paceline(["run", "--run-dir", "run", "--", command])
@@ -76,7 +81,29 @@ fn a_command_that_cannot_be_started_is_told_as_a_shell_does_with_a_hint() {
             text(&output.stderr)
         );
         assert_eq!(text(&output.stdout), "");
+        let report = place.report("run/report.json");
+        assert_eq!(report["exits"][0]["code"], code, "{command}");
+        let notes = report["coverage"]["notes"].to_string();
+        assert!(notes.contains("the command could not be started"), "{notes}");
     }
+    let output = place
+        .paceline(["run", "--json", "--run-dir", "run", "--", "no-such-command"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), place.read("run/report.json"));
+}
+
+#[test]
+fn a_report_that_is_somebody_elses_is_spared() {
+    let place = Place::new();
+    place.write("run/report.json", "{\"accuracy\": 0.9}");
+    let output = place.run(&[], "exit 0");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stderr).contains("report.json is not of paceline: moved to"));
+    assert_eq!(place.read("run/report.1.json"), "{\"accuracy\": 0.9}");
+    assert_eq!(place.report("run/report.json")["schema_version"], 1);
+    place.run(&[], "exit 0");
+    assert!(!place.path("run/report.2.json").exists(), "our own is replaced");
 }
 
 #[test]
