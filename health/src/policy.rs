@@ -39,6 +39,8 @@ pub struct Thresholds {
     pub thermal: ThermalThresholds,
     pub causes: CauseThresholds,
     pub link: LinkThresholds,
+    pub kinds: KindThresholds,
+    pub shares: ShareThresholds,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,12 +120,36 @@ pub struct CauseThresholds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
+pub struct KindThresholds {
+    pub jump_ratio: f64,
+    pub jump_sigmas: f64,
+    pub ranks_ratio: f64,
+    pub lasting_steps: u32,
+    pub recurrences: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
 pub struct LinkThresholds {
     pub slow_ratio: f64,
     pub clear_ratio: f64,
     pub min_steps: u32,
     pub window_steps: u32,
     pub settle_steps: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct ShareThresholds {
+    pub window_steps: u32,
+    pub data_warning_ratio: f64,
+    pub data_critical_ratio: f64,
+    pub transfer_warning_ratio: f64,
+    pub transfer_critical_ratio: f64,
+    pub spread_ratio: f64,
+    pub explained_ratio: f64,
 }
 
 /// One row of `policy/findings.toml`.

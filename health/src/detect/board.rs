@@ -19,6 +19,8 @@ pub struct Seat {
     pub self_s: f64,
     /// Self-time at the work that is usual in its role: what declared work explains is taken out.
     pub fair_s: f64,
+    /// ln of what routed tokens have in the difference.
+    pub routed: f64,
     /// Median of `fair_s` of its peers; its own when it has none.
     pub peers_s: f64,
     /// ln(fair_s / peers_s).
@@ -102,6 +104,7 @@ impl<'a> Board<'a> {
                 sample: *sample,
                 self_s,
                 fair_s: self_s,
+                routed: 0.0,
                 peers_s: self_s,
                 x: 0.0,
             });

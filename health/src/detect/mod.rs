@@ -9,13 +9,18 @@ mod blind;
 mod board;
 mod causes;
 mod claim;
+mod close;
 mod comms;
 mod cusum;
 mod facts;
+mod gauge;
 mod gpus;
 mod history;
 mod hosts;
+mod imbalance;
 mod incidents;
+mod job;
+mod kinds;
 mod localise;
 mod noise;
 mod path;
@@ -25,7 +30,9 @@ mod plan_tests;
 mod raised;
 mod roster;
 mod rows;
+mod scene;
 mod series;
+mod shares;
 mod signs;
 mod silence;
 mod straggler;
@@ -35,15 +42,13 @@ mod tempo;
 mod tests;
 mod work;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use self::blind::BlindRule;
-use self::board::Board;
 use self::causes::Causes;
 use self::comms::Comms;
 use self::incidents::Incidents;
+use self::job::JobRules;
 use self::plan::Plan;
 use self::roster::{Arrival, Roster, Unwatched};
 use self::rows::Rows;
@@ -52,7 +57,7 @@ use self::silence::{Scope, SilenceRule};
 use self::straggler::{StragglerRule, View};
 use self::tempo::Tempo;
 use self::work::WorkModels;
-use crate::event::{Event, Step, StepKind};
+use crate::event::{Event, Step};
 use crate::frame::Frame;
 use crate::id::{JobId, NodeId};
 use crate::policy::Policy;
@@ -83,6 +88,7 @@ pub struct Detector {
     causes: Causes,
     comms: Comms,
     straggler: StragglerRule,
+    job_rules: JobRules,
     silence: SilenceRule,
     blind: BlindRule,
     /// No node is due before this; a lower bound, so that not every frame looks at every node.
@@ -111,6 +117,7 @@ impl Detector {
             causes: Causes::default(),
             comms: Comms::default(),
             straggler: StragglerRule::default(),
+            job_rules: JobRules::default(),
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
             blind_check: None,
@@ -175,6 +182,7 @@ impl Detector {
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
             self.straggler.clear(at, &self.roster, &self.job);
+            self.job_rules.begin_epoch(at, &self.job);
             self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
             self.causes.clear_ranks();
@@ -260,6 +268,7 @@ impl Detector {
     fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart && step.step < MAX_STEP {
             self.straggler.trust(frame.provenance);
+            self.job_rules.trust(frame.provenance);
             self.rows.add(at, self.entry, step);
         }
     }
@@ -309,58 +318,6 @@ impl Detector {
         }
     }
 
-    fn close_rows(&mut self, at: Time) {
-        let patience = self.patience();
-        while let Some(row) = self.rows.take_due(at, patience) {
-            self.last_row = self.last_row.max(row.step);
-            if row.kind == StepKind::Train {
-                let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
-                self.tempo.observe(longest);
-            }
-            self.seat(at);
-            let board = Board::new(&row, &self.plan, &mut self.work);
-            let view = View {
-                at,
-                job: &self.job,
-                roster: &self.roster,
-                plan: &self.plan,
-                causes: &self.causes,
-                comms: &self.comms,
-                limits: &self.policy.detector,
-            };
-            self.straggler.step(&view, &board);
-        }
-    }
-
-    /// Remakes the plan when ranks came or said where they stand.
-    fn seat(&mut self, at: Time) {
-        if self.shape == Some(self.roster.shape) {
-            return;
-        }
-        self.shape = Some(self.roster.shape);
-        let min_peers = self.policy.detector.straggler.min_peers;
-        let causes = &self.causes;
-        // Until every GPU was read none tells roles apart.
-        let known = self
-            .roster
-            .members()
-            .all(|(_, member)| member.gpu.as_ref().is_none_or(|gpu| causes.model(gpu).is_some()));
-        let model = |member: &roster::Member| {
-            let model = member
-                .gpu
-                .as_ref()
-                .filter(|_| known)
-                .and_then(|gpu| causes.model(gpu));
-            model.unwrap_or_else(|| Arc::from(""))
-        };
-        let plan = Plan::new(&self.roster, min_peers, model, &BTreeMap::new());
-        if !plan.has_roles_of(&self.plan) {
-            self.straggler.clear(at, &self.roster, &self.job);
-            self.work.clear();
-        }
-        self.plan = plan;
-    }
-
     fn straggler_view(&mut self, at: Time) -> (&mut StragglerRule, View<'_>) {
         (
             &mut self.straggler,
@@ -392,6 +349,7 @@ impl Detector {
             .poll()
             .or_else(|| self.silence.poll())
             .or_else(|| self.blind.poll())
+            .or_else(|| self.job_rules.poll())
         {
             self.incidents.book(claim, origin, &self.policy);
         }

@@ -50,11 +50,16 @@ impl Detector {
                     renew(&mut verdict, outcome);
                 }
             }
-            (_, subject) => {
+            (Finding::RankSilent | Finding::JobHang, subject) => {
                 let cost = self
                     .silence
                     .cost_now(subject, self.last_frame, self.roster.world_size);
                 verdict.lost_gpu_hours = cost.map_or(verdict.lost_gpu_hours, hours);
+            }
+            (finding, subject) => {
+                if let Some(outcome) = self.job_rules.outcome_now(*finding, subject) {
+                    renew(&mut verdict, outcome);
+                }
             }
         }
         verdict

@@ -1,7 +1,7 @@
 //! The detector on frames made by hand; whole worlds are in the transcripts.
 
 use super::*;
-use crate::event::{Attach, Beat, Phases, Pulse, Signal};
+use crate::event::{Attach, Beat, Phases, Pulse, Signal, StepKind};
 use crate::frame::{Provenance, SCHEMA_VERSION};
 use crate::id::Rank;
 use crate::verdict::{Finding, Severity, State, Subject};

@@ -7,6 +7,8 @@
 use super::board::Seat;
 
 const FEATURES: usize = 3;
+/// Which of them is tokens routed to the rank's experts.
+const ROUTED: usize = 2;
 /// Old steps are forgotten over about so many observations.
 const MEMORY: f64 = 20_000.0;
 /// Observations after which the fit is believed.
@@ -78,6 +80,7 @@ impl WorkModels {
             for (index, feature) in members.iter().zip(&features) {
                 let seat = &mut seats[*index];
                 seat.fair_s = seat.self_s * (-dot(&slope, feature)).exp();
+                seat.routed = slope[ROUTED] * feature[ROUTED];
             }
         }
         believed

@@ -10,10 +10,12 @@ const PRICE: &str = "cost.gpu_hour_price";
 /// Longest name of a GPU model that is taken, bytes.
 const MAX_MODEL: usize = 96;
 /// The first of each pair must not pass the second.
-const ORDERED: [(&str, &str); 3] = [
+const ORDERED: [(&str, &str); 5] = [
     ("impact.warning_ratio", "impact.critical_ratio"),
     ("silence.suspect_p99", "silence.confirmed_p99"),
     ("silence.suspect_min_s", "silence.confirmed_min_s"),
+    ("shares.data_warning_ratio", "shares.data_critical_ratio"),
+    ("shares.transfer_warning_ratio", "shares.transfer_critical_ratio"),
 ];
 
 /// Why a policy value cannot be set.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use datadriven::TestCase;
 use paceline_health::event::{
-    Agent, Attach, Beat, Bye, Comm, Detach, Event, Exit, Group, Phase, Phases, PolicyChange, Pulse, Signal,
-    Step, StepKind,
+    Agent, Attach, Axis, Baseline, BaselineOf, Beat, Bye, Comm, Detach, Event, Exit, Group, Layout, Phase,
+    Phases, PolicyChange, Pulse, Signal, Step, StepKind,
 };
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
@@ -37,8 +37,16 @@ impl Hand {
         let event = match case.directive.as_str() {
             "attach" => return self.attach(case, &node),
             "steps" => return self.steps(case),
+            "layout" => return self.layout(case),
+            "baseline" => baseline(case)?,
             "beat" => self.beat(case)?,
             "agent" => {
+                let versions = list(case, "versions")?;
+                let version = |text: &String| {
+                    let (name, version) = text.split_once(':').ok_or("versions=(name:version)")?;
+                    Ok((name.into(), version.into()))
+                };
+                let versions = versions.iter().map(version).collect::<Result<_, String>>()?;
                 let agent = self.agents.entry(node.clone()).or_default();
                 *agent = (agent.0 + 1, 0);
                 Event::Agent(Agent {
@@ -46,7 +54,7 @@ impl Hand {
                     sources: vec!["probe".into()],
                     unix_ms: 0,
                     rack: "".into(),
-                    versions: Default::default(),
+                    versions,
                 })
             }
             "detach" => {
@@ -133,19 +141,43 @@ impl Hand {
         place.ok_or_else(|| "a rank that has not attached".to_owned())
     }
 
-    /// `steps from=1 to=40 self=(100,100,125) [data=(10,10,35)] [gc=(0,0,25)] [transfer=5] [kind=checkpoint]
-    /// [wall=only]`, milliseconds by rank; a minus leaves the rank out. On the lines below, what each communicator
-    /// takes: `comm=7 transfer=5 [bytes=1000]`.
+    /// `layout dp=2 pp=2 [ep=2] [micro=8]`: ranks of a data-parallel group are neighbours.
+    fn layout(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
+        let dp: u32 = take(case, "dp")?.unwrap_or(1);
+        let pp: u32 = take(case, "pp")?.unwrap_or(1);
+        let ep: u32 = take(case, "ep")?.unwrap_or(1);
+        let micro_batches = take(case, "micro")?.unwrap_or(0);
+        let mut frames = Vec::new();
+        for (rank, (node, restart)) in self.ranks.clone() {
+            let axis = |index, size| Axis { index, size };
+            let event = Event::Layout(Layout {
+                rank: Rank(rank),
+                restart,
+                dp: axis(rank % dp, dp),
+                tp: Axis::default(),
+                pp: axis(rank / dp % pp, pp),
+                ep: axis(rank % ep, ep),
+                cp: Axis::default(),
+                micro_batches,
+            });
+            frames.push((self.at, self.frame(&node, event)));
+        }
+        Ok(frames)
+    }
+
+    /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
+    /// minus leaves the rank out. `data= gc= write=` are parts of a step by rank (of self-time, but for `write`),
+    /// `tokens= squares= routed=` declared work; one value is every rank's. `by=1` hands each list on to the next
+    /// rank with every step. On the lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);
-        let selfs: Vec<String> = case.take_args("self").map_err(|error| error.to_string())?;
-        let parts = |case: &mut TestCase, key| match case.args.contains_key(key) {
-            true => case.take_args::<f64>(key).map_err(|error| error.to_string()),
-            false => Ok(Vec::new()),
-        };
-        let (data, gc) = (parts(case, "data")?, parts(case, "gc")?);
-        let of = |part: &[f64], rank: u32| part.get(rank as usize).copied().unwrap_or(0.0);
+        let selfs = list(case, "self")?;
+        let by: u64 = take(case, "by")?.unwrap_or(0);
+        let mut parts = BTreeMap::new();
+        for key in ["data", "gc", "write", "tokens", "squares", "routed"] {
+            parts.insert(key, list(case, key)?);
+        }
         let transfer: f64 = take(case, "transfer")?.unwrap_or(5.0);
         let wall_only = take::<String>(case, "wall")?.is_some();
         let kind = match take::<String>(case, "kind")?.as_deref() {
@@ -154,44 +186,56 @@ impl Hand {
             Some("evaluation") => StepKind::Evaluation,
             Some(other) => return Err(format!("unknown kind {other}")),
         };
-        let selfs: Vec<Option<f64>> = selfs.iter().map(|text| text.parse().ok()).collect();
+        let ranks = selfs.len() as u64;
         let mut frames = Vec::new();
         for step in from..=to {
+            // The place in a list that a rank has in this step.
+            let place = |rank: usize| ((rank as u64 + by * step) % ranks) as usize;
+            let part = |key: &str, rank: usize| -> f64 {
+                let values = &parts[key];
+                let value = values.get(if values.len() == 1 { 0 } else { place(rank) });
+                value.and_then(|text| text.parse().ok()).unwrap_or(0.0)
+            };
             // Noise of half a percent that repeats: nothing here depends on chance.
-            let noisy = |(rank, own): (usize, &Option<f64>)| {
+            let noisy = |rank: usize| {
                 let phase = (step.wrapping_mul(37) + 11 * rank as u64) % 101;
+                let own = selfs[place(rank)].parse::<f64>().ok();
                 own.map(|own| own * (1.0 + 0.01 * (phase as f64 / 100.0 - 0.5)))
             };
-            let selfs: Vec<Option<f64>> = selfs.iter().enumerate().map(noisy).collect();
-            let dur = selfs.iter().flatten().copied().fold(0.0, f64::max) + transfer;
+            let selfs: Vec<Option<f64>> = (0..selfs.len()).map(noisy).collect();
+            let busy = (0..).zip(&selfs);
+            let busy = busy.filter_map(|(rank, own)| Some((*own)? + part("write", rank)));
+            let dur = busy.fold(0.0, f64::max) + transfer;
             self.at = self.at + Duration::from_secs_f64(dur / 1e3);
             for did in self.groups.meet(case, step, &selfs)? {
                 let (node, restart) = self.place(did.rank)?;
                 frames.push((self.at, self.frame(&node, Event::Comm(Comm { restart, ..did }))));
             }
-            for (rank, own) in (0..).zip(selfs) {
+            for (rank, own) in selfs.into_iter().enumerate() {
                 let Some(own) = own else { continue };
-                let (node, restart) = self.place(Rank(rank))?;
+                let (node, restart) = self.place(Rank(rank as u32))?;
                 let ns = |ms: f64| (ms * 1e6).round() as u64;
+                let (data, write) = (part("data", rank), part("write", rank));
                 let phases = Phases {
-                    data_ns: ns(of(&data, rank)),
-                    compute_ns: ns(own - of(&data, rank)),
-                    gc_ns: ns(of(&gc, rank)),
-                    wait_ns: ns(dur - own),
+                    data_ns: ns(data),
+                    compute_ns: ns(own - data),
+                    wait_ns: ns(dur - own - write),
+                    checkpoint_ns: ns(write),
+                    gc_ns: ns(part("gc", rank)),
                     ..Phases::default()
                 };
                 let event = Event::Step(Step {
-                    rank: Rank(rank),
+                    rank: Rank(rank as u32),
                     restart,
                     step,
                     kind,
                     dur_ns: ns(dur),
                     phases: (!wall_only).then_some(phases),
                     micro_batches: 1,
-                    tokens: 0,
+                    tokens: part("tokens", rank) as u64,
                     signal: if wall_only { Signal::S0 } else { Signal::S2 },
-                    sum_sq: 0,
-                    expert_tokens: 0,
+                    sum_sq: part("squares", rank) as u64,
+                    expert_tokens: part("routed", rank) as u64,
                 });
                 frames.push((self.at, self.frame(&node, event)));
             }
@@ -237,6 +281,20 @@ impl Hand {
     }
 }
 
+/// `baseline of=step seconds=0.1 source=preflight`, or `of=NODE` for the self-time on a node.
+fn baseline(case: &mut TestCase) -> Result<Event, String> {
+    let of: String = take(case, "of")?.ok_or("of= is missing")?;
+    let source: String = take(case, "source")?.unwrap_or_else(|| "preflight".to_owned());
+    Ok(Event::Baseline(Baseline {
+        of: match of.as_str() {
+            "step" => BaselineOf::Step,
+            node => BaselineOf::SelfTime { node: node.into() },
+        },
+        seconds: take(case, "seconds")?.ok_or("seconds= is missing")?,
+        source: source.as_str().into(),
+    }))
+}
+
 pub fn gpu(rank: u32) -> paceline_health::id::GpuId {
     format!("GPU-{rank}").as_str().into()
 }
@@ -247,4 +305,12 @@ where
     T::Err: std::error::Error + Send + Sync + 'static,
 {
     case.try_take_arg(key).map_err(|error| error.to_string())
+}
+
+/// A list in round brackets; none when it is not given.
+fn list(case: &mut TestCase, key: &str) -> Result<Vec<String>, String> {
+    if !case.args.contains_key(key) {
+        return Ok(Vec::new());
+    }
+    case.take_args(key).map_err(|error| error.to_string())
 }

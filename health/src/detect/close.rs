@@ -1,0 +1,70 @@
+//! A row closes: who stands where, what kind of step it was, and what each rule makes of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Detector;
+use super::board::Board;
+use super::plan::Plan;
+use super::roster;
+use super::straggler::View;
+use crate::event::StepKind;
+use crate::time::Time;
+
+impl Detector {
+    /// Closes the rows that are due, and shows each to the rules.
+    pub(super) fn close_rows(&mut self, at: Time) {
+        let patience = self.patience();
+        while let Some(row) = self.rows.take_due(at, patience) {
+            self.last_row = self.last_row.max(row.step);
+            if row.kind == StepKind::Train {
+                let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
+                self.tempo.observe(longest);
+            }
+            self.seat(at);
+            let mut board = Board::new(&row, &self.plan, &mut self.work);
+            self.job_rules.sort(&mut board, &self.policy.detector);
+            let view = View {
+                at,
+                job: &self.job,
+                roster: &self.roster,
+                plan: &self.plan,
+                causes: &self.causes,
+                comms: &self.comms,
+                limits: &self.policy.detector,
+            };
+            self.straggler.step(&view, &board);
+            self.job_rules.row(&view, &board, &self.straggler);
+        }
+    }
+
+    /// Remakes the plan when ranks came or said where they stand.
+    fn seat(&mut self, at: Time) {
+        if self.shape == Some(self.roster.shape) {
+            return;
+        }
+        self.shape = Some(self.roster.shape);
+        let min_peers = self.policy.detector.straggler.min_peers;
+        let causes = &self.causes;
+        // Until every GPU was read none tells roles apart.
+        let known = self
+            .roster
+            .members()
+            .all(|(_, member)| member.gpu.as_ref().is_none_or(|gpu| causes.model(gpu).is_some()));
+        let model = |member: &roster::Member| {
+            let model = member
+                .gpu
+                .as_ref()
+                .filter(|_| known)
+                .and_then(|gpu| causes.model(gpu));
+            model.unwrap_or_else(|| Arc::from(""))
+        };
+        let plan = Plan::new(&self.roster, min_peers, model, &BTreeMap::new());
+        if !plan.has_roles_of(&self.plan) {
+            self.straggler.clear(at, &self.roster, &self.job);
+            self.work.clear();
+            self.job_rules.reseat();
+        }
+        self.plan = plan;
+    }
+}

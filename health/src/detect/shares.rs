@@ -1,0 +1,307 @@
+//! What the job itself costs, as shares of its steps: data loading, garbage collection, uneven experts, sequences and
+//! stages, transfers.
+//!
+//! Each is what the step would have been shorter without it, along the critical path, after what comes before it in
+//! this list was taken out, so that no second is counted twice. Ranks that are found slow are set to their peers'
+//! speed first: nobody is named here, and nobody's fault is the job's.
+
+use std::collections::VecDeque;
+
+use super::claim::{Claim, Outcome};
+use super::gauge::{Bars, Gauge, Meaning};
+use super::imbalance::{Experts, Stages, Unexplained};
+use super::scene::{Scene, piece};
+use crate::event::StepKind;
+use crate::time::Time;
+use crate::verdict::{Cause, Finding, Severity, Subject};
+
+/// The gauges.
+#[derive(Debug, Default)]
+pub struct Shares {
+    data: Gauge,
+    gc: Gauge,
+    expert: Gauge,
+    sequence: Gauge,
+    stage: Gauge,
+    transfer: Gauge,
+    experts: Experts,
+    stages: Stages,
+    unexplained: Unexplained,
+}
+
+/// A step with part of its trouble taken out: self-time by seat, and what the step takes.
+struct Remaining {
+    own: Vec<f64>,
+    step_s: f64,
+}
+
+impl Remaining {
+    fn new(scene: &Scene<'_>) -> Remaining {
+        let own = scene.own.clone();
+        let step_s = scene.step_s(|seat| own[seat]);
+        Remaining { own, step_s }
+    }
+
+    /// What the step would be shorter with `less` in the place of each rank's self-time. By chance it may be longer.
+    fn gain(&self, scene: &Scene<'_>, less: &[f64]) -> f64 {
+        self.step_s - scene.step_s(|seat| less[seat])
+    }
+
+    /// Goes on with `less`.
+    fn take_out(&mut self, scene: &Scene<'_>, less: Vec<f64>) -> f64 {
+        let gain = self.gain(scene, &less);
+        self.own = less;
+        self.step_s -= gain;
+        gain
+    }
+}
+
+impl Shares {
+    /// Takes a step.
+    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+        if !scene.steady || scene.board.kind != StepKind::Train || scene.board.is_empty() {
+            return;
+        }
+        let mut left = Remaining::new(scene);
+        out.extend(self.data(scene, &mut left));
+        out.extend(self.gc(scene, &mut left));
+        out.extend(self.expert(scene, &mut left));
+        out.extend(self.sequence(scene, &mut left));
+        out.extend(self.stage(scene, &mut left));
+        out.extend(self.transfer(scene));
+    }
+
+    /// Ends all that is open, and begins anew.
+    pub fn end(&mut self, at: Time, job: &Subject, out: &mut VecDeque<Claim>) {
+        for gauge in self.gauges_mut() {
+            out.extend(gauge.end(at, job));
+        }
+        self.reseat();
+    }
+
+    /// Ranks stand elsewhere: what was learned of roles is forgotten.
+    pub fn reseat(&mut self) {
+        (self.experts, self.stages) = (Experts::default(), Stages::default());
+        self.unexplained = Unexplained::default();
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
+        self.gauges().find_map(|gauge| gauge.outcome_now(finding))
+    }
+
+    /// Share of a step that would be won now if nothing of this held; transfers are needed.
+    pub fn open_share(&self) -> f64 {
+        let avoidable = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
+        avoidable.into_iter().map(Gauge::open_share).sum::<f64>().min(1.0)
+    }
+
+    fn gauges(&self) -> impl Iterator<Item = &Gauge> {
+        [
+            &self.data,
+            &self.gc,
+            &self.expert,
+            &self.sequence,
+            &self.stage,
+            &self.transfer,
+        ]
+        .into_iter()
+    }
+
+    fn gauges_mut(&mut self) -> impl Iterator<Item = &mut Gauge> {
+        [
+            &mut self.data,
+            &mut self.gc,
+            &mut self.expert,
+            &mut self.sequence,
+            &mut self.stage,
+            &mut self.transfer,
+        ]
+        .into_iter()
+    }
+
+    /// What most ranks of a role wait for their data; what one waits longer is its own trouble.
+    fn data(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let board = scene.board;
+        let shared = |seat: usize| {
+            let seat = &board.seats[seat];
+            seat.sample
+                .data_s
+                .min(board.roles[seat.place.role as usize].data_s)
+        };
+        let less = floored(&left.own, shared);
+        let gain = left.take_out(scene, less);
+        let table = &scene.view.limits.shares;
+        let bars = Bars {
+            warning: table.data_warning_ratio,
+            critical: table.data_critical_ratio,
+        };
+        let meaning = Meaning {
+            finding: Finding::DataLoading,
+            cause: Cause::DataLoading,
+            lost: true,
+        };
+        let evidence = || {
+            let longest = board.roles.iter().map(|role| role.data_s).fold(0.0, f64::max);
+            vec![piece("data_s", longest, None), piece("step_s", board.dur_s, None)]
+        };
+        self.data
+            .take(scene, meaning, gain, bars, Severity::Critical, evidence)
+    }
+
+    fn gc(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let board = scene.board;
+        let less = floored(&left.own, |seat| board.seats[seat].sample.gc_s);
+        let gain = left.take_out(scene, less);
+        let meaning = Meaning {
+            finding: Finding::GcPause,
+            cause: Cause::GcPause,
+            lost: true,
+        };
+        let evidence = |share: f64| {
+            let pausing = board.seats.iter().filter(|seat| seat.sample.gc_s > 0.0).count();
+            vec![
+                piece("gc_ratio", share, None),
+                piece("ranks_pausing", pausing as f64, None),
+            ]
+        };
+        let share = self.gc.share();
+        self.gc.take(
+            scene,
+            meaning,
+            gain,
+            impact_bars(scene),
+            Severity::Critical,
+            || evidence(share),
+        )
+    }
+
+    fn expert(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let even = self.experts.even(scene, &left.own)?;
+        let gain = left.take_out(scene, even.own);
+        let meaning = Meaning {
+            finding: Finding::ExpertImbalance,
+            cause: Cause::Imbalance,
+            lost: true,
+        };
+        let evidence = || {
+            vec![
+                piece("busiest_expert_tokens", even.most, Some(even.mean)),
+                piece("explained_ratio", even.explained, None),
+            ]
+        };
+        self.expert.take(
+            scene,
+            meaning,
+            gain,
+            impact_bars(scene),
+            Severity::Critical,
+            evidence,
+        )
+    }
+
+    /// Declared work that differs; else a spread that nobody owns and nothing explains, which is only worth knowing.
+    fn sequence(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let explained = scene.board.roles.iter().any(|role| role.works);
+        let spread = self.unexplained.observe(scene, &left.own);
+        let mut meaning = Meaning {
+            finding: Finding::SequenceImbalance,
+            cause: Cause::Imbalance,
+            lost: true,
+        };
+        let (gain, worst) = if explained {
+            let less = self.unexplained.at_usual_work(scene, &left.own);
+            (left.take_out(scene, less), Severity::Critical)
+        } else {
+            (meaning.cause, meaning.lost) = (Cause::Unknown, false);
+            let board = scene.board;
+            let level = |seat: usize| scene.common[board.seats[seat].place.role as usize];
+            let less: Vec<f64> = (0..left.own.len())
+                .map(|seat| left.own[seat].min(level(seat)))
+                .collect();
+            let wide = spread >= scene.view.limits.shares.spread_ratio;
+            (if wide { left.gain(scene, &less) } else { 0.0 }, Severity::Info)
+        };
+        let evidence = || {
+            vec![
+                piece("self_time_spread_ratio", spread, None),
+                piece("work_declared", f64::from(u8::from(explained)), None),
+            ]
+        };
+        self.sequence
+            .take(scene, meaning, gain, impact_bars(scene), worst, evidence)
+    }
+
+    fn stage(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let even = self.stages.even(scene, &left.own)?;
+        let gain = left.take_out(scene, even.own);
+        let meaning = Meaning {
+            finding: Finding::StageImbalance,
+            cause: Cause::Imbalance,
+            lost: true,
+        };
+        // Where a stage is one rank, the stage's work and the rank's own trouble look the same.
+        let worst = if even.alone {
+            Severity::Warning
+        } else {
+            Severity::Critical
+        };
+        let evidence = || {
+            let mut evidence: Vec<_> = even
+                .extremes
+                .iter()
+                .map(|(name, level)| piece(&format!("{name} self_time_s"), *level, Some(even.mean)))
+                .collect();
+            evidence.extend(even.alone.then(|| piece("low_coverage", 1.0, None)));
+            evidence
+        };
+        self.stage
+            .take(scene, meaning, gain, impact_bars(scene), worst, evidence)
+    }
+
+    /// Time in collectives beyond waiting for the slowest.
+    fn transfer(&mut self, scene: &Scene<'_>) -> Option<Claim> {
+        let table = &scene.view.limits.shares;
+        let bars = Bars {
+            warning: table.transfer_warning_ratio,
+            critical: table.transfer_critical_ratio,
+        };
+        let meaning = Meaning {
+            finding: Finding::CommunicationBound,
+            cause: Cause::Unknown,
+            lost: false,
+        };
+        let board = scene.board;
+        // A pipeline that nobody declared waits for its own stages: that looks the same.
+        let declared = scene
+            .view
+            .roster
+            .members()
+            .any(|(_, member)| member.layout.is_some());
+        let sure = declared || board.micro_batches <= 1;
+        let worst = if sure { Severity::Critical } else { Severity::Info };
+        let evidence = || {
+            vec![
+                piece("exposed_transfer_s", scene.exposed_s, None),
+                piece("step_s", board.dur_s, None),
+            ]
+        };
+        self.transfer
+            .take(scene, meaning, scene.exposed_s, bars, worst, evidence)
+    }
+}
+
+fn impact_bars(scene: &Scene<'_>) -> Bars {
+    let limits = &scene.view.limits.impact;
+    Bars {
+        warning: limits.warning_ratio,
+        critical: limits.critical_ratio,
+    }
+}
+
+/// Each self-time less a part of it; something always remains.
+fn floored(own: &[f64], part: impl Fn(usize) -> f64) -> Vec<f64> {
+    (0..own.len())
+        .map(|seat| (own[seat] - part(seat)).max(own[seat] * 1e-3))
+        .collect()
+}
