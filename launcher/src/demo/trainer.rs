@@ -141,6 +141,7 @@ impl Probe {
             gpu_uuid: gpus.uuid_bytes(rank),
             version: std::array::from_fn(|_| version.next().unwrap_or(0)),
             framework: Framework::Demo,
+            ..Attach::default()
         }));
         probe
     }

@@ -373,3 +373,24 @@ fn layout_and_groups_are_told_once_and_to_every_new_aggregator() {
     });
     assert_eq!(again, events[..3]);
 }
+
+#[test]
+fn versions_of_what_the_rank_runs_in() {
+    let check = |nccl, cuda, wanted: &str| {
+        let mut bench = Bench::new();
+        let record = Attach {
+            version: [2, 15, 0],
+            framework: paceline_ring::Framework::Torch,
+            nccl,
+            cuda,
+            ..Attach::default()
+        };
+        bench.ring("1.ring").write(&Record::Attach(record));
+        let [Event::Attach(attach)] = &bench.poll()[..] else {
+            panic!("no attach")
+        };
+        assert_eq!(&*attach.framework, wanted);
+    };
+    check([0; 3], [0; 2], "torch 2.15.0");
+    check([2, 27, 5], [13, 0], "torch 2.15.0 cuda 13.0 nccl 2.27.5");
+}

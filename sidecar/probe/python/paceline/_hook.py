@@ -168,7 +168,7 @@ def attach(optimizer=None):
         -1 if index is None else index,
         _uuid(torch, index),
         _ring.TORCH,
-        _version(torch.__version__),
+        (_version(torch.__version__), *_gpu_versions(torch)),
         timeline,
     ):
         return False
@@ -214,6 +214,18 @@ def _uuid(torch, index):
         return bytes(bytearray(b & 0xFF for b in uuid.bytes))[:16].ljust(16, b"\0")
     except Exception:
         return bytes(16)
+
+
+def _gpu_versions(torch):
+    """Of NCCL as it is loaded, and of CUDA that torch was built for; zeros where there is none."""
+    none = (0, 0, 0), (0, 0)
+    try:
+        if not torch.version.cuda:
+            return none
+        nccl = tuple(min(int(number), 255) for number in torch.cuda.nccl.version()[:3])
+        return nccl, _version(torch.version.cuda)[:2]
+    except Exception:
+        return none
 
 
 def _version(text):

@@ -24,7 +24,7 @@ _FIXED = struct.Struct("<8sIIIIII")
 _KIND = struct.Struct("<HH")
 _BODY = struct.Struct("<I52s")
 _STEP = struct.Struct("<HHQQIIIIIHBBQ")  # with the kind and flags before it
-_ATTACH = struct.Struct("<IIIIi16sBBBB8x")
+_ATTACH = struct.Struct("<IIIIi16s9B3x")
 _MARK = struct.Struct("<QQ32s")
 _DETACH = struct.Struct("<Q40x")
 _LAYOUT = struct.Struct("<10HI24x")
@@ -104,14 +104,11 @@ class Ring:
             )
         )  # fmt: skip
 
-    def attach(self, rank, device, uuid, framework, version):
-        """`rank` is an identity of `_rank`; `version` three numbers."""
-        major, minor, patch = version
+    def attach(self, rank, device, uuid, framework, version, nccl=(0, 0, 0), cuda=(0, 0)):
+        """`rank` is an identity of `_rank`; the versions are numbers up to 255."""
+        numbers = *version, framework, *nccl, *cuda
         return self.write(
-            ATTACH,
-            _ATTACH.pack(
-                rank.rank, rank.local_rank, rank.world_size, rank.restart, device, uuid, major, minor, patch, framework
-            ),
+            ATTACH, _ATTACH.pack(rank.rank, rank.local_rank, rank.world_size, rank.restart, device, uuid, *numbers)
         )
 
     def mark(self, step, kind, value):

@@ -75,9 +75,9 @@ class Tracker:
 
     # Attach and detach.
 
-    def arm(self, distributed=None, device=-1, uuid=bytes(16), framework=_ring.OTHER, version=(0, 0, 0), timeline=None):
-        """Attach, at the end of the first step. True where it worked; else it is not tried again. `timeline`: makes
-        one, given what writes a step."""
+    def arm(self, distributed=None, device=-1, uuid=bytes(16), framework=_ring.OTHER, versions=((0, 0, 0),), timeline=None):
+        """Attach, at the end of the first step. True where it worked; else it is not tried again. `versions`:
+        of the framework, NCCL and CUDA. `timeline`: makes one, given what writes a step."""
         try:
             directory = os.environ.get("PACELINE_RING_DIR")
             if not directory or os.environ.get("PACELINE_HOOK") == "off" or _helper.is_helper(distributed):
@@ -87,7 +87,7 @@ class Tracker:
             self._progress = self.ring.progress
             self.thread = _thread()
             self.rank = _rank.identity(distributed)
-            self.ring.attach(self.rank, device, uuid, framework, version)
+            self.ring.attach(self.rank, device, uuid, framework, *versions)
             _helper.claim()
             if timeline is not None:
                 self.timeline = timeline(self._write)

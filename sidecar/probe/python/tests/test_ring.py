@@ -60,6 +60,10 @@ class Bytes(unittest.TestCase):
         payload = "03000000" "01000000" "08000000" "02000000" "ffffffff" "000102030405060708090a0b0c0d0e0f" "020f0001"
         self.assertEqual(self.slot(0)[12:], bytes.fromhex("02000000" + payload) + bytes(8))
 
+    def test_attach_with_nccl_and_cuda(self):
+        self.ring.attach(Rank(3, 1, 8, 2), 0, bytes(16), 1, (2, 15, 1), (2, 27, 5), (13, 12))
+        self.assertEqual(self.slot(0)[52:], bytes.fromhex("020f0101" "021b05" "0d0c" "000000"))
+
     def test_mark_detach_note_role(self):
         self.ring.mark(5, "épreuve" * 10, 9)
         self.ring.detach(6)

@@ -138,6 +138,8 @@ impl Attach {
                 Framework::Other => 3,
             }],
         );
+        bytes.put(56, self.nccl);
+        bytes.put(59, self.cuda);
     }
 
     fn decode(bytes: &Bytes) -> Attach {
@@ -154,6 +156,8 @@ impl Attach {
                 2 => Framework::Demo,
                 _ => Framework::Other,
             },
+            nccl: bytes.array(56),
+            cuda: bytes.array(59),
         }
     }
 }

@@ -92,6 +92,10 @@ pub struct Attach {
     pub version: [u8; 3],
     /// The framework.
     pub framework: Framework,
+    /// Version of NCCL, zeros: none, or not known.
+    pub nccl: [u8; 3],
+    /// Version of CUDA that the framework was built for, zeros: none, or not known.
+    pub cuda: [u8; 2],
 }
 
 /// The trainer marked something.

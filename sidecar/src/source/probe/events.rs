@@ -9,11 +9,17 @@ use paceline_ring::{Framework, PhaseWord, StepWord, Work};
 /// `pid` wrote it; `role` is what it declared so far.
 pub(super) fn attach(attach: &paceline_ring::Attach, pid: u32, role: Arc<str>) -> event::Attach {
     let [major, minor, patch] = attach.version;
-    let framework = match attach.framework {
+    let mut framework = match attach.framework {
         Framework::Torch => format!("torch {major}.{minor}.{patch}"),
         Framework::Demo => "demo".to_owned(),
         Framework::Other => "other".to_owned(),
     };
+    for (name, version) in [("cuda", &attach.cuda[..]), ("nccl", &attach.nccl[..])] {
+        if version.iter().any(|part| *part != 0) {
+            let parts: Vec<String> = version.iter().map(u8::to_string).collect();
+            framework = format!("{framework} {name} {}", parts.join("."));
+        }
+    }
     event::Attach {
         rank: Rank(attach.rank),
         local_rank: attach.local_rank,
