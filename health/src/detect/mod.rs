@@ -13,6 +13,7 @@ mod close;
 mod comms;
 mod cusum;
 mod facts;
+mod gaps;
 mod gauge;
 mod gpus;
 mod history;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use super::gaps::{Unwatched, push_gap};
 use crate::event::{Attach, Beat, Event, Layout, Signal};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
@@ -11,8 +12,6 @@ use crate::verdict::Subject;
 
 /// A rank number above this is not believed: memory is bounded before it is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
-/// Gaps that are kept; later ones only lengthen the last.
-const MAX_GAPS: usize = 256;
 /// Versions that a node may name.
 const MAX_VERSIONS: usize = 32;
 
@@ -51,15 +50,6 @@ pub struct Node {
     /// Losses of earlier incarnations.
     lost_before: u64,
     dropped_before: (u64, u64),
-}
-
-/// A time in which a node was not watched.
-#[derive(Clone, Debug)]
-pub struct Unwatched {
-    pub node: NodeId,
-    pub from: Time,
-    pub to: Time,
-    pub why: &'static str,
 }
 
 /// Everyone.
@@ -393,14 +383,5 @@ impl Node {
         }
         self.received += 1;
         true
-    }
-}
-
-/// Adds a gap. One that touches the last of the same node lengthens it, and so does one too many.
-pub fn push_gap(gaps: &mut Vec<Unwatched>, gap: Unwatched) {
-    let full = gaps.len() >= MAX_GAPS;
-    match gaps.last_mut() {
-        Some(last) if full || last.node == gap.node && last.to >= gap.from => last.to = gap.to,
-        _ => gaps.push(gap),
     }
 }
