@@ -37,6 +37,8 @@ pub struct RoleLevel {
     pub data_s: f64,
     pub gc_s: f64,
     pub checkpoint_s: f64,
+    /// Share of the self-time that is data loading and optimizer.
+    pub outside_ratio: f64,
     /// The role's work model explains something.
     pub works: bool,
 }
@@ -133,7 +135,7 @@ impl<'a> Board<'a> {
 
     /// The shape of this step, to ask what it would have taken.
     pub fn path(&self) -> Path {
-        Path::new(self.plan, self.micro_batches)
+        Path::new(self.plan, self.micro_batches, &self.roles)
     }
 
     /// Seconds that the step would have been shorter with `own` in the place of each rank's self-time.
@@ -177,6 +179,8 @@ impl<'a> Board<'a> {
         level.self_s = median(|seat| seat.self_s);
         level.wait_s = median(|seat| seat.sample.wait_s);
         level.data_s = median(|seat| seat.sample.data_s);
+        level.outside_ratio =
+            median(|seat| (seat.sample.data_s + seat.sample.optimizer_s) / seat.self_s).clamp(0.0, 1.0);
         level.gc_s = median(|seat| seat.sample.gc_s);
         level.checkpoint_s = median(|seat| seat.sample.checkpoint_s);
         level

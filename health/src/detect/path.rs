@@ -1,29 +1,57 @@
 //! What a step takes, given what each rank does: the critical path.
 //!
-//! Ranks of one stage of one replica move together, so a stage takes what its slowest rank takes. A replica of `p`
-//! stages with `m` micro-batches runs one forward and one backward at a time (1F1B): it fills and drains once through
-//! all stages and is otherwise held by its slowest, `(sum of stages + (m - 1) × slowest stage) / m`, each stage's time
-//! being that of all its micro-batches (Narayanan et al., SC 2021, <https://arxiv.org/abs/2104.04473>). Replicas meet
-//! at the end of the step. Without a pipeline that is the slowest rank of all.
+//! Ranks of one stage of one replica move together, so a stage takes what its slowest rank takes. Micro-batches pass
+//! through the stages of a replica one forward and one backward at a time (1F1B, Narayanan et al., SC 2021,
+//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice a forward one. Replicas meet at the end of the step.
+//! Without a pipeline that is the slowest rank of all.
 
+use super::board::RoleLevel;
 use super::plan::{Place, Plan};
+
+/// Share of the compute of a micro-batch that is its forward pass.
+const FORWARD: f64 = 1.0 / 3.0;
+/// More micro-batches than this change nothing that could be seen.
+const MOST_MICRO_BATCHES: u32 = 512;
 
 /// The shape of a step, with scratch space of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     stages: usize,
-    micro_batches: f64,
-    scratch: Vec<f64>,
+    micro_batches: usize,
+    /// By role: the share of a rank's self-time that is no micro-batch's (data, optimizer).
+    outside: Vec<f64>,
+    /// By replica and stage.
+    cells: Vec<Cell>,
+    /// By stage and micro-batch, when its forward and its backward pass end.
+    ends: Vec<[f64; 2]>,
+}
+
+/// One stage of one replica. Seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    /// Before its first micro-batch.
+    outside_s: f64,
+    /// All its micro-batches.
+    work_s: f64,
 }
 
 impl Path {
     /// The shape of the steps of `plan`; `seen` backward passes stand in for what was not declared.
-    pub fn new(plan: &Plan, seen: u16) -> Path {
-        let micro = plan.micro_batches.map_or(u32::from(seen), |declared| declared);
+    pub fn new(plan: &Plan, seen: u16, roles: &[RoleLevel]) -> Path {
+        let stages = plan.stages.max(1) as usize;
+        let micro = plan.micro_batches.unwrap_or(u32::from(seen));
+        let micro_batches = micro.clamp(1, MOST_MICRO_BATCHES) as usize;
+        let pipeline = if stages > 1 {
+            stages * plan.replicas.max(1) as usize
+        } else {
+            0
+        };
         Path {
-            stages: plan.stages.max(1) as usize,
-            micro_batches: f64::from(micro.max(1)),
-            scratch: vec![0.0; plan.stages.max(1) as usize * plan.replicas.max(1) as usize],
+            stages,
+            micro_batches,
+            outside: roles.iter().map(|role| role.outside_ratio).collect(),
+            cells: vec![Cell::default(); pipeline],
+            ends: vec![[0.0; 2]; if stages > 1 { stages * micro_batches } else { 0 }],
         }
     }
 
@@ -32,18 +60,72 @@ impl Path {
         if self.stages == 1 {
             return ranks.map(|(_, own)| own).fold(0.0, f64::max);
         }
-        self.scratch.fill(0.0);
+        self.cells.fill(Cell::default());
         for (place, own) in ranks {
-            let cell = place.replica as usize * self.stages + place.stage as usize;
-            if let Some(slowest) = self.scratch.get_mut(cell) {
-                *slowest = slowest.max(own);
+            let index = place.replica as usize * self.stages + place.stage as usize;
+            let outside = self.outside.get(place.role as usize).copied().unwrap_or(0.0);
+            if let Some(cell) = self.cells.get_mut(index) {
+                cell.outside_s = cell.outside_s.max(own * outside);
+                cell.work_s = cell.work_s.max(own * (1.0 - outside));
             }
         }
-        let replica = |stages: &[f64]| {
-            let sum: f64 = stages.iter().sum();
-            let slowest = stages.iter().copied().fold(0.0, f64::max);
-            (sum + (self.micro_batches - 1.0) * slowest) / self.micro_batches
-        };
-        self.scratch.chunks(self.stages).map(replica).fold(0.0, f64::max)
+        let mut longest: f64 = 0.0;
+        for replica in self.cells.chunks(self.stages) {
+            longest = longest.max(pipeline_s(replica, self.micro_batches, &mut self.ends));
+        }
+        longest
     }
+}
+
+/// When the last backward pass of a pipeline ends. Each stage does, in this order: as many forward passes as there
+/// are stages behind it, then one forward and one backward in turns, then the backward passes that are left.
+fn pipeline_s(cells: &[Cell], micro_batches: usize, ends: &mut [[f64; 2]]) -> f64 {
+    const FORTH: usize = 0;
+    const BACK: usize = 1;
+    let last = cells.len() - 1;
+    ends.fill([f64::NAN; 2]);
+    // What each stage has done so far: forward passes, backward passes, and until when.
+    let mut done: Vec<(usize, usize, f64)> = cells.iter().map(|cell| (0, 0, cell.outside_s)).collect();
+    let mut left = 2 * cells.len() * micro_batches;
+    while left > 0 {
+        let before = left;
+        for stage in 0..cells.len() {
+            let each = cells[stage].work_s / micro_batches as f64;
+            loop {
+                let (forth, back, until) = done[stage];
+                let goes_forth = forth < micro_batches && forth <= back + (last - stage);
+                let micro = if goes_forth { forth } else { back };
+                if micro == micro_batches {
+                    break;
+                }
+                let fed = match (goes_forth, stage) {
+                    (true, 0) => 0.0,
+                    (true, _) => ends[(stage - 1) * micro_batches + micro][FORTH],
+                    (false, stage) if stage == last => ends[stage * micro_batches + micro][FORTH],
+                    (false, _) => ends[(stage + 1) * micro_batches + micro][BACK],
+                };
+                if fed.is_nan() {
+                    break;
+                }
+                let (pass, share) = if goes_forth {
+                    (FORTH, FORWARD)
+                } else {
+                    (BACK, 1.0 - FORWARD)
+                };
+                let end = until.max(fed) + each * share;
+                ends[stage * micro_batches + micro][pass] = end;
+                done[stage] = (
+                    forth + usize::from(goes_forth),
+                    back + usize::from(!goes_forth),
+                    end,
+                );
+                left -= 1;
+            }
+        }
+        if left == before {
+            // Only numbers that are none could stop it.
+            return f64::NAN;
+        }
+    }
+    done.iter().map(|(.., until)| *until).fold(0.0, f64::max)
 }

@@ -239,7 +239,7 @@ impl Account {
 
 /// What a kept step would have been shorter if `members` had been `factor` times as fast, seconds.
 fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
-    let mut path = Path::new(plan, kept.micro_batches);
+    let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
     let known = |rank: usize| {
         let own = f64::from(*kept.self_s.get(rank)?);
         let place = plan.place(Rank(rank as u32))?;
