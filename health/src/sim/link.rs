@@ -18,8 +18,11 @@ const DISORDER_S: f64 = 1.0;
 /// What is under way, in the order in which it happens.
 #[derive(Debug)]
 pub(super) struct Link {
-    queue: BinaryHeap<Reverse<Parcel>>,
+    /// What happens when, and where in `cargo` it lies: a heap of small things, for it moves them about.
+    queue: BinaryHeap<Reverse<Ticket>>,
     pushed: u64,
+    cargo: Vec<Option<Cargo>>,
+    free: Vec<u32>,
     nodes: Vec<Sender>,
     outages: Vec<Outage>,
     loss: f64,
@@ -47,12 +50,13 @@ struct Outage {
     told: bool,
 }
 
-#[derive(Debug)]
-struct Parcel {
+/// In the order of happening: when, and for one moment in the order in which it was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ticket {
     at: Time,
     order: u64,
     node: u32,
-    cargo: Cargo,
+    slot: u32,
 }
 
 #[derive(Debug)]
@@ -83,6 +87,8 @@ impl Link {
         let mut link = Link {
             queue: BinaryHeap::new(),
             pushed: 0,
+            cargo: Vec::new(),
+            free: Vec::new(),
             nodes,
             outages: Vec::new(),
             loss: 0.0,
@@ -174,13 +180,14 @@ impl Link {
 
     /// When the next thing happens.
     pub fn next_at(&self) -> Option<Time> {
-        self.queue.peek().map(|Reverse(parcel)| parcel.at)
+        self.queue.peek().map(|Reverse(ticket)| ticket.at)
     }
 
     /// Lets the next thing happen; a frame, if one reaches the journal by it.
     pub fn turn(&mut self) -> Option<(Time, Frame)> {
-        let Reverse(Parcel { at, node, cargo, .. }) = self.queue.pop()?;
-        match cargo {
+        let Reverse(Ticket { at, node, slot, .. }) = self.queue.pop()?;
+        self.free.push(slot);
+        match self.cargo[slot as usize].take()? {
             Cargo::Sent(frame) => Some((at, frame)),
             Cargo::Own(event) => Some((at, self.frame(node, 0, 0, event))),
             Cargo::Seen(event) => self.read(at, node, event),
@@ -245,31 +252,16 @@ impl Link {
 
     fn push(&mut self, at: Time, node: u32, cargo: Cargo) {
         self.pushed += 1;
-        self.queue.push(Reverse(Parcel {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.cargo.push(None);
+            self.cargo.len() as u32 - 1
+        });
+        self.cargo[slot as usize] = Some(cargo);
+        self.queue.push(Reverse(Ticket {
             at,
             order: self.pushed,
             node,
-            cargo,
+            slot,
         }));
-    }
-}
-
-impl PartialEq for Parcel {
-    fn eq(&self, other: &Parcel) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Parcel {}
-
-impl PartialOrd for Parcel {
-    fn partial_cmp(&self, other: &Parcel) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Parcel {
-    fn cmp(&self, other: &Parcel) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
