@@ -1,5 +1,5 @@
-//! The slowest rank's mean over 50 steps is over 1.2 times that of all, in three checks in a row: Microsoft's
-//! post-training toolkit.
+//! The slowest rank's mean over 50 steps is over 1.2 times that of all, in three checks in a row, one every 10
+//! steps: Microsoft's post-training toolkit.
 //!
 //! There a check sees step time; here it sees self-time, since by wall time no rank of a synchronous job differs.
 //! Source: <https://github.com/microsoft/post-training-toolkit>.
@@ -7,7 +7,7 @@
 use super::{Rule, Sample, Window};
 
 const TIMES: f64 = 1.2;
-const WINDOW_STEPS: u32 = 50;
+const WINDOW_STEPS: usize = 50;
 const CHECKS: u32 = 3;
 
 #[derive(Default)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::{Rule, Sample, Window, middle};
 
 const TIMES: f64 = 2.0;
-const ROUND_STEPS: u32 = 10;
+const ROUND_STEPS: usize = 10;
 
 #[derive(Default)]
 pub(super) struct TwiceMedian {

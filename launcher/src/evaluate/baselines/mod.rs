@@ -11,7 +11,7 @@ mod median;
 mod relative;
 mod shortest;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use paceline_health::event::{Step, StepKind};
 
@@ -156,32 +156,42 @@ fn rules() -> [Box<dyn Rule>; NAMES.len()] {
     ]
 }
 
-/// Sums of each rank's samples over a window of steps.
+/// Steps between two looks of a rule that looks at a window.
+const LOOK_EVERY: u32 = 10;
+
+/// Sums of each rank's samples over the last steps.
 #[derive(Debug, Default)]
 struct Window {
-    rows: u32,
+    rows: VecDeque<Vec<Sample>>,
+    taken: u32,
     /// Sum and count by rank.
     sums: Vec<(f64, u32)>,
 }
 
 impl Window {
-    /// Takes a row; each rank's mean once `length` rows are there, and begins anew.
-    fn take(&mut self, row: &[Sample], length: u32, value: fn(&Sample) -> f64) -> Option<Vec<(u32, f64)>> {
+    /// Takes a row. Each rank's mean over the last `length`, once so many are there and then every [`LOOK_EVERY`].
+    fn take(&mut self, row: &[Sample], length: usize, value: fn(&Sample) -> f64) -> Option<Vec<(u32, f64)>> {
         for sample in row {
             let (sum, count) = at(&mut self.sums, sample.rank);
             *sum += value(sample);
             *count += 1;
         }
-        self.rows += 1;
-        if self.rows < length {
+        self.rows.push_back(row.to_vec());
+        if self.rows.len() > length {
+            for sample in self.rows.pop_front().into_iter().flatten() {
+                let (sum, count) = at(&mut self.sums, sample.rank);
+                *sum -= value(&sample);
+                *count -= 1;
+            }
+        }
+        self.taken += 1;
+        if self.rows.len() < length || !self.taken.is_multiple_of(LOOK_EVERY) {
             return None;
         }
-        self.rows = 0;
-        let sums = std::mem::take(&mut self.sums);
-        let means = (0..).zip(sums).filter(|(_, (_, count))| *count > 0);
+        let means = (0..).zip(&self.sums).filter(|(_, (_, count))| *count > 0);
         Some(
             means
-                .map(|(rank, (sum, count))| (rank, sum / f64::from(count)))
+                .map(|(rank, (sum, count))| (rank, sum / f64::from(*count)))
                 .collect(),
         )
     }

@@ -1,13 +1,13 @@
 //! The best rank's time over a rank's own is under 0.75: NVIDIA's resiliency extension.
 //!
 //! Scores compare the kernel times of a reporting interval with those of the fastest rank. The interval there is 60 s
-//! or more; here it is 50 steps, which lets it decide sooner.
+//! or more; here it is the last 50 steps, looked at every 10, which lets it decide sooner.
 //! Source: <https://nvidia.github.io/nvidia-resiliency-ext/straggler_det/usage_guide.html>.
 
 use super::{Rule, Sample, Window};
 
 const THRESHOLD: f64 = 0.75;
-const INTERVAL_STEPS: u32 = 50;
+const INTERVAL_STEPS: usize = 50;
 
 #[derive(Default)]
 pub(super) struct Relative {

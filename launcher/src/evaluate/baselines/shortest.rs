@@ -1,35 +1,41 @@
 //! Who waits least in the collectives is the one that the others wait for: C4D, TraceML.
 //!
-//! A rank that was the shortest in at least 80 % of 50 steps, and waited at most half of the others' median over them.
+//! A rank that was the shortest in at least 80 % of the last 50 steps, and waited at most half of the others' median.
 //! The descriptions leave shares to the operator; these spare it most of the noise.
 //! Sources: Dong and others 2024, <https://arxiv.org/abs/2406.04594>; <https://github.com/traceopt-ai/traceml>.
 
+use std::collections::VecDeque;
+
 use super::{Rule, Sample, Window, at, middle};
 
-const WINDOW_STEPS: u32 = 50;
+const WINDOW_STEPS: usize = 50;
 const SHARE: f64 = 0.8;
 const OF_MEDIAN: f64 = 0.5;
 
 #[derive(Default)]
 pub(super) struct Shortest {
     window: Window,
-    /// By rank.
-    wins: Vec<u32>,
+    /// Who was the shortest in each of the last steps.
+    shortest: VecDeque<u32>,
 }
 
 impl Rule for Shortest {
     fn row(&mut self, row: &[Sample], name: &mut dyn FnMut(u32)) {
         if let Some(sample) = row.iter().min_by(|a, b| a.wait.total_cmp(&b.wait)) {
-            *at(&mut self.wins, sample.rank) += 1;
+            self.shortest.push_back(sample.rank);
+        }
+        if self.shortest.len() > WINDOW_STEPS {
+            self.shortest.pop_front();
         }
         let Some(means) = self.window.take(row, WINDOW_STEPS, |sample| sample.wait) else {
             return;
         };
         let median = middle(&mut means.iter().map(|(_, mean)| *mean).collect::<Vec<_>>());
-        let wins = std::mem::take(&mut self.wins);
+        let mut wins: Vec<u32> = Vec::new();
+        self.shortest.iter().for_each(|rank| *at(&mut wins, *rank) += 1);
         for (rank, mean) in means {
             let won = f64::from(wins.get(rank as usize).copied().unwrap_or(0));
-            if won >= SHARE * f64::from(WINDOW_STEPS) && mean <= OF_MEDIAN * median {
+            if won >= SHARE * WINDOW_STEPS as f64 && mean <= OF_MEDIAN * median {
                 name(rank);
             }
         }

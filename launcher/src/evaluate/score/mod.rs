@@ -15,6 +15,8 @@ pub(super) use self::cause::Confusion;
 pub(super) use self::detection::delays;
 pub(super) use self::failures::{Failure, of as failure};
 
+use paceline_health::id::Rank;
+
 use super::baselines::NAMES;
 use super::expect::{Expectation, Who};
 use super::row::Row;
@@ -85,7 +87,17 @@ impl<'a> Case<'a> {
     fn answers(&self, claim: &Claim, expected: &Expectation) -> bool {
         claim.finding == expected.finding
             && claim.who.answers(expected.who)
+            && self.was_struck(claim.who, expected)
             && self.is_in_time(expected, claim.step)
+    }
+
+    /// Whether a fault that wanders has been there: of one that does not, its place is in the expectation.
+    fn was_struck(&self, who: Who, expected: &Expectation) -> bool {
+        let (Who::AnyRank, Who::Rank(rank)) = (expected.who, who) else {
+            return true;
+        };
+        let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
+        fault.is_some_and(|truth| truth.ranks.contains(&Rank(rank)))
     }
 
     /// The first claim that answers an expectation.
@@ -138,7 +150,7 @@ impl<'a> Case<'a> {
                 Who::Node(whom) | Who::Link(whom, None) => whom == node,
                 Who::Link(one, Some(other)) => one == node || other == node,
                 Who::Rack(rack) => self.job.rack_of(node) == rack,
-                Who::AnyRank => true,
+                Who::AnyRank => self.was_struck(Who::Rank(rank), expected),
                 Who::Job | Who::Stranger => false,
             };
             whom && self.is_in_time(expected, step)

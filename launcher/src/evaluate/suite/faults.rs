@@ -1,28 +1,225 @@
-//! Everything else that can go wrong.
+//! Everything else that can go wrong, and why ranks are slow.
 
-use super::{Scenario, Suite};
+use super::{Scenario, Seen, Suite};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    let case = |name: &str, world: &str| Scenario::new(Suite::Faults, name, world);
+    [shapes(), places(), job_wide(), hangs(), causes()].concat()
+}
+
+fn case(name: &str, world: &str) -> Scenario {
+    Scenario::new(Suite::Faults, name, world)
+}
+
+/// Slow for a while, now and then, in several places, moving about.
+fn shapes() -> Vec<Scenario> {
+    let world = "nodes=4 gpus=8 steps=500";
     vec![
-        case("short-50", "nodes=4 steps=400")
+        case("short-100", world)
             .fault("slow rank={rank} factor=1.3 from=150 until=250")
             .expect("straggler rank={rank}"),
-        case("two-at-once", "nodes=4 steps=400")
+        case("short-30", world)
+            .fault("slow rank={rank} factor=2 from=150 until=180")
+            .expect("straggler rank={rank}"),
+        case("on-and-off", world)
+            .fault("slow rank={rank} factor=1.3 from=100 every=80 for=40")
+            .expect("straggler rank={rank}"),
+        case("on-and-off-noisy", "nodes=4 gpus=8 steps=900 sigma=0.11")
+            .fault("slow rank={rank} factor=1.5 from=100 every=200 for=100")
+            .expect("straggler rank={rank}"),
+        case("two-at-once", world)
             .fault("slow rank={rank} factor=1.2 from=150")
             .fault("slow rank={other} factor=1.5 from=150")
             .expect("straggler rank={rank}")
             .expect("straggler rank={other}"),
-        case("two-in-turn", "nodes=4 steps=500")
+        case("two-in-turn", world)
             .fault("slow rank={rank} factor=1.2 from=100")
             .fault("slow rank={other} factor=1.4 from=300")
             .expect("straggler rank={rank}")
             .expect("straggler rank={other}"),
-        case("silent-rank", "nodes=2 steps=300")
+        case("two-in-a-pipeline", "nodes=4 gpus=8 dp=8 pp=4 micro=8 steps=500")
+            .fault("slow rank={rank} factor=1.3 from=150")
+            .fault("slow rank={other} factor=1.3 from=150")
+            .expect("straggler rank={rank}")
+            .expect("straggler rank={other}"),
+        case("moving", "nodes=4 gpus=8 steps=600")
+            .fault("slow rank={rank} factor=1.3 from=100 moves=100")
+            .expect("straggler any-rank"),
+        case("two-percent", world)
+            .fault("slow rank={rank} factor=1.02 from=150")
+            .expect("?straggler rank={rank}"),
+    ]
+}
+
+/// Nodes, racks, links.
+fn places() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for percent in [10, 30] {
+        let factor = 1.0 + f64::from(percent) / 100.0;
+        all.push(
+            case(&format!("node-{percent}"), "nodes=8 gpus=8 steps=400")
+                .fault(format!("slow node={{node}} factor={factor} from=150"))
+                .expect("straggler-node node={node}"),
+        );
+        all.push(
+            case(&format!("rack-{percent}"), "nodes=16 gpus=4 racks=4 steps=400")
+                .fault(format!("slow rack={{rack}} factor={factor} from=150"))
+                .expect("straggler-node rack={rack}"),
+        );
+    }
+    all.extend([
+        case("node-birth", "nodes=8 gpus=8 steps=300")
+            .fault("slow node={node} factor=1.2 from=1")
+            .expect("straggler-node node={node}"),
+        case(
+            "node-in-a-pipeline",
+            "nodes=8 gpus=8 dp=16 pp=4 micro=8 steps=400",
+        )
+        .fault("slow node={node} factor=1.2 from=150")
+        .expect("straggler-node node={node}"),
+        case(
+            "link-of-a-node",
+            "nodes=8 gpus=4 comms=on steps=500 dp=8 tp=4 transfer=40ms",
+        )
+        .fault("link node={node} factor=3 from=200")
+        .expect("slow-link link={node}"),
+        case(
+            "link-of-two",
+            "nodes=8 gpus=4 comms=on steps=500 dp=4 tp=4 pp=2 micro=4 transfer=40ms",
+        )
+        .fault("link node={node} peer={peer} factor=4 from=200")
+        // What two ends cannot be told apart by the communicators that there are may be said of either.
+        .expect("?slow-link link={node}-{peer}")
+        .expect("?slow-link link={node} of=0")
+        .expect("?slow-link link={peer} of=0"),
+    ]);
+    all
+}
+
+/// What is the job's, and what is one rank's at certain steps only.
+fn job_wide() -> Vec<Scenario> {
+    vec![
+        case("all-slow", "nodes=4 gpus=8 steps=500")
+            .fault("regress factor=1.15 from=250")
+            .expect("all-ranks-slow job"),
+        case("all-slow-power", "nodes=4 gpus=8 steps=500")
+            .fault("slow rank=all factor=1.15 from=250 cause=power")
+            .expect("all-ranks-slow job"),
+        case("restart-regression", "nodes=4 gpus=8 steps=500 restart=250")
+            .fault("regress factor=1.15 from=251")
+            .expect("step-regression job"),
+        case("birth", "nodes=4 gpus=8 steps=300 baseline=on")
+            .fault("birth factor=1.2")
+            .expect("slow-from-birth job"),
+        case("version-skew", "nodes=4 gpus=8 steps=200")
+            .fault("skew node={node}")
+            .expect("version-skew node={node}"),
+        case("checkpoint-slow", "nodes=4 gpus=8 steps=800 checkpoint-every=50")
+            .fault("checkpoint-slow rank={rank} factor=3 from=100")
+            .expect("slow-checkpoint rank={rank}"),
+        case("warm-up-slow", "nodes=4 gpus=8 steps=300 warm-up=30")
+            .fault("warm-up-slow rank={rank} factor=3")
+            .expect("slow-warm-up rank={rank}"),
+        case("data-loading-everywhere", "nodes=4 gpus=8 steps=500")
+            .fault("slow rank=all factor=1.3 from=200 cause=data-loading")
+            .expect("data-loading job"),
+        case("cpu-contention-moving", "nodes=4 gpus=8 steps=800")
+            .fault("slow rank={rank} factor=1.3 from=100 moves=10 cause=cpu-contention")
+            .expect("cpu-contention job"),
+        case("gc-everywhere", "nodes=4 gpus=8 steps=800 gc-every=40 gc=150ms").expect("gc-pause job"),
+        case("communication-bound", "nodes=4 gpus=8 steps=400 transfer=150ms")
+            .expect("communication-bound job"),
+    ]
+}
+
+/// Nobody moves any more.
+fn hangs() -> Vec<Scenario> {
+    vec![
+        case("silent-rank", "nodes=2 gpus=8 steps=300")
             .fault("silent rank={rank} from=150")
             .expect("rank-silent rank={rank}"),
-        case("hang", "nodes=2 steps=300")
+        case("silent-for-a-while", "nodes=2 gpus=8 steps=300")
+            .fault("silent rank={rank} from=150 for=90s")
+            .expect("rank-silent rank={rank}"),
+        case("hang", "nodes=2 gpus=8 steps=300")
             .fault("silent rank=all from=150")
             .expect("job-hang job"),
+        case("blind-for-ever", "nodes=4 gpus=8 steps=400")
+            .fault("gap node={node} from=40s")
+            .expect("telemetry-blind node={node}")
+            .seen(Seen::Gap),
     ]
+}
+
+/// Slow ranks, nodes and links with the counters of their cause, and one without.
+fn causes() -> Vec<Scenario> {
+    let of = |cause: &str| {
+        let shown = if cause == "gc" { "gc-pause" } else { cause };
+        let shown = if cause == "none" { "unknown" } else { shown };
+        (cause.to_owned(), shown.to_owned())
+    };
+    let mut all = Vec::new();
+    for cause in [
+        "none",
+        "thermal",
+        "power",
+        "clock-stuck",
+        "ecc",
+        "pcie",
+        "data-loading",
+        "cpu-contention",
+        "gc",
+    ] {
+        let (fault, shown) = of(cause);
+        for (name, noise, factor, onset) in [
+            ("quiet", "", 1.3, 150),
+            ("noisy", "sigma=0.11", 1.5, 150),
+            ("birth", "", 1.2, 1),
+        ] {
+            all.push(
+                Scenario::new(
+                    Suite::Causes,
+                    format!("cause-{cause}-{name}"),
+                    format!("nodes=4 gpus=8 host=on steps={} {noise}", onset + 600),
+                )
+                .fault(format!(
+                    "slow rank={{rank}} factor={factor} from={onset} cause={fault}"
+                ))
+                .expect(format!("straggler rank={{rank}} cause={shown}")),
+            );
+        }
+    }
+    for cause in ["thermal", "power", "cpu-contention"] {
+        all.push(
+            Scenario::new(
+                Suite::Causes,
+                format!("cause-{cause}-node"),
+                "nodes=8 gpus=8 host=on steps=600",
+            )
+            .fault(format!("slow node={{node}} factor=1.3 from=150 cause={cause}"))
+            .expect(format!("straggler-node node={{node}} cause={cause}")),
+        );
+    }
+    for (cause, world) in [
+        (
+            "network",
+            "nodes=8 gpus=4 comms=on host=on steps=600 transfer=40ms",
+        ),
+        (
+            "nvlink",
+            "nodes=8 gpus=4 comms=on host=on steps=600 tp=4 exchange=40ms",
+        ),
+    ] {
+        all.push(
+            Scenario::new(Suite::Causes, format!("cause-{cause}-node"), world)
+                .fault(format!("slow node={{node}} factor=4 from=150 cause={cause}"))
+                .expect(format!("slow-link link={{node}} cause={cause}")),
+        );
+    }
+    // The way that the first simulator knew: by the GPU's own physics.
+    all.push(
+        Scenario::new(Suite::Causes, "cause-heat", "nodes=4 gpus=8 host=on steps=1500")
+            .fault("heat gpu={rank} from=60s")
+            .expect("straggler rank={rank} cause=thermal"),
+    );
+    all
 }

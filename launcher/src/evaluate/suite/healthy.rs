@@ -3,7 +3,7 @@
 use super::{Scenario, Seen, Suite};
 
 /// Rank-steps of each healthy world: with 20 seeds they are over 65 million in all.
-const RANK_STEPS: u64 = 32_768;
+const RANK_STEPS: u64 = 18_000;
 
 /// Noise of honest steps.
 const NOISES: [(&str, &str); 6] = [
@@ -16,16 +16,28 @@ const NOISES: [(&str, &str); 6] = [
 ];
 
 /// What steps there are besides the ordinary ones.
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 6] = [
     ("plain", ""),
     ("checkpoint", "checkpoint-every=100"),
     ("undeclared", "checkpoint-every=100 undeclared=all"),
     ("first-writes", "checkpoint-every=100 undeclared=first"),
-    ("warm-up", "warm-up=30"),
+    ("warm-up", "warm-up=30 restart=70"),
+    ("evaluation", "evaluate-every=120"),
 ];
 
-/// Sizes: nodes of so many GPUs.
-const SIZES: [(u64, u64); 4] = [(1, 8), (4, 8), (16, 8), (2, 4)];
+/// Sizes and layouts: ranks, and the words that make so many.
+const SIZES: [(u64, &str, &str); 6] = [
+    (4, "4", "nodes=1 gpus=4"),
+    (8, "8", "nodes=1 gpus=8"),
+    (32, "32", "nodes=4 gpus=8 racks=2 host=on"),
+    (128, "128", "nodes=16 gpus=8 racks=4"),
+    (32, "fsdp-32", "nodes=4 gpus=8 framework=fsdp"),
+    (
+        32,
+        "pipeline-32",
+        "nodes=4 gpus=8 dp=4 tp=2 pp=4 micro=8 comms=on",
+    ),
+];
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     [healthy(), rough()].concat()
@@ -33,21 +45,17 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 fn healthy() -> Vec<Scenario> {
     let mut all = Vec::new();
-    for (turn, (noise, noise_words)) in NOISES.into_iter().enumerate() {
-        for (place, (kind, kind_words)) in KINDS.into_iter().enumerate() {
-            for (index, (nodes, gpus)) in SIZES.into_iter().enumerate() {
-                let ranks = nodes * gpus;
-                let steps = RANK_STEPS / ranks;
-                let world = format!("nodes={nodes} gpus={gpus} steps={steps} {noise_words} {kind_words}");
+    for (noise, noise_words) in NOISES {
+        for (kind, kind_words) in KINDS {
+            for (ranks, size, size_words) in SIZES {
+                // Pipelines cost more to simulate than they teach about noise.
+                let steps = RANK_STEPS / ranks / if size_words.contains("pp=") { 2 } else { 1 };
                 let scenario = Scenario::new(
                     Suite::Healthy,
-                    format!(
-                        "healthy-{noise}-{kind}-{ranks}{}",
-                        if gpus == 4 { "-of-4" } else { "" }
-                    ),
-                    world,
+                    format!("healthy-{noise}-{kind}-{size}"),
+                    format!("{size_words} steps={steps} {noise_words} {kind_words}"),
                 );
-                let small = index == 2 && (turn, place) == (2, 1);
+                let small = scenario.name == "healthy-sigma-11-checkpoint-128";
                 all.push(if small { scenario.smoke() } else { scenario });
             }
         }
@@ -77,6 +85,13 @@ fn rough() -> Vec<Scenario> {
                 .fault("reorder share=0.1")
                 .fault("repeat share=0.05")
                 .fault("late rank={rank} by=3s")
+                .seen(Seen::Part),
+            case("restarts")
+                .fault("late rank={rank} by=2s")
+                .world("restart=200 restart=350 warm-up=20"),
+            case("restart-and-loss")
+                .fault("loss share=0.1")
+                .world("restart=250 warm-up=20")
                 .seen(Seen::Part),
             case("gap")
                 .fault("gap node={node} from=30s for=15s")

@@ -204,6 +204,12 @@ impl Scenario {
         self
     }
 
+    /// Adds words to the world.
+    fn world(mut self, words: &str) -> Scenario {
+        self.world = format!("{} {words}", self.world);
+        self
+    }
+
     fn times(mut self, times: u64) -> Scenario {
         self.times = times;
         self
@@ -227,7 +233,7 @@ impl Scenario {
         let complain = |what: &str, problem: &dyn std::fmt::Display| {
             format!("scenario {}: {what}: {problem}", self.name)
         };
-        let seed = base + u64::from(fnv(&self.name) % 1_000_000) * MOST_SEEDS + index;
+        let seed = base + u64::from(fnv(&self.name) % 8_000_000) * MOST_SEEDS + index;
         let mut spec = WorldSpec::parse(&self.world).map_err(|problem| complain(&self.world, &problem))?;
         spec.seed = seed;
         let chosen = Chosen::of(&spec);
