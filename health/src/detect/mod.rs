@@ -28,7 +28,9 @@ mod path;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
+mod price;
 mod raised;
+mod readiness;
 mod roster;
 mod rows;
 mod scene;

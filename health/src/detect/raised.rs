@@ -5,8 +5,8 @@ use super::causes::{Explained, Suspect};
 use super::claim::Outcome;
 use super::cusum::Clearing;
 use super::history::{History, Kept};
-use super::path::Path;
 use super::plan::Plan;
+use super::price;
 use super::roster::Roster;
 use crate::id::{JobId, NodeId, Rank};
 use crate::policy::Thresholds;
@@ -109,7 +109,7 @@ impl Account {
         // Two passes: what the step would have been is known once it is known how much slower they are.
         let factor = slow(&account).exp();
         for kept in history.steady_since(start) {
-            account.gain_s += gain_kept(members, factor, kept, plan);
+            account.gain_s += price::gain_kept(members, factor, kept, plan);
         }
         let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
         let unseen = oldest.saturating_sub(start + 1);
@@ -235,23 +235,6 @@ impl Account {
             entries: self.entries,
         }
     }
-}
-
-/// What a kept step would have been shorter if `members` had been `factor` times as fast, seconds.
-fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
-    let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
-    let known = |rank: usize| {
-        let own = f64::from(*kept.self_s.get(rank)?);
-        let place = plan.place(Rank(rank as u32))?;
-        (!own.is_nan()).then_some((*place, own))
-    };
-    let actual = path.step_s((0..kept.self_s.len()).filter_map(known));
-    let restored = path.step_s((0..kept.self_s.len()).filter_map(|rank| {
-        let (place, own) = known(rank)?;
-        let slow = members.binary_search(&Rank(rank as u32)).is_ok();
-        Some((place, if slow { own / factor } else { own }))
-    }));
-    (actual - restored).max(0.0)
 }
 
 impl Raised {

@@ -11,9 +11,11 @@ use super::comms::Comms;
 use super::cusum::{Alarm, Bar, Clearing, Cusum};
 use super::history::History;
 use super::localise::{self, Located};
-use super::noise::{self, Noise, WarmUp};
+use super::noise;
 use super::plan::Plan;
+use super::price;
 use super::raised::{Account, Raised, Whom};
+use super::readiness::Readiness;
 use super::roster::{Member, Roster};
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
@@ -42,8 +44,7 @@ pub struct View<'a> {
 pub struct StragglerRule {
     /// By rank's number.
     tracks: Vec<Track>,
-    /// By role of the plan.
-    roles: Vec<Role>,
+    roles: Readiness,
     history: History,
     raised: Vec<Raised>,
     /// The step before the first.
@@ -65,14 +66,6 @@ struct Track {
     last_step: Option<u64>,
 }
 
-/// What is known of the ranks of one role together.
-#[derive(Debug, Default)]
-struct Role {
-    warm_up: WarmUp,
-    noise: Noise,
-    bar: Option<Bar>,
-}
-
 impl StragglerRule {
     /// A new group of ranks begins, or ranks stand elsewhere: what was said of the old one ends.
     pub fn clear(&mut self, at: Time, roster: &Roster, job: &JobId) {
@@ -80,7 +73,7 @@ impl StragglerRule {
             self.end(at, &raised, roster, job);
         }
         self.tracks.clear();
-        self.roles.clear();
+        self.roles = Readiness::default();
         self.history.clear();
         self.born = None;
     }
@@ -107,7 +100,7 @@ impl StragglerRule {
 
     /// Whether every role has warmed up.
     pub fn is_steady(&self) -> bool {
-        !self.roles.is_empty() && self.roles.iter().all(|role| role.bar.is_some())
+        self.roles.is_steady()
     }
 
     /// Takes a step; `view.at` is when it closed.
@@ -116,37 +109,18 @@ impl StragglerRule {
             return;
         }
         self.born.get_or_insert(board.step.saturating_sub(1));
-        self.roles.resize_with(view.plan.roles.len(), Role::default);
         if let Some(last) = board.seats.last() {
             let ranks = last.rank.0 as usize + 1;
             self.tracks
                 .resize_with(self.tracks.len().max(ranks), Track::default);
         }
-        let steady: Vec<bool> = board
-            .roles
-            .iter()
-            .zip(&mut self.roles)
-            .map(|(level, role)| {
-                level.seen > 0
-                    && role
-                        .warm_up
-                        .is_over(level.self_s.ln(), view.limits.straggler.warm_up_max_steps)
-            })
-            .collect();
         self.history.push(board);
-        if steady
-            .iter()
-            .zip(&board.roles)
-            .all(|(steady, level)| *steady || level.seen == 0)
-        {
-            self.history.settle(noise::SETTLED_ROWS);
-        }
-        self.measure_noise(view, board, &steady);
+        self.roles.observe(board, &mut self.history, view);
         self.account(view, board);
         let mut alarms = Vec::new();
         for seat in &board.seats {
             let role = seat.place.role as usize;
-            let bar = self.roles[role].bar.filter(|_| steady[role]);
+            let bar = self.roles.bar(role);
             let few = board.roles[role].seen <= view.limits.straggler.min_peers as usize;
             if let Some(alarm) = self.test(seat, board.step, bar.as_ref()) {
                 alarms.push((seat.rank, alarm, few));
@@ -187,35 +161,6 @@ impl StragglerRule {
         Some(raised.outcome(roster))
     }
 
-    /// Measures each role's noise when it is due and sets the bar for its tests.
-    fn measure_noise(&mut self, view: &View<'_>, board: &Board<'_>, steady: &[bool]) {
-        let table = &view.limits.straggler;
-        let window = table.noise_window_steps as usize;
-        for (index, role) in self.roles.iter_mut().enumerate() {
-            let members = &view.plan.roles[index].members;
-            if !steady[index] || members.len() < 2 {
-                continue;
-            }
-            let stride = members.len().div_ceil(noise::POOLED_RANKS);
-            let history = &self.history;
-            let measure = || {
-                let column = |rank: &Rank| -> Vec<f64> {
-                    history
-                        .latest(window)
-                        .filter_map(|row| row.x.get(rank.0 as usize))
-                        .filter(|x| !x.is_nan())
-                        .map(|x| f64::from(*x))
-                        .collect()
-                };
-                noise::pool(members.iter().step_by(stride).map(column).collect(), table)
-            };
-            role.bar = role
-                .noise
-                .spread(measure)
-                .map(|spread| Bar::new(table, view.roster.world_size as usize, board.dur_s, &spread));
-        }
-    }
-
     /// Feeds a rank's test. `bar`: none while its role warms up.
     fn test(&mut self, seat: &Seat, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
         let track = &mut self.tracks[seat.rank.0 as usize];
@@ -252,7 +197,7 @@ impl StragglerRule {
         for raised in &mut self.raised {
             raised.account.add(&raised.members, board);
         }
-        self.share_gain(board);
+        price::share_gain(&mut self.raised, board, self.tracks.len());
         let mut index = 0;
         while index < self.raised.len() {
             if self.recovers(board, index) {
@@ -271,45 +216,6 @@ impl StragglerRule {
         }
     }
 
-    /// What the step would have been shorter with all that is slow at its peers' speed, shared among them by what each
-    /// alone would have cost.
-    fn share_gain(&mut self, board: &Board<'_>) {
-        let mut path = board.path();
-        let mut factors = vec![(usize::MAX, 1.0_f64); self.tracks.len()];
-        for (index, raised) in self.raised.iter().enumerate() {
-            let factor = raised.account.x_lately().exp();
-            for rank in &raised.members {
-                factors[rank.0 as usize] = (index, factor);
-            }
-        }
-        let of = |seat: &Seat| factors[seat.rank.0 as usize];
-        let actual = board.step_s(&mut path, |seat| seat.self_s);
-        let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
-        let gain = actual - restored;
-        if gain <= 0.0 {
-            return;
-        }
-        if let [only] = self.raised.as_mut_slice() {
-            only.account.gain_s += gain;
-            return;
-        }
-        let alone: Vec<f64> = (0..self.raised.len())
-            .map(|index| {
-                let own = |seat: &Seat| match of(seat) {
-                    (whose, _) if whose == index => seat.self_s,
-                    (_, factor) => seat.self_s / factor,
-                };
-                (board.step_s(&mut path, own) - restored).max(0.0)
-            })
-            .collect();
-        let sum: f64 = alone.iter().sum();
-        for (raised, alone) in self.raised.iter_mut().zip(&alone) {
-            if sum > 0.0 {
-                raised.account.gain_s += gain * alone / sum;
-            }
-        }
-    }
-
     /// The mirrored test, on the median of those that are slow together.
     fn recovers(&mut self, board: &Board<'_>, index: usize) -> bool {
         let raised = &mut self.raised[index];
@@ -318,7 +224,7 @@ impl StragglerRule {
         for rank in &raised.members {
             if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
                 let seat = &board.seats[place];
-                bar = bar.or(self.roles[seat.place.role as usize].bar);
+                bar = bar.or(self.roles.bar(seat.place.role as usize));
                 x.push(seat.x);
             }
         }
@@ -343,7 +249,7 @@ impl StragglerRule {
             return;
         }
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
-        let sigma = self.roles[role].bar.map_or(0.0, |bar| bar.sigma);
+        let sigma = self.roles.bar(role).map_or(0.0, |bar| bar.sigma);
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, sigma);
         let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
         let account = Account::open(&members, alarm.start, &self.history, view.plan, Account::x);

@@ -1,0 +1,64 @@
+//! What slow ranks cost: the step as it was against the step with them at their peers' speed.
+
+use super::board::{Board, Seat};
+use super::history::Kept;
+use super::path::Path;
+use super::plan::Plan;
+use super::raised::Raised;
+use crate::id::Rank;
+
+/// Adds what this step would have been shorter with all that is slow at its peers' speed, shared among them by what
+/// each alone would have cost. `ranks`: one more than the highest.
+pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
+    let mut path = board.path();
+    let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
+    for (index, raised) in all.iter().enumerate() {
+        let factor = raised.account.x_lately().exp();
+        for rank in &raised.members {
+            factors[rank.0 as usize] = (index, factor);
+        }
+    }
+    let of = |seat: &Seat| factors[seat.rank.0 as usize];
+    let actual = board.step_s(&mut path, |seat| seat.self_s);
+    let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
+    let gain = actual - restored;
+    if gain <= 0.0 {
+        return;
+    }
+    if let [only] = all {
+        only.account.gain_s += gain;
+        return;
+    }
+    let alone: Vec<f64> = (0..all.len())
+        .map(|index| {
+            let own = |seat: &Seat| match of(seat) {
+                (whose, _) if whose == index => seat.self_s,
+                (_, factor) => seat.self_s / factor,
+            };
+            (board.step_s(&mut path, own) - restored).max(0.0)
+        })
+        .collect();
+    let sum: f64 = alone.iter().sum();
+    for (raised, alone) in all.iter_mut().zip(&alone) {
+        if sum > 0.0 {
+            raised.account.gain_s += gain * alone / sum;
+        }
+    }
+}
+
+/// What a kept step would have been shorter if `members` had been `factor` times as fast, seconds.
+pub fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
+    let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
+    let known = |rank: usize| {
+        let own = f64::from(*kept.self_s.get(rank)?);
+        let place = plan.place(Rank(rank as u32))?;
+        (!own.is_nan()).then_some((*place, own))
+    };
+    let actual = path.step_s((0..kept.self_s.len()).filter_map(known));
+    let restored = path.step_s((0..kept.self_s.len()).filter_map(|rank| {
+        let (place, own) = known(rank)?;
+        let slow = members.binary_search(&Rank(rank as u32)).is_ok();
+        Some((place, if slow { own / factor } else { own }))
+    }));
+    (actual - restored).max(0.0)
+}

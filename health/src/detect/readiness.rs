@@ -1,0 +1,72 @@
+//! Whether a role has warmed up, and how sure its tests must be.
+
+use super::board::Board;
+use super::cusum::Bar;
+use super::history::History;
+use super::noise::{self, Noise, WarmUp};
+use super::straggler::View;
+use crate::id::Rank;
+use crate::policy::StragglerThresholds;
+
+/// All roles, by their place in the plan.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    roles: Vec<Role>,
+}
+
+#[derive(Debug, Default)]
+struct Role {
+    warm_up: WarmUp,
+    noise: Noise,
+    bar: Option<Bar>,
+}
+
+impl Readiness {
+    /// The bar for the tests of a role; none while it warms up, or without peers.
+    pub fn bar(&self, role: usize) -> Option<Bar> {
+        self.roles.get(role)?.bar
+    }
+
+    /// Whether every role has warmed up.
+    pub fn is_steady(&self) -> bool {
+        !self.roles.is_empty() && self.roles.iter().all(|role| role.bar.is_some())
+    }
+
+    /// Takes a step that `history` holds already.
+    pub fn observe(&mut self, board: &Board<'_>, history: &mut History, view: &View<'_>) {
+        let table = &view.limits.straggler;
+        self.roles.resize_with(board.roles.len(), Role::default);
+        let mut all = true;
+        let mut steady = Vec::with_capacity(board.roles.len());
+        for (role, level) in self.roles.iter_mut().zip(&board.roles) {
+            let is_steady =
+                level.seen > 0 && role.warm_up.is_over(level.self_s.ln(), table.warm_up_max_steps);
+            all &= is_steady || level.seen == 0;
+            steady.push(is_steady);
+        }
+        if all {
+            history.settle(noise::SETTLED_ROWS);
+        }
+        for ((role, steady), known) in self.roles.iter_mut().zip(steady).zip(&view.plan.roles) {
+            if steady && known.members.len() > 1 {
+                let spread = role.noise.spread(|| pool(&known.members, history, table));
+                let ranks = view.roster.world_size as usize;
+                role.bar = spread.map(|spread| Bar::new(table, ranks, board.dur_s, &spread));
+            }
+        }
+    }
+}
+
+/// The noise of a role's ranks of late.
+fn pool(members: &[Rank], history: &History, table: &StragglerThresholds) -> Option<noise::Spread> {
+    let column = |rank: &Rank| -> Vec<f64> {
+        history
+            .latest(table.noise_window_steps as usize)
+            .filter_map(|row| row.x.get(rank.0 as usize))
+            .filter(|x| !x.is_nan())
+            .map(|x| f64::from(*x))
+            .collect()
+    };
+    let stride = members.len().div_ceil(noise::POOLED_RANKS);
+    noise::pool(members.iter().step_by(stride).map(column).collect(), table)
+}
