@@ -130,6 +130,29 @@ impl Causes {
         Some(first.explained(sign, suspect))
     }
 
+    /// Errors on the NVLinks of any of `ranks`, as they stand out among their peers.
+    pub fn nvlink(&self, ranks: &[Rank], since: Time, scope: &Scope<'_>) -> Option<Explained> {
+        let sign = SIGNS.iter().find(|sign| sign.cause == Cause::Nvlink)?;
+        ranks.iter().take(PEERS).find_map(|rank| {
+            let alone = [*rank];
+            let suspect = Suspect {
+                ranks: &alone,
+                since,
+                excess_s: 0.0,
+                data_excess_s: 0.0,
+                gc_excess_s: 0.0,
+                entries: (0, 0),
+            };
+            let beside = Beside {
+                own: self.facts(*rank, since, scope.roster),
+                peers: self.peers(*rank, &suspect, scope),
+                inside_is_slow: Some(true),
+                outside_is_slow: None,
+            };
+            (sign.shows)(&beside.case(&suspect, scope)).then(|| beside.explained(sign, &suspect))
+        })
+    }
+
     /// Whether the ports of `node` count errors that those of `others` do not, with the evidence.
     pub fn ports(
         &self,

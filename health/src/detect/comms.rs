@@ -23,6 +23,11 @@ const KEPT: usize = 32;
 /// First steps, which set up connections, and those after them that say how fast it was.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
+/// Standard errors by which a change of transfers must stand out where they vary.
+const SURE: f64 = 4.0;
+/// Steps between two judgements, and communicators alike that one is compared with.
+const JUDGED_EVERY: u64 = 4;
+const ELSEWHERE: usize = 3;
 /// Steps over which a member's own time is smoothed.
 const SMOOTH: f32 = 16.0;
 
@@ -32,8 +37,12 @@ pub struct Comms {
     all: BTreeMap<u64, Comm>,
     /// By rank's number.
     of_rank: Vec<Vec<u64>>,
-    /// Steps that have closed, so that who looks knows whether there is something new.
-    pub closed: u64,
+    /// Steps of communicators that have closed, and as many when they were last judged.
+    closed: u64,
+    judged_closed: u64,
+    /// The step at which they were last judged, and at which the last of them turned slow.
+    pub judged: u64,
+    pub turned: u64,
 }
 
 /// One communicator.
@@ -45,6 +54,8 @@ pub struct Comm {
     pub members: Vec<Rank>,
     /// Nodes of the plan that it spans, in order.
     pub nodes: Vec<u32>,
+    /// First and last stage of the plan that it spans.
+    stages: (u32, u32),
     /// A member came after `nodes` was made.
     stale: bool,
     open: VecDeque<Open>,
@@ -56,7 +67,11 @@ pub struct Comm {
     own_s: Vec<f32>,
     /// Bytes of payload a step.
     pub bytes: u64,
+    /// What its transfer should take, seconds, and whether it takes longer.
+    pub usual_s: Option<f64>,
     pub is_slow: bool,
+    /// The first slow step.
+    pub slow_since: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -65,15 +80,13 @@ struct Open {
     /// By member, seconds; NaN until it reported.
     own_s: Vec<f32>,
     seen: usize,
-    entries: (u64, u64),
 }
 
 /// One step's transfer.
 #[derive(Clone, Copy, Debug)]
-pub struct Transfer {
-    pub step: u64,
-    pub seconds: f32,
-    pub entries: (u64, u64),
+struct Transfer {
+    step: u64,
+    seconds: f32,
 }
 
 /// How fast it was when it was young, seconds.
@@ -97,11 +110,6 @@ impl Comms {
     /// All, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Comm)> {
         self.all.iter().map(|(id, comm)| (*id, comm))
-    }
-
-    /// All, to be judged.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Comm> {
-        self.all.values_mut()
     }
 
     /// One of them.
@@ -139,24 +147,45 @@ impl Comms {
         self.all.entry(group.comm).or_default().join(group);
     }
 
-    /// Takes what a member did in a step; `entry` is its place in the journal.
-    pub fn add(&mut self, entry: u64, did: &event::Comm) {
+    /// Takes what a member did in a step.
+    pub fn add(&mut self, did: &event::Comm) {
         if let Some(comm) = self.all.get_mut(&did.comm) {
-            self.closed += comm.add(entry, did);
+            self.closed += comm.add(did);
         }
     }
 
-    /// Says on which nodes the members are.
+    /// Says on which nodes the members are. `moved`: ranks may stand elsewhere than before.
     pub fn seat(&mut self, plan: &Plan, moved: bool) {
         for comm in self.all.values_mut().filter(|comm| moved || comm.stale) {
-            comm.stale = false;
-            comm.nodes = comm
-                .members
-                .iter()
-                .filter_map(|rank| Some(plan.place(*rank)?.node))
-                .collect();
-            comm.nodes.sort_unstable();
-            comm.nodes.dedup();
+            comm.seat(plan);
+        }
+    }
+
+    /// Judges all of them, now and then.
+    pub fn judge(&mut self, plan: &Plan, limits: &LinkThresholds, step: u64) {
+        if self.closed == self.judged_closed || step < self.judged + JUDGED_EVERY {
+            return;
+        }
+        self.judged_closed = self.closed;
+        self.judged = step;
+        self.seat(plan, false);
+        let mut alike: BTreeMap<Likeness, Vec<f64>> = BTreeMap::new();
+        for comm in self.all.values() {
+            if let Some(transfer_s) = comm.transfer_s(limits) {
+                alike.entry(comm.likeness()).or_default().push(transfer_s);
+            }
+        }
+        let elsewhere: BTreeMap<Likeness, f64> = alike
+            .into_iter()
+            .filter(|(_, transfers)| transfers.len() > ELSEWHERE)
+            .filter_map(|(likeness, mut transfers)| Some((likeness, stats::median(&mut transfers)?)))
+            .collect();
+        for comm in self.all.values_mut() {
+            let was_slow = comm.is_slow;
+            comm.judge(elsewhere.get(&comm.likeness()).copied(), limits);
+            if comm.is_slow && !was_slow {
+                self.turned = step;
+            }
         }
     }
 
@@ -178,7 +207,27 @@ impl Comms {
     }
 }
 
+/// What tells communicators that should be equally fast: name, size, nodes that they span, bytes (by eighths of a
+/// power of two) and the stages of their members.
+type Likeness = (Arc<str>, u32, usize, u32, (u32, u32));
+
 impl Comm {
+    fn likeness(&self) -> Likeness {
+        let bytes = (8.0 * (self.bytes.max(1) as f64).log2()).round() as u32;
+        (self.name.clone(), self.size, self.nodes.len(), bytes, self.stages)
+    }
+
+    fn seat(&mut self, plan: &Plan) {
+        self.stale = false;
+        let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
+        let stages = || places().map(|place| place.stage);
+        self.stages = (stages().min().unwrap_or(0), stages().max().unwrap_or(0));
+        let mut nodes: Vec<u32> = places().map(|place| place.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.nodes = nodes;
+    }
+
     fn join(&mut self, group: &event::Group) {
         self.size = group.size;
         self.name = group.name.clone();
@@ -192,7 +241,7 @@ impl Comm {
     }
 
     /// How many steps closed by it.
-    fn add(&mut self, entry: u64, did: &event::Comm) -> u64 {
+    fn add(&mut self, did: &event::Comm) -> u64 {
         let Ok(member) = self.members.binary_search(&did.rank) else {
             return 0;
         };
@@ -208,7 +257,6 @@ impl Comm {
                     step: did.step,
                     own_s,
                     seen: 0,
-                    entries: (entry, entry),
                 },
             );
         }
@@ -216,7 +264,6 @@ impl Comm {
         if open.own_s[member].is_nan() {
             open.own_s[member] = (did.dur_ns as f64 / 1e9) as f32;
             open.seen += 1;
-            open.entries.1 = entry;
         }
         self.bytes = did.bytes;
         let mut closed = 0;
@@ -255,7 +302,6 @@ impl Comm {
         self.recent.push_back(Transfer {
             step: open.step,
             seconds: open.own_s.iter().copied().fold(f32::INFINITY, f32::min),
-            entries: open.entries,
         });
         if self.early.is_none() && self.recent.len() == EARLY {
             let mut early = self.latest(EARLY);
@@ -283,11 +329,6 @@ impl Comm {
         (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
     }
 
-    /// Its transfer when it was young, seconds.
-    pub fn early_s(&self) -> Option<f64> {
-        Some(self.early?.median_s)
-    }
-
     /// By member: its own time in it of late, seconds, waiting and transfer together.
     pub fn own_s(&self, rank: Rank) -> Option<f64> {
         let place = self.members.binary_search(&rank).ok()?;
@@ -297,39 +338,32 @@ impl Comm {
 
     /// Judges whether transfers take longer than they did, or than `elsewhere_s` in communicators like it. Slow needs
     /// most of the latest steps over the ratio; no longer slow, most of them under the lower one.
-    pub fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
+    fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
         let needed = limits.min_steps as usize;
-        if self.recent.len() < window {
-            return;
-        }
-        let Some(usual_s) = self.usual_s(elsewhere_s) else {
+        let early_s = self.early.map(|early| early.median_s);
+        self.usual_s = early_s
+            .into_iter()
+            .chain(elsewhere_s)
+            .reduce(f64::min)
+            .filter(|usual| *usual > 0.0);
+        let Some(usual_s) = self.usual_s.filter(|_| self.recent.len() >= window) else {
             return;
         };
         // Where transfers vary by themselves the ratio alone says little.
-        let unsure = self.early.map_or(0.0, |early| {
-            4.0 * early.sigma_s * (1.0 / EARLY as f64 + 1.0 / window as f64).sqrt()
-        });
+        let samples = 1.0 / EARLY as f64 + 1.0 / window as f64;
+        let unsure_s = self
+            .early
+            .map_or(0.0, |early| SURE * early.sigma_s * samples.sqrt());
+        let slow_s = (limits.slow_ratio * usual_s).max(usual_s + unsure_s);
         let latest = self.latest(window);
         let over = |least: f64| latest.iter().filter(|seconds| **seconds >= least).count();
         if self.is_slow {
             self.is_slow = window - over(limits.clear_ratio * usual_s) < needed;
-        } else {
-            self.is_slow = over((limits.slow_ratio * usual_s).max(usual_s + unsure)) >= needed;
+        } else if over(slow_s) >= needed {
+            self.is_slow = true;
+            let is_slow = |transfer: &&Transfer| f64::from(transfer.seconds) >= slow_s;
+            self.slow_since = self.recent.iter().find(is_slow).map(|transfer| transfer.step);
         }
-    }
-
-    /// What its transfer should take, seconds.
-    pub fn usual_s(&self, elsewhere_s: Option<f64>) -> Option<f64> {
-        match (self.early_s(), elsewhere_s) {
-            (Some(early), Some(elsewhere)) => Some(early.min(elsewhere)),
-            (early, elsewhere) => early.or(elsewhere),
-        }
-        .filter(|usual| *usual > 0.0)
-    }
-
-    /// The kept transfers, oldest first.
-    pub fn recent(&self) -> impl Iterator<Item = &Transfer> {
-        self.recent.iter()
     }
 }

@@ -39,6 +39,18 @@ pub struct View<'a> {
     pub limits: &'a Thresholds,
 }
 
+impl<'a> View<'a> {
+    /// What the counters of a suspect may be compared with.
+    pub fn scope(&self) -> Scope<'a> {
+        Scope {
+            roster: self.roster,
+            plan: self.plan,
+            comms: self.comms,
+            limits: self.limits,
+        }
+    }
+}
+
 /// The rule.
 #[derive(Debug, Default)]
 pub struct StragglerRule {
@@ -341,15 +353,8 @@ impl StragglerRule {
             return;
         };
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
-        let scope = Scope {
-            roster: view.roster,
-            plan: view.plan,
-            comms: view.comms,
-            limits: view.limits,
-        };
-        let explained = view
-            .causes
-            .explain(&raised.account.suspect(&raised.members, since), &scope);
+        let suspect = raised.account.suspect(&raised.members, since);
+        let explained = view.causes.explain(&suspect, &view.scope());
         if explained.is_none() && !always {
             return;
         }

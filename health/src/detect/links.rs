@@ -1,0 +1,404 @@
+//! `slow-link`: transfers that take longer than they did, or than elsewhere, and between whom.
+
+use std::collections::VecDeque;
+
+use super::board::Board;
+use super::causes::Explained;
+use super::claim::{Body, Claim, Detail, Outcome};
+use super::comms::Comm;
+use super::fit::{self, Crossing};
+use super::straggler::View;
+use crate::event::Signal;
+use crate::frame::Provenance;
+use crate::id::NodeId;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// Links that may be open at once; more is the job's trouble.
+const MAX_OPEN: usize = 32;
+/// Candidates that evidence names.
+const MAX_NAMED: usize = 8;
+/// Steps whose time is kept.
+const TIMES: usize = 64;
+/// Steps over which the step's time is smoothed.
+const SMOOTH: f64 = 16.0;
+
+/// The rule.
+#[derive(Debug, Default)]
+pub struct LinkRule {
+    open: Vec<Open>,
+    /// Usual time of a step, seconds.
+    step_s: f64,
+    /// Step of the last judgement that was looked at.
+    looked: u64,
+    /// When the latest steps closed.
+    times: VecDeque<(u64, Time)>,
+    provenance: Provenance,
+    out: VecDeque<Claim>,
+}
+
+/// One slow link, or several of which one is.
+#[derive(Debug)]
+struct Open {
+    /// One of these, if it is not `pair` that is meant.
+    nodes: Vec<NodeId>,
+    pair: bool,
+    /// The transfers are within the node.
+    inside: bool,
+    comms: Vec<u64>,
+    subject: Subject,
+    since: Time,
+    since_step: u64,
+    step: u64,
+    severity: Severity,
+    explained: Option<Explained>,
+    excess: Excess,
+    rows: u64,
+    gain_s: f64,
+    dur_s: f64,
+}
+
+/// The slowest of some communicators, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Excess {
+    transfer_s: f64,
+    usual_s: f64,
+}
+
+impl Excess {
+    fn seconds(&self) -> f64 {
+        (self.transfer_s - self.usual_s).max(0.0)
+    }
+}
+
+impl LinkRule {
+    /// A new group of ranks begins: what was said of the old one ends.
+    pub fn clear(&mut self, at: Time, world_size: u32) {
+        for open in std::mem::take(&mut self.open) {
+            self.end(at, &open, world_size);
+        }
+        *self = LinkRule {
+            out: std::mem::take(&mut self.out),
+            provenance: self.provenance,
+            ..LinkRule::default()
+        };
+    }
+
+    /// Where the transfer times came from.
+    pub fn trust(&mut self, provenance: Provenance) {
+        self.provenance = self.provenance.max(provenance);
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, subject: &Subject, world_size: u32) -> Option<Outcome> {
+        let open = self.open.iter().find(|open| open.subject == *subject)?;
+        Some(open.outcome(world_size))
+    }
+
+    /// Takes a step; the communicators have been judged up to it.
+    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
+        self.step_s += (board.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
+        if self.times.len() == TIMES {
+            self.times.pop_front();
+        }
+        self.times.push_back((board.step, view.at));
+        for open in &mut self.open {
+            open.rows += 1;
+            open.gain_s += open.excess.seconds();
+            open.dur_s += board.dur_s;
+        }
+        if view.comms.judged == self.looked {
+            return;
+        }
+        self.looked = view.comms.judged;
+        self.renew(view);
+        // They turn slow one after the other; the first alone would blame the wrong end.
+        let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
+        if settled {
+            self.find(view, board.step);
+        }
+    }
+
+    /// Brings what is open up to date.
+    fn renew(&mut self, view: &View<'_>) {
+        let mut index = 0;
+        while index < self.open.len() {
+            let open = &mut self.open[index];
+            open.comms
+                .retain(|id| view.comms.get(*id).is_some_and(|comm| comm.is_slow));
+            if open.comms.is_empty() {
+                let open = self.open.remove(index);
+                self.end(view.at, &open, view.roster.world_size);
+                continue;
+            }
+            let was = (open.subject.clone(), open.severity, open.explained.is_some());
+            open.excess = excess(open.comms.iter().filter_map(|id| view.comms.get(*id)), view);
+            open.resolve(view);
+            if open.subject != was.0 {
+                // It is known now which of the candidates it is.
+                let outcome = open.outcome(view.roster.world_size);
+                self.out.push_back(Claim {
+                    finding: Finding::SlowLink,
+                    subject: was.0.clone(),
+                    at: view.at,
+                    body: Body::Over(outcome),
+                });
+            }
+            let open = &mut self.open[index];
+            open.severity = open.severity.max(open.severity_now(view, self.step_s));
+            if was != (open.subject.clone(), open.severity, open.explained.is_some()) {
+                self.claim(view, index);
+            }
+            index += 1;
+        }
+    }
+
+    /// Looks for who explains what is slow and not yet said.
+    fn find(&mut self, view: &View<'_>, step: u64) {
+        let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
+        let new: Vec<u64> = view
+            .comms
+            .iter()
+            .filter(|(id, comm)| comm.is_slow && !said(*id))
+            .map(|(id, _)| id)
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        for (nodes, pair, comms) in blames(view) {
+            let comms: Vec<u64> = comms.into_iter().filter(|id| new.contains(id)).collect();
+            let slow = || comms.iter().filter_map(|id| view.comms.get(*id));
+            let worst = excess(slow(), view);
+            let least = view.limits.impact.warning_ratio * self.step_s;
+            if comms.is_empty() || worst.seconds() < least || self.open.len() >= MAX_OPEN {
+                continue;
+            }
+            let since_step = slow().filter_map(|comm| comm.slow_since).min().unwrap_or(step);
+            let mut open = Open {
+                inside: nodes.len() == 1 && slow().all(|comm| comm.nodes.len() == 1),
+                nodes,
+                pair,
+                comms,
+                subject: Subject::Job {
+                    job: view.job.clone(),
+                },
+                since: self.time_before(since_step).unwrap_or(view.at),
+                since_step,
+                step,
+                severity: Severity::Info,
+                explained: None,
+                excess: worst,
+                rows: step.saturating_sub(since_step),
+                gain_s: 0.0,
+                dur_s: 0.0,
+            };
+            open.gain_s = worst.seconds() * open.rows as f64;
+            open.dur_s = self.step_s * open.rows as f64;
+            open.resolve(view);
+            open.severity = open.severity_now(view, self.step_s);
+            // A second one of the same name is the same trouble.
+            if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {
+                same.comms.extend(open.comms);
+                continue;
+            }
+            self.open.push(open);
+            self.claim(view, self.open.len() - 1);
+        }
+    }
+
+    /// When the step before `step` closed, as far as is kept.
+    fn time_before(&self, step: u64) -> Option<Time> {
+        let after = self.times.partition_point(|(known, _)| *known < step);
+        Some(self.times.get(after.saturating_sub(1))?.1)
+    }
+
+    fn end(&mut self, at: Time, open: &Open, world_size: u32) {
+        self.out.push_back(Claim {
+            finding: Finding::SlowLink,
+            subject: open.subject.clone(),
+            at,
+            body: Body::Over(open.outcome(world_size)),
+        });
+    }
+
+    fn claim(&mut self, view: &View<'_>, index: usize) {
+        let open = &self.open[index];
+        let outcome = open.outcome(view.roster.world_size);
+        let mut evidence = outcome.evidence;
+        let mut signals = vec![Signal::S1];
+        let mut provenance = self.provenance;
+        if let Some(explained) = &open.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            signals.extend(&explained.signals);
+            provenance = provenance.max(explained.provenance);
+        }
+        let detail = Detail {
+            severity: open.severity,
+            since: open.since,
+            since_step: Some(open.since_step),
+            step: Some(open.step),
+            cause: open.cause(),
+            signals,
+            provenance,
+            slowdown_ratio: outcome.slowdown_ratio,
+            impact_ratio: outcome.impact_ratio,
+            lost_rank_s: outcome.lost_rank_s,
+            evidence,
+        };
+        self.out.push_back(Claim {
+            finding: Finding::SlowLink,
+            subject: open.subject.clone(),
+            at: view.at,
+            body: Body::Holds(Box::new(detail)),
+        });
+    }
+}
+
+impl Open {
+    /// Says which it is, as far as that is known, and why.
+    fn resolve(&mut self, view: &View<'_>) {
+        let end = |node: &NodeId| Subject::Link {
+            node: node.clone(),
+            peer: None,
+        };
+        if self.inside {
+            let ranks: Vec<_> = self
+                .comms
+                .iter()
+                .filter_map(|id| view.comms.get(*id))
+                .flat_map(|comm| comm.members.iter().copied())
+                .collect();
+            self.explained = self
+                .explained
+                .take()
+                .or_else(|| view.causes.nvlink(&ranks, self.since, &view.scope()));
+            self.subject = end(&self.nodes[0]);
+            return;
+        }
+        let others: Vec<NodeId> = view
+            .plan
+            .nodes
+            .iter()
+            .map(|(node, _)| node.clone())
+            .filter(|node| !self.nodes.contains(node))
+            .collect();
+        let mut failing = self.nodes.iter().filter_map(|node| {
+            let found = view.causes.ports(node, &others, self.since, view.limits)?;
+            Some((node.clone(), found))
+        });
+        let (first, second) = (failing.next(), failing.next());
+        match (first, second) {
+            // Ports that count errors settle which of several it is.
+            (Some((node, found)), None) => {
+                self.explained.get_or_insert(found);
+                self.nodes = vec![node];
+            }
+            (Some((_, found)), Some(_)) => {
+                self.explained.get_or_insert(found);
+            }
+            _ => {}
+        }
+        self.subject = match self.nodes.as_slice() {
+            [node] => end(node),
+            [node, peer] if self.pair => Subject::Link {
+                node: node.clone(),
+                peer: Some(peer.clone()),
+            },
+            _ => Subject::Job {
+                job: view.job.clone(),
+            },
+        };
+    }
+
+    fn cause(&self) -> Cause {
+        self.explained.as_ref().map_or(Cause::Unknown, |found| found.cause)
+    }
+
+    /// What is not settled alerts nobody.
+    fn severity_now(&self, view: &View<'_>, step_s: f64) -> Severity {
+        let share = self.excess.seconds() / step_s.max(1e-9);
+        match self.subject {
+            Subject::Job { .. } => Severity::Info,
+            _ if share >= view.limits.impact.critical_ratio => Severity::Critical,
+            _ if share >= view.limits.impact.warning_ratio => Severity::Warning,
+            _ => Severity::Info,
+        }
+    }
+
+    fn outcome(&self, world_size: u32) -> Outcome {
+        let piece = |what: &str, value, peers| Evidence {
+            what: what.into(),
+            value,
+            peers,
+            entries: None,
+        };
+        let mut evidence = vec![
+            piece("transfer_s", self.excess.transfer_s, Some(self.excess.usual_s)),
+            piece("slow_communicators", self.comms.len() as f64, None),
+        ];
+        if let Subject::Job { .. } = self.subject {
+            evidence.push(piece("candidate_nodes", self.nodes.len() as f64, None));
+            let named = self.nodes.iter().take(MAX_NAMED);
+            evidence.extend(named.map(|node| piece(&format!("candidate {node}"), 1.0, None)));
+        }
+        Outcome {
+            lost_rank_s: self.gain_s * f64::from(world_size),
+            slowdown_ratio: Some(self.excess.transfer_s / self.excess.usual_s.max(1e-9)),
+            impact_ratio: (self.dur_s > 0.0).then(|| self.gain_s / self.dur_s),
+            evidence,
+        }
+    }
+}
+
+/// The communicator that lost the most.
+fn excess<'a>(comms: impl Iterator<Item = &'a Comm>, view: &View<'_>) -> Excess {
+    let of = |comm: &Comm| {
+        Some(Excess {
+            transfer_s: comm.transfer_s(&view.limits.link)?,
+            usual_s: comm.usual_s?,
+        })
+    };
+    comms
+        .filter_map(of)
+        .max_by(|a, b| a.seconds().total_cmp(&b.seconds()))
+        .unwrap_or_default()
+}
+
+/// Who explains all that is slow now: nodes, whether two of them are a link, and the communicators.
+fn blames(view: &View<'_>) -> Vec<(Vec<NodeId>, bool, Vec<u64>)> {
+    let name = |node: &u32| view.plan.nodes[*node as usize].0.clone();
+    let mut found = Vec::new();
+    let mut crossings = Vec::new();
+    let mut ids = Vec::new();
+    for (id, comm) in view.comms.iter() {
+        let (Some(transfer), Some(usual)) = (comm.transfer_s(&view.limits.link), comm.usual_s) else {
+            continue;
+        };
+        match comm.nodes.as_slice() {
+            [] => {}
+            [node] if comm.is_slow => found.push((vec![name(node)], false, vec![id])),
+            [_] => {}
+            nodes => {
+                ids.push(id);
+                crossings.push(Crossing {
+                    nodes: nodes.to_vec(),
+                    excess: transfer / usual - 1.0,
+                    is_slow: comm.is_slow,
+                });
+            }
+        }
+    }
+    for blame in fit::explain(&crossings) {
+        found.push((
+            blame.nodes.iter().map(name).collect(),
+            blame.pair,
+            blame.explains.iter().map(|index| ids[*index]).collect(),
+        ));
+    }
+    found
+}
