@@ -133,6 +133,7 @@ pub struct KindThresholds {
 #[allow(missing_docs)]
 pub struct LinkThresholds {
     pub slow_ratio: f64,
+    pub elsewhere_ratio: f64,
     pub clear_ratio: f64,
     pub min_steps: u32,
     pub window_steps: u32,

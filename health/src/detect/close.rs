@@ -24,6 +24,10 @@ impl Detector {
             self.seat(at);
             let mut board = Board::new(&row, &self.plan, &mut self.work);
             self.job_rules.sort(&mut board, &self.policy.detector);
+            if board.kind == StepKind::Train {
+                self.comms
+                    .judge(&self.plan, &self.policy.detector.link, board.step);
+            }
             let view = View {
                 at,
                 job: &self.job,
@@ -34,6 +38,7 @@ impl Detector {
                 limits: &self.policy.detector,
             };
             self.straggler.step(&view, &board);
+            self.links.step(&view, &board, self.straggler.raised());
             self.job_rules.row(&view, &board, &self.straggler);
         }
     }
@@ -66,5 +71,6 @@ impl Detector {
             self.job_rules.reseat();
         }
         self.plan = plan;
+        self.comms.seat(&self.plan, true);
     }
 }

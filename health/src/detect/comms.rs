@@ -54,8 +54,9 @@ pub struct Comm {
     pub members: Vec<Rank>,
     /// Nodes of the plan that it spans, in order.
     pub nodes: Vec<u32>,
-    /// First and last stage of the plan that it spans.
-    stages: (u32, u32),
+    /// Its members are of several stages of a pipeline: even the shortest time in it is a wait for the others' work,
+    /// so its own past says nothing, and only the same in other replicas does.
+    pub joins_stages: bool,
     /// A member came after `nodes` was made.
     stale: bool,
     open: VecDeque<Open>,
@@ -178,7 +179,12 @@ impl Comms {
         let elsewhere: BTreeMap<Likeness, f64> = alike
             .into_iter()
             .filter(|(_, transfers)| transfers.len() > ELSEWHERE)
-            .filter_map(|(likeness, mut transfers)| Some((likeness, stats::median(&mut transfers)?)))
+            .map(|(likeness, mut transfers)| {
+                // A quarter of them may decide: a link of a small job is in half of all communicators.
+                let quarter = transfers.len() / 4;
+                let (_, usual, _) = transfers.select_nth_unstable_by(quarter, f64::total_cmp);
+                (likeness, *usual)
+            })
             .collect();
         for comm in self.all.values_mut() {
             let was_slow = comm.is_slow;
@@ -208,20 +214,26 @@ impl Comms {
 }
 
 /// What tells communicators that should be equally fast: name, size, nodes that they span, bytes (by eighths of a
-/// power of two) and the stages of their members.
-type Likeness = (Arc<str>, u32, usize, u32, (u32, u32));
+/// power of two) and whether they join stages.
+type Likeness = (Arc<str>, u32, usize, u32, bool);
 
 impl Comm {
     fn likeness(&self) -> Likeness {
         let bytes = (8.0 * (self.bytes.max(1) as f64).log2()).round() as u32;
-        (self.name.clone(), self.size, self.nodes.len(), bytes, self.stages)
+        (
+            self.name.clone(),
+            self.size,
+            self.nodes.len(),
+            bytes,
+            self.joins_stages,
+        )
     }
 
     fn seat(&mut self, plan: &Plan) {
         self.stale = false;
         let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
         let stages = || places().map(|place| place.stage);
-        self.stages = (stages().min().unwrap_or(0), stages().max().unwrap_or(0));
+        self.joins_stages = stages().min() != stages().max();
         let mut nodes: Vec<u32> = places().map(|place| place.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
@@ -340,30 +352,58 @@ impl Comm {
     /// most of the latest steps over the ratio; no longer slow, most of them under the lower one.
     fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
-        let needed = limits.min_steps as usize;
-        let early_s = self.early.map(|early| early.median_s);
-        self.usual_s = early_s
-            .into_iter()
-            .chain(elsewhere_s)
-            .reduce(f64::min)
-            .filter(|usual| *usual > 0.0);
-        let Some(usual_s) = self.usual_s.filter(|_| self.recent.len() >= window) else {
+        if self.recent.len() < window {
             return;
-        };
-        // Where transfers vary by themselves the ratio alone says little.
-        let samples = 1.0 / EARLY as f64 + 1.0 / window as f64;
-        let unsure_s = self
-            .early
-            .map_or(0.0, |early| SURE * early.sigma_s * samples.sqrt());
-        let slow_s = (limits.slow_ratio * usual_s).max(usual_s + unsure_s);
+        }
         let latest = self.latest(window);
         let over = |least: f64| latest.iter().filter(|seconds| **seconds >= least).count();
+        let needed = limits.min_steps as usize;
+        let past = self
+            .early
+            .filter(|early| !self.joins_stages && early.median_s > 0.0);
+        // Where transfers vary by themselves the ratio alone says little.
+        let samples = 1.0 / EARLY as f64 + 1.0 / window as f64;
+        let of_past = |early: Early| {
+            let unsure_s = SURE * early.sigma_s * samples.sqrt();
+            (
+                early.median_s,
+                (limits.slow_ratio * early.median_s).max(early.median_s + unsure_s),
+            )
+        };
+        let elsewhere_ratio = if self.joins_stages {
+            limits.slow_ratio
+        } else {
+            limits.elsewhere_ratio
+        };
+        let of_others = |usual_s: f64| (usual_s, elsewhere_ratio * usual_s);
+        let bars = [
+            past.map(of_past),
+            elsewhere_s.filter(|usual| *usual > 0.0).map(of_others),
+        ];
         if self.is_slow {
-            self.is_slow = window - over(limits.clear_ratio * usual_s) < needed;
-        } else if over(slow_s) >= needed {
+            let back_s = limits.clear_ratio * self.usual_s.unwrap_or(0.0);
+            self.is_slow = window - over(back_s) < needed;
+        } else if let Some((usual_s, slow_s)) = bars
+            .into_iter()
+            .flatten()
+            .find(|(_, slow_s)| over(*slow_s) >= needed)
+        {
             self.is_slow = true;
+            self.usual_s = Some(usual_s);
             let is_slow = |transfer: &&Transfer| f64::from(transfer.seconds) >= slow_s;
             self.slow_since = self.recent.iter().find(is_slow).map(|transfer| transfer.step);
         }
+        if !self.is_slow {
+            self.usual_s = bars.into_iter().flatten().map(|(usual_s, _)| usual_s).next();
+        }
+    }
+
+    /// Transfers after `step`: step, and what it took beyond the usual, seconds.
+    pub fn excess_since(&self, step: u64) -> impl Iterator<Item = (u64, f64)> {
+        let usual_s = self.usual_s.unwrap_or(f64::INFINITY);
+        let after = self.recent.partition_point(|transfer| transfer.step <= step);
+        self.recent
+            .range(after..)
+            .map(move |transfer| (transfer.step, f64::from(transfer.seconds) - usual_s))
     }
 }

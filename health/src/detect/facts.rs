@@ -51,7 +51,7 @@ facts! {
     MajorFaultRate = "major_faults_per_s",
     /// Of its node.
     NetErrorRate = "net_errors_per_s",
-    NetRate = "net_rate_bps",
+    NetRate = "net_rate_gbps",
 }
 
 /// All facts about one rank, or the medians over several.

@@ -68,7 +68,11 @@ fn guilty(crossings: &[Crossing]) -> Vec<Blame> {
     let effects = effects(crossings, &alike);
     let mut blames = Vec::new();
     for ((rows, nodes), effect) in alike.into_iter().zip(effects) {
-        let slow: Vec<usize> = rows.iter().copied().filter(|row| crossings[*row].is_slow).collect();
+        let slow: Vec<usize> = rows
+            .iter()
+            .copied()
+            .filter(|row| crossings[*row].is_slow)
+            .collect();
         let mean = slow.iter().map(|row| crossings[*row].excess).sum::<f64>() / slow.len().max(1) as f64;
         let is_guilty = effect >= LEAST * mean && slow.len() as f64 >= MOST * rows.len() as f64;
         if slow.is_empty() || !is_guilty {
@@ -135,7 +139,12 @@ mod tests {
             ("nobody", vec![(&[0, 1][..], fast), (&[1, 2], 0.97)], vec![]),
             (
                 "one node in all that are slow",
-                vec![(&[0, 1][..], 3.0), (&[0, 2], 3.1), (&[1, 2], fast), (&[2, 3], fast)],
+                vec![
+                    (&[0, 1][..], 3.0),
+                    (&[0, 2], 3.1),
+                    (&[1, 2], fast),
+                    (&[2, 3], fast),
+                ],
                 vec![blame(&[0], false, &[0, 1])],
             ),
             (

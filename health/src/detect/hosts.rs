@@ -37,7 +37,13 @@ impl Hosts {
     pub fn observe(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
         let read = SIGNALS.map(|signal| {
             let value = reading.readings.get(&signal)?.value();
-            value.filter(|value| value.is_finite())
+            // In gigabits a second, of which few bits hold enough.
+            let scale = if signal == HostSignal::NetRateBps {
+                1e-9
+            } else {
+                1.0
+            };
+            value.filter(|value| value.is_finite()).map(|value| value * scale)
         });
         let readings = match reading.rank {
             Some(rank) if rank.0 < MAX_RANKS => self.ranks.entry(rank).or_default(),

@@ -1,12 +1,13 @@
 //! `slow-link`: transfers that take longer than they did, or than elsewhere, and between whom.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::board::Board;
 use super::causes::Explained;
 use super::claim::{Body, Claim, Detail, Outcome};
 use super::comms::Comm;
 use super::fit::{self, Crossing};
+use super::raised::Raised;
 use super::straggler::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
@@ -18,6 +19,8 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 const MAX_OPEN: usize = 32;
 /// Candidates that evidence names.
 const MAX_NAMED: usize = 8;
+/// Share of the present excess that a step must have to be counted.
+const SLOW: f64 = 0.25;
 /// Steps whose time is kept.
 const TIMES: usize = 64;
 /// Steps over which the step's time is smoothed.
@@ -46,16 +49,21 @@ struct Open {
     /// The transfers are within the node.
     inside: bool,
     comms: Vec<u64>,
+    /// How many they were at most.
+    most: usize,
     subject: Subject,
     since: Time,
     since_step: u64,
     step: u64,
     severity: Severity,
     explained: Option<Explained>,
+    /// As it is now.
     excess: Excess,
+    /// What it cost so far: steps, and the last of them; excess and usual transfer in them, seconds.
     rows: u64,
+    last: u64,
     gain_s: f64,
-    dur_s: f64,
+    usual_s: f64,
 }
 
 /// The slowest of some communicators, seconds.
@@ -97,21 +105,16 @@ impl LinkRule {
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, subject: &Subject, world_size: u32) -> Option<Outcome> {
         let open = self.open.iter().find(|open| open.subject == *subject)?;
-        Some(open.outcome(world_size))
+        Some(open.outcome(self.step_s, world_size))
     }
 
     /// Takes a step; the communicators have been judged up to it.
-    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
+    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>, slow: &[Raised]) {
         self.step_s += (board.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
         if self.times.len() == TIMES {
             self.times.pop_front();
         }
         self.times.push_back((board.step, view.at));
-        for open in &mut self.open {
-            open.rows += 1;
-            open.gain_s += open.excess.seconds();
-            open.dur_s += board.dur_s;
-        }
         if view.comms.judged == self.looked {
             return;
         }
@@ -120,7 +123,7 @@ impl LinkRule {
         // They turn slow one after the other; the first alone would blame the wrong end.
         let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
         if settled {
-            self.find(view, board.step);
+            self.find(view, board.step, slow);
         }
     }
 
@@ -129,6 +132,7 @@ impl LinkRule {
         let mut index = 0;
         while index < self.open.len() {
             let open = &mut self.open[index];
+            open.account(view);
             open.comms
                 .retain(|id| view.comms.get(*id).is_some_and(|comm| comm.is_slow));
             if open.comms.is_empty() {
@@ -141,7 +145,7 @@ impl LinkRule {
             open.resolve(view);
             if open.subject != was.0 {
                 // It is known now which of the candidates it is.
-                let outcome = open.outcome(view.roster.world_size);
+                let outcome = open.outcome(self.step_s, view.roster.world_size);
                 self.out.push_back(Claim {
                     finding: Finding::SlowLink,
                     subject: was.0.clone(),
@@ -159,12 +163,17 @@ impl LinkRule {
     }
 
     /// Looks for who explains what is slow and not yet said.
-    fn find(&mut self, view: &View<'_>, step: u64) {
+    fn find(&mut self, view: &View<'_>, step: u64, slow: &[Raised]) {
         let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
+        // A stage that is found slow is late for the next one in its pipeline.
+        let waits = |comm: &Comm| {
+            let is_slow = |raised: &Raised| comm.members.iter().any(|rank| raised.members.contains(rank));
+            comm.joins_stages && slow.iter().any(is_slow)
+        };
         let new: Vec<u64> = view
             .comms
             .iter()
-            .filter(|(id, comm)| comm.is_slow && !said(*id))
+            .filter(|(id, comm)| comm.is_slow && !said(*id) && !waits(comm))
             .map(|(id, _)| id)
             .collect();
         if new.is_empty() {
@@ -172,17 +181,18 @@ impl LinkRule {
         }
         for (nodes, pair, comms) in blames(view) {
             let comms: Vec<u64> = comms.into_iter().filter(|id| new.contains(id)).collect();
-            let slow = || comms.iter().filter_map(|id| view.comms.get(*id));
-            let worst = excess(slow(), view);
+            let those = || comms.iter().filter_map(|id| view.comms.get(*id));
+            let worst = excess(those(), view);
             let least = view.limits.impact.warning_ratio * self.step_s;
             if comms.is_empty() || worst.seconds() < least || self.open.len() >= MAX_OPEN {
                 continue;
             }
-            let since_step = slow().filter_map(|comm| comm.slow_since).min().unwrap_or(step);
+            let since_step = those().filter_map(|comm| comm.slow_since).min().unwrap_or(step);
             let mut open = Open {
-                inside: nodes.len() == 1 && slow().all(|comm| comm.nodes.len() == 1),
+                inside: nodes.len() == 1 && those().all(|comm| comm.nodes.len() == 1),
                 nodes,
                 pair,
+                most: comms.len(),
                 comms,
                 subject: Subject::Job {
                     job: view.job.clone(),
@@ -193,17 +203,18 @@ impl LinkRule {
                 severity: Severity::Info,
                 explained: None,
                 excess: worst,
-                rows: step.saturating_sub(since_step),
+                rows: 0,
+                last: since_step.saturating_sub(1),
                 gain_s: 0.0,
-                dur_s: 0.0,
+                usual_s: 0.0,
             };
-            open.gain_s = worst.seconds() * open.rows as f64;
-            open.dur_s = self.step_s * open.rows as f64;
+            open.account(view);
             open.resolve(view);
             open.severity = open.severity_now(view, self.step_s);
             // A second one of the same name is the same trouble.
             if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {
                 same.comms.extend(open.comms);
+                same.most = same.most.max(same.comms.len());
                 continue;
             }
             self.open.push(open);
@@ -222,13 +233,13 @@ impl LinkRule {
             finding: Finding::SlowLink,
             subject: open.subject.clone(),
             at,
-            body: Body::Over(open.outcome(world_size)),
+            body: Body::Over(open.outcome(self.step_s, world_size)),
         });
     }
 
     fn claim(&mut self, view: &View<'_>, index: usize) {
         let open = &self.open[index];
-        let outcome = open.outcome(view.roster.world_size);
+        let outcome = open.outcome(self.step_s, view.roster.world_size);
         let mut evidence = outcome.evidence;
         let mut signals = vec![Signal::S1];
         let mut provenance = self.provenance;
@@ -280,13 +291,10 @@ impl Open {
             self.subject = end(&self.nodes[0]);
             return;
         }
-        let others: Vec<NodeId> = view
-            .plan
-            .nodes
-            .iter()
-            .map(|(node, _)| node.clone())
-            .filter(|node| !self.nodes.contains(node))
-            .collect();
+        // Both ends of one link may count errors: they are compared with the other nodes, not with each other.
+        let is_other = |node: &NodeId| !(self.pair && self.nodes.contains(node));
+        let all = view.plan.nodes.iter().map(|(node, _)| node.clone());
+        let others: Vec<NodeId> = all.filter(is_other).collect();
         let mut failing = self.nodes.iter().filter_map(|node| {
             let found = view.causes.ports(node, &others, self.since, view.limits)?;
             Some((node.clone(), found))
@@ -298,7 +306,7 @@ impl Open {
                 self.explained.get_or_insert(found);
                 self.nodes = vec![node];
             }
-            (Some((_, found)), Some(_)) => {
+            (Some((_, found)), Some(_)) if self.pair => {
                 self.explained.get_or_insert(found);
             }
             _ => {}
@@ -316,7 +324,9 @@ impl Open {
     }
 
     fn cause(&self) -> Cause {
-        self.explained.as_ref().map_or(Cause::Unknown, |found| found.cause)
+        self.explained
+            .as_ref()
+            .map_or(Cause::Unknown, |found| found.cause)
     }
 
     /// What is not settled alerts nobody.
@@ -330,7 +340,32 @@ impl Open {
         }
     }
 
-    fn outcome(&self, world_size: u32) -> Outcome {
+    /// Books the steps that have come since the last time: each costs what its slowest communicator does.
+    fn account(&mut self, view: &View<'_>) {
+        let mut steps: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+        for comm in self.comms.iter().filter_map(|id| view.comms.get(*id)) {
+            for (step, excess_s) in comm.excess_since(self.last) {
+                let worst = steps.entry(step).or_insert((0.0, 0.0));
+                if excess_s > worst.0 {
+                    *worst = (excess_s, comm.usual_s.unwrap_or(0.0));
+                }
+            }
+        }
+        // After the last slow one it is over, though that is not known yet.
+        let least = SLOW * self.excess.seconds();
+        for (step, (excess_s, usual_s)) in steps {
+            self.last = step;
+            if excess_s >= least {
+                self.rows += 1;
+                self.gain_s += excess_s;
+                self.usual_s += usual_s;
+            }
+        }
+    }
+
+    fn outcome(&self, step_s: f64, world_size: u32) -> Outcome {
+        let mean = |sum: f64| sum / self.rows.max(1) as f64;
+        let (usual_s, transfer_s) = (mean(self.usual_s), mean(self.usual_s + self.gain_s));
         let piece = |what: &str, value, peers| Evidence {
             what: what.into(),
             value,
@@ -338,8 +373,8 @@ impl Open {
             entries: None,
         };
         let mut evidence = vec![
-            piece("transfer_s", self.excess.transfer_s, Some(self.excess.usual_s)),
-            piece("slow_communicators", self.comms.len() as f64, None),
+            piece("transfer_s", transfer_s, Some(usual_s)),
+            piece("slow_communicators", self.most as f64, None),
         ];
         if let Subject::Job { .. } = self.subject {
             evidence.push(piece("candidate_nodes", self.nodes.len() as f64, None));
@@ -348,8 +383,8 @@ impl Open {
         }
         Outcome {
             lost_rank_s: self.gain_s * f64::from(world_size),
-            slowdown_ratio: Some(self.excess.transfer_s / self.excess.usual_s.max(1e-9)),
-            impact_ratio: (self.dur_s > 0.0).then(|| self.gain_s / self.dur_s),
+            slowdown_ratio: (usual_s > 0.0).then(|| transfer_s / usual_s),
+            impact_ratio: (step_s > 0.0).then(|| mean(self.gain_s) / step_s),
             evidence,
         }
     }

@@ -13,6 +13,7 @@ mod close;
 mod comms;
 mod cusum;
 mod facts;
+mod fit;
 mod gaps;
 mod gauge;
 mod gpus;
@@ -22,6 +23,7 @@ mod imbalance;
 mod incidents;
 mod job;
 mod kinds;
+mod links;
 mod localise;
 mod noise;
 mod path;
@@ -52,6 +54,7 @@ use self::causes::Causes;
 use self::comms::Comms;
 use self::incidents::Incidents;
 use self::job::JobRules;
+use self::links::LinkRule;
 use self::plan::Plan;
 use self::roster::{Arrival, Roster, Unwatched};
 use self::rows::Rows;
@@ -90,6 +93,7 @@ pub struct Detector {
     work: WorkModels,
     causes: Causes,
     comms: Comms,
+    links: LinkRule,
     straggler: StragglerRule,
     job_rules: JobRules,
     silence: SilenceRule,
@@ -119,6 +123,7 @@ impl Detector {
             work: WorkModels::default(),
             causes: Causes::default(),
             comms: Comms::default(),
+            links: LinkRule::default(),
             straggler: StragglerRule::default(),
             job_rules: JobRules::default(),
             silence: SilenceRule::default(),
@@ -190,6 +195,7 @@ impl Detector {
             self.rows.clear();
             self.causes.clear_ranks();
             self.comms.clear();
+            self.links.clear(at, self.roster.world_size);
         }
         let unheard_since = self
             .roster
@@ -244,7 +250,10 @@ impl Detector {
                 rule.reading(&view, |member| member.node == frame.node);
             }
             Event::Group(group) if group.restart == self.roster.restart => self.comms.join(group),
-            Event::Comm(did) if did.restart == self.roster.restart => self.comms.add(self.entry, did),
+            Event::Comm(did) if did.restart == self.roster.restart => {
+                self.links.trust(frame.provenance);
+                self.comms.add(did);
+            }
             Event::Beat(beat) => {
                 let scope = Scope {
                     at,
@@ -350,6 +359,7 @@ impl Detector {
         while let Some(claim) = self
             .straggler
             .poll()
+            .or_else(|| self.links.poll())
             .or_else(|| self.silence.poll())
             .or_else(|| self.blind.poll())
             .or_else(|| self.job_rules.poll())

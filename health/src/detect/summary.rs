@@ -56,6 +56,11 @@ impl Detector {
                     .cost_now(subject, self.last_frame, self.roster.world_size);
                 verdict.lost_gpu_hours = cost.map_or(verdict.lost_gpu_hours, hours);
             }
+            (Finding::SlowLink, subject) => {
+                if let Some(outcome) = self.links.outcome_now(subject, self.roster.world_size) {
+                    renew(&mut verdict, outcome);
+                }
+            }
             (finding, subject) => {
                 if let Some(outcome) = self.job_rules.outcome_now(*finding, subject) {
                     renew(&mut verdict, outcome);
