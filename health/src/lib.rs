@@ -6,6 +6,7 @@
 
 pub mod detect;
 pub mod event;
+pub mod fault;
 pub mod frame;
 pub mod id;
 pub mod line;

@@ -74,6 +74,36 @@ closed! {
         CommunicationBound = "communication-bound",
         /// Versions that should be alike differ between nodes.
         VersionSkew = "version-skew",
+        /// A GPU has fallen off the bus.
+        GpuLost = "gpu-lost",
+        /// A GPU reported a fault that only a reset, a reboot or an inspection ends.
+        GpuFault = "gpu-fault",
+        /// The application faulted on a GPU; the GPU itself goes on.
+        ApplicationFault = "application-fault",
+        /// XIDs that ask for nothing.
+        XidRecorded = "xid-recorded",
+        /// A GPU counted memory errors that it could not correct.
+        EccUncorrectable = "ecc-uncorrectable",
+        /// A GPU corrects memory errors at a high rate.
+        EccCorrected = "ecc-corrected",
+        /// Memory rows of a GPU were, will be, or could not be remapped.
+        RowRemap = "row-remap",
+        /// A GPU slows itself down.
+        GpuThrottled = "gpu-throttled",
+        /// A GPU's PCIe link is narrower or slower than it could be, or repeats itself.
+        PcieDegraded = "pcie-degraded",
+        /// NVLinks of a GPU count errors, or are down.
+        NvlinkErrors = "nvlink-errors",
+        /// Results since the last clean checkpoint may be wrong.
+        ResultsSuspect = "results-suspect",
+        /// A GPU, or those of a node, cannot be read.
+        GpuUnreadable = "gpu-unreadable",
+        /// A GPU is set up in another way than its peers, or than it should be.
+        GpuConfig = "gpu-config",
+        /// A GPU's memory is nearly full.
+        GpuMemoryFull = "gpu-memory-full",
+        /// A GPU is held and does nothing.
+        GpuIdle = "gpu-idle",
     }
 }
 

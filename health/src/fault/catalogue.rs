@@ -1,0 +1,101 @@
+//! NVIDIA's XID catalogue, and what each class of it asks for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::order::{Remedy, When};
+use super::table::{TableError, rows};
+use crate::verdict::Severity;
+
+/// What kind of reaction an XID asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// The node is rebooted.
+    NodeReboot,
+    /// The GPU is reset.
+    GpuReset,
+    /// The board is inspected.
+    HwInspect,
+    /// The application is restarted.
+    App,
+    /// Software is updated.
+    Software,
+    /// It is recorded.
+    Record,
+    /// Nothing is asked for.
+    Info,
+    /// It follows another XID of the same GPU.
+    Sympathetic,
+    /// The registers in its message decide.
+    Decode,
+    /// The text of its message decides.
+    FollowText,
+    /// NVIDIA lists it as unused.
+    Unlisted,
+}
+
+/// One row of `policy/xid.tsv`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct XidRow {
+    /// Its number.
+    pub xid: u32,
+    /// NVIDIA's name for it.
+    pub mnemonic: String,
+    /// NVIDIA's words.
+    pub description: String,
+    /// What NVIDIA asks for at once.
+    pub immediate_action: String,
+    /// What NVIDIA asks for when it is looked into.
+    pub investigatory_action: String,
+    /// Our reading of it.
+    pub class: Class,
+}
+
+/// One row of `policy/xid-classes.tsv`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassRow {
+    /// How bad.
+    pub severity: Severity,
+    /// What should be done.
+    pub remedy: Remedy,
+    /// When.
+    pub when: When,
+    /// In words.
+    pub means: String,
+}
+
+pub(super) fn xids(text: &str) -> Result<BTreeMap<u32, XidRow>, TableError> {
+    rows("policy/xid.tsv", text)?
+        .iter()
+        .map(|row| {
+            let text = |column| row.text(column).map(|text| text.trim().to_owned());
+            let xid = row.cell("xid", |text| text.parse().ok())?;
+            let row = XidRow {
+                xid,
+                mnemonic: text("mnemonic")?,
+                description: text("description")?,
+                immediate_action: text("immediate_action")?,
+                investigatory_action: text("investigatory_action")?,
+                class: row.name("class")?,
+            };
+            Ok((xid, row))
+        })
+        .collect()
+}
+
+pub(super) fn classes(text: &str) -> Result<BTreeMap<Class, ClassRow>, TableError> {
+    rows("policy/xid-classes.tsv", text)?
+        .iter()
+        .map(|row| {
+            let class = ClassRow {
+                severity: row.name("severity")?,
+                remedy: row.name("remedy")?,
+                when: row.name("when")?,
+                means: row.text("means")?.to_owned(),
+            };
+            Ok((row.name("class")?, class))
+        })
+        .collect()
+}

@@ -1,0 +1,212 @@
+//! Lines of the kernel log: which of them complain of a GPU, in every spelling that drivers have used.
+//!
+//! Reading is total: any bytes give an answer, in time linear in their length, and what is kept of a line is bounded.
+
+use super::pci_id;
+
+/// Most of a message that is kept, bytes.
+pub const MAX_TEXT: usize = 240;
+/// Longer lines are cut before they are looked at, bytes. The kernel's own limit for a record is 1,024 of text.
+const MAX_LINE: usize = 4096;
+/// The lines over which the driver spreads one notice at most.
+const MAX_BLOCK: usize = 5;
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelLine {
+    /// An XID.
+    Xid(XidLine),
+    /// A fault of an NVSwitch.
+    Switch(XidLine),
+    /// A GPU is gone, and no XID says so.
+    FellOff {
+        /// Which; `None`: the line does not say.
+        pci: Option<String>,
+        /// The words.
+        text: String,
+    },
+    /// Which UUID is at an address.
+    Uuid {
+        /// The address.
+        pci: String,
+        /// `GPU-..`.
+        uuid: String,
+    },
+    /// The kernel started here: what came before was another boot.
+    Boot,
+}
+
+/// An XID, or the SXID of a switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XidLine {
+    /// The GPU's address; `None`: it makes no sense.
+    pub pci: Option<String>,
+    /// Its number.
+    pub xid: u32,
+    /// The message, without process id and name.
+    pub text: String,
+}
+
+/// Reads lines in their order: some notices of the driver are spread over several.
+#[derive(Clone, Debug, Default)]
+pub struct KernelLog {
+    /// A notice that has begun: the address it names, its words so far, and over how many lines.
+    block: Option<(String, String, usize)>,
+}
+
+impl KernelLog {
+    /// Reads one record, which may hold several lines, and tells what they say. It may be raw as `/dev/kmsg` gives it
+    /// (`4,123,5000000,-;NVRM: ..`) or as a log file has it.
+    pub fn read(&mut self, record: &str, mut tell: impl FnMut(KernelLine)) {
+        let record = cut(record, MAX_LINE);
+        let text = raw_text(record).unwrap_or(record);
+        if text.starts_with(' ') && text.contains('=') && !text.contains("NVRM") {
+            // /dev/kmsg appends a record's properties as lines of " KEY=value".
+            return;
+        }
+        // A raw record escapes its newlines.
+        for line in text.split('\n').flat_map(|line| line.split("\\x0a")) {
+            if let Some(said) = self.line(line) {
+                tell(said);
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Option<KernelLine> {
+        if is_boot(line) {
+            self.block = None;
+            return Some(KernelLine::Boot);
+        }
+        if let Some((_, rest)) = line.split_once("SXid (") {
+            return xid(rest).map(KernelLine::Switch);
+        }
+        let Some((_, said)) = line.rsplit_once("NVRM:") else {
+            // Continuations of a block may come without the driver's prefix.
+            return self.block.is_some().then(|| self.in_block(line.trim())).flatten();
+        };
+        if let Some((_, rest)) = line.split_once("Xid (") {
+            self.block = None;
+            return xid(rest).map(KernelLine::Xid);
+        }
+        let said = said.trim();
+        if let Some(found) = uuid(said) {
+            return Some(found);
+        }
+        if is_loss(said) {
+            let pci = address(said).or_else(|| self.block.take().map(|(pci, _, _)| pci));
+            return Some(fell_off(pci, said));
+        }
+        if let Some(rest) = said.strip_prefix("The NVIDIA GPU ").or(said.strip_prefix("The NVIDIA probe routine"))
+            && let Some(pci) = address(rest)
+        {
+            self.block = Some((pci, said.to_owned(), 1));
+            return None;
+        }
+        self.in_block(said)
+    }
+
+    /// The next line of a notice that has begun.
+    fn in_block(&mut self, said: &str) -> Option<KernelLine> {
+        let (pci, mut words, lines) = self.block.take()?;
+        words.push(' ');
+        words.push_str(cut(said, MAX_TEXT));
+        if is_loss(&words) {
+            return Some(fell_off(Some(pci), &words));
+        }
+        if lines + 1 < MAX_BLOCK {
+            self.block = Some((pci, words, lines + 1));
+        }
+        None
+    }
+}
+
+/// The text of a raw record, `priority,sequence,microseconds,flags;text`.
+fn raw_text(record: &str) -> Option<&str> {
+    let (head, text) = record.split_once(';')?;
+    let mut numbers = head.split(',');
+    let is_number = |word: Option<&str>| {
+        word.is_some_and(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    (is_number(numbers.next()) && is_number(numbers.next()) && is_number(numbers.next())).then_some(text)
+}
+
+/// `journalctl` marks a boot, and each kernel's first line names its version.
+fn is_boot(line: &str) -> bool {
+    line.starts_with("-- Boot ")
+        || line.starts_with("-- Reboot --")
+        || line.split_once("Linux version ").is_some_and(|(before, after)| {
+            let before = before.trim_end();
+            (before.is_empty() || before.ends_with(']') || before.ends_with("kernel:"))
+                && after.starts_with(|first: char| first.is_ascii_digit())
+        })
+}
+
+fn is_loss(said: &str) -> bool {
+    ["fallen off the bus", "GPU is lost", "GPU lost from the bus", "NV_ERR_GPU_IS_LOST"]
+        .iter()
+        .any(|words| said.contains(words))
+}
+
+fn fell_off(pci: Option<String>, said: &str) -> KernelLine {
+    let text = cut(said, MAX_TEXT).to_owned();
+    KernelLine::FellOff { pci, text }
+}
+
+/// The first address in a text.
+fn address(said: &str) -> Option<String> {
+    said.split([' ', ',', '(', ')'])
+        .map(|word| word.trim_end_matches([':', '.']))
+        .find_map(pci_id)
+}
+
+/// `GPU at PCI:0000:b3:00: GPU-6d1f0c3a-..`
+fn uuid(said: &str) -> Option<KernelLine> {
+    let (pci, uuid) = said.strip_prefix("GPU at ")?.split_once(": ")?;
+    let uuid = uuid.trim();
+    let is_uuid = uuid.strip_prefix("GPU-").is_some_and(|hex| {
+        hex.len() == 36 && hex.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+    });
+    let pci = pci_id(pci)?;
+    is_uuid.then(|| KernelLine::Uuid {
+        pci,
+        uuid: uuid.to_owned(),
+    })
+}
+
+/// What stands after `Xid (`: `PCI:0000:b3:00): 79, pid=1234, name=python, GPU has fallen off the bus.`
+fn xid(rest: &str) -> Option<XidLine> {
+    let (place, rest) = rest.split_once(')')?;
+    let rest = rest.trim_start_matches([':', ' ']);
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let number: u32 = rest.get(..digits)?.parse().ok()?;
+    let rest = rest.get(digits..)?;
+    // The number ends at a comma, a blank, a bracket or the end; "79th" is no XID.
+    if !rest.is_empty() && !rest.starts_with([',', ' ', '(', ':', '\r']) {
+        return None;
+    }
+    let text = without_process(rest.trim_start_matches([',', ' ', ':']).trim_end());
+    Some(XidLine {
+        pci: pci_id(place),
+        xid: number,
+        text: cut(text, MAX_TEXT).to_owned(),
+    })
+}
+
+/// Leaves out `pid=1234, name=python,` and `pid='<unknown>', name=<unknown>,`: who ran is no part of what broke.
+fn without_process(mut text: &str) -> &str {
+    for key in ["pid=", "name="] {
+        if text.starts_with(key) {
+            text = text.split_once(',').map_or("", |(_, rest)| rest.trim_start());
+        }
+    }
+    text
+}
+
+/// At most `bytes` of a text, whole characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or(text)
+}
+
+#[cfg(test)]
+#[path = "kernel_tests.rs"]
+mod tests;
