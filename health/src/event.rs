@@ -12,10 +12,12 @@ use crate::id::{GpuId, JobId, NodeId, Rank};
 
 mod gpu;
 mod host;
+mod kernel;
 mod layout;
 
 pub use gpu::*;
 pub use host::*;
+pub use kernel::*;
 pub use layout::*;
 
 /// One thing seen.
@@ -62,6 +64,8 @@ pub enum Event {
     GpuAccess(GpuAccess),
     /// Which processes hold a GPU: told when it changes.
     GpuHolders(GpuHolders),
+    /// Whether a node's kernel log can be read: told when it changes.
+    Kernel(KernelWatch),
 }
 
 /// See [`Event::Job`].

@@ -1,5 +1,6 @@
 //! Policy as data: the tables in `policy/`, read once. Code finds, tables decide.
 
+mod gpu;
 mod price;
 mod values;
 
@@ -8,11 +9,18 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::gpu::GpuThresholds;
 pub use self::price::Prices;
 pub use self::values::PolicyError;
+use crate::fault::FaultTables;
 use crate::verdict::{Cause, Finding};
 
-const DETECTOR: &str = include_str!("../policy/detector.toml");
+/// One table in two files.
+const DETECTOR: &str = concat!(
+    include_str!("../policy/detector.toml"),
+    "\n",
+    include_str!("../policy/gpu.toml")
+);
 const FINDINGS: &str = include_str!("../policy/findings.toml");
 
 /// The tables in force.
@@ -25,9 +33,11 @@ pub struct Policy {
     observed: BTreeSet<Finding>,
     /// What a GPU-hour costs.
     prices: Prices,
+    /// What XIDs ask for.
+    faults: Arc<FaultTables>,
 }
 
-/// `policy/detector.toml`; the meaning and source of each value stand there.
+/// `policy/detector.toml` and `policy/gpu.toml`; the meaning and source of each value stand there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -41,6 +51,7 @@ pub struct Thresholds {
     pub link: LinkThresholds,
     pub kinds: KindThresholds,
     pub shares: ShareThresholds,
+    pub gpu: GpuThresholds,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -175,11 +186,17 @@ impl Default for Policy {
             findings: toml::from_str(FINDINGS).expect("policy/findings.toml is tested"),
             observed: BTreeSet::new(),
             prices: Prices::default(),
+            faults: Arc::default(),
         }
     }
 }
 
 impl Policy {
+    /// What XIDs ask for.
+    pub fn faults(&self) -> &Arc<FaultTables> {
+        &self.faults
+    }
+
     /// The row of a finding.
     pub fn finding(&self, finding: Finding) -> &FindingRow {
         // Total by a test over Finding::ALL.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Signal;
+use crate::fault::Order;
 use crate::frame::Provenance;
 use crate::id::{GpuId, JobId, NodeId, Rank};
 
@@ -306,4 +307,7 @@ pub struct Verdict {
     /// Policy only observes this finding (`observe.<finding>`): severity is info whatever was found, and nothing acts.
     #[serde(default)]
     pub observe_only: bool,
+    /// The same as `action` for programs, where a table of faults says it; `None`: only for people.
+    #[serde(default)]
+    pub order: Option<Order>,
 }

@@ -170,6 +170,13 @@ fn examples() -> Vec<Event> {
                 used_bytes: Some(68_719_476_736),
             }],
         }),
+        Event::Kernel(KernelWatch {
+            path: "/dev/kmsg".into(),
+            boot: "4f1c0f3e-0000-0000-0000-000000000001".into(),
+            state: KernelAccess::Readable,
+            lost: 0,
+            text: "".into(),
+        }),
     ]
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::claim::{Body, Claim, Detail, Outcome};
+use crate::fault::Order;
 use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::{Evidence, Finding, Severity, State, Subject, Verdict};
@@ -25,6 +26,17 @@ pub struct Incidents {
 impl Incidents {
     /// Books a claim. `origin` is the time of the first frame.
     pub fn book(&mut self, claim: Claim, origin: Time, policy: &Policy) {
+        self.book_ordered(claim, None, origin, policy);
+    }
+
+    /// Books a claim that brings its own order and its words.
+    pub fn book_ordered(
+        &mut self,
+        claim: Claim,
+        order: Option<(Order, Option<Arc<str>>)>,
+        origin: Time,
+        policy: &Policy,
+    ) {
         let seconds = |at: Time| round(at.since(origin).as_secs_f64());
         let key = (claim.finding, claim.subject);
         let open = self.open.get(&key).map(|(id, _)| *id);
@@ -38,6 +50,10 @@ impl Incidents {
                 let action = policy.action(key.0, detail.cause);
                 let since_s = seconds(detail.since);
                 let mut new = raised(id, key, *detail, since_s, seconds(claim.at), action);
+                if let Some((order, words)) = order {
+                    new.order = Some(order);
+                    new.action = words.unwrap_or(new.action);
+                }
                 observe_only(&mut new, policy);
                 match self.all.get(&id) {
                     // The moment it was raised stands; all else is as last said.
@@ -64,6 +80,11 @@ impl Incidents {
         self.all.insert(verdict.id, verdict.clone());
         self.out.push_back(verdict);
         self.forget();
+    }
+
+    /// Whether a finding holds on a subject.
+    pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
+        self.open.contains_key(&(finding, subject.clone()))
     }
 
     /// Policy has changed: what holds is told again where it is observed only now, or no longer.
@@ -133,6 +154,7 @@ fn raised(
         lost_cost: None,
         action,
         observe_only: false,
+        order: None,
     }
 }
 

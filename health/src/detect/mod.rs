@@ -15,6 +15,7 @@ mod cusum;
 mod facts;
 mod fit;
 mod gaps;
+mod faults;
 mod gauge;
 mod gpus;
 mod history;
@@ -52,6 +53,7 @@ use std::time::Duration;
 use self::blind::BlindRule;
 use self::causes::Causes;
 use self::comms::Comms;
+use self::faults::FaultRule;
 use self::incidents::Incidents;
 use self::job::JobRules;
 use self::links::LinkRule;
@@ -98,6 +100,7 @@ pub struct Detector {
     job_rules: JobRules,
     silence: SilenceRule,
     blind: BlindRule,
+    faults: FaultRule,
     /// No node is due before this; a lower bound, so that not every frame looks at every node.
     blind_check: Option<Time>,
     incidents: Incidents,
@@ -128,6 +131,7 @@ impl Detector {
             job_rules: JobRules::default(),
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
+            faults: FaultRule::default(),
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
@@ -196,6 +200,7 @@ impl Detector {
             self.causes.clear_ranks();
             self.comms.clear();
             self.links.clear(at, self.roster.world_size);
+            self.faults.begins_epoch(at, &self.job);
         }
         let unheard_since = self
             .roster
@@ -219,6 +224,7 @@ impl Detector {
                 },
             );
         }
+        self.observe_faults(at, frame);
         self.blind.heard(at, &frame.node, frame.provenance);
         let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
@@ -366,5 +372,6 @@ impl Detector {
         {
             self.incidents.book(claim, origin, &self.policy);
         }
+        self.book_faults();
     }
 }

@@ -179,6 +179,7 @@ impl Detector {
         {
             notes.push(format!("{source}"));
         }
+        notes.extend(self.faults.notes());
         notes.truncate(64);
         notes
     }

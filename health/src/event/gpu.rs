@@ -222,6 +222,8 @@ pub enum FaultSource {
     Kernel,
     /// An NVML event: a hint. NVML cannot tell of some XIDs and merges several into the last one.
     Nvml,
+    /// The kernel log, from before the watch began: worth knowing, and nothing is done for it.
+    KernelBefore,
 }
 
 /// See [`super::Event::GpuAccess`]. Without a reading nothing is known: a GPU that cannot be read is not a healthy one.

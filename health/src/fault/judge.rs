@@ -65,7 +65,10 @@ impl Default for FaultTables {
 
 impl FaultTables {
     fn read() -> Result<FaultTables, TableError> {
-        let findings = rows("policy/xid-findings.tsv", include_str!("../../policy/xid-findings.tsv"))?;
+        let findings = rows(
+            "policy/xid-findings.tsv",
+            include_str!("../../policy/xid-findings.tsv"),
+        )?;
         let findings = findings.iter().map(|row| {
             let yes = |text: &str| match text {
                 "yes" => Some(true),
@@ -126,7 +129,9 @@ impl FaultTables {
             suspect: special.is_some_and(|row| row.suspect),
             repeat: None,
             recovery: None,
-            means: row.map_or("not in the catalogue", |row| &row.description).to_owned(),
+            means: row
+                .map_or("not in the catalogue", |row| &row.description)
+                .to_owned(),
         };
         match class {
             Class::FollowText => judgement.follow(text),
@@ -163,10 +168,7 @@ impl FaultTables {
             Nvlink5Action::FollowRecovery => (Severity::Warning, order(Remedy::RestartApp, When::Now)),
             Nvlink5Action::ResetGpu => (Severity::Critical, order(Remedy::ResetGpu, When::Now)),
         };
-        judgement.means = match link {
-            Some(link) => format!("{} on link {link}: {}", line.unit, row.investigatory),
-            None => format!("{}: {}", line.unit, row.investigatory),
-        };
+        judgement.means = format!("{}: {}", line.unit, row.investigatory);
     }
 }
 

@@ -56,7 +56,14 @@ fn severity_by_class() {
     check(78, Severity::Warning, UpdateSoftware, Finding::XidRecorded);
     check(2, Severity::Warning, None, Finding::XidRecorded);
     check(999_999, Severity::Warning, None, Finding::XidRecorded);
-    for (xid, suspect) in [(48, true), (95, true), (140, true), (94, false), (79, false), (31, false)] {
+    for (xid, suspect) in [
+        (48, true),
+        (95, true),
+        (140, true),
+        (94, false),
+        (79, false),
+        (31, false),
+    ] {
         assert_eq!(by_number(xid).suspect, suspect, "{xid}");
     }
 }
@@ -73,21 +80,38 @@ fn the_driver_is_followed() {
         }
     };
     let changed = "GPU recovery action changed from ";
-    check(&format!("{changed}0x0 (None) to 0x1 (GPU Reset Required)"), Some(Remedy::ResetGpu));
-    check(&format!("({changed}0x0 (None) to 0x2 (Node Reboot Required))"), Some(Remedy::RebootNode));
-    check(&format!("{changed}0x0 (None) to 0x3 (Drain P2P)"), Some(Remedy::DrainP2p));
-    check(&format!("{changed}0x1 (GPU Reset Required) to 0x4 (Drain and Reset)"), Some(Remedy::DrainReset));
-    check(&format!("{changed}0x2 (Node Reboot Required) to 0x0 (None)"), Some(Remedy::None));
-    check(&format!("{changed}None to Drain and Reset"), Some(Remedy::DrainReset));
+    check(
+        &format!("{changed}0x0 (None) to 0x1 (GPU Reset Required)"),
+        Some(Remedy::ResetGpu),
+    );
+    check(
+        &format!("({changed}0x0 (None) to 0x2 (Node Reboot Required))"),
+        Some(Remedy::RebootNode),
+    );
+    check(
+        &format!("{changed}0x0 (None) to 0x3 (Drain P2P)"),
+        Some(Remedy::DrainP2p),
+    );
+    check(
+        &format!("{changed}0x1 (GPU Reset Required) to 0x4 (Drain and Reset)"),
+        Some(Remedy::DrainReset),
+    );
+    check(
+        &format!("{changed}0x2 (Node Reboot Required) to 0x0 (None)"),
+        Some(Remedy::None),
+    );
+    check(
+        &format!("{changed}None to Drain and Reset"),
+        Some(Remedy::DrainReset),
+    );
     check(&format!("{changed}0x0 to 0x77"), None);
     check("", None);
 }
 
 fn xid_74(first_to_fifth: [u32; 5]) -> Judgement {
     let [a, b, c, d, e] = first_to_fifth;
-    let text = format!(
-        "NVLink: fatal error detected on link 7({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, 0x0, 0x0)"
-    );
+    let text =
+        format!("NVLink: fatal error detected on link 7({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, 0x0, 0x0)");
     FaultTables::default().judge(74, &text, None)
 }
 
@@ -152,7 +176,8 @@ fn every_row_of_nvlink5_in_both_layouts() {
                         let info = u32::from_str_radix(&cell(mask).replace('-', fill), 2).unwrap();
                         for status in cell("error_status").split('/') {
                             let status = if status.is_empty() { "0x0" } else { status };
-                            let text = format!("{unit}  Fatal   XC0 i0 Link 02 ({info:#010x} {status} 0x0 0x0)");
+                            let text =
+                                format!("{unit}  Fatal   XC0 i0 Link 02 ({info:#010x} {status} 0x0 0x0)");
                             let judged = tables.judge(xid, &text, Some(branch));
                             let told = (judged.severity, judged.order.remedy);
                             let wanted = match wanted {
@@ -190,7 +215,13 @@ fn nvlink_messages() {
         Some(2),
         &[0x4525c6, 0, 0],
     );
-    check("MSE Degraded Nonfatal XC1 in Link -1 (0x0 0xFFFFFFFF)", "MSE Degraded", false, None, &[0, u32::MAX]);
+    check(
+        "MSE Degraded Nonfatal XC1 in Link -1 (0x0 0xFFFFFFFF)",
+        "MSE Degraded",
+        false,
+        None,
+        &[0, u32::MAX],
+    );
     check(
         "NVLink: fatal error detected on link 11(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)",
         "",
@@ -199,7 +230,10 @@ fn nvlink_messages() {
         &[0, 0, 0x10000, 0, 0, 0, 0],
     );
     for text in ["", "(", "NVLink: link 3", "(0x", "Link 2 (0x)"] {
-        assert!(NvlinkLine::parse(text).is_none_or(|line| line.registers.is_empty()), "{text}");
+        assert!(
+            NvlinkLine::parse(text).is_none_or(|line| line.registers.is_empty()),
+            "{text}"
+        );
     }
     // The layout by branch: the same number means another unit after R575.
     assert_eq!(Branch::of("570.86.15"), Some(Branch::Before575));
@@ -214,8 +248,14 @@ fn an_unknown_branch_takes_the_more_drastic_of_both_layouts() {
     for branch in [None, Some(Branch::Before575)] {
         assert_eq!(tables.judge(149, text, branch).order.remedy, Remedy::ResetGpu);
     }
-    assert_eq!(tables.judge(149, text, Some(Branch::From575)).order.remedy, Remedy::None);
+    assert_eq!(
+        tables.judge(149, text, Some(Branch::From575)).order.remedy,
+        Remedy::None
+    );
     // Several error bits at once: the worst row whose bit is set.
     let text = "SAW_MVB Fatal XC0 i0 Link 02 (0x00000001 0x00000006)";
-    assert_eq!(tables.judge(144, text, Some(Branch::From575)).order.remedy, Remedy::ResetGpu);
+    assert_eq!(
+        tables.judge(144, text, Some(Branch::From575)).order.remedy,
+        Remedy::ResetGpu
+    );
 }

@@ -3,6 +3,8 @@
 //! Reading is total: any bytes give an answer, in time linear in their length, and what is kept of a line is bounded.
 
 use super::pci_id;
+use crate::event::{FaultSource, GpuFault, GpuFaultKind};
+use crate::id::GpuId;
 
 /// Most of a message that is kept, bytes.
 pub const MAX_TEXT: usize = 240;
@@ -45,6 +47,38 @@ pub struct XidLine {
     pub xid: u32,
     /// The message, without process id and name.
     pub text: String,
+}
+
+impl KernelLine {
+    /// The event that it is, of a GPU with this UUID (if one is known), standing for `count` alike; `None`: a line
+    /// that is about no fault.
+    pub fn fault(&self, gpu: Option<GpuId>, count: u32, seen_by: FaultSource) -> Option<GpuFault> {
+        let (kind, xid, text) = match self {
+            KernelLine::Xid(line) => (GpuFaultKind::Xid, line.xid, &line.text),
+            KernelLine::Switch(line) => (GpuFaultKind::Switch, line.xid, &line.text),
+            KernelLine::FellOff { text, .. } => (GpuFaultKind::FellOff, 0, text),
+            KernelLine::Uuid { .. } | KernelLine::Boot => return None,
+        };
+        Some(GpuFault {
+            gpu,
+            pci: self.pci().unwrap_or_default().into(),
+            kind,
+            xid,
+            count,
+            seen_by,
+            text: text.as_str().into(),
+        })
+    }
+
+    /// The address that it names.
+    pub fn pci(&self) -> Option<&str> {
+        match self {
+            KernelLine::Xid(line) | KernelLine::Switch(line) => line.pci.as_deref(),
+            KernelLine::FellOff { pci, .. } => pci.as_deref(),
+            KernelLine::Uuid { pci, .. } => Some(pci),
+            KernelLine::Boot => None,
+        }
+    }
 }
 
 /// Reads lines in their order: some notices of the driver are spread over several.
@@ -96,7 +130,9 @@ impl KernelLog {
             let pci = address(said).or_else(|| self.block.take().map(|(pci, _, _)| pci));
             return Some(fell_off(pci, said));
         }
-        if let Some(rest) = said.strip_prefix("The NVIDIA GPU ").or(said.strip_prefix("The NVIDIA probe routine"))
+        if let Some(rest) = said
+            .strip_prefix("The NVIDIA GPU ")
+            .or(said.strip_prefix("The NVIDIA probe routine"))
             && let Some(pci) = address(rest)
         {
             self.block = Some((pci, said.to_owned(), 1));
@@ -142,9 +178,14 @@ fn is_boot(line: &str) -> bool {
 }
 
 fn is_loss(said: &str) -> bool {
-    ["fallen off the bus", "GPU is lost", "GPU lost from the bus", "NV_ERR_GPU_IS_LOST"]
-        .iter()
-        .any(|words| said.contains(words))
+    [
+        "fallen off the bus",
+        "GPU is lost",
+        "GPU lost from the bus",
+        "NV_ERR_GPU_IS_LOST",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
 }
 
 fn fell_off(pci: Option<String>, said: &str) -> KernelLine {

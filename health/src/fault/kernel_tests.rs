@@ -88,7 +88,10 @@ fn a_gpu_that_is_gone_without_an_xid() {
         "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
         &["off 0000:b3:00.0 GPU at 0000:b3:00.0 has fallen off the bus."],
     );
-    check("NVRM: rpc failed: GPU is lost", &["off nowhere rpc failed: GPU is lost"]);
+    check(
+        "NVRM: rpc failed: GPU is lost",
+        &["off nowhere rpc failed: GPU is lost"],
+    );
     let words = "off 0000:b3:00.0 The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:2330) installed in this system has \
         fallen off the bus and is not responding to commands.";
     // Over several lines of a log file, and in one raw record with its newlines escaped.
@@ -122,7 +125,11 @@ fn addresses_and_boots() {
              NVRM: GPU at PCI:0000:b3:00: GPU-6d1f0c3a-1111-2222-3333-000000000002\n\
              NVRM: GPU at PCI:0000:b3:00: serial 42\n-- Boot 4f1c --"
         ),
-        ["boot", "uuid 0000:b3:00.0 GPU-6d1f0c3a-1111-2222-3333-000000000002", "boot"]
+        [
+            "boot",
+            "uuid 0000:b3:00.0 GPU-6d1f0c3a-1111-2222-3333-000000000002",
+            "boot"
+        ]
     );
     assert_eq!(read("5,0,0,-;Linux version 6.18.44"), ["boot"]);
 }
@@ -132,12 +139,17 @@ fn what_is_kept_is_bounded_and_whole_characters() {
     let long = format!("NVRM: Xid (PCI:0000:b3:00): 13, {}", "é".repeat(100_000));
     let mut log = KernelLog::default();
     log.read(&long, |said| {
-        let KernelLine::Xid(line) = said else { panic!("an XID") };
+        let KernelLine::Xid(line) = said else {
+            panic!("an XID")
+        };
         assert!(line.text.len() <= MAX_TEXT && line.text.chars().all(|letter| letter == 'é'));
     });
     for _ in 0..10_000 {
         log.read("NVRM: The NVIDIA GPU 0000:b3:00.0", |_| panic!("nothing"));
         log.read(&"x".repeat(5000), |_| panic!("nothing"));
     }
-    assert!(log.block.is_none_or(|(_, words, _)| words.len() < MAX_BLOCK * (MAX_TEXT + 1) + 64));
+    assert!(
+        log.block
+            .is_none_or(|(_, words, _)| words.len() < MAX_BLOCK * (MAX_TEXT + 1) + 64)
+    );
 }

@@ -11,7 +11,7 @@ mod order;
 mod table;
 
 pub use catalogue::{Class, ClassRow, XidRow};
-pub use judge::{FaultTables, Judgement, Repeat};
+pub use judge::{FaultTables, Judgement, Repeat, recovery_order};
 pub use kernel::{KernelLine, KernelLog, MAX_TEXT, XidLine};
 pub use nvlink::{Branch, NvlinkLine};
 pub use order::{Order, Remedy, When};
@@ -26,7 +26,8 @@ pub fn pci_id(text: &str) -> Option<String> {
     let (domain, bus, rest) = (parts.next()?, parts.next()?, parts.next()?);
     let (device, function) = rest.split_once('.').unwrap_or((rest, "0"));
     let hex = |text: &str, digits: usize| {
-        let fits = !text.is_empty() && text.len() <= digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let fits =
+            !text.is_empty() && text.len() <= digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         fits.then(|| u32::from_str_radix(text, 16).ok()).flatten()
     };
     if parts.next().is_some() {
@@ -43,12 +44,26 @@ mod tests {
     #[test]
     fn one_address_in_all_its_spellings() {
         let check = |text, wanted: Option<&str>| assert_eq!(pci_id(text).as_deref(), wanted, "{text}");
-        for text in ["PCI:0000:b3:00", "0000:b3:00.0", "00000000:B3:00.0", " PCI:0000:B3:00.0", "0000:b3:00"] {
+        for text in [
+            "PCI:0000:b3:00",
+            "0000:b3:00.0",
+            "00000000:B3:00.0",
+            " PCI:0000:B3:00.0",
+            "0000:b3:00",
+        ] {
             check(text, Some("0000:b3:00.0"));
         }
         check("0008:01:00.0", Some("0008:01:00.0"));
         check("00010000:01:00.1", Some("10000:01:00.1"));
-        for text in ["", "b3:00", "0000:b3:00:00", "0000:xx:00", "0000:b3:+1", "0000::00", "000000000:b3:00"] {
+        for text in [
+            "",
+            "b3:00",
+            "0000:b3:00:00",
+            "0000:xx:00",
+            "0000:b3:+1",
+            "0000::00",
+            "000000000:b3:00",
+        ] {
             check(text, None);
         }
     }

@@ -41,11 +41,20 @@ impl NvlinkLine {
         let lower = head.to_ascii_lowercase();
         let unit = head
             .split_whitespace()
-            .take_while(|word| !matches!(word.to_ascii_lowercase().as_str(), "fatal" | "nonfatal" | "non-fatal"))
+            .take_while(|word| {
+                !matches!(
+                    word.to_ascii_lowercase().as_str(),
+                    "fatal" | "nonfatal" | "non-fatal"
+                )
+            })
             .collect::<Vec<_>>()
             .join(" ");
         Some(NvlinkLine {
-            unit: if lower.starts_with("nvlink") { String::new() } else { unit },
+            unit: if lower.starts_with("nvlink") {
+                String::new()
+            } else {
+                unit
+            },
             fatal: lower.split_whitespace().any(|word| word == "fatal"),
             link,
             registers,
@@ -66,7 +75,11 @@ impl Branch {
     /// Of a driver version, `580.82.07`.
     pub fn of(driver: &str) -> Option<Branch> {
         let major: u32 = driver.trim().split('.').next()?.parse().ok()?;
-        Some(if major < 575 { Branch::Before575 } else { Branch::From575 })
+        Some(if major < 575 {
+            Branch::Before575
+        } else {
+            Branch::From575
+        })
     }
 }
 
@@ -145,7 +158,11 @@ impl Nvlink5Row {
 
     /// errorStatus is one bit for each error in the units before NETIR: more may be set than a row names.
     fn status_bit_set(&self, status: u32) -> bool {
-        self.xid < 149 && self.status.iter().any(|own| own.is_power_of_two() && own & status != 0)
+        self.xid < 149
+            && self
+                .status
+                .iter()
+                .any(|own| own.is_power_of_two() && own & status != 0)
     }
 }
 
@@ -200,9 +217,14 @@ pub(super) fn nvlink5_rows(text: &str) -> Result<Vec<Nvlink5Row>, TableError> {
                 row.cell("intrinfo_v1_lt_r575", Mask::parse)?,
                 row.cell("intrinfo_v2_ge_r575", Mask::parse)?,
             ],
-            second: [row.cell("action2_v1", Mask::parse)?, row.cell("action2_v2", Mask::parse)?],
+            second: [
+                row.cell("action2_v1", Mask::parse)?,
+                row.cell("action2_v2", Mask::parse)?,
+            ],
             status: row.cell("error_status", |text| numbers(text, '/', 16))?,
-            action: row.cell("action", action)?.ok_or_else(|| row.error("no action".to_owned()))?,
+            action: row
+                .cell("action", action)?
+                .ok_or_else(|| row.error("no action".to_owned()))?,
             action2: row.cell("action2", action)?,
             investigatory: row.text("investigatory")?.to_owned(),
         })
@@ -230,9 +252,11 @@ pub struct Nvlink4Row {
 /// The rows whose bits are set in the registers of an XID 74.
 pub fn nvlink4<'a>(table: &'a [Nvlink4Row], line: &NvlinkLine) -> impl Iterator<Item = &'a Nvlink4Row> {
     let registers: BTreeMap<usize, u32> = (1..).zip(line.registers.iter().copied()).collect();
-    table
-        .iter()
-        .filter(move |row| registers.get(&row.register).is_some_and(|value| value & row.bits != 0))
+    table.iter().filter(move |row| {
+        registers
+            .get(&row.register)
+            .is_some_and(|value| value & row.bits != 0)
+    })
 }
 
 pub(super) fn nvlink4_rows(text: &str) -> Result<Vec<Nvlink4Row>, TableError> {
@@ -240,7 +264,9 @@ pub(super) fn nvlink4_rows(text: &str) -> Result<Vec<Nvlink4Row>, TableError> {
         let bits = row.cell("bits", |text| numbers(text, ',', 10))?;
         Ok(Nvlink4Row {
             register: row.cell("register", |text| text.parse().ok())?,
-            bits: bits.iter().fold(0, |bits, bit| bits | 1_u32.checked_shl(*bit).unwrap_or(0)),
+            bits: bits
+                .iter()
+                .fold(0, |bits, bit| bits | 1_u32.checked_shl(*bit).unwrap_or(0)),
             severity: row.name("severity")?,
             remedy: row.name("remedy")?,
             when: row.name("when")?,

@@ -12,6 +12,8 @@ pub enum Remedy {
     RestartApp,
     /// Update driver, firmware or another program.
     UpdateSoftware,
+    /// Run diagnostics on the GPU.
+    Diagnose,
     /// Ask the vendor: repeating the remedy does not help.
     Support,
     /// Recover the IMEX domain of the NVLink partition.
@@ -35,6 +37,7 @@ impl Remedy {
             Remedy::None => "none",
             Remedy::RestartApp => "restart_app",
             Remedy::UpdateSoftware => "update_software",
+            Remedy::Diagnose => "diagnose",
             Remedy::Support => "support",
             Remedy::RecoverImex => "recover_imex",
             Remedy::DrainP2p => "drain_p2p",
@@ -51,6 +54,7 @@ impl Remedy {
             Remedy::None => "do nothing",
             Remedy::RestartApp => "restart the application",
             Remedy::UpdateSoftware => "update the software",
+            Remedy::Diagnose => "run diagnostics on this GPU",
             Remedy::Support => "open a ticket with the vendor instead of another reset",
             Remedy::RecoverImex => "recover the IMEX domain",
             Remedy::DrainP2p => "drain what talks to this GPU peer to peer",

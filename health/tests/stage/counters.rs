@@ -7,7 +7,7 @@ use paceline_health::event::{Event, GpuReading, GpuSignal, HostReading, Missing,
 use paceline_health::id::Rank;
 use serde::de::DeserializeOwned;
 
-use super::hand::{gpu, take};
+use super::hand::{gpu, pci, take};
 
 /// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5 [any_signal=5]`, `throttled` in seconds since
 /// driver load; `unsupported` is no value.
@@ -27,7 +27,7 @@ pub fn gpu_reading(case: &mut TestCase) -> Result<Event, String> {
     others(case, &mut readings)?;
     Ok(Event::Gpu(GpuReading {
         gpu: gpu(rank),
-        pci: "0000:18:00.0".into(),
+        pci: pci(rank),
         model: "test".into(),
         readings,
     }))

@@ -15,6 +15,7 @@ use paceline_health::{Frame, Time};
 
 use super::comms::Groups;
 use super::counters;
+use super::gpus;
 
 /// The clock and the sidecars of a script.
 #[derive(Default)]
@@ -26,6 +27,8 @@ pub struct Hand {
     /// Where each rank attached, and its restart count.
     ranks: BTreeMap<u32, (String, u32)>,
     groups: Groups,
+    /// Counters of GPUs that rise.
+    pub counters: gpus::Kept,
 }
 
 impl Hand {
@@ -69,6 +72,11 @@ impl Hand {
             "reading" => counters::gpu_reading(case)?,
             "host" => counters::host_reading(case)?,
             "group" => return self.group(case),
+            "kmsg" => return self.kmsg(case, &node),
+            "signals" => return self.signals(case, &node),
+            "nvml" => gpus::nvml(case)?,
+            "access" => gpus::access(case)?,
+            "kernel" => gpus::kernel(case)?,
             "policy" => {
                 let key: String = take(case, "key")?.ok_or("key= is missing")?;
                 Event::Policy(PolicyChange {
@@ -88,7 +96,7 @@ impl Hand {
         Ok(vec![(self.at, self.frame(&node, event))])
     }
 
-    fn frame(&mut self, node: &str, event: Event) -> Frame {
+    pub(super) fn frame(&mut self, node: &str, event: Event) -> Frame {
         let (agent, seq) = self.agents.entry(node.to_owned()).or_insert((1, 0));
         *seq += 1;
         Frame {
@@ -293,6 +301,11 @@ fn baseline(case: &mut TestCase) -> Result<Event, String> {
         seconds: take(case, "seconds")?.ok_or("seconds= is missing")?,
         source: source.as_str().into(),
     }))
+}
+
+/// Where the GPU of a rank sits.
+pub fn pci(rank: u32) -> std::sync::Arc<str> {
+    format!("0000:{:02x}:00.0", 0x10 + rank % 8).into()
 }
 
 pub fn gpu(rank: u32) -> paceline_health::id::GpuId {

@@ -7,6 +7,7 @@
 
 mod comms;
 mod counters;
+mod gpus;
 mod hand;
 mod tell;
 

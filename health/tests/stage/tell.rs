@@ -48,6 +48,14 @@ pub fn verdict(verdict: &Verdict) -> String {
     if !evidence.is_empty() {
         told += &format!("    {}\n", evidence.join(", "));
     }
+    if let Some(order) = verdict.order.filter(|_| verdict.state == State::Raised) {
+        told += &format!(
+            "    {} {}: {}\n",
+            order.remedy.name(),
+            order.when.words(),
+            verdict.action
+        );
+    }
     told
 }
 

@@ -1,0 +1,155 @@
+//! GPUs that cannot be read. Nothing is known of them, and that is not health.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::ledger::{Ledger, Part};
+use super::xids::subject;
+use super::{FaultRule, Scene};
+use crate::event::{Access, GpuAccess};
+use crate::fault::{Remedy, When};
+use crate::id::NodeId;
+use crate::verdict::{Finding, Severity, Subject};
+
+const PART: &str = "access";
+
+/// What each node's GPUs as a whole answered last.
+#[derive(Debug, Default)]
+pub struct Accesses {
+    nodes: BTreeMap<NodeId, GpuAccess>,
+    /// Nodes whose XID and ECC events cannot be had.
+    eventless: BTreeMap<NodeId, ()>,
+}
+
+impl Accesses {
+    /// A rank that trains on a GPU came: what could not be read there matters now.
+    pub fn attached(&mut self, scene: &Scene<'_>, ledger: &mut Ledger) {
+        if let Some(access) = self.nodes.get(scene.node) {
+            unreadable(scene, ledger, &scene.node_subject(), access);
+        }
+    }
+
+    /// What limits the findings, in words.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let unread = self
+            .nodes
+            .values()
+            .filter(|access| access.state != Access::Readable)
+            .count();
+        if let Some((name, access)) = self
+            .nodes
+            .iter()
+            .find(|(_, access)| access.state != Access::Readable)
+        {
+            notes.push(format!(
+                "GPUs of {unread} node{} are not read ({name}: {}): no fault of theirs can be seen",
+                if unread == 1 { "" } else { "s" },
+                words(access)
+            ));
+        }
+        if let Some((name, ())) = self.eventless.first_key_value() {
+            notes.push(format!(
+                "NVML gives no XID and ECC events on {name}: the kernel log tells of XIDs"
+            ));
+        }
+        notes
+    }
+}
+
+impl FaultRule {
+    /// Whether a GPU, or all of a node, can be read has changed.
+    pub(super) fn access(&mut self, scene: &Scene<'_>, access: &GpuAccess) {
+        if access.state == Access::NoEvents {
+            self.accesses.eventless.insert(scene.node.clone(), ());
+            return;
+        }
+        let Some(gpu) = &access.gpu else {
+            self.accesses.nodes.insert(scene.node.clone(), access.clone());
+            let node = scene.node_subject();
+            // A node without GPUs is as good as any, until a rank says that it trains on one.
+            let wanted = scene
+                .roster
+                .members()
+                .any(|(_, member)| member.node == *scene.node && member.gpu.is_some());
+            if access.state == Access::Readable {
+                self.ledger
+                    .drop_part(scene.at, Finding::GpuUnreadable, &node, PART);
+            } else if wanted {
+                unreadable(scene, &mut self.ledger, &node, access);
+            }
+            return;
+        };
+        let Some(id) = self.resolve(scene, Some(gpu), &access.pci) else {
+            return;
+        };
+        let subject = subject(scene, &id);
+        match access.state {
+            Access::Readable => {
+                self.ledger
+                    .drop_part(scene.at, Finding::GpuUnreadable, &subject, PART);
+                self.ledger.drop_part(scene.at, Finding::GpuLost, &subject, PART);
+            }
+            Access::Lost => {
+                self.ledger
+                    .drop_part(scene.at, Finding::GpuUnreadable, &subject, PART);
+                let mut part = Part::new(scene, Severity::Critical, "The driver has lost it")
+                    .asks(Remedy::RebootNode, When::Now);
+                part.since = scene.at - Duration::from_nanos(access.for_ns);
+                part.since_step = scene.rank_on(&id).map(|(_, step)| step);
+                self.ledger.hold(scene, Finding::GpuLost, &subject, PART, part);
+            }
+            _ => unreadable(scene, &mut self.ledger, &subject, access),
+        }
+    }
+}
+
+fn unreadable(scene: &Scene<'_>, ledger: &mut Ledger, subject: &Subject, access: &GpuAccess) {
+    if access.state == Access::Readable {
+        return;
+    }
+    let mut part = Part::new(scene, Severity::Warning, words(access));
+    part.since = scene.at - Duration::from_nanos(access.for_ns);
+    part.more = remedy(access.state).to_owned();
+    if access.state == Access::Silent {
+        part = part.shows("unanswered_s", Duration::from_nanos(access.for_ns).as_secs_f64());
+    }
+    ledger.hold(scene, Finding::GpuUnreadable, subject, PART, part);
+}
+
+/// "NVML is silent (nvmlDeviceGetFieldValues has not come back)"
+fn words(access: &GpuAccess) -> String {
+    let what = match access.state {
+        Access::Readable => "It can be read",
+        Access::Absent => "There is no NVIDIA driver and no library",
+        Access::NoLibrary => "NVIDIA's library is missing, though there is a driver",
+        Access::NoDriver => "The driver is not loaded or does not answer",
+        Access::VersionMismatch => "Library and driver are of different versions",
+        Access::NoPermission => "The devices may not be opened",
+        Access::NoDevice => "No GPU is visible",
+        Access::Lost => "The driver has lost it",
+        Access::Silent => "NVML does not answer",
+        Access::Failing => "Every call to NVML fails",
+        Access::NoEvents => "NVML gives no events",
+    };
+    if access.text.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what} ({})", access.text)
+    }
+}
+
+fn remedy(state: Access) -> &'static str {
+    match state {
+        Access::Absent | Access::NoLibrary => {
+            "Make libnvidia-ml.so.1 visible to the job (NVIDIA_DRIVER_CAPABILITIES=utility in containers), or name it with --nvml-lib."
+        }
+        Access::NoDriver | Access::VersionMismatch => {
+            "Load the driver that fits the library; after an upgrade, reboot."
+        }
+        Access::NoPermission => "Give this user access to /dev/nvidia*.",
+        Access::NoDevice => "Give the container the GPUs that its ranks train on.",
+        Access::Silent => "A call that does not come back is a sign of a sick GPU: look at the kernel log.",
+        _ => "Look at the kernel log and at nvidia-smi on this node.",
+    }
+}

@@ -1,0 +1,151 @@
+//! What is remembered of one GPU.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fleet::Member;
+use super::memory::Memory;
+use super::readings::Counters;
+use crate::event::{GpuProcess, GpuSignal};
+use crate::fault::Judgement;
+use crate::policy::GpuThresholds;
+use crate::time::Time;
+use crate::verdict::Finding;
+
+/// Codes that are kept of one GPU; more are not told apart.
+const MAX_CODES: usize = 64;
+/// Links (or GPCs) that are told apart for one code.
+const MAX_SPOTS: usize = 32;
+
+/// Findings that a reset of the GPU, or a reboot of its node, ends.
+pub const ENDED_BY_RESET: [Finding; 5] = [
+    Finding::GpuLost,
+    Finding::GpuFault,
+    Finding::EccUncorrectable,
+    Finding::RowRemap,
+    Finding::NvlinkErrors,
+];
+
+/// One GPU.
+#[derive(Debug, Default)]
+pub struct Gpu {
+    /// As its readings write it.
+    pub pci: Arc<str>,
+    /// Its part in the fleet.
+    pub member: Member,
+    /// Counters that begin anew with the driver, as last read.
+    pub loaded: BTreeMap<GpuSignal, f64>,
+    pub codes: BTreeMap<u32, Code>,
+    pub holders: Vec<GpuProcess>,
+    pub counters: Counters,
+    pub memory: Memory,
+    /// The driver asked for a recovery: its taking that back ends it.
+    pub recovery_asked: bool,
+}
+
+/// One XID on one GPU.
+#[derive(Debug, Default)]
+pub struct Code {
+    /// As the kernel log counted, and as NVML did: of the same fault, so the larger is how many there were.
+    pub by_kernel: u64,
+    pub by_nvml: u64,
+    pub last: Option<Time>,
+    pub entries: Option<(u64, u64)>,
+    /// The worst that it asked for.
+    pub judged: Option<Judgement>,
+    /// Beginnings of its bursts, the latest last.
+    bursts: VecDeque<Time>,
+    /// How often on one link, or at one place of the chip, and the beginnings of bursts there.
+    spots: BTreeMap<String, (u32, VecDeque<Time>)>,
+    /// Reboots of the node while it asked for one.
+    pub reboots: u32,
+}
+
+impl Code {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.by_kernel.max(self.by_nvml)
+    }
+
+    /// Counts a burst, unless this is the one before going on; gives how many there were within the time.
+    pub fn burst(&mut self, at: Time, limits: &GpuThresholds) -> u32 {
+        let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
+        let fresh = self.last.is_none_or(|last| at.since(last) > goes_on);
+        count_burst(&mut self.bursts, at, fresh, limits)
+    }
+
+    /// Bursts within the time, this one included.
+    pub fn bursts(&self) -> u32 {
+        u32::try_from(self.bursts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The same at one place: how many there in all, and in how many bursts. `count` more were seen.
+    pub fn spot(&mut self, place: &str, count: u32, at: Time, limits: &GpuThresholds) -> (u32, u32) {
+        if !self.spots.contains_key(place) && self.spots.len() >= MAX_SPOTS {
+            return (count, 1);
+        }
+        let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
+        let (seen, bursts) = self.spots.entry(place.to_owned()).or_default();
+        let fresh = bursts.back().is_none_or(|begun| at.since(*begun) > goes_on);
+        *seen = seen.saturating_add(count);
+        (*seen, count_burst(bursts, at, fresh, limits))
+    }
+}
+
+fn count_burst(bursts: &mut VecDeque<Time>, at: Time, fresh: bool, limits: &GpuThresholds) -> u32 {
+    let kept = Duration::from_secs_f64(limits.xid_recurrence_h * 3600.0);
+    bursts.retain(|begun| at.since(*begun) <= kept);
+    if fresh || bursts.is_empty() {
+        bursts.push_back(at);
+    }
+    while bursts.len() > limits.xid_recurrence.max(2) as usize {
+        bursts.pop_front();
+    }
+    u32::try_from(bursts.len()).unwrap_or(u32::MAX)
+}
+
+impl Gpu {
+    /// The state of an XID; `None`: there are too many of them to be real.
+    pub fn code(&mut self, xid: u32) -> Option<&mut Code> {
+        if !self.codes.contains_key(&xid) && self.codes.len() >= MAX_CODES {
+            return None;
+        }
+        Some(self.codes.entry(xid).or_default())
+    }
+
+    /// Whether an XID was seen within `span` before `at`.
+    pub fn saw(&self, xid: u32, at: Time, span: Duration) -> bool {
+        let last = self.codes.get(&xid).and_then(|code| code.last);
+        last.is_some_and(|last| at.since(last) <= span)
+    }
+
+    /// The latest XID but this one within `span` before `at`.
+    pub fn other_than(&self, xid: u32, at: Time, span: Duration) -> Option<u32> {
+        let others = self.codes.iter().filter(|(own, _)| **own != xid);
+        others
+            .filter_map(|(own, code)| Some((code.last?, *own)))
+            .filter(|(last, _)| at.since(*last) <= span)
+            .max()
+            .map(|(_, own)| own)
+    }
+
+    /// It was reset, or recovered: what it asked for is done.
+    pub fn recovered(&mut self) {
+        self.recovery_asked = false;
+        self.codes.values_mut().for_each(|code| code.judged = None);
+    }
+
+    /// Its node was rebooted: its counters begin anew. What asked for that (`was_asked`) remembers.
+    pub fn rebooted(&mut self, was_asked: bool) {
+        for code in self.codes.values_mut() {
+            let asks = code.judged.as_ref().is_some_and(Judgement::acts_on_node);
+            if was_asked && asks {
+                code.reboots += 1;
+            }
+        }
+        self.recovered();
+        self.loaded.clear();
+        self.counters = Counters::default();
+    }
+}

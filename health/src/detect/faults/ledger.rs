@@ -1,0 +1,324 @@
+//! What holds now: each finding on each subject is held up by parts (an XID, a counter, a flag), and is over when the
+//! last of them is. Told again only when a reader would do something else, or ten times as many were counted.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::claim::{Body, Claim, Detail, Outcome};
+use super::Scene;
+use crate::event::Signal;
+use crate::fault::{Order, Remedy, When};
+use crate::frame::Provenance;
+use crate::id::NodeId;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// Parts that hold up one finding at most; more are counted with the last.
+const MAX_PARTS: usize = 32;
+/// Findings that hold at once at most.
+const MAX_OPEN: usize = 1 << 16;
+
+/// An order as a verdict carries it: for programs, and in words if the table of findings has none that fit.
+pub type Told = (Claim, Order, Option<Arc<str>>);
+
+/// One thing that holds up a finding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    pub severity: Severity,
+    pub order: Order,
+    pub cause: Cause,
+    pub since: Time,
+    pub since_step: Option<u64>,
+    /// Measured: name with its unit, value, the peers' value.
+    pub evidence: Vec<(String, f64, Option<f64>)>,
+    /// How many times it was seen; what is only measured is seen once.
+    pub count: u64,
+    /// First and last journal entry.
+    pub entries: (u64, u64),
+    pub provenance: Provenance,
+    /// Why, as the beginning of a sentence: "XID 79 (GPU has fallen off the bus)". Empty: the table's words do.
+    pub why: String,
+    /// More to be done, as whole sentences.
+    pub more: String,
+}
+
+impl Part {
+    /// A part seen in this scene that asks for nothing.
+    pub fn new(scene: &Scene<'_>, severity: Severity, why: impl Into<String>) -> Part {
+        Part {
+            severity,
+            order: Order {
+                remedy: Remedy::None,
+                when: When::JobEnd,
+            },
+            cause: Cause::Unknown,
+            since: scene.at,
+            since_step: None,
+            evidence: Vec::new(),
+            count: 1,
+            entries: (scene.entry, scene.entry),
+            provenance: scene.provenance,
+            why: why.into(),
+            more: String::new(),
+        }
+    }
+
+    pub fn asks(mut self, remedy: Remedy, when: When) -> Part {
+        self.order = Order { remedy, when };
+        self
+    }
+
+    pub fn shows(mut self, what: impl Into<String>, value: f64) -> Part {
+        self.evidence.push((what.into(), value, None));
+        self
+    }
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    parts: BTreeMap<String, Part>,
+    told: Option<(Severity, Order, String, u64)>,
+}
+
+/// All that holds.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    open: BTreeMap<(Finding, Subject), Open>,
+    /// When each node last began to ask for being taken out of service.
+    asking: BTreeMap<NodeId, Time>,
+    /// Too many asked at once: nothing is asked of nodes any more.
+    tripped: Option<(usize, usize)>,
+    out: VecDeque<Told>,
+}
+
+impl Ledger {
+    /// Whether nothing holds at all: the common case, asked for every reading.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether a finding holds now.
+    pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
+        self.open.contains_key(&(finding, subject.clone()))
+    }
+
+    /// Findings of this kind that hold, with their subjects and the parts that hold them up.
+    pub fn subjects(&self, finding: Finding) -> Vec<(Subject, Vec<String>)> {
+        let of = self.open.iter().filter(|((own, _), _)| *own == finding);
+        of.map(|((_, subject), open)| (subject.clone(), open.parts.keys().cloned().collect()))
+            .collect()
+    }
+
+    /// A part holds, or is as it says now.
+    pub fn hold(
+        &mut self,
+        scene: &Scene<'_>,
+        finding: Finding,
+        subject: &Subject,
+        name: &str,
+        mut part: Part,
+    ) {
+        let key = (finding, subject.clone());
+        if !self.open.contains_key(&key) && self.open.len() >= MAX_OPEN {
+            return;
+        }
+        let open = self.open.entry(key).or_default();
+        let known = open.parts.get(name);
+        let asks_anew =
+            part.order.remedy.acts_on_node() && known.is_none_or(|known| !known.order.remedy.acts_on_node());
+        if let Some(old) = known {
+            part.since = old.since;
+            part.since_step = old.since_step;
+            part.entries.0 = old.entries.0;
+            part.provenance = part.provenance.max(old.provenance);
+        } else if open.parts.len() >= MAX_PARTS {
+            return;
+        }
+        open.parts.insert(name.to_owned(), part);
+        if asks_anew {
+            self.count_node(scene, subject);
+        }
+        self.tell(scene.at, finding, subject);
+    }
+
+    /// A part holds no longer.
+    pub fn drop_part(&mut self, at: Time, finding: Finding, subject: &Subject, name: &str) {
+        let key = (finding, subject.clone());
+        let Some(open) = self.open.get_mut(&key) else {
+            return;
+        };
+        if open.parts.remove(name).is_none() {
+            return;
+        }
+        if open.parts.is_empty() {
+            self.over(at, finding, subject);
+        } else {
+            self.tell(at, finding, subject);
+        }
+    }
+
+    /// A finding is over, whatever held it up.
+    pub fn over(&mut self, at: Time, finding: Finding, subject: &Subject) {
+        if self.open.remove(&(finding, subject.clone())).is_none() {
+            return;
+        }
+        let claim = Claim {
+            finding,
+            subject: subject.clone(),
+            at,
+            body: Body::Over(Outcome::default()),
+        };
+        let order = Order {
+            remedy: Remedy::None,
+            when: When::JobEnd,
+        };
+        self.out.push_back((claim, order, None));
+    }
+
+    /// What held of one subject holds of another: it has got its name.
+    pub fn rename(&mut self, at: Time, from: &Subject, to: &Subject) {
+        let moved: Vec<Finding> = self
+            .open
+            .keys()
+            .filter(|(_, subject)| subject == from)
+            .map(|(finding, _)| *finding)
+            .collect();
+        for finding in moved {
+            let Some(open) = self.open.get(&(finding, from.clone())) else {
+                continue;
+            };
+            let parts = open.parts.clone();
+            self.over(at, finding, from);
+            self.open.entry((finding, to.clone())).or_default().parts = parts;
+            self.tell(at, finding, to);
+        }
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Told> {
+        self.out.pop_front()
+    }
+
+    /// Whether nodes are asked nothing any more, because so many of so many asked at once.
+    pub fn tripped(&self) -> Option<(usize, usize)> {
+        self.tripped
+    }
+
+    /// A breaker: when many nodes ask to be taken out of service at once, they share a cause.
+    fn count_node(&mut self, scene: &Scene<'_>, subject: &Subject) {
+        let (Subject::Gpu { node, .. } | Subject::Node { node }) = subject else {
+            return;
+        };
+        self.asking.insert(node.clone(), scene.at);
+        let window = Duration::from_secs_f64(scene.limits.breaker_s);
+        self.asking.retain(|_, at| scene.at.since(*at) <= window);
+        let (asking, nodes) = (self.asking.len(), scene.roster.nodes().count());
+        let few = asking < scene.limits.breaker_nodes as usize;
+        if self.tripped.is_none() && !few && asking as f64 >= scene.limits.breaker_ratio * nodes as f64 {
+            self.tripped = Some((asking, nodes));
+            let all: Vec<(Finding, Subject)> = self.open.keys().cloned().collect();
+            for (finding, subject) in all {
+                self.tell(scene.at, finding, &subject);
+            }
+        }
+    }
+
+    fn tell(&mut self, at: Time, finding: Finding, subject: &Subject) {
+        let tripped = self.tripped;
+        let Some(open) = self.open.get_mut(&(finding, subject.clone())) else {
+            return;
+        };
+        let Some(mut whole) = sum(&open.parts) else { return };
+        if let Some((asking, nodes)) = tripped.filter(|_| whole.order.remedy.acts_on_node()) {
+            whole.order.remedy = Remedy::None;
+            whole.words = format!(
+                "{asking} of {nodes} nodes asked to be taken out of service at once: look for what they share (power, \
+                 fabric, a planned reboot) before anything is done to any of them."
+            );
+        }
+        let news = match &open.told {
+            None => true,
+            Some((severity, order, words, count)) => {
+                (*severity, *order) != (whole.severity, whole.order)
+                    || *words != whole.words
+                    || whole.count >= count.saturating_mul(10)
+            }
+        };
+        if !news {
+            return;
+        }
+        open.told = Some((whole.severity, whole.order, whole.words.clone(), whole.count));
+        let words = (!whole.words.is_empty()).then(|| Arc::from(whole.words.as_str()));
+        let claim = Claim {
+            finding,
+            subject: subject.clone(),
+            at,
+            body: Body::Holds(Box::new(whole.detail)),
+        };
+        self.out.push_back((claim, whole.order, words));
+    }
+}
+
+struct Whole {
+    severity: Severity,
+    order: Order,
+    words: String,
+    count: u64,
+    detail: Detail,
+}
+
+/// All parts as one: the worst severity, the most drastic order, the words of whoever asks for that.
+fn sum(parts: &BTreeMap<String, Part>) -> Option<Whole> {
+    let worst = parts.values().max_by_key(|part| (part.order, part.severity))?;
+    let first = parts.values().min_by_key(|part| part.since)?;
+    let severity = parts.values().map(|part| part.severity).max()?;
+    let count = parts.values().map(|part| part.count).fold(0, u64::saturating_add);
+    let evidence = parts.values().flat_map(|part| {
+        part.evidence.iter().map(|(what, value, peers)| Evidence {
+            what: what.as_str().into(),
+            value: *value,
+            peers: *peers,
+            entries: Some(part.entries),
+        })
+    });
+    Some(Whole {
+        severity,
+        order: worst.order,
+        words: words(worst),
+        count,
+        detail: Detail {
+            severity,
+            since: first.since,
+            since_step: first.since_step,
+            step: None,
+            cause: worst.cause,
+            signals: vec![Signal::S3],
+            provenance: parts
+                .values()
+                .map(|part| part.provenance)
+                .fold(Provenance::Live, Provenance::max),
+            slowdown_ratio: None,
+            impact_ratio: None,
+            lost_rank_s: 0.0,
+            evidence: evidence.collect(),
+        },
+    })
+}
+
+/// "XID 79 (GPU has fallen off the bus): reboot the node now." Empty: the table of findings says it better.
+fn words(part: &Part) -> String {
+    if part.why.is_empty() {
+        return part.more.clone();
+    }
+    let mut words = match part.order.remedy {
+        Remedy::None if part.more.is_empty() => format!("{}: nothing needs to be done.", part.why),
+        Remedy::None => format!("{}.", part.why),
+        remedy => format!("{}: {} {}.", part.why, remedy.words(), part.order.when.words()),
+    };
+    if !part.more.is_empty() {
+        words.push(' ');
+        words.push_str(&part.more);
+    }
+    words
+}

@@ -1,0 +1,283 @@
+//! GPU faults: what the kernel log and NVML tell becomes findings with an order, by the tables of `policy/`.
+//!
+//! One file a kind of evidence: [`xids`] for what was reported, [`readings`] for counters and flags, [`access`] for
+//! what cannot be read, [`suspect`] for results that may be wrong. All of them put parts into one [`ledger`], and what
+//! holds there is what is told. Deadlines of this rule fire with the next frame: there is one a second while anything
+//! is watched, and a claim carries its deadline all the same.
+
+mod access;
+mod fleet;
+mod gpu;
+mod hook;
+mod job;
+mod ledger;
+mod memory;
+mod readings;
+mod reported;
+mod slow;
+mod suspect;
+mod window;
+mod xids;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use self::access::Accesses;
+use self::fleet::Fleet;
+use self::gpu::Gpu;
+use self::job::JobXids;
+use self::ledger::{Ledger, Told};
+use self::suspect::Suspect;
+
+use super::roster::Roster;
+use crate::event::{Event, KernelAccess, KernelWatch};
+use crate::fault::{Branch, FaultTables, pci_id};
+use crate::frame::{Frame, Provenance};
+use crate::id::{GpuId, JobId, NodeId};
+use crate::policy::GpuThresholds;
+use crate::time::Time;
+use crate::verdict::{Finding, Subject};
+
+/// GPUs that are kept; more than that is not one job.
+const MAX_GPUS: usize = 1 << 17;
+
+/// What the rule may look at while it takes one frame.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    pub at: Time,
+    /// Number of the frame in the journal.
+    pub entry: u64,
+    pub provenance: Provenance,
+    pub node: &'a NodeId,
+    pub job: &'a JobId,
+    pub roster: &'a Roster,
+    pub limits: &'a GpuThresholds,
+    pub tables: &'a FaultTables,
+}
+
+impl Scene<'_> {
+    pub fn job_subject(&self) -> Subject {
+        Subject::Job {
+            job: self.job.clone(),
+        }
+    }
+
+    pub fn node_subject(&self) -> Subject {
+        Subject::Node {
+            node: self.node.clone(),
+        }
+    }
+
+    /// The rank that trains on a GPU of this node, and the step it is in.
+    pub fn rank_on(&self, gpu: &GpuId) -> Option<(crate::id::Rank, u64)> {
+        let mut members = self.roster.members();
+        let found = members.find(|(_, member)| member.node == *self.node && member.gpu.as_ref() == Some(gpu));
+        found.map(|(rank, member)| (rank, member.last_step + 1))
+    }
+}
+
+/// What is known of one node beside its GPUs.
+#[derive(Debug, Default)]
+struct Node {
+    branch: Option<Branch>,
+    kernel: Option<KernelWatch>,
+}
+
+/// The rule.
+#[derive(Debug, Default)]
+pub struct FaultRule {
+    gpus: BTreeMap<(NodeId, GpuId), Gpu>,
+    /// Which GPU is at an address; one that nobody has named yet is called by its address.
+    at_pci: BTreeMap<(NodeId, String), GpuId>,
+    nodes: BTreeMap<NodeId, Node>,
+    ledger: Ledger,
+    job_xids: JobXids,
+    fleet: Fleet,
+    accesses: Accesses,
+    suspect: Suspect,
+}
+
+impl FaultRule {
+    /// Takes a frame.
+    pub fn observe(&mut self, scene: &Scene<'_>, frame: &Frame) {
+        self.fire(scene);
+        match &frame.event {
+            Event::Agent(agent) => {
+                let node = self.nodes.entry(scene.node.clone()).or_default();
+                node.branch = agent.versions.get("driver").and_then(|driver| Branch::of(driver));
+            }
+            Event::Kernel(watch) => self.kernel(scene, watch),
+            Event::GpuFault(fault) => self.fault(scene, fault),
+            Event::Gpu(reading) => self.reading(scene, reading),
+            Event::GpuAccess(access) => self.access(scene, access),
+            Event::GpuHolders(holders) => {
+                let id = self.resolve(scene, Some(&holders.gpu), &holders.pci);
+                if let Some(gpu) = id.and_then(|id| self.gpu(scene, &id)) {
+                    gpu.holders = holders.processes.clone();
+                }
+            }
+            Event::Attach(attach) if attach.gpu.is_some() => self.accesses.attached(scene, &mut self.ledger),
+            Event::Step(step) => self.suspect.step(scene, step, &mut self.ledger),
+            Event::Mark(mark) => self.suspect.mark(scene, mark),
+            _ => {}
+        }
+    }
+
+    /// The application was started again: what it did wrong before is over.
+    pub fn begins_epoch(&mut self, at: Time, job: &JobId) {
+        self.job_xids.clear();
+        let job = Subject::Job { job: job.clone() };
+        for finding in [Finding::ApplicationFault, Finding::XidRecorded] {
+            self.ledger.over(at, finding, &job);
+        }
+        self.suspect.restarted();
+    }
+
+    /// The next claim, with its order.
+    pub fn poll(&mut self) -> Option<Told> {
+        self.ledger.poll()
+    }
+
+    /// What limits these findings, in words.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.accesses.notes();
+        let unread: Vec<&NodeId> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| {
+                let kernel = node.kernel.as_ref();
+                kernel.is_some_and(|kernel| kernel.state != KernelAccess::Readable)
+            })
+            .map(|(name, _)| name)
+            .collect();
+        if let Some(first) = unread.first() {
+            notes.push(format!(
+                "the kernel log of {} node{} cannot be read ({first} is the first): XIDs are known only as far as \
+                 NVML tells them, which leaves out 79, 119 and 120",
+                unread.len(),
+                if unread.len() == 1 { "" } else { "s" },
+            ));
+        }
+        let lost: u64 = self
+            .nodes
+            .values()
+            .filter_map(|node| node.kernel.as_ref())
+            .map(|kernel| kernel.lost)
+            .sum();
+        if lost > 0 {
+            notes.push(format!(
+                "{lost} records of kernel logs were overwritten before they were read"
+            ));
+        }
+        if let Some((asking, nodes)) = self.ledger.tripped() {
+            notes.push(format!(
+                "{asking} of {nodes} nodes asked to be taken out of service at once: nothing is asked of nodes any more"
+            ));
+        }
+        notes
+    }
+
+    /// Deadlines that have passed.
+    fn fire(&mut self, scene: &Scene<'_>) {
+        self.follow_alone(scene);
+        self.job_xids.quiet(scene, &mut self.ledger);
+    }
+
+    /// A kernel log began, or cannot be read. Another boot ends what a reboot ends.
+    fn kernel(&mut self, scene: &Scene<'_>, watch: &KernelWatch) {
+        let node = self.nodes.entry(scene.node.clone()).or_default();
+        let before = node.kernel.replace(watch.clone());
+        let rebooted = before.is_some_and(|before| {
+            !before.boot.is_empty() && !watch.boot.is_empty() && before.boot != watch.boot
+        });
+        if rebooted {
+            self.rebooted(scene);
+        }
+    }
+
+    fn rebooted(&mut self, scene: &Scene<'_>) {
+        let of_node = (scene.node.clone(), GpuId::from(""))..;
+        for ((_, id), gpu) in self
+            .gpus
+            .range_mut(of_node)
+            .take_while(|((node, _), _)| node == scene.node)
+        {
+            let subject = Subject::Gpu {
+                gpu_uuid: id.clone(),
+                node: scene.node.clone(),
+            };
+            let was_asked = self.ledger.is_open(Finding::GpuLost, &subject)
+                || self.ledger.is_open(Finding::GpuFault, &subject);
+            gpu.rebooted(was_asked);
+            for finding in gpu::ENDED_BY_RESET {
+                self.ledger.over(scene.at, finding, &subject);
+            }
+        }
+        self.ledger
+            .over(scene.at, Finding::GpuLost, &scene.node_subject());
+    }
+
+    /// The state of a GPU of this node; `None`: there are too many to be real.
+    fn gpu(&mut self, scene: &Scene<'_>, id: &GpuId) -> Option<&mut Gpu> {
+        let key = (scene.node.clone(), id.clone());
+        if !self.gpus.contains_key(&key) && self.gpus.len() >= MAX_GPUS {
+            return None;
+        }
+        Some(self.gpus.entry(key).or_default())
+    }
+
+    /// The name of a GPU: its UUID where it is known, else its address; `None`: neither.
+    fn resolve(&mut self, scene: &Scene<'_>, uuid: Option<&GpuId>, pci: &str) -> Option<GpuId> {
+        let Some(pci) = pci_id(pci) else {
+            return uuid.cloned();
+        };
+        let place = (scene.node.clone(), pci);
+        match (uuid, self.at_pci.get(&place)) {
+            (None, Some(known)) => Some(known.clone()),
+            (None, None) => {
+                let called = GpuId::from(place.1.as_str());
+                self.remember(place, called.clone());
+                Some(called)
+            }
+            (Some(uuid), known) => {
+                // A MIG device has its GPU's address: the address means the GPU.
+                let is_whole = uuid.as_str().starts_with("GPU-");
+                if known != Some(uuid) && (is_whole || known.is_none()) {
+                    let nameless = known.filter(|known| known.as_str() == place.1).cloned();
+                    self.remember(place, uuid.clone());
+                    if let Some(nameless) = nameless {
+                        self.named(scene, &nameless, uuid);
+                    }
+                }
+                Some(uuid.clone())
+            }
+        }
+    }
+
+    fn remember(&mut self, place: (NodeId, String), id: GpuId) {
+        if self.at_pci.len() < MAX_GPUS || self.at_pci.contains_key(&place) {
+            self.at_pci.insert(place, id);
+        }
+    }
+
+    /// A GPU that was called by its address has got its name.
+    fn named(&mut self, scene: &Scene<'_>, from: &GpuId, to: &GpuId) {
+        if let Some(state) = self.gpus.remove(&(scene.node.clone(), from.clone())) {
+            self.gpus.entry((scene.node.clone(), to.clone())).or_insert(state);
+        }
+        let subject = |id: &GpuId| Subject::Gpu {
+            gpu_uuid: id.clone(),
+            node: scene.node.clone(),
+        };
+        self.ledger.rename(scene.at, &subject(from), &subject(to));
+    }
+
+    fn branch(&self, node: &NodeId) -> Option<Branch> {
+        self.nodes.get(node).and_then(|node| node.branch)
+    }
+}
+
+/// A shared text for evidence that counts one XID.
+fn xid_name(xid: u32) -> Arc<str> {
+    format!("xid_{xid}").into()
+}

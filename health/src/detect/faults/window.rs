@@ -1,0 +1,96 @@
+//! How much a counter rose lately, from few samples.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// Samples kept: the window is known to a sixth of its length.
+const SAMPLES: u32 = 6;
+
+/// The rise of a counter over a window of time.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    samples: VecDeque<(Time, f64)>,
+}
+
+impl Window {
+    /// Takes the counter's value; gives how much it rose over the window, and over which time. A counter that fell
+    /// was reset: it begins anew.
+    pub fn push(&mut self, at: Time, value: f64, span: Duration) -> (f64, Duration) {
+        if self.samples.back().is_some_and(|(_, last)| value < *last) {
+            self.samples.clear();
+        }
+        while self
+            .samples
+            .get(1)
+            .is_some_and(|(second, _)| at.since(*second) >= span)
+        {
+            self.samples.pop_front();
+        }
+        let rise = self
+            .samples
+            .front()
+            .map_or((0.0, Duration::ZERO), |(first, from)| {
+                (value - from, at.since(*first))
+            });
+        let due = self
+            .samples
+            .back()
+            .is_none_or(|(last, _)| at.since(*last) >= span / SAMPLES);
+        if due {
+            self.samples.push_back((at, value));
+        }
+        rise
+    }
+}
+
+/// For how long something has held without a break.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Since(Option<Time>);
+
+impl Since {
+    /// Takes whether it holds at `at`; gives since when it has.
+    pub fn holds(&mut self, at: Time, holds: bool) -> Option<Time> {
+        self.0 = holds.then(|| self.0.unwrap_or(at));
+        self.0
+    }
+}
+
+/// How many readings in a row something was so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Streak(u32);
+
+impl Streak {
+    /// Takes one reading; gives how many in a row it is.
+    pub fn push(&mut self, so: bool) -> u32 {
+        self.0 = if so { self.0.saturating_add(1) } else { 0 };
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rise_over_a_window() {
+        let mut window = Window::default();
+        let minute = Duration::from_secs(60);
+        let mut push = |second: u64, value: f64| {
+            let (rise, over) = window.push(Time(second * 1_000_000_000), value, minute);
+            (rise, over.as_secs())
+        };
+        assert_eq!(push(0, 5.0), (0.0, 0));
+        assert_eq!(push(1, 6.0), (1.0, 1));
+        for second in 2..=60 {
+            push(second, 6.0);
+        }
+        // The first minute's rise is forgotten, a new one is seen, and a counter that fell begins anew.
+        let (rise, over) = push(140, 6.0);
+        assert!(rise == 0.0 && (60..=90).contains(&over), "{rise} {over}");
+        assert_eq!(push(141, 16.0).0, 10.0);
+        assert_eq!(push(142, 2.0), (0.0, 0));
+        assert_eq!(push(143, 3.0), (1.0, 1));
+    }
+}
