@@ -179,16 +179,6 @@ impl Detector {
         [rows, self.blind_check].into_iter().flatten().min()
     }
 
-    /// Frames that reached the detector but not the journal.
-    pub fn note_journal_lost(&mut self, frames: u64) {
-        self.journal_lost += frames;
-    }
-
-    /// The tables in force.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
     /// A frame of a node.
     fn take(&mut self, at: Time, frame: &Frame) {
         let outgoing = self.roster.begins_epoch(&frame.event);

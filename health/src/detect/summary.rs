@@ -3,10 +3,21 @@
 use super::Detector;
 use super::incidents::{hours, renew, round};
 use crate::id::Rank;
+use crate::policy::Policy;
 use crate::report::{Cost, Coverage, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Verdict};
 
 impl Detector {
+    /// Frames that reached the detector but not the journal.
+    pub fn note_journal_lost(&mut self, frames: u64) {
+        self.journal_lost += frames;
+    }
+
+    /// The tables in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// What is known so far. The cost of an incident that is still open runs up to now.
     pub fn report(&self) -> Report {
         let exits = self.roster.nodes().filter_map(|(name, node)| {

@@ -34,6 +34,7 @@ fn verdict(id: u64, finding: Finding, subject: Subject, cause: Cause) -> Verdict
         lost_cost: Some(5.0),
         action: Policy::default().action(finding, cause),
         observe_only: false,
+        order: None,
     }
 }
 

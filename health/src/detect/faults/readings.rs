@@ -23,7 +23,6 @@ pub struct Counters {
     /// The last reading in which no uncorrectable error had been added.
     pub clean: Option<Time>,
     pub thermal: Window,
-    pub power: Window,
     pub corrected: Window,
     pub corrected_short: Window,
     pub replays: Window,

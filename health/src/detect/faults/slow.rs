@@ -142,12 +142,6 @@ fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
             "NVLinks repeat themselves",
         ),
         (
-            "nvlink_crc",
-            GpuSignal::NvlinkCrcErrors,
-            Severity::Info,
-            "NVLinks count CRC errors",
-        ),
-        (
             "nvlink_errors",
             GpuSignal::NvlinkErrors,
             Severity::Warning,
