@@ -7,7 +7,7 @@ use super::claim::{Body, Claim, Detail, Outcome};
 use crate::fault::Order;
 use crate::policy::Policy;
 use crate::time::Time;
-use crate::verdict::{Evidence, Finding, Severity, State, Subject, Verdict};
+use crate::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 
 /// Incidents that the report keeps; the oldest closed ones go first.
 const MAX_KEPT: usize = 10_000;
@@ -82,9 +82,10 @@ impl Incidents {
         self.forget();
     }
 
-    /// Whether a finding holds on a subject.
-    pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
-        self.open.contains_key(&(finding, subject.clone()))
+    /// The cause of a finding that holds on a subject; `None`: it does not hold.
+    pub fn cause_of(&self, finding: Finding, subject: &Subject) -> Option<Cause> {
+        let (id, _) = self.open.get(&(finding, subject.clone()))?;
+        self.all.get(id).map(|verdict| verdict.cause)
     }
 
     /// Policy has changed: what holds is told again where it is observed only now, or no longer.

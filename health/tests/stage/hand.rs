@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use datadriven::TestCase;
@@ -49,7 +50,13 @@ impl Hand {
                     let (name, version) = text.split_once(':').ok_or("versions=(name:version)")?;
                     Ok((name.into(), version.into()))
                 };
-                let versions = versions.iter().map(version).collect::<Result<_, String>>()?;
+                let mut versions = versions
+                    .iter()
+                    .map(version)
+                    .collect::<Result<BTreeMap<Arc<str>, Arc<str>>, String>>()?;
+                if let Some(driver) = take::<String>(case, "driver")? {
+                    versions.insert("driver".into(), driver.as_str().into());
+                }
                 let agent = self.agents.entry(node.clone()).or_default();
                 *agent = (agent.0 + 1, 0);
                 Event::Agent(Agent {

@@ -2,10 +2,11 @@
 
 use super::super::Detector;
 use super::super::claim::{Body, Claim};
+use super::super::roster::Member;
 use super::Scene;
 use crate::frame::Frame;
 use crate::time::Time;
-use crate::verdict::{Finding, Subject};
+use crate::verdict::{Cause, Finding, Severity, Subject};
 
 impl Detector {
     /// Hands a frame to the rule of GPU faults.
@@ -35,17 +36,27 @@ impl Detector {
         }
     }
 
-    /// A GPU that slows itself down, whose rank is told to be slow: that verdict has the cause and the cost.
+    /// What slows a GPU and is the cause of its rank's being slow has been told, with what it costs; only what must be
+    /// acted on for its own sake is told beside it.
     fn is_told_as_straggler(&self, claim: &Claim) -> bool {
-        let Subject::Gpu { gpu_uuid, node } = &claim.subject else {
+        let (Subject::Gpu { gpu_uuid, node }, Body::Holds(detail)) = (&claim.subject, &claim.body) else {
             return false;
         };
+        let explained: &[Cause] = match claim.finding {
+            Finding::GpuThrottled => &[Cause::Thermal, Cause::Power],
+            Finding::GpuConfig => &[Cause::Power, Cause::ClockStuck],
+            Finding::PcieDegraded => &[Cause::Pcie],
+            Finding::NvlinkErrors if detail.severity < Severity::Critical => &[Cause::Nvlink],
+            Finding::EccCorrected | Finding::RowRemap if detail.severity < Severity::Critical => {
+                &[Cause::Ecc]
+            }
+            _ => return false,
+        };
         let mut members = self.roster.members();
-        claim.finding == Finding::GpuThrottled
-            && matches!(claim.body, Body::Holds(_))
-            && members
-                .find(|(_, member)| member.node == *node && member.gpu.as_ref() == Some(gpu_uuid))
-                .and_then(|(rank, _)| self.roster.subject(rank))
-                .is_some_and(|rank| self.incidents.is_open(Finding::Straggler, &rank))
+        let on_it = |member: &Member| member.node == *node && member.gpu.as_ref() == Some(gpu_uuid);
+        let rank = members.find(|(_, member)| on_it(member)).map(|(rank, _)| rank);
+        rank.and_then(|rank| self.roster.subject(rank))
+            .and_then(|subject| self.incidents.cause_of(Finding::Straggler, &subject))
+            .is_some_and(|cause| explained.contains(&cause))
     }
 }

@@ -118,7 +118,7 @@ impl FaultRule {
     }
 
     /// From before the watch began: worth knowing, and nothing is done for it.
-    pub(super) fn from_before(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
+    pub(super) fn seen_before(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
         let judged = scene
             .tables
             .judge(fault.xid, &fault.text, self.branch(scene.node));

@@ -43,7 +43,7 @@ impl FaultRule {
             return self.nameless(scene, fault);
         };
         if fault.seen_by == FaultSource::KernelBefore {
-            return self.from_before(scene, &id, fault);
+            return self.seen_before(scene, &id, fault);
         }
         match fault.kind {
             GpuFaultKind::Xid => self.xid(scene, &id, fault),
