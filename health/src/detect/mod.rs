@@ -16,7 +16,6 @@ mod facts;
 mod faults;
 mod fit;
 mod gaps;
-mod gaps;
 mod gauge;
 mod gpus;
 mod history;
