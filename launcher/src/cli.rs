@@ -138,9 +138,10 @@ pub(crate) struct ReplayArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Faults: \"slow rank=3 factor=1.25 from=100 until=400\", \"silent rank=2 from=50\", \
-\"heat gpu=3 from=60s\", \"gap node=1 from=20s for=10s\", \"loss share=0.1\"; also spikes, warm, hold, late, \
-reorder, repeat."
+    after_help = "Faults: \"slow rank=3 factor=1.25 from=100 until=400 cause=thermal\" (or node=, rack=, rank=all; \
+every=40 for=20; moves=50), \"silent rank=2 from=50\", \"heat gpu=3 from=60s\", \"link node=1 peer=2 factor=4\", \
+\"gap node=1 from=20s for=10s\", \"loss share=0.1\"; also spikes, checkpoint-slow, warm-up-slow, regress, birth, skew, \
+warm, hold, late, reorder, repeat. docs/simulate.md has all words of --world and --fault."
 )]
 pub(crate) struct SimulateArgs {
     /// Nodes [default: 1].
@@ -158,7 +159,7 @@ pub(crate) struct SimulateArgs {
     /// Something that goes wrong. May be repeated.
     #[arg(long, value_name = "FAULT")]
     pub(crate) fault: Vec<String>,
-    /// More of the job, such as "sigma=0.11 checkpoint-every=500".
+    /// More of the job, such as "tp=2 pp=4 micro=8 packed=0.11 checkpoint-every=500".
     #[arg(long, value_name = "WORDS")]
     pub(crate) world: Option<String>,
     /// Write the job's journal there.

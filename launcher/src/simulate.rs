@@ -154,6 +154,15 @@ fn truths(world: &World, style: Style) -> String {
         let line = format!("   {:10}{}", "truth", describe(truth));
         let _ = writeln!(text, "{}", style.paint(Paint::Faint, line));
     }
+    for cost in world.own_costs() {
+        let lost = words::hours(cost.lost_gpu_s / 3600.0, "GPU");
+        let share = 100.0 * cost.lost_gpu_s / cost.of_gpu_s;
+        let line = format!(
+            "   {:10}{}; {lost} lost, {share:.1} %",
+            "truth", cost.expected.finding
+        );
+        let _ = writeln!(text, "{}", style.paint(Paint::Faint, line));
+    }
     text
 }
 

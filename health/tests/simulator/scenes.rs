@@ -327,3 +327,28 @@ fn a_spec_reads_back_from_json() {
     let json = serde_json::to_string(&spec).expect("JSON");
     assert_eq!(serde_json::from_str::<WorldSpec>(&json).expect("spec"), spec);
 }
+
+/// docs/simulate.md has every word of a world and every fault.
+#[test]
+fn the_page_has_every_word() {
+    #[allow(clippy::disallowed_methods)] // A test reads the page it holds.
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulate.md"))
+        .expect("the page");
+    let known = |error: String| {
+        let words = error.split_once("known: ").expect("what is known").1.to_owned();
+        words.split(", ").map(str::to_owned).collect::<Vec<String>>()
+    };
+    for word in known(WorldSpec::parse("nonsense=1").expect_err("no word").to_string()) {
+        assert!(
+            page.contains(&format!("`{word}=`")),
+            "{word}= is not in docs/simulate.md"
+        );
+    }
+    let error = "nonsense"
+        .parse::<paceline_health::sim::Fault>()
+        .expect_err("no fault");
+    for word in known(error.to_string()) {
+        let told = page.contains(&format!("`{word} ")) || page.contains(&format!("`{word}`"));
+        assert!(told, "{word} is not in docs/simulate.md");
+    }
+}
