@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Measure how well the detector decides, on simulated jobs of which the truth is known.
     Evaluate(EvaluateArgs),
+    /// List the GPUs of this machine, and every signal that can be read of them.
+    Gpus(GpusArgs),
     /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
     Demo(DemoArgs),
     /// Show the configuration in force.
@@ -206,6 +208,20 @@ pub(crate) struct EvaluateArgs {
     /// List there every world in which something went wrong, and the command that simulates it again.
     #[arg(long, value_name = "FILE")]
     pub(crate) failures: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 when every GPU was read, 3 when one or all of them could not be.")]
+pub(crate) struct GpusArgs {
+    /// NVIDIA's management library [default: libnvidia-ml.so.1 of the system].
+    #[arg(long, env = "PACELINE_NVML_LIB", value_name = "FILE")]
+    pub(crate) nvml_lib: Option<PathBuf>,
+    /// Wait so long for a GPU that does not answer.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) seconds: u64,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

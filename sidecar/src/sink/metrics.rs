@@ -89,8 +89,7 @@ impl Metrics {
             Event::Step(step) => self.step(step, unix_s),
             Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
             Event::Gpu(reading) => {
-                let seen = (frame.node.clone(), frame.provenance, reading.clone());
-                self.gpus.insert(reading.gpu.clone(), seen);
+                gpus::observe(&mut self.gpus, frame, reading);
             }
             Event::Beat(beat) => {
                 for pulse in &beat.ranks {

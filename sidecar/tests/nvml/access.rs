@@ -154,3 +154,27 @@ fn a_new_journal_hears_who_can_be_read() {
         "everything is read again"
     );
 }
+
+#[test]
+fn a_gpu_that_hangs_from_the_start_holds_up_nobody() {
+    let mut stage = Stage::new("gpus = 3\n[gpu.0]\nhang = true");
+    let (took, _) = stage.expect(
+        2 * S,
+        |event| matches!(event, Event::Gpu(reading) if reading.gpu == gpu(2)),
+    );
+    assert!(took < S, "{took:?}");
+    let (took, event) = stage.expect(6 * S, |event| is_access(event, None, Access::Silent));
+    let Event::GpuAccess(access) = event else {
+        unreachable!("as expected")
+    };
+    assert!(
+        took < 5 * S && access.text.contains("number 0"),
+        "{took:?} {access:?}"
+    );
+    stage.play("gpus = 3");
+    stage.expect(3 * S, |event| is_access(event, None, Access::Readable));
+    stage.expect(
+        3 * S,
+        |event| matches!(event, Event::Gpu(reading) if reading.gpu == gpu(0)),
+    );
+}

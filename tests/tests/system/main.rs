@@ -6,6 +6,7 @@ mod bad_input;
 mod demo;
 mod evaluate;
 mod exits;
+mod gpus;
 mod launched;
 mod live_policy;
 mod report;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_health::event::{GpuReading, GpuSignal};
-use paceline_health::frame::Provenance;
+use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
 use prometheus::Registry;
 
@@ -11,6 +11,23 @@ use super::families::{counters, gauges};
 
 /// The last reading of each GPU, the node that made it, and whether it is real.
 pub(super) type Gpus = BTreeMap<GpuId, (NodeId, Provenance, GpuReading)>;
+
+/// Takes a reading. It may hold only what has changed.
+pub(super) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
+    match gpus.get_mut(&reading.gpu) {
+        Some((node, provenance, known)) => {
+            (*node, *provenance) = (frame.node.clone(), frame.provenance);
+            let news = reading.readings.iter();
+            known
+                .readings
+                .extend(news.map(|(signal, reading)| (*signal, reading.clone())));
+        }
+        None => {
+            let seen = (frame.node.clone(), frame.provenance, reading.clone());
+            gpus.insert(reading.gpu.clone(), seen);
+        }
+    }
+}
 
 /// The families of every GPU that was read.
 pub(super) fn families(registry: &Registry, gpus: &Gpus) {

@@ -34,6 +34,8 @@ struct State {
     /// Of the thread that opens the library.
     node_desk: Option<Arc<Desk>>,
     gpus: BTreeMap<GpuId, Seat>,
+    /// GPUs that were not found yet, by NVML's number: they have no name.
+    strangers: BTreeMap<u32, Stranger>,
     readings: BTreeMap<GpuId, GpuReading>,
     faults: BTreeMap<FaultKey, Burst>,
     /// Grows when everything is to be told again.
@@ -50,6 +52,12 @@ struct Seat {
     desk: Arc<Desk>,
     holders: Option<Vec<GpuProcess>>,
     holders_told: bool,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    desk: Arc<Desk>,
+    status: Option<Status>,
 }
 
 /// Whether something can be read, and whether that was told.
@@ -89,30 +97,60 @@ impl Status {
         }
     }
 
-    /// What is to be told of it now, if anything: its state, or that a call does not come back.
-    fn news(
-        &mut self,
-        now_ns: u64,
-        desk: Option<&Desk>,
-        no_events: Option<&str>,
-    ) -> Option<(Access, String, u64)> {
-        let busy = desk.and_then(|desk| desk.busy(now_ns));
-        let (access, text, for_ns) = match (busy, no_events) {
-            (Some((for_ns, call)), _) if for_ns >= SILENT_NS => {
-                (Access::Silent, format!("{call} has not come back"), for_ns)
-            }
-            (_, Some(why)) if self.access == Access::Readable => (
-                Access::NoEvents,
-                why.to_owned(),
-                now_ns.saturating_sub(self.since_ns),
-            ),
-            _ => (
-                self.access,
-                self.text.clone(),
-                now_ns.saturating_sub(self.since_ns),
-            ),
+    fn now(&self, now_ns: u64) -> News {
+        (
+            self.access,
+            self.text.clone(),
+            now_ns.saturating_sub(self.since_ns),
+        )
+    }
+
+    /// What is to be told of it now, if anything, given what is so.
+    fn news(&mut self, news: News) -> Option<News> {
+        (self.told.replace(news.0) != Some(news.0)).then_some(news)
+    }
+}
+
+/// A state, words for people, and how long it has been so.
+type News = (Access, String, u64);
+
+/// That a call does not come back, if it does not.
+fn silence(desk: &Desk, now_ns: u64) -> Option<News> {
+    let (for_ns, call) = desk.busy(now_ns).filter(|(for_ns, _)| *for_ns >= SILENT_NS)?;
+    Some((Access::Silent, format!("{call} has not come back"), for_ns))
+}
+
+impl Seat {
+    fn now(&self, now_ns: u64) -> News {
+        let status = self.status.now(now_ns);
+        match (silence(&self.desk, now_ns), &self.no_events) {
+            (Some(silence), _) => silence,
+            (None, Some(why)) if status.0 == Access::Readable => (Access::NoEvents, why.clone(), status.2),
+            (None, _) => status,
+        }
+    }
+}
+
+impl State {
+    /// What is so of the node as a whole: no driver, or GPUs without a name.
+    fn node_now(&self, status: &Status, now_ns: u64) -> News {
+        let silent = self.node_desk.as_ref().and_then(|desk| silence(desk, now_ns));
+        let troubled = || {
+            self.strangers.iter().filter_map(|(index, stranger)| {
+                let trouble = silence(&stranger.desk, now_ns);
+                let trouble = trouble.or_else(|| Some(stranger.status.as_ref()?.now(now_ns)))?;
+                Some((index, trouble))
+            })
         };
-        (self.told.replace(access) != Some(access)).then_some((access, text, for_ns))
+        match (silent, troubled().next()) {
+            (Some(silence), _) => silence,
+            (None, Some((index, (access, text, for_ns)))) if status.access == Access::Readable => {
+                let count = troubled().count();
+                let text = format!("GPUs that were not found: {count}, such as number {index}: {text}");
+                (access, text, for_ns)
+            }
+            (None, _) => status.now(now_ns),
+        }
     }
 }
 
@@ -140,9 +178,28 @@ impl Board {
         }
     }
 
-    /// A GPU was found, or found again.
-    pub fn seat(&self, gpu: &Gpu) {
+    /// Nobody is looked for any more: the library is opened anew.
+    pub fn forget_strangers(&self) {
+        self.state().strangers.clear();
+    }
+
+    /// A GPU is looked for, with its calls noted at `desk`, and there is trouble with it or not yet.
+    pub fn stranger(&self, index: u32, desk: &Arc<Desk>, trouble: Option<(Access, String)>) {
         let mut state = self.state();
+        let stranger = state.strangers.entry(index).or_insert_with(|| Stranger {
+            desk: Arc::clone(desk),
+            status: None,
+        });
+        match (&mut stranger.status, trouble) {
+            (Some(status), Some((access, text))) => status.set(access, text),
+            (status, trouble) => *status = trouble.map(|(access, text)| Status::new(access, text)),
+        }
+    }
+
+    /// A GPU was found, or found again.
+    pub fn seat(&self, index: u32, gpu: &Gpu) {
+        let mut state = self.state();
+        state.strangers.remove(&index);
         let seat = state.gpus.entry(gpu.uuid.clone()).or_insert_with(|| Seat {
             pci: Arc::clone(&gpu.pci),
             status: Status::new(Access::Readable, String::new()),
@@ -152,7 +209,6 @@ impl Board {
             holders_told: true,
         });
         seat.desk = Arc::clone(&gpu.desk);
-        seat.no_events = None;
     }
 
     /// Whether one GPU can be read.
@@ -244,22 +300,21 @@ impl Board {
         let mut events = Vec::new();
         {
             let mut state = self.state();
+            if let Some(mut status) = state.node.take() {
+                let now = state.node_now(&status, now_ns);
+                let news = status.news(now);
+                state.node = Some(status);
+                events.extend(news.map(|news| access(None, "".into(), news)));
+            }
             let State {
-                node,
-                node_desk,
                 gpus,
                 readings,
                 faults,
                 ..
             } = &mut *state;
-            if let Some(status) = node {
-                let news = status.news(now_ns, node_desk.as_deref(), None);
-                events.extend(news.map(|news| access(None, "".into(), news)));
-            }
             for (gpu, seat) in gpus {
-                let news = seat
-                    .status
-                    .news(now_ns, Some(&seat.desk), seat.no_events.as_deref());
+                let now = seat.now(now_ns);
+                let news = seat.status.news(now);
                 events.extend(news.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));
                 if !std::mem::replace(&mut seat.holders_told, true)
                     && let Some(processes) = seat.holders.clone()
@@ -284,7 +339,7 @@ impl Board {
     }
 }
 
-fn access(gpu: Option<&GpuId>, pci: Arc<str>, (state, text, for_ns): (Access, String, u64)) -> Event {
+fn access(gpu: Option<&GpuId>, pci: Arc<str>, (state, text, for_ns): News) -> Event {
     Event::GpuAccess(GpuAccess {
         gpu: gpu.cloned(),
         pci,

@@ -5,6 +5,7 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
@@ -37,30 +38,69 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What NVML says of an event that is not of an instance.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// Waits for events of `gpus` until `halt`.
-pub fn run(library: &Arc<Library>, gpus: &[Gpu], board: &Board, halt: &Halt) {
+/// Waits for events of the GPUs that are `found`, now and later, until `halt`.
+pub fn run(library: &Library, found: &Receiver<Gpu>, board: &Board, halt: &Halt) {
+    let mut gpus: Vec<Gpu> = Vec::new();
     loop {
         // After an error some GPU may be lost: the others are registered anew, in a new set.
-        match Set::new(library) {
-            Ok(set) => {
-                if set.register(gpus, board) == 0 {
-                    return;
-                }
-                if set.listen(gpus, board, halt).is_ok() {
-                    return;
-                }
-            }
-            Err(code) => {
-                let why = format!("nvmlEventSetCreate: {code}");
-                gpus.iter()
-                    .for_each(|gpu| board.no_events(&gpu.uuid, Some(why.clone())));
-                if code.is_unsupported() {
-                    return;
-                }
+        if let Err(code) = listen(library, &mut gpus, found, board, halt) {
+            for gpu in &gpus {
+                board.no_events(&gpu.uuid, Some(format!("nvmlEventSetWait_v2: {code}")));
             }
         }
         if halt.sleep(PAUSE) {
             return;
+        }
+    }
+}
+
+fn listen(
+    library: &Library,
+    gpus: &mut Vec<Gpu>,
+    found: &Receiver<Gpu>,
+    board: &Board,
+    halt: &Halt,
+) -> Result<(), Code> {
+    let set = Set::new(library)?;
+    let mut registered = Vec::new();
+    let mut new = gpus.clone();
+    loop {
+        // Its own desk is its worker's.
+        new.extend(found.try_iter().map(|mut gpu| {
+            gpu.desk = Arc::default();
+            gpu
+        }));
+        let mut fresh = false;
+        for gpu in new.drain(..) {
+            match set.register(&gpu) {
+                Ok(()) => {
+                    registered.push(gpu.uuid.clone());
+                    fresh = true;
+                }
+                Err(code) => board.no_events(&gpu.uuid, Some(format!("XID events: {code}"))),
+            }
+            gpus.retain(|known| known.uuid != gpu.uuid);
+            gpus.push(gpu);
+        }
+        // A set of nobody cannot be waited for.
+        if registered.is_empty() {
+            if halt.sleep(PAUSE / 20) {
+                return Ok(());
+            }
+            continue;
+        }
+        let waited = set.wait();
+        if matches!(waited, Ok(_) | Err(Code::TIMEOUT)) && fresh {
+            // Only that shows that it works.
+            registered.iter().for_each(|gpu| board.no_events(gpu, None));
+        }
+        match waited {
+            Ok(data) => put_up(&data, gpus, board),
+            Err(Code::TIMEOUT) => {}
+            Err(code) => return Err(code),
+        }
+        if halt.sleep(Duration::ZERO) {
+            return Ok(());
         }
     }
 }
@@ -82,35 +122,14 @@ impl<'a> Set<'a> {
         Ok(Set { library, set })
     }
 
-    /// How many GPUs give events. Those that do not are told.
-    fn register(&self, gpus: &[Gpu], board: &Board) -> usize {
+    fn register(&self, gpu: &Gpu) -> Result<(), Code> {
         let wanted: u64 = KINDS.iter().map(|(bit, _)| bit).sum();
-        let register = |gpu: &Gpu| -> Result<(), Code> {
-            let mut supported = 0;
-            ask!(gpu, nvmlDeviceGetSupportedEventTypes, &mut supported)?;
-            if supported & XID == 0 {
-                return Err(Code::NOT_SUPPORTED);
-            }
-            ask!(gpu, nvmlDeviceRegisterEvents, supported & wanted, self.set)
-        };
-        let registered = gpus.iter().filter(|gpu| {
-            let why = register(gpu).err().map(|code| format!("XID events: {code}"));
-            let registered = why.is_none();
-            board.no_events(&gpu.uuid, why);
-            registered
-        });
-        registered.count()
-    }
-
-    fn listen(&self, gpus: &[Gpu], board: &Board, halt: &Halt) -> Result<(), Code> {
-        while !halt.sleep(Duration::ZERO) {
-            match self.wait() {
-                Ok(data) => put_up(&data, gpus, board),
-                Err(Code::TIMEOUT) => {}
-                Err(code) => return Err(code),
-            }
+        let mut supported = 0;
+        ask!(gpu, nvmlDeviceGetSupportedEventTypes, &mut supported)?;
+        if supported & XID == 0 {
+            return Err(Code::NOT_SUPPORTED);
         }
-        Ok(())
+        ask!(gpu, nvmlDeviceRegisterEvents, supported & wanted, self.set)
     }
 
     fn wait(&self) -> Result<nvmlEventData_t, Code> {

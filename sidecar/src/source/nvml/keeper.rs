@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,14 +12,12 @@ use super::board::Board;
 use super::desk::Desk;
 use super::events;
 use super::halt::Halt;
-use super::library::{Gpu, Library};
+use super::library::Library;
 use super::worker::Worker;
 
 /// After a refusal the library is tried again after this, then after twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// GPUs that could not be found at first are looked for so often.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// When no GPU could be read for so long, library and driver are opened anew.
 const BEGIN_ANEW: Duration = Duration::from_secs(20);
 /// Address space of a thread; the driver's library wants some.
@@ -60,8 +59,6 @@ struct Generation {
     /// One ends by itself only when the driver is gone.
     workers: Vec<JoinHandle<()>>,
     events: Option<JoinHandle<()>>,
-    /// Indices without a handle so far.
-    missing: Vec<u32>,
 }
 
 impl Generation {
@@ -73,7 +70,6 @@ impl Generation {
             halt: Arc::default(),
             workers: Vec::new(),
             events: None,
-            missing: Vec::new(),
         }
     }
 
@@ -107,32 +103,21 @@ impl Generation {
         if count == 0 {
             return Err((Access::NoDevice, "the driver shows no GPU to this process".into()));
         }
-        let mut gpus = Vec::new();
-        let mut refused = None;
+        self.board.forget_strangers();
+        self.board.node(Access::Readable, "");
+        let (found, gpus) = channel();
         for index in 0..count {
-            match self.library.gpu(index, Arc::default()) {
-                Ok(gpu) => gpus.push(gpu),
-                Err(code) => {
-                    refused = Some((index, code));
-                    self.missing.push(index);
-                }
-            }
+            let (library, board) = (Arc::clone(&self.library), Arc::clone(&self.board));
+            let worker = Worker::new(index, library, board, found.clone());
+            let halt = Arc::clone(&self.halt);
+            let thread = self.spawn(format!("gpu {index}"), move || worker.run(&halt));
+            self.workers.extend(thread);
         }
-        match refused {
-            Some((_, code)) if gpus.is_empty() => {
-                return Err((code.access(), format!("nvmlDeviceGetHandleByIndex_v2: {code}")));
-            }
-            Some((index, code)) => {
-                let text = format!(
-                    "{} of {count} GPUs, such as number {index}: {code}",
-                    self.missing.len()
-                );
-                self.board.node(code.access(), &text);
-            }
-            None => self.board.node(Access::Readable, ""),
-        }
-        gpus.iter().for_each(|gpu| self.start(gpu));
-        self.listen(gpus);
+        let (library, board) = (Arc::clone(&self.library), Arc::clone(&self.board));
+        let halt = Arc::clone(&self.halt);
+        self.events = self.spawn("gpu events".into(), move || {
+            events::run(&library, &gpus, &board, &halt);
+        });
         Ok(())
     }
 
@@ -142,29 +127,9 @@ impl Generation {
         spawned.map_err(failed).ok()
     }
 
-    fn start(&mut self, gpu: &Gpu) {
-        self.board.seat(gpu);
-        let worker = Worker::new(gpu.clone(), Arc::clone(&self.board));
-        let halt = Arc::clone(&self.halt);
-        let thread = self.spawn(format!("gpu {}", gpu.pci), move || worker.run(&halt));
-        self.workers.extend(thread);
-    }
-
-    fn listen(&mut self, mut gpus: Vec<Gpu>) {
-        // The desks of the GPUs are their workers'.
-        let desk: Arc<Desk> = Arc::default();
-        gpus.iter_mut().for_each(|gpu| gpu.desk = Arc::clone(&desk));
-        let (library, board) = (Arc::clone(&self.library), Arc::clone(&self.board));
-        let halt = Arc::clone(&self.halt);
-        self.events = self.spawn("gpu events".into(), move || {
-            events::run(&library, &gpus, &board, &halt);
-        });
-    }
-
     /// Until the driver is gone, or nothing can be read for long.
     fn watch(&mut self, halt: &Halt) -> bool {
         let mut readable = Instant::now();
-        let mut looked = Instant::now();
         let mut worked = false;
         while !halt.sleep(Duration::from_millis(500)) {
             if self.board.any_readable() {
@@ -175,25 +140,7 @@ impl Generation {
             if gave_up || readable.elapsed() >= BEGIN_ANEW {
                 return worked;
             }
-            if !self.missing.is_empty() && looked.elapsed() >= LOOK_AGAIN {
-                looked = Instant::now();
-                self.look_again();
-            }
         }
         worked
-    }
-
-    fn look_again(&mut self) {
-        let desk = Arc::clone(&self.desk);
-        let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
-        for index in std::mem::take(&mut self.missing) {
-            match self.library.gpu(index, Arc::default()) {
-                Ok(gpu) => self.start(&gpu),
-                Err(_) => self.missing.push(index),
-            }
-        }
-        if self.missing.is_empty() {
-            self.board.node(Access::Readable, "");
-        }
     }
 }

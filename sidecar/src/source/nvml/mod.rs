@@ -25,6 +25,7 @@ mod worker;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use library::Refusal;
 pub use survey::{Survey, SurveyedGpu, survey};
 
 use self::board::Board;

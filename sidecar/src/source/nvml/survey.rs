@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use paceline_health::event::{Access, GpuProcess};
+use paceline_health::event::{Access, GpuProcess, GpuSignal};
 use paceline_health::id::GpuId;
 use serde::Serialize;
 
-use super::code::Code;
 use super::desk::Desk;
 use super::library::{Gpu, Library, Refusal};
 use super::pace::Pace;
@@ -49,28 +49,17 @@ pub struct SurveyedGpu {
     /// Time in the driver of one slow round, by function, microseconds.
     pub calls_us: BTreeMap<&'static str, u64>,
     /// What the driver says each field took, microseconds.
-    pub fields_us: BTreeMap<paceline_health::event::GpuSignal, u64>,
+    pub fields_us: BTreeMap<GpuSignal, u64>,
 }
 
-/// Reads everything once, each GPU in a thread of its own, for at most `deadline`.
+/// Reads everything once, each GPU in a thread of its own, for at most `deadline`. Nothing here waits for a call that
+/// does not come back: its thread is left behind.
 ///
 /// # Errors
 /// [`Refusal`] when there is nothing to read.
 pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal> {
-    let refusal = |call: &str, code: Code| Refusal {
-        access: code.access(),
-        text: format!("{call}: {code}"),
-    };
-    let library = Arc::new(Library::open(path)?);
-    let count = library
-        .count()
-        .map_err(|code| refusal("nvmlDeviceGetCount_v2", code))?;
-    if count == 0 {
-        return Err(Refusal {
-            access: Access::NoDevice,
-            text: "the driver shows no GPU to this process".into(),
-        });
-    }
+    let until = Instant::now() + deadline;
+    let (library, count) = open(path, deadline)?;
     let (sender, answers) = channel();
     let mut gpus = BTreeMap::new();
     let mut desks = Vec::new();
@@ -80,17 +69,16 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
         let run = move || {
             let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
             let answer = match library.gpu(index, Arc::clone(&desk)) {
-                Ok(gpu) => ask(gpu),
+                Ok(gpu) => ask(&gpu),
                 Err(code) => vec![unread(None, code.access(), code.to_string())],
             };
             // Who asked may have given up.
             let _ = sender.send((index, answer));
         };
-        if let Err(error) = std::thread::Builder::new().spawn(run) {
+        if let Err(error) = Builder::new().spawn(run) {
             gpus.insert(index, vec![unread(None, Access::Failing, error.to_string())]);
         }
     }
-    let until = Instant::now() + deadline;
     while gpus.len() < count as usize {
         let left = until.saturating_duration_since(Instant::now());
         let Ok((index, answer)) = answers.recv_timeout(left) else {
@@ -100,7 +88,7 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
     }
     for (index, desk) in (0..).zip(desks) {
         gpus.entry(index).or_insert_with(|| {
-            let call = desk.busy(monotonic_ns()).map_or("nothing", |(_, call)| call);
+            let call = desk.busy(monotonic_ns()).map_or("a call", |(_, call)| call);
             vec![unread(None, Access::Silent, format!("{call} has not come back"))]
         });
     }
@@ -108,6 +96,33 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
         driver: Arc::clone(&library.driver),
         gpus: gpus.into_values().flatten().collect(),
     })
+}
+
+fn open(path: Option<&Path>, deadline: Duration) -> Result<(Arc<Library>, u32), Refusal> {
+    let (sender, answer) = channel();
+    let path = path.map(Path::to_owned);
+    let run = move || {
+        let opened = Library::open(path.as_deref()).and_then(|library| {
+            let count = library.count().map_err(|code| Refusal {
+                access: code.access(),
+                text: format!("nvmlDeviceGetCount_v2: {code}"),
+            })?;
+            Ok((Arc::new(library), count))
+        });
+        // Who asked may have given up.
+        let _ = sender.send(opened);
+    };
+    let refusal = |access, text: String| Refusal { access, text };
+    let spawned = Builder::new().spawn(run);
+    spawned.map_err(|error| refusal(Access::Failing, format!("no thread: {error}")))?;
+    let (library, count) = answer
+        .recv_timeout(deadline)
+        .map_err(|_| refusal(Access::Silent, "nvmlInit_v2 has not come back".into()))??;
+    if count == 0 {
+        let text = "the driver shows no GPU to this process";
+        return Err(refusal(Access::NoDevice, text.into()));
+    }
+    Ok((library, count))
 }
 
 fn unread(gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
@@ -124,7 +139,7 @@ fn unread(gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
     }
 }
 
-fn ask(gpu: Gpu) -> Vec<SurveyedGpu> {
+fn ask(gpu: &Gpu) -> Vec<SurveyedGpu> {
     let mut reader = Reader::new(gpu.clone());
     let second = reader.read(Pace::Slow).and_then(|_| {
         std::thread::sleep(APART);
@@ -135,14 +150,14 @@ fn ask(gpu: Gpu) -> Vec<SurveyedGpu> {
     });
     let (round, spent) = match second {
         Ok(answer) => answer,
-        Err(code) => return vec![unread(Some(&gpu), code.access(), code.to_string())],
+        Err(code) => return vec![unread(Some(gpu), code.access(), code.to_string())],
     };
     let whole = SurveyedGpu {
         signals: round.readings,
         processes: round.holders.unwrap_or_default(),
         calls_us: spent.into_iter().map(|(call, ns)| (call, ns / 1000)).collect(),
         fields_us: reader.latency_us().clone(),
-        ..unread(Some(&gpu), Access::Readable, String::new())
+        ..unread(Some(gpu), Access::Readable, String::new())
     };
     let instances = round.instances.into_iter().map(|instance| SurveyedGpu {
         signals: instance.own,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use paceline_health::event::Access;
@@ -9,8 +10,9 @@ use paceline_health::id::GpuId;
 
 use super::board::{Board, SILENT_NS};
 use super::code::Code;
+use super::desk::Desk;
 use super::halt::Halt;
-use super::library::Gpu;
+use super::library::{Gpu, Library};
 use super::mig::{self, Instance};
 use super::pace::{FAST_NS, Pace, SLOW_EVERY, Told};
 use super::reader::{Reader, Round};
@@ -22,45 +24,54 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// See the module.
 pub struct Worker {
-    gpu: Gpu,
+    index: u32,
+    library: Arc<Library>,
+    desk: Arc<Desk>,
     board: Arc<Board>,
+    /// Where the GPU is announced to those who wait for its events.
+    found: Sender<Gpu>,
+    gpu: Option<Gpu>,
     reader: Option<Reader>,
     instances: Vec<Instance>,
     told: BTreeMap<GpuId, Told>,
     rounds: u64,
     epoch: u64,
-    pause: Duration,
 }
 
 impl Worker {
-    /// For a GPU that was just found.
-    pub fn new(gpu: Gpu, board: Arc<Board>) -> Worker {
+    /// For the GPU of this number, which is looked for first: that too may take long.
+    pub fn new(index: u32, library: Arc<Library>, board: Arc<Board>, found: Sender<Gpu>) -> Worker {
+        let desk = Arc::default();
+        board.stranger(index, &desk, None);
         Worker {
-            gpu,
+            index,
+            library,
+            desk,
             board,
+            found,
+            gpu: None,
             reader: None,
             instances: Vec::new(),
             told: BTreeMap::new(),
             rounds: 0,
             epoch: 0,
-            pause: FIRST_PAUSE,
         }
     }
 
     /// Reads the GPU until `halt`, or until the driver itself is gone.
     pub fn run(mut self, halt: &Halt) {
         let mut next_ns = monotonic_ns();
+        let mut pause = FIRST_PAUSE;
         loop {
             match self.round() {
-                Ok(()) => self.pause = FIRST_PAUSE,
+                Ok(()) => pause = FIRST_PAUSE,
                 Err(code) => {
                     self.reader = None;
-                    let text = format!("{}: {code}", self.gpu.model);
-                    self.board.gpu(&self.gpu.uuid, code.access(), text);
-                    if is_the_driver(code) || halt.sleep(self.pause) {
+                    self.refused(code);
+                    if is_the_driver(code) || halt.sleep(pause) {
                         return;
                     }
-                    self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
             let now_ns = monotonic_ns();
@@ -71,41 +82,54 @@ impl Worker {
         }
     }
 
+    fn refused(&self, code: Code) {
+        match &self.gpu {
+            Some(gpu) => self.board.gpu(&gpu.uuid, code.access(), code.to_string()),
+            None => {
+                let trouble = Some((code.access(), code.to_string()));
+                self.board.stranger(self.index, &self.desk, trouble);
+            }
+        }
+    }
+
     fn round(&mut self) -> Result<(), Code> {
         let epoch = self.board.epoch();
         let all = epoch != self.epoch || self.rounds.is_multiple_of(SLOW_EVERY) || self.reader.is_none();
         let began_ns = monotonic_ns();
-        let round = {
-            let desk = Arc::clone(&self.gpu.desk);
-            let _round = desk.begin("nvmlDeviceGetHandleByUUID");
-            self.read(if all { Pace::Slow } else { Pace::Fast })?
+        let desk = Arc::clone(&self.desk);
+        let (gpu, round) = {
+            let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
+            let gpu = self.find()?;
+            let reader = self.reader.get_or_insert_with(|| Reader::new(gpu.clone()));
+            (gpu, reader.read(if all { Pace::Slow } else { Pace::Fast })?)
         };
         let took_ns = monotonic_ns().saturating_sub(began_ns);
         if took_ns < SILENT_NS {
-            self.board.gpu(&self.gpu.uuid, Access::Readable, "");
+            self.board.gpu(&gpu.uuid, Access::Readable, "");
         } else {
             let text = format!("a round of readings took {:.1} s", took_ns as f64 / 1e9);
-            self.board.gpu(&self.gpu.uuid, Access::Silent, text);
+            self.board.gpu(&gpu.uuid, Access::Silent, text);
         }
         (self.rounds, self.epoch) = (self.rounds + 1, epoch);
-        self.put_up(round, all);
+        self.put_up(&gpu, round, all);
         Ok(())
     }
 
-    fn read(&mut self, pace: Pace) -> Result<Round, Code> {
-        if self.reader.is_none() {
-            if self.rounds > 0 || self.pause > FIRST_PAUSE {
-                self.gpu = self.gpu.library.again(&self.gpu)?;
-            }
-            self.reader = Some(Reader::new(self.gpu.clone()));
-        }
-        match &mut self.reader {
-            Some(reader) => reader.read(pace),
-            None => Err(Code::UNINITIALIZED),
-        }
+    /// The GPU; one that failed is looked for again, since it may have another handle.
+    fn find(&mut self) -> Result<Gpu, Code> {
+        let found = match (&self.gpu, &self.reader) {
+            (Some(gpu), Some(_)) => return Ok(gpu.clone()),
+            (Some(gpu), None) => self.library.again(gpu)?,
+            (None, _) => self.library.gpu(self.index, Arc::clone(&self.desk))?,
+        };
+        self.board.seat(self.index, &found);
+        // Nobody may listen: events are not to be had everywhere.
+        let _ = self.found.send(found.clone());
+        self.gpu = Some(found.clone());
+        Ok(found)
     }
 
-    fn put_up(&mut self, round: Round, all: bool) {
+    fn put_up(&mut self, gpu: &Gpu, round: Round, all: bool) {
         if all {
             self.instances = round.instances;
         }
@@ -116,11 +140,11 @@ impl Worker {
             let news = told.news(instance.own.clone(), all);
             self.board.readings(&instance.gpu, news);
         }
-        let told = self.told.entry(self.gpu.uuid.clone()).or_default();
+        let told = self.told.entry(gpu.uuid.clone()).or_default();
         let news = told.news(round.readings, all);
-        self.board.readings(&self.gpu, news);
+        self.board.readings(gpu, news);
         if let Some(processes) = round.holders {
-            self.board.holders(&self.gpu.uuid, processes);
+            self.board.holders(&gpu.uuid, processes);
         }
     }
 }

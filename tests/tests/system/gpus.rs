@@ -1,0 +1,126 @@
+//! GPUs that a library plays (tests/fake-nvml), as a user meets them.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::launched::{Place, text, until};
+
+/// The fake library, which cargo builds beside the tests because they depend on it, playing a scenario.
+fn library(place: &Place, scenario: &str) -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let built = program.parent().unwrap().join("libpaceline_fake_nvml.so");
+    let library = place.path("libnvidia-ml.so.1");
+    std::fs::copy(&built, &library).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+    place.write("libnvidia-ml.so.1.toml", scenario);
+    library
+}
+
+/// `paceline gpus --json` and its exit code.
+fn gpus(place: &Place, scenario: &str) -> (Value, i32) {
+    let library = library(place, scenario);
+    let output = place
+        .paceline(["gpus", "--json", "--seconds", "3", "--nvml-lib"])
+        .arg(library)
+        .output()
+        .unwrap();
+    let found = serde_json::from_slice(&output.stdout);
+    let found = found.unwrap_or_else(|error| panic!("{error}: {}", text(&output.stdout)));
+    (found, output.status.code().unwrap())
+}
+
+#[test]
+fn every_signal_has_a_value_or_says_why_not() {
+    for (profile, model, unsupported) in [
+        ("a100", "NVIDIA A100-SXM4-80GB", 14),
+        ("h100", "NVIDIA H100 80GB HBM3", 7),
+        ("h200", "NVIDIA H200", 7),
+        ("b200", "NVIDIA B200", 6),
+    ] {
+        let place = Place::new();
+        let scenario = format!("gpus = 2\nprofile = \"{profile}\"\n[gpu.1]\nremap_failed = \"unknown\"");
+        let (found, code) = gpus(&place, &scenario);
+        assert_eq!(
+            (code, &found["schema_version"], &found["access"]),
+            (0, &1.into(), &"readable".into())
+        );
+        assert_eq!(found["gpus"][0]["model"], model);
+        let signals = found["gpus"][0]["signals"].as_object().unwrap();
+        let values = signals.values().filter(|value| value.is_number()).count();
+        let lacks = signals.values().filter(|value| *value == "unsupported").count();
+        assert_eq!(
+            (values + lacks, lacks),
+            (signals.len(), unsupported),
+            "{profile}: {signals:#?}"
+        );
+        assert_eq!(found["gpus"][1]["signals"]["remap_failed"]["error"], "unknown");
+        assert!(found["gpus"][0]["calls_us"]["nvmlDeviceGetFieldValues"].is_u64());
+        assert_eq!(
+            found["gpus"][0]["fields_us"]["recovery_action"], 3,
+            "as the driver says"
+        );
+    }
+}
+
+#[test]
+fn a_gpu_that_hangs_is_named_and_the_others_are_listed() {
+    let place = Place::new();
+    let began = Instant::now();
+    let (found, code) = gpus(&place, "gpus = 3\n[gpu.1]\nhang = true");
+    assert_eq!(code, 3);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let access: Vec<&Value> = (0..3).map(|index| &found["gpus"][index]["access"]).collect();
+    assert_eq!(access, ["readable", "silent", "readable"]);
+}
+
+#[test]
+fn a_machine_without_gpus_says_so() {
+    let place = Place::new();
+    let (found, code) = gpus(&place, "init = \"driver_not_loaded\"");
+    assert_eq!(
+        (code, &found["access"], &found["gpus"]),
+        (3, &"no_driver".into(), &Value::Array(vec![]))
+    );
+    let output = place
+        .paceline(["gpus", "--nvml-lib", "/nonexistent/lib.so"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let said = text(&output.stdout);
+    assert!(
+        said.starts_with("no NVML library: ") && said.contains("/nonexistent/lib.so"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_job_on_gpus_of_which_one_hangs_is_watched_and_not_held_up() {
+    let place = Place::new();
+    let library = library(&place, "gpus = 4\n[gpu.2]\nhang = true");
+    let mut shell = place.shell(&[], "while [ ! -e stop ]; do sleep 0.1; done; exit 7");
+    let mut job = shell.env("PACELINE_NVML_LIB", library).spawn().unwrap();
+    let journal = || place.read("run/journal.ndjson");
+    until("three GPUs are read", || {
+        (0..4)
+            .filter(|index| *index != 2)
+            .all(|index| {
+                journal().contains(&format!(
+                    "\"gpu\":{{\"gpu\":\"GPU-fa4e0000-0000-4000-8000-{index:012x}\""
+                ))
+            })
+            .then_some(())
+    });
+    until("the silence is told", || {
+        journal().contains("\"state\":\"silent\"").then_some(())
+    });
+    let began = Instant::now();
+    place.write("stop", "");
+    assert_eq!(job.wait().unwrap().code(), Some(7), "the trainer's");
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "a call that hangs holds up no end: {:?}",
+        began.elapsed()
+    );
+    assert!(place.read("run/report.json").contains("\"exits\""));
+}
