@@ -65,6 +65,7 @@ pub struct StragglerThresholds {
     pub min_steps: u32,
     pub min_peers: u32,
     pub warm_up_max_steps: u32,
+    pub warm_up_sigma: f64,
     pub noise_window_steps: u32,
     pub consistency_wait_ratio: f64,
     pub correlated_ratio: f64,

@@ -22,6 +22,8 @@ pub struct Bar {
     /// Most that one step may add or take.
     bound: f64,
     pub sigma: f64,
+    /// Where a healthy rank's mean lies.
+    pub center: f64,
 }
 
 /// An observation counts as at most this many sigma beyond the alternative: what lies further out speaks of the tail.
@@ -45,7 +47,9 @@ impl Bar {
         let tests_a_day = ranks.max(1) as f64 * len.max(1) as f64 * steps_a_day;
         let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
         // What healthy ranks do once in so many steps is no stronger evidence than that.
-        let bound = (height / f64::from(table.min_steps.max(1))).min(-spread.outliers.ln());
+        // So many full steps must reach the height whatever is lost by rounding.
+        let full = height / f64::from(table.min_steps.max(1)) * (1.0 + 1e-9);
+        let bound = full.min(-spread.outliers.ln());
         Bar {
             null: table.tolerated_ratio.ln(),
             alternatives,
@@ -53,6 +57,7 @@ impl Bar {
             height,
             bound,
             sigma: spread.sigma,
+            center: spread.center,
         }
     }
 
@@ -60,7 +65,7 @@ impl Bar {
     /// without making small noise blind to large changes.
     fn increment(&self, from: f64, to: f64, x: f64) -> f64 {
         let (shift, sigma) = (to - from, self.sigma);
-        let gain = shift * (x - (to + from) / 2.0) / (sigma * sigma);
+        let gain = shift * (x - self.center - (to + from) / 2.0) / (sigma * sigma);
         let most = shift.abs() * (shift.abs() / 2.0 + BEYOND * sigma) / (sigma * sigma);
         gain.clamp(-self.bound, self.bound.min(most))
     }

@@ -105,7 +105,7 @@ impl History {
     }
 
     /// Kept steps after `step`, oldest first.
-    pub fn since(&self, step: u64) -> impl Iterator<Item = &Kept> {
+    pub fn since(&self, step: u64) -> impl DoubleEndedIterator<Item = &Kept> + Clone {
         let first = self.rows.partition_point(|row| row.step <= step);
         self.rows.range(first..)
     }
@@ -116,7 +116,7 @@ impl History {
     }
 
     /// The latest steady steps, at most `count`, oldest first.
-    pub fn latest(&self, count: usize) -> impl Iterator<Item = &Kept> {
+    pub fn latest(&self, count: usize) -> impl DoubleEndedIterator<Item = &Kept> + Clone {
         let first = self
             .rows
             .partition_point(|row| Some(row.step) <= self.steady_from);

@@ -69,8 +69,8 @@ impl JobRules {
     pub fn row(&mut self, view: &View<'_>, board: &Board<'_>, straggler: &StragglerRule) {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
         if board.kind == StepKind::Train {
-            let most = view.limits.straggler.warm_up_max_steps;
-            scene.steady = self.warm_up.is_over(scene.common_step_s.ln(), most);
+            let level = scene.common_step_s.ln();
+            scene.steady = self.warm_up.is_over(level, || 0.0, &view.limits.straggler);
         }
         self.shares.row(&scene, &mut self.out);
     }

@@ -1,5 +1,6 @@
 //! From ranks to what they share: when several are slow alike, is it a rank, a node, a rack, or the job?
 
+use super::cusum::Bar;
 use super::history::History;
 use super::plan::Plan;
 use super::raised::Whom;
@@ -17,25 +18,25 @@ pub struct Located {
 const SURE: f64 = 3.0;
 
 /// Ranks whose mean since `start` is at least half of `alternative` over their peers', and beyond the noise, in order.
-/// `sigma`: noise of one step.
-pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, sigma: f64) -> Vec<Rank> {
+/// `bar`: that of the test that found one of them.
+pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, bar: &Bar) -> Vec<Rank> {
     let mut sums: Vec<(f64, u32)> = Vec::new();
     // One step far out says no more than one that fits.
-    let most = alternative + SURE * sigma;
+    let most = alternative + SURE * bar.sigma;
     for row in history.steady_since(start) {
         if row.x.len() > sums.len() {
             sums.resize(row.x.len(), (0.0, 0));
         }
         for ((sum, count), x) in sums.iter_mut().zip(&row.x) {
             if !x.is_nan() {
-                *sum += f64::from(*x).clamp(-most, most);
+                *sum += (f64::from(*x) - bar.center).clamp(-most, most);
                 *count += 1;
             }
         }
     }
     let is_slow = |(sum, count): &(f64, u32)| {
         let n = f64::from(*count);
-        *count > 0 && sum / n >= (alternative / 2.0).max(SURE * sigma / n.sqrt())
+        *count > 0 && sum / n >= (alternative / 2.0).max(SURE * bar.sigma / n.sqrt())
     };
     (0..)
         .map(Rank)

@@ -14,6 +14,8 @@ pub struct Spread {
     /// Standard deviation, as large as it must be taken so that a sum of observations is not overrated: with what few
     /// samples leave open, and with their autocorrelation.
     pub sigma: f64,
+    /// Where a healthy rank's mean lies: skewed noise has its mean above its median.
+    pub center: f64,
     /// Share of observations that lie further above the level than the noise explains, 0 to 1 and never 0.
     pub outliers: f64,
 }
@@ -36,8 +38,9 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
         }
     }
     let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
+    let center = center(&windows);
     let sigma = if windows.len() >= MANY {
-        own.max(about_peers(&windows))
+        own.max(about_peers(&windows, center))
     } else {
         own
     };
@@ -49,14 +52,29 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
     Some(Spread {
         sigma: sigma * unsure * inflation,
+        center,
         outliers: outliers(windows, sigma),
     })
 }
 
+/// The typical rank's mean.
+fn center(windows: &[Vec<f64>]) -> f64 {
+    let mean = |window: &Vec<f64>| window.iter().sum::<f64>() / window.len().max(1) as f64;
+    stats::median(&mut windows.iter().map(mean).collect::<Vec<f64>>()).unwrap_or(0.0)
+}
+
+/// Spread of the typical rank about its own level.
+pub fn typical_sigma(windows: Vec<Vec<f64>>) -> Option<f64> {
+    let sigmas = windows
+        .into_iter()
+        .filter_map(|mut values| stats::robust_sigma(&mut values));
+    stats::median(&mut sigmas.collect::<Vec<f64>>())
+}
+
 /// Spread of all ranks about their peers. Noise that lasts does not show within a short window, but it does between
 /// ranks: what is usual among them accuses nobody.
-fn about_peers(windows: &[Vec<f64>]) -> f64 {
-    let mut distances: Vec<f64> = windows.iter().flatten().map(|x| x.abs()).collect();
+fn about_peers(windows: &[Vec<f64>], center: f64) -> f64 {
+    let mut distances: Vec<f64> = windows.iter().flatten().map(|x| (x - center).abs()).collect();
     stats::MAD_TO_SIGMA * stats::median(&mut distances).unwrap_or(0.0)
 }
 
@@ -113,9 +131,10 @@ pub struct WarmUp {
 pub const SETTLED_ROWS: usize = 8;
 
 impl WarmUp {
-    /// Takes the role's level (ln of its median self-time); true once the level has settled: the last four rows lie
-    /// where the four before them lay, or the longest warm-up has passed.
-    pub fn is_over(&mut self, level: f64, max_rows: u32) -> bool {
+    /// Takes the role's level (ln of its median self-time); true once level and noise have settled: the last four rows
+    /// lie where the four before them lay, and `sigma` of a rank over them is that of work and not of compilation; or
+    /// the longest warm-up has passed.
+    pub fn is_over(&mut self, level: f64, sigma: impl FnOnce() -> f64, table: &StragglerThresholds) -> bool {
         if self.over {
             return true;
         }
@@ -131,9 +150,9 @@ impl WarmUp {
                 .zip(stats::median(newer))
                 .map(|(old, new)| (new - old).abs());
             let spread = stats::robust_sigma(&mut levels).unwrap_or(0.0);
-            self.over = shift.is_some_and(|shift| shift <= 0.02 + spread);
+            self.over = shift.is_some_and(|shift| shift <= 0.02 + spread) && sigma() <= table.warm_up_sigma;
         }
-        self.over |= self.rows >= max_rows;
+        self.over |= self.rows >= table.warm_up_max_steps;
         self.over
     }
 }

@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::cusum::Bar;
-use super::history::History;
+use super::history::{History, Kept};
 use super::noise::{self, Noise, WarmUp};
 use super::straggler::View;
 use crate::id::Rank;
@@ -38,9 +38,12 @@ impl Readiness {
         self.roles.resize_with(board.roles.len(), Role::default);
         let mut all = true;
         let mut steady = Vec::with_capacity(board.roles.len());
-        for (role, level) in self.roles.iter_mut().zip(&board.roles) {
-            let is_steady =
-                level.seen > 0 && role.warm_up.is_over(level.self_s.ln(), table.warm_up_max_steps);
+        for ((role, level), known) in self.roles.iter_mut().zip(&board.roles).zip(&view.plan.roles) {
+            let sigma = || {
+                let latest = columns(&known.members, history.since(0), noise::SETTLED_ROWS);
+                noise::typical_sigma(latest).unwrap_or(0.0)
+            };
+            let is_steady = level.seen > 0 && role.warm_up.is_over(level.self_s.ln(), sigma, table);
             all &= is_steady || level.seen == 0;
             steady.push(is_steady);
         }
@@ -59,14 +62,28 @@ impl Readiness {
 
 /// The noise of a role's ranks of late.
 fn pool(members: &[Rank], history: &History, table: &StragglerThresholds) -> Option<noise::Spread> {
+    let window = table.noise_window_steps as usize;
+    noise::pool(columns(members, history.latest(window), window), table)
+}
+
+/// The last `count` observations of some of the ranks.
+fn columns<'a>(
+    members: &[Rank],
+    rows: impl DoubleEndedIterator<Item = &'a Kept> + Clone,
+    count: usize,
+) -> Vec<Vec<f64>> {
     let column = |rank: &Rank| -> Vec<f64> {
-        history
-            .latest(table.noise_window_steps as usize)
-            .filter_map(|row| row.x.get(rank.0 as usize))
-            .filter(|x| !x.is_nan())
-            .map(|x| f64::from(*x))
-            .collect()
+        let x = |row: &Kept| row.x.get(rank.0 as usize).copied().filter(|x| !x.is_nan());
+        let mut latest: Vec<f64> = rows
+            .clone()
+            .rev()
+            .take(count)
+            .filter_map(x)
+            .map(f64::from)
+            .collect();
+        latest.reverse();
+        latest
     };
     let stride = members.len().div_ceil(noise::POOLED_RANKS);
-    noise::pool(members.iter().step_by(stride).map(column).collect(), table)
+    members.iter().step_by(stride).map(column).collect()
 }

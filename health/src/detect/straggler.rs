@@ -261,8 +261,10 @@ impl StragglerRule {
             return;
         }
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
-        let sigma = self.roles.bar(role).map_or(0.0, |bar| bar.sigma);
-        let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, sigma);
+        let Some(bar) = self.roles.bar(role) else {
+            return;
+        };
+        let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
         let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
         let account = Account::open(&members, alarm.start, &self.history, view.plan, Account::x);
         if !account.is_waited_for(view.limits) || self.raised.len() >= MAX_RAISED {
