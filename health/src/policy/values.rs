@@ -7,6 +7,9 @@ use crate::verdict::Finding;
 const OBSERVE: &str = "observe.";
 /// Price of a GPU-hour of any model, and in front of a model's name; 0: none.
 const PRICE: &str = "cost.gpu_hour_price";
+/// Bounds of every value: what lies beyond is a slip of the hand, and would be no time that can be counted with.
+const SMALLEST: f64 = 1e-12;
+const LARGEST: f64 = 1e9;
 /// Longest name of a GPU model that is taken, bytes.
 const MAX_MODEL: usize = 96;
 /// The first of each pair must not pass the second.
@@ -162,8 +165,8 @@ impl Policy {
                 };
             }
             Some(Slot::Price(model)) => {
-                if !value.is_finite() || value < 0.0 {
-                    return Err(bad("must be a positive price, or 0 for none"));
+                if value != 0.0 && !(SMALLEST..=LARGEST).contains(&value) {
+                    return Err(bad("must be a positive price (at most 1e9), or 0 for none"));
                 }
                 self.prices.set(model, value);
             }
@@ -184,10 +187,12 @@ impl Policy {
         if !value.is_finite() || value <= 0.0 {
             return Err(bad(&key, value, "must be a positive number".to_owned()));
         }
+        if !(SMALLEST..=LARGEST).contains(&value) {
+            let wanted = format!("must be at least {SMALLEST:e} and at most {LARGEST:e}");
+            return Err(bad(&key, value, wanted));
+        }
         *slot = match slot {
-            toml::Value::Integer(_) if value.fract() == 0.0 && value <= 1e9 => {
-                toml::Value::Integer(value as i64)
-            }
+            toml::Value::Integer(_) if value.fract() == 0.0 => toml::Value::Integer(value as i64),
             toml::Value::Integer(_) => {
                 return Err(bad(&key, value, "must be a positive whole number".to_owned()));
             }
@@ -293,6 +298,10 @@ mod tests {
             ("impact.warning_ratio", 0.5),
             ("impact.critical_ratio", 0.01),
             ("straggler.min_steps", 2.5),
+            ("straggler.min_steps", 1e10),
+            ("blind.beat_missing_s", 1e300),
+            ("blind.beat_missing_s", f64::MIN_POSITIVE),
+            ("cost.gpu_hour_price", f64::INFINITY),
             ("straggler.alternatives", 2.0),
             ("straggler.tolerated_ratio", 1.03),
             ("straggler.tolerated_ratio", 0.9),
