@@ -27,6 +27,7 @@ use aggregator::control::Reload;
 use aggregator::{Plan, place};
 use sink::status::StatusStream;
 use source::Source;
+use source::kmsg::{self, Kmsg};
 use source::nvml::NvmlSource;
 use source::probe::Probe;
 use source::replay::Replay;
@@ -82,6 +83,12 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
         sources.push(Box::new(SimGpu::new(script.clone(), origin_ns)));
     } else if options.replay.is_none() {
         sources.push(Box::new(NvmlSource::new(options.nvml_lib.clone())));
+    }
+    let is_real = options.sim_gpus.is_none() && options.replay.is_none();
+    if let Some(path) = &options.kmsg {
+        sources.push(Box::new(Kmsg::new(path.clone())));
+    } else if is_real && Kmsg::is_of_use() {
+        sources.push(Box::new(Kmsg::new(kmsg::DEVICE.into())));
     }
     if let Some(path) = &options.replay {
         let replay = Replay::open(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

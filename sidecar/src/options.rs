@@ -36,6 +36,9 @@ pub struct SidecarOptions {
     /// NVIDIA's management library, through which GPUs are read; libnvidia-ml.so.1 of the system by default.
     #[arg(long, env = "PACELINE_NVML_LIB", value_name = "FILE")]
     pub nvml_lib: Option<PathBuf>,
+    /// The kernel's log, or a file like it that grows; /dev/kmsg by default, where NVIDIA's driver is loaded.
+    #[arg(long, env = "PACELINE_KMSG", value_name = "FILE")]
+    pub kmsg: Option<PathBuf>,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
     #[arg(long)]
     pub sim_origin_ns: Option<u64>,

@@ -1,5 +1,6 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
+pub mod kmsg;
 pub mod nvml;
 pub mod probe;
 pub mod replay;

@@ -1,0 +1,209 @@
+//! The kernel log: XIDs and GPUs that fell off the bus, as `/dev/kmsg` (or a file like it) has them.
+//!
+//! What was written before the watch began is told as such: it is worth knowing, and nothing is done for it. Where the
+//! log cannot be read that is told once, and NVML's events are all there is.
+
+mod burst;
+mod log;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::event::{Event, FaultSource, KernelAccess, KernelWatch};
+use paceline_health::fault::{KernelLine, KernelLog};
+use paceline_health::id::GpuId;
+
+use self::burst::Bursts;
+use self::log::{Age, Log, OpenError};
+use super::{Send, Source};
+use crate::host;
+
+/// The kernel's log.
+pub const DEVICE: &str = "/dev/kmsg";
+/// One that could not be read is tried again this often.
+const RETRY: Duration = Duration::from_secs(60);
+/// A file that is not there yet may come any moment.
+const RETRY_FILE: Duration = Duration::from_millis(500);
+/// Addresses whose UUID is kept.
+const MAX_UUIDS: usize = 1024;
+/// Records lost are told again at most this often.
+const TELL_LOST: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Kmsg {
+    path: PathBuf,
+    log: Option<Log>,
+    /// The boot's name, and where it can be read.
+    boot: String,
+    retry_at_ns: u64,
+    /// What was last told of it.
+    told: Option<(KernelAccess, u64)>,
+    told_at_ns: u64,
+    lines: KernelLog,
+    uuids: BTreeMap<String, GpuId>,
+    bursts: Bursts,
+    /// What stood there before the watch began, until all of it was read.
+    before: Option<Bursts>,
+    /// Since when records are news, CLOCK_MONOTONIC ns: the kernel stamps them with that clock.
+    began_ns: u64,
+}
+
+impl Kmsg {
+    /// Reads `path`, now and later. Of a file, what stands in it now is from before the watch.
+    pub fn new(path: PathBuf) -> Kmsg {
+        let began_ns = host::monotonic_ns();
+        Kmsg {
+            log: Log::open(&path, Age::Old).ok(),
+            path,
+            boot: host::boot_id().unwrap_or_default(),
+            retry_at_ns: 0,
+            told: None,
+            told_at_ns: 0,
+            lines: KernelLog::default(),
+            uuids: BTreeMap::new(),
+            bursts: Bursts::default(),
+            before: Some(Bursts::default()),
+            began_ns,
+        }
+    }
+
+    /// Whether NVIDIA's driver is loaded: without it no line of the log is about a GPU of ours.
+    pub fn is_of_use() -> bool {
+        ["/proc/driver/nvidia", "/dev/nvidiactl", "/dev/nvidia0"]
+            .iter()
+            .any(|path| Path::new(path).exists())
+    }
+
+    fn tell(&mut self, now_ns: u64, state: KernelAccess, text: &str, send: &mut Send<'_>) {
+        let lost = self.log.as_ref().map_or(0, Log::lost) + self.bursts.lost();
+        let changed = self.told.is_none_or(|(told, _)| told != state);
+        let soon = now_ns.saturating_sub(self.told_at_ns) < TELL_LOST.as_nanos() as u64;
+        if !changed && (soon || self.told == Some((state, lost))) {
+            return;
+        }
+        self.told = Some((state, lost));
+        self.told_at_ns = now_ns;
+        let watch = KernelWatch {
+            path: self.path.display().to_string().into(),
+            boot: self.boot.as_str().into(),
+            state,
+            lost,
+            text: text.into(),
+        };
+        send(Provenance::Live, Event::Kernel(watch));
+    }
+
+    fn open(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        if now_ns < self.retry_at_ns {
+            return;
+        }
+        let error = match Log::open(&self.path, Age::New) {
+            Ok(log) => return self.log = Some(log),
+            Err(error) => error,
+        };
+        let (state, retry) = match &error {
+            OpenError::Missing => (KernelAccess::Missing, RETRY_FILE),
+            OpenError::Denied(_) => (KernelAccess::Denied, RETRY),
+            OpenError::Failed(_) => (KernelAccess::Failing, RETRY),
+        };
+        self.retry_at_ns = now_ns + retry.as_nanos() as u64;
+        self.tell(now_ns, state, &error.to_string(), send);
+    }
+
+    /// Reads what there is.
+    fn read(&mut self, now_ns: u64, send: &mut Send<'_>) -> Result<(), std::io::Error> {
+        let Kmsg {
+            log: Some(log),
+            lines,
+            uuids,
+            bursts,
+            before,
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
+        let began_ns = self.began_ns;
+        log.read(|record, age| {
+            let is_old = match age {
+                Age::Old => true,
+                Age::New => false,
+                Age::Stamped(at_ns) => at_ns < began_ns,
+            };
+            lines.read(record, |line| match line {
+                KernelLine::Boot if is_old => {
+                    // What stands above is of another boot.
+                    uuids.clear();
+                    *before = before.as_ref().map(|_| Bursts::default());
+                }
+                KernelLine::Boot => {}
+                KernelLine::Uuid { pci, uuid } => {
+                    if uuids.len() < MAX_UUIDS {
+                        uuids.insert(pci, GpuId::from(uuid.as_str()));
+                    }
+                }
+                _ => {
+                    let seen_by = if is_old {
+                        FaultSource::KernelBefore
+                    } else {
+                        FaultSource::Kernel
+                    };
+                    let gpu = line.pci().and_then(|pci| uuids.get(pci)).cloned();
+                    let Some(fault) = line.fault(gpu, 1, seen_by) else {
+                        return;
+                    };
+                    match before {
+                        Some(before) if is_old => before.add(fault),
+                        _ => bursts.add(fault),
+                    }
+                }
+            });
+        })?;
+        let caught_up = log.has_caught_up();
+        self.bursts.send(now_ns, &mut |fault| {
+            send(Provenance::Live, Event::GpuFault(fault));
+        });
+        if caught_up && let Some(mut before) = self.before.take() {
+            before.send(now_ns, &mut |fault| {
+                send(Provenance::Live, Event::GpuFault(fault));
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Source for Kmsg {
+    fn name(&self) -> &'static str {
+        "kmsg"
+    }
+
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        if self.log.is_none() {
+            self.open(now_ns, send);
+        }
+        if self.log.is_none() {
+            return;
+        }
+        if let Err(error) = self.read(now_ns, send) {
+            self.log = None;
+            self.retry_at_ns = now_ns + RETRY.as_nanos() as u64;
+            return self.tell(now_ns, KernelAccess::Failing, &error.to_string(), send);
+        }
+        self.tell(now_ns, KernelAccess::Readable, "", send);
+    }
+
+    fn introduce(&mut self, send: &mut Send<'_>) {
+        self.told = None;
+        // The new journal knows nothing of what was told to the old one.
+        self.bursts.send_all(&mut |fault| {
+            send(Provenance::Live, Event::GpuFault(fault));
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "kmsg_tests.rs"]
+mod tests;
