@@ -199,6 +199,15 @@ impl Scenario {
         self
     }
 
+    /// What may be said besides if `holds`, since it is true of the world and not what it is about.
+    fn aside(self, holds: bool, expectation: &str) -> Scenario {
+        if holds {
+            self.expect(format!("?{expectation}"))
+        } else {
+            self
+        }
+    }
+
     fn slower(mut self, share: f64) -> Scenario {
         self.slower = Some(share);
         self

@@ -76,6 +76,7 @@ fn slow(suite: Suite, job: (&str, &str), percent: u32, from: u64, steps: u64) ->
     )
     .fault(format!("slow rank={{rank}} factor={} from={from}", 1.0 + share))
     .expect("straggler rank={rank}")
+    .aside(world.contains("packed="), "sequence-imbalance job")
     .slower(share)
 }
 
