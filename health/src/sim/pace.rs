@@ -48,6 +48,9 @@ struct Place {
 pub(super) struct Pace {
     model: StepModel,
     sharded: bool,
+    piped: bool,
+    /// There are replicas to add up the gradients of.
+    reduces: bool,
     /// Axes on which ranks exchange inside the layers.
     exchanges: f64,
     noises: Vec<Noise>,
@@ -127,6 +130,8 @@ impl Pace {
         Ok(Pace {
             model: spec.step,
             sharded,
+            piped: layout.pp > 1,
+            reduces: layout.dp * layout.cp > 1,
             exchanges: axes.iter().filter(|size| **size > 1).count() as f64,
             noises: (0..spec.ranks())
                 .map(|rank| Noise::new(spec.seed, rank, &spec.step))
@@ -159,8 +164,10 @@ impl Pace {
             base.gc_s = noise.gc(&self.model);
         }
         self.loads.draw();
-        for reduce in &mut self.roads.reduce {
-            *reduce = self.model.transfer_s * (TRANSFER_SIGMA * self.chance.normal()).exp();
+        if self.reduces {
+            for reduce in &mut self.roads.reduce {
+                *reduce = self.model.transfer_s * (TRANSFER_SIGMA * self.chance.normal()).exp();
+            }
         }
         if self.exchanges > 0.0 {
             for exchange in &mut self.roads.exchange {
@@ -168,7 +175,7 @@ impl Pace {
                     self.model.exchange_s * self.exchanges * (1.0 + HOP_JITTER * self.chance.around());
             }
         }
-        if self.mean_hops() {
+        if self.piped {
             for hop in &mut self.roads.hop {
                 *hop = self.model.hop_s * (1.0 + HOP_JITTER * self.chance.around());
             }
@@ -176,10 +183,6 @@ impl Pace {
         if self.sharded {
             self.roughen();
         }
-    }
-
-    fn mean_hops(&self) -> bool {
-        self.roads.hop.len() > 1 && self.model.hop_s > 0.0
     }
 
     /// Layers of a step vary among each other as steps do: uniform of the same variance, zero on average.
