@@ -74,6 +74,9 @@ pub(crate) struct SettingArgs {
     /// Simulate this node's GPUs instead of reading real ones, such as "gpus=8 heat=gpu3@60s".
     #[arg(long, value_name = "SCRIPT")]
     pub(crate) sim_gpus: Option<String>,
+    /// NVIDIA's management library, through which GPUs are read [default: libnvidia-ml.so.1 of the system].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nvml_lib: Option<String>,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

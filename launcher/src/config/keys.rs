@@ -32,7 +32,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 8] = [
+pub(crate) const KEYS: [Key; 9] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -62,6 +62,11 @@ pub(crate) const KEYS: [Key; 8] = [
         name: "sim_gpus",
         kind: Kind::Text,
         default: "(none)",
+    },
+    Key {
+        name: "nvml_lib",
+        kind: Kind::Text,
+        default: "(libnvidia-ml.so.1 of the system)",
     },
     Key {
         name: "quiet",

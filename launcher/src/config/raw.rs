@@ -155,6 +155,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("aggregator", &args.aggregator),
         ("http", &args.http),
         ("sim_gpus", &args.sim_gpus),
+        ("nvml_lib", &args.nvml_lib),
     ];
     let mut said: Vec<(String, String, String)> = texts
         .iter()

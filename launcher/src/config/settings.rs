@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) http: Option<SocketAddr>,
     /// Simulated GPUs of this node.
     pub(crate) sim_gpus: Option<GpuScript>,
+    /// The library through which GPUs are read.
+    pub(crate) nvml_lib: Option<PathBuf>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
@@ -45,7 +47,7 @@ impl Settings {
             Some(said) => parse(&said.text).map_err(|why| wrong(key, said, &why)),
             None => Ok(()),
         };
-        for key in ["job", "node", "run_dir"] {
+        for key in ["job", "node", "run_dir", "nvml_lib"] {
             parsed(key, &name)?;
         }
         parsed("aggregator", &host_and_port)?;
@@ -73,6 +75,7 @@ impl Settings {
             aggregator: text("aggregator"),
             http,
             sim_gpus,
+            nvml_lib: text("nvml_lib").map(PathBuf::from),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             changes,

@@ -323,6 +323,9 @@ fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
     if let Some(http) = plan.settings.http {
         flag("http", http.to_string().as_ref());
     }
+    if let Some(library) = &plan.settings.nvml_lib {
+        flag("nvml-lib", library.as_os_str());
+    }
     if let Some(script) = &plan.settings.sim_gpus {
         flag("sim-gpus", script.to_string().as_ref());
         flag("sim-origin-ns", plan.origin_ns.to_string().as_ref());

@@ -75,6 +75,11 @@ fn each_model_says_what_it_has() {
     );
     assert_eq!(a100[&GpuSignal::MemoryMarginC], Reading::Value(95.0 - 52.0));
     assert_eq!(a100[&GpuSignal::FabricState], unsupported());
+    assert_eq!(
+        a100[&GpuSignal::NvlinkUp],
+        Reading::Value(12.0),
+        "asked link by link"
+    );
     assert_eq!(a100[&GpuSignal::SmActiveRatio], unsupported());
     assert_eq!(
         h200[&GpuSignal::MemoryTotalBytes],

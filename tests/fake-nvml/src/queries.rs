@@ -153,6 +153,19 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     )
 }
 
+/// See NVML.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(of: nvmlDevice_t, link: u32, to: *mut u32) -> u32 {
+    code(device(of as usize, "nvmlDeviceGetNvLinkState").and_then(|of| {
+        if f64::from(link) >= of.item("nvlink_count")? {
+            return Err(INVALID_ARGUMENT);
+        }
+        let up = f64::from(link) < of.item("nvlink_up")?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(to, u32::from(up)) }
+    }))
+}
+
 /// See NVML. The call succeeds; each field has a code of its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
@@ -192,11 +205,12 @@ fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
         .find(|(known, ..)| *known == id)
         .ok_or(INVALID_ARGUMENT)?;
     let mut number = of.item(item)?;
-    // Fields of one link: state, and the counters that came with Blackwell, which all stand on link 0.
+    // The state is one link's (from Hopper on), the counters that came with Blackwell are of all links.
     match id {
+        165 if of.view.scenario.profile == "a100" => return Err(NOT_SUPPORTED),
         165 if value.scopeId >= LINKS => return Err(INVALID_ARGUMENT),
         165 => number = f64::from(u32::from(f64::from(value.scopeId) < number)),
-        206..=222 if value.scopeId > 0 => number = 0.0,
+        206..=222 if value.scopeId != u32::MAX => return Err(INVALID_ARGUMENT),
         138 | 139 if value.scopeId != u32::MAX => number /= f64::from(LINKS),
         _ => {}
     }

@@ -98,8 +98,9 @@ fn a_machine_without_gpus_says_so() {
 fn a_job_on_gpus_of_which_one_hangs_is_watched_and_not_held_up() {
     let place = Place::new();
     let library = library(&place, "gpus = 4\n[gpu.2]\nhang = true");
-    let mut shell = place.shell(&[], "while [ ! -e stop ]; do sleep 0.1; done; exit 7");
-    let mut job = shell.env("PACELINE_NVML_LIB", library).spawn().unwrap();
+    let library = format!("--nvml-lib={}", library.display());
+    let mut shell = place.shell(&[&library], "while [ ! -e stop ]; do sleep 0.1; done; exit 7");
+    let mut job = shell.spawn().unwrap();
     let journal = || place.read("run/journal.ndjson");
     until("three GPUs are read", || {
         (0..4)

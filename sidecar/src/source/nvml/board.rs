@@ -314,6 +314,16 @@ impl Board {
             } = &mut *state;
             for (gpu, seat) in gpus {
                 let now = seat.now(now_ns);
+                let unread = seat
+                    .status
+                    .told
+                    .is_some_and(|told| !matches!(told, Access::Readable | Access::NoEvents));
+                if now.0 == Access::NoEvents && unread {
+                    // It could not be read and now it can; that there are no events comes after.
+                    let readable = (Access::Readable, String::new(), now.2);
+                    let readable = seat.status.news(readable);
+                    events.extend(readable.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));
+                }
                 let news = seat.status.news(now);
                 events.extend(news.map(|news| access(Some(gpu), Arc::clone(&seat.pci), news)));
                 if !std::mem::replace(&mut seat.holders_told, true)

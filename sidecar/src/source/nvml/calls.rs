@@ -71,6 +71,7 @@ pub const CALLS: &[Call] = &[
         Slow,
         remap_banks,
     ),
+    call(&[GpuSignal::NvlinkUp], Fast, links_up),
     call(&[GpuSignal::SramThresholdExceeded], Slow, sram),
     call(
         &[
@@ -214,6 +215,20 @@ fn remap_banks(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     ask!(gpu, nvmlDeviceGetRowRemapperHistogram, &mut of)?;
     let all = of.max + of.high + of.partial + of.low + of.none;
     Ok([all, of.low, of.none].map(f64::from).to_vec())
+}
+
+/// Links that are up; a link that the GPU has not is an invalid argument.
+fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+    let mut up = 0;
+    for link in 0..NVML_NVLINK_MAX_LINKS {
+        let mut state = 0;
+        match ask!(gpu, nvmlDeviceGetNvLinkState, link, &mut state) {
+            Ok(()) => up += u32::from(state != 0),
+            Err(Code::INVALID_ARGUMENT) if link > 0 => break,
+            Err(code) => return Err(code),
+        }
+    }
+    Ok(vec![f64::from(up)])
 }
 
 fn sram(gpu: &Gpu) -> Result<Vec<f64>, Code> {

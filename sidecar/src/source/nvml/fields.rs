@@ -58,7 +58,8 @@ const fn links(scope: Scope, signal: GpuSignal, id: u32, per: f64, pace: Pace) -
     }
 }
 
-/// Every field that is read.
+/// Every field that is read. Those from 206 on came with Blackwell; of them and of the bytes the driver has the sum over
+/// all links, the state of a link it has for each (Hopper and later; see `calls` for GPUs before).
 pub const FIELDS: &[Field] = &[
     field(GpuSignal::EccEnabled, 1, 1.0, Slow),
     field(GpuSignal::EccEnabledPending, 2, 1.0, Slow),
@@ -104,13 +105,13 @@ pub const FIELDS: &[Field] = &[
     field(GpuSignal::PowerLimitW, 190, 1e3, Slow),
     field(GpuSignal::PcieSentBytes, 197, 1.0, Slow),
     field(GpuSignal::PcieReceivedBytes, 198, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkErrors, 206, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkErrors, 207, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkErrors, 208, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkErrors, 211, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkRecoveriesFailed, 214, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkRecoveries, 215, 1.0, Slow),
-    links(Scope::EachLink, GpuSignal::NvlinkSymbolErrors, 221, 1.0, Slow),
+    links(Scope::AllLinks, GpuSignal::NvlinkErrors, 206, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkErrors, 207, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkErrors, 208, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkErrors, 211, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkRecoveriesFailed, 214, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkRecoveries, 215, 1.0, Fast),
+    links(Scope::AllLinks, GpuSignal::NvlinkSymbolErrors, 221, 1.0, Fast),
     field(GpuSignal::RecoveryAction, 230, 1.0, Fast),
     field(GpuSignal::ThrottleThermalSwNs, 251, 1.0, Fast),
     field(GpuSignal::ThrottleThermalHwNs, 252, 1.0, Fast),
