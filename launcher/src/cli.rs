@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::explain::ExplainArgs;
 use crate::output::Color;
 
 /// Says which rank of a distributed training job is slow, since when, why and what it costs.
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Gpus(GpusArgs),
     /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
     Demo(DemoArgs),
+    /// Say what an XID or a finding means and asks for, offline.
+    Explain(ExplainArgs),
     /// Show the configuration in force.
     Config(ConfigArgs),
     /// The sidecar of one node; `run` starts it.

@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod demo;
 mod evaluate;
+mod explain;
 mod gpus;
 mod journal;
 mod output;
@@ -47,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::command(&args, color),
         Command::Simulate(args) => simulate::command(&args, color),
         Command::Evaluate(args) => evaluate::command(&args, color),
+        Command::Explain(args) => explain::command(&args, color),
         Command::Gpus(args) => gpus::command(&args, color),
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),

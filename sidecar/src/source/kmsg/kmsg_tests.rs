@@ -196,10 +196,10 @@ fn garbage_costs_nothing_but_its_reading() {
         noise ^= noise >> 7;
         noise ^= noise << 17;
         bytes.push((noise >> 32) as u8);
-        if noise % 97 == 0 {
+        if noise.is_multiple_of(97) {
             bytes.extend_from_slice(b"NVRM: Xid (PCI:");
         }
-        if noise % 89 == 0 {
+        if noise.is_multiple_of(89) {
             bytes.extend_from_slice(b"\nNVRM: The NVIDIA GPU 0000:b3:00.0");
         }
     }

@@ -1,0 +1,362 @@
+//! `paceline explain`: what an XID or a finding means, from the tables that judge them; no network, no GPU.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use paceline_health::Policy;
+use paceline_health::fault::{Branch, Class, Remedy, When};
+use paceline_health::verdict::{Cause, Finding, Severity};
+use serde::Serialize;
+
+use crate::output::{self, Color, Paint, Style, Usage, nearest};
+
+/// Version of the JSON.
+const SCHEMA_VERSION: u32 = 1;
+const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html";
+const RUNBOOK: &str = "https://github.com/paceline/paceline/blob/main/docs/findings.md";
+
+/// `paceline explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(subcommand)]
+    what: ExplainWhat,
+    /// Print it as one line of JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum ExplainWhat {
+    /// An XID by its number, as the kernel log has it.
+    Xid {
+        /// The number.
+        number: u32,
+        /// The message after it, of which some XIDs are decoded (74, 144 to 150, 154).
+        #[arg(long, value_name = "TEXT")]
+        message: Option<String>,
+        /// The driver's version: the layout of XID 144 to 150 changed with 575 [default: either].
+        #[arg(long, value_name = "VERSION")]
+        driver: Option<String>,
+    },
+    /// A finding by its name, as a verdict has it.
+    Finding {
+        /// The name, such as straggler.
+        name: String,
+    },
+}
+
+/// An XID as it is printed with `--json`.
+#[derive(Debug, Serialize)]
+struct Xid {
+    schema_version: u32,
+    xid: u32,
+    /// NVIDIA's name; empty: the number is not in its catalogue.
+    name: String,
+    description: String,
+    class: Class,
+    severity: Severity,
+    /// What should be done, and when.
+    action: Remedy,
+    when: When,
+    /// Whether the GPU or its node is taken out of service: reset, reboot, inspection.
+    acts_on_node: bool,
+    /// How many on one link it takes for the action; 1: the first.
+    after: u32,
+    /// Whether results since the last checkpoint may be wrong.
+    results_suspect: bool,
+    finding: Finding,
+    /// What the class asks for, or what the message's registers say.
+    means: String,
+    /// What else must be known.
+    context: String,
+    immediate_action: String,
+    investigatory_action: String,
+    source: &'static str,
+}
+
+/// A finding as it is printed with `--json`.
+#[derive(Debug, Serialize)]
+struct Explained {
+    schema_version: u32,
+    finding: Finding,
+    title: String,
+    means: String,
+    look: String,
+    /// What to do, by cause; `unknown` where no other fits.
+    actions: std::collections::BTreeMap<&'static str, String>,
+    runbook: String,
+}
+
+/// Explains it.
+pub(crate) fn command(args: &ExplainArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let policy = Policy::default();
+    let style = Style::stdout(color);
+    let (json, text) = match &args.what {
+        ExplainWhat::Xid {
+            number,
+            message,
+            driver,
+        } => {
+            let branch = driver.as_deref().map(branch).transpose()?;
+            let xid = Xid::of(&policy, *number, message.as_deref().unwrap_or_default(), branch);
+            (serde_json::to_string(&xid)?, xid.render(style))
+        }
+        ExplainWhat::Finding { name } => {
+            let explained = Explained::of(&policy, finding(name)?);
+            (serde_json::to_string(&explained)?, explained.render(style))
+        }
+    };
+    output::print(&if args.json { json + "\n" } else { text })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn branch(driver: &str) -> Result<Branch, Usage> {
+    Branch::of(driver)
+        .ok_or_else(|| Usage(format!("--driver {driver}: expected a version such as 580.82.07")))
+}
+
+fn finding(name: &str) -> Result<Finding, Usage> {
+    let known = || Finding::ALL.iter().map(|finding| finding.name());
+    let found = Finding::ALL.iter().find(|finding| finding.name() == name);
+    found.copied().ok_or_else(|| {
+        let hint = match nearest(name, known()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+        };
+        Usage(format!("no finding is called \"{name}\"; {hint}"))
+    })
+}
+
+impl Xid {
+    fn of(policy: &Policy, number: u32, message: &str, branch: Option<Branch>) -> Xid {
+        let tables = policy.faults();
+        let row = tables.xid(number);
+        let judged = tables.judge(number, message, branch);
+        let text =
+            |pick: fn(&paceline_health::fault::XidRow) -> &String| row.map(pick).cloned().unwrap_or_default();
+        let description = text(|row| &row.description);
+        let of_class = &tables.class(judged.class).means;
+        let means = if judged.means == description || row.is_none() {
+            of_class.clone()
+        } else {
+            judged.means.clone()
+        };
+        Xid {
+            schema_version: SCHEMA_VERSION,
+            xid: number,
+            name: text(|row| &row.mnemonic),
+            description,
+            class: judged.class,
+            severity: judged.severity,
+            action: judged.order.remedy,
+            when: judged.order.when,
+            acts_on_node: judged.acts_on_node(),
+            after: judged.repeat.map_or(1, |repeat| repeat.after),
+            results_suspect: judged.suspect,
+            finding: judged.finding,
+            means,
+            context: tables.context(number).to_owned(),
+            immediate_action: text(|row| &row.immediate_action),
+            investigatory_action: text(|row| &row.investigatory_action),
+            source: CATALOGUE,
+        }
+    }
+
+    fn render(&self, style: Style) -> String {
+        let title = if self.name.is_empty() {
+            "not in NVIDIA's catalogue"
+        } else {
+            &self.description
+        };
+        let paint = severity_paint(self.severity);
+        let mut text = format!(
+            "{}  {title}\n",
+            style.paint(paint, format_args!("XID {}", self.xid))
+        );
+        if !self.name.is_empty() {
+            let _ = writeln!(text, "{}", style.paint(Paint::Faint, &self.name));
+        }
+        let mut action = match self.action {
+            Remedy::None => "nothing now".to_owned(),
+            remedy => format!("{} {}", remedy.words(), self.when.words()),
+        };
+        if self.after > 1 {
+            let _ = write!(action, ", from the {} on one link on", ordinal(self.after));
+        }
+        if self.results_suspect {
+            action.push_str("; go back to the last clean checkpoint");
+        }
+        let nvidia: Vec<&str> = [&self.immediate_action, &self.investigatory_action]
+            .into_iter()
+            .map(String::as_str)
+            .filter(|text| !text.is_empty())
+            .collect();
+        let rows = [
+            ("severity", self.severity.name().to_owned()),
+            ("means", self.means.clone()),
+            ("do", action),
+            ("know", self.context.clone()),
+            ("NVIDIA", nvidia.join(", then ")),
+            ("finding", self.finding.name().to_owned()),
+            ("source", self.source.to_owned()),
+        ];
+        text + &table(style, &rows)
+    }
+}
+
+impl Explained {
+    fn of(policy: &Policy, finding: Finding) -> Explained {
+        let row = policy.finding(finding);
+        let usual = policy.action(finding, Cause::Unknown);
+        let own = Cause::ALL.iter().filter_map(|cause| {
+            let action = policy.action(finding, *cause);
+            (*cause == Cause::Unknown || action != usual).then(|| (cause.name(), action.to_string()))
+        });
+        Explained {
+            schema_version: SCHEMA_VERSION,
+            finding,
+            title: row.title.to_string(),
+            means: row.means.to_string(),
+            look: row.look.to_string(),
+            actions: own.collect(),
+            runbook: format!("{RUNBOOK}#{finding}"),
+        }
+    }
+
+    fn render(&self, style: Style) -> String {
+        let name = style.paint(Paint::Strong, self.finding.name());
+        let mut rows = vec![("means", self.means.clone()), ("look at", self.look.clone())];
+        for (cause, action) in &self.actions {
+            match *cause {
+                "unknown" => rows.insert(2, ("do", action.clone())),
+                cause => rows.push((cause, action.clone())),
+            }
+        }
+        rows.push(("runbook", self.runbook.clone()));
+        format!("{name}  {}\n", self.title) + &table(style, &rows)
+    }
+}
+
+fn severity_paint(severity: Severity) -> Paint {
+    match severity {
+        Severity::Info => Paint::Strong,
+        Severity::Warning => Paint::Warn,
+        Severity::Critical => Paint::Bad,
+    }
+}
+
+fn ordinal(number: u32) -> String {
+    match number {
+        2 => "second".to_owned(),
+        3 => "third".to_owned(),
+        other => format!("{other}th"),
+    }
+}
+
+/// Rows of a label and a text that is wrapped beside it; rows without text are left out.
+fn table(style: Style, rows: &[(&str, String)]) -> String {
+    let rows = || rows.iter().filter(|(_, text)| !text.is_empty());
+    let label = rows().map(|(label, _)| label.len()).max().unwrap_or(0) + 4;
+    let room = style.width.saturating_sub(label).max(24);
+    let mut out = String::new();
+    for (name, text) in rows() {
+        let mut head = format!(
+            "  {}{}",
+            style.paint(Paint::Faint, name),
+            " ".repeat(label - 2 - name.len())
+        );
+        for line in wrapped(text, room) {
+            let _ = writeln!(out, "{head}{line}");
+            head = " ".repeat(label);
+        }
+    }
+    out
+}
+
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines
+            .last_mut()
+            .filter(|line| line.is_empty() || line.chars().count() + 1 + word.chars().count() <= room);
+        match last {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(number: u32, message: &str) -> serde_json::Value {
+        serde_json::to_value(Xid::of(&Policy::default(), number, message, None)).unwrap()
+    }
+
+    #[test]
+    fn the_json_that_programs_read() {
+        let told = json(79, "");
+        for (key, wanted) in [
+            ("schema_version", serde_json::json!(1)),
+            ("xid", 79.into()),
+            ("name", "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS".into()),
+            ("description", "GPU has fallen off the bus".into()),
+            ("class", "node_reboot".into()),
+            ("severity", "critical".into()),
+            ("action", "reboot_node".into()),
+            ("when", "now".into()),
+            ("acts_on_node", true.into()),
+            ("finding", "gpu-lost".into()),
+        ] {
+            assert_eq!(told[key], wanted, "{key}");
+        }
+        assert_eq!(json(31, "")["acts_on_node"], false);
+        assert_eq!(json(48, "")["results_suspect"], true);
+        assert_eq!(json(100_000, "")["class"], "unlisted");
+        let text = "NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x00000000)";
+        assert_eq!(json(149, text)["action"], "reset_gpu");
+        assert_eq!(json(149, "")["action"], "none");
+    }
+
+    #[test]
+    fn text_is_wrapped_beside_its_label() {
+        let style = Style {
+            color: false,
+            unicode: false,
+            width: 60,
+        };
+        let policy = Policy::default();
+        for finding in Finding::ALL {
+            for line in Explained::of(&policy, *finding).render(style).lines().skip(1) {
+                assert!(
+                    line.starts_with("  ") && line.len() <= 60 || line.contains("://"),
+                    "{line}"
+                );
+            }
+        }
+        let told = Xid::of(
+            &policy,
+            74,
+            "NVLink: fatal error detected on link 7(0x10, 0x0)",
+            None,
+        )
+        .render(style);
+        let flat: Vec<&str> = told.split_whitespace().collect();
+        assert!(flat.join(" ").contains("from the third on one link on"), "{told}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        let error = finding("stragler").unwrap_err().to_string();
+        assert!(error.contains("did you mean \"straggler\"?"), "{error}");
+        assert!(finding("zzz").unwrap_err().to_string().contains("gpu-lost"));
+        assert!(branch("new").is_err());
+    }
+}
