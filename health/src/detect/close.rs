@@ -1,6 +1,5 @@
 //! A row closes: who stands where, what kind of step it was, and what each rule makes of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Detector;
@@ -23,6 +22,13 @@ impl Detector {
             }
             self.seat(at);
             let mut board = Board::new(&row, &self.plan, &mut self.work);
+            let table = &self.policy.detector.straggler;
+            if let Some(stages) = self.inference.step(&board, &self.comms, table) {
+                self.stages = stages;
+                self.shape = None;
+                self.seat(at);
+                board = Board::new(&row, &self.plan, &mut self.work);
+            }
             self.job_rules.sort(&mut board, &self.policy.detector);
             if board.kind == StepKind::Train {
                 self.comms
@@ -64,7 +70,7 @@ impl Detector {
                 .and_then(|gpu| causes.model(gpu));
             model.unwrap_or_else(|| Arc::from(""))
         };
-        let plan = Plan::new(&self.roster, min_peers, model, &BTreeMap::new());
+        let plan = Plan::new(&self.roster, min_peers, model, &self.stages);
         if !plan.has_roles_of(&self.plan) {
             self.straggler.clear(at, &self.roster, &self.job);
             self.work.clear();

@@ -10,7 +10,10 @@ mod board;
 mod causes;
 mod claim;
 mod close;
+mod comm;
 mod comms;
+#[cfg(test)]
+mod comms_tests;
 mod cusum;
 mod facts;
 mod faults;
@@ -22,8 +25,10 @@ mod history;
 mod hosts;
 mod imbalance;
 mod incidents;
+mod infer;
 mod job;
 mod kinds;
+mod link;
 mod links;
 mod localise;
 mod noise;
@@ -46,6 +51,7 @@ mod summary;
 mod tempo;
 #[cfg(test)]
 mod tests;
+mod victims;
 mod work;
 
 use std::time::Duration;
@@ -55,6 +61,7 @@ use self::causes::Causes;
 use self::comms::Comms;
 use self::faults::FaultRule;
 use self::incidents::Incidents;
+use self::infer::{Inference, Stages};
 use self::job::JobRules;
 use self::links::LinkRule;
 use self::plan::Plan;
@@ -92,6 +99,9 @@ pub struct Detector {
     /// Remade when the roster's shape has changed.
     plan: Plan,
     shape: Option<u64>,
+    /// Stages of ranks that declared none.
+    inference: Inference,
+    stages: Stages,
     work: WorkModels,
     causes: Causes,
     comms: Comms,
@@ -123,6 +133,8 @@ impl Detector {
             tempo: Tempo::new(),
             plan: Plan::default(),
             shape: None,
+            inference: Inference::default(),
+            stages: Stages::new(),
             work: WorkModels::default(),
             causes: Causes::default(),
             comms: Comms::default(),
@@ -189,6 +201,8 @@ impl Detector {
             self.rows.clear();
             self.causes.clear_ranks();
             self.comms.clear();
+            self.inference.clear();
+            self.stages.clear();
             self.links.clear(at, self.roster.world_size);
             self.faults.begins_epoch(at, &self.job);
         }

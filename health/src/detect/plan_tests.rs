@@ -15,7 +15,7 @@ use crate::id::Rank;
 use crate::time::Time;
 
 /// Ranks in nodes, nodes in racks of two, and the layout of each rank: (dp, tp, pp) sizes in Megatron's order.
-fn plan(nodes: u32, gpus: u32, (dp, tp, pp): (u32, u32, u32), micro_batches: u32) -> Plan {
+pub fn plan(nodes: u32, gpus: u32, (dp, tp, pp): (u32, u32, u32), micro_batches: u32) -> Plan {
     let mut roster = Roster::default();
     let mut seq = vec![0; nodes as usize];
     let mut see = |node: u32, event: Event| {

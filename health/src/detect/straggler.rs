@@ -270,6 +270,10 @@ impl StragglerRule {
         if !account.is_waited_for(view.limits) || self.raised.len() >= MAX_RAISED {
             return;
         }
+        let excess_s = account.suspect(&members, view.at).excess_s;
+        if members.len() == 1 && view.comms.victim_of(rank, excess_s, view.plan).is_some() {
+            return;
+        }
         if whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
             return;
         }

@@ -1,0 +1,296 @@
+//! One communicator: who is in it, and how long transfers in it take.
+//!
+//! Who arrives last waits for nobody, so the shortest time in a communicator is its transfer: late members make the
+//! others wait, and leave that as it was. No two clocks are compared.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::plan::Plan;
+use crate::event;
+use crate::id::Rank;
+use crate::policy::LinkThresholds;
+use crate::stats;
+
+/// Steps that are open at once; more, and the oldest closes as it is.
+const MAX_OPEN: usize = 4;
+/// Steps that are kept.
+const KEPT: usize = 32;
+/// First steps, which set up connections, and those after them that say how fast it was.
+const FIRST: u32 = 5;
+const EARLY: usize = 16;
+/// Standard errors by which a change of transfers must stand out where they vary.
+const SURE: f64 = 4.0;
+/// Steps over which a member's own time is smoothed.
+const SMOOTH: f32 = 4.0;
+
+/// One communicator.
+#[derive(Clone, Debug, Default)]
+pub struct Comm {
+    pub size: u32,
+    pub name: Arc<str>,
+    /// In order.
+    pub members: Vec<Rank>,
+    /// Nodes of the plan that it spans, in order.
+    pub nodes: Vec<u32>,
+    /// Its members are of several stages of a pipeline: even the shortest time in it is a wait for the others' work,
+    /// so its own past says nothing, and only the same in other replicas does.
+    pub joins_stages: bool,
+    /// A member came after `nodes` was made.
+    stale: bool,
+    open: VecDeque<Open>,
+    last_closed: Option<u64>,
+    rows: u32,
+    recent: VecDeque<Transfer>,
+    early: Option<Early>,
+    /// By member: its own time in it of late, waiting and transfer, seconds.
+    own_s: Vec<f32>,
+    /// Bytes of payload a step.
+    pub bytes: u64,
+    /// What its transfer should take, seconds, and whether it takes longer.
+    pub usual_s: Option<f64>,
+    pub is_slow: bool,
+    /// The first slow step.
+    pub slow_since: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    step: u64,
+    /// By member, seconds; NaN until it reported.
+    own_s: Vec<f32>,
+    seen: usize,
+}
+
+/// One step's transfer.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    step: u64,
+    seconds: f32,
+}
+
+/// How fast it was when it was young, seconds.
+#[derive(Clone, Copy, Debug)]
+struct Early {
+    median_s: f64,
+    sigma_s: f64,
+}
+
+/// What tells communicators that should be equally fast: name, size, nodes that they span, bytes (by eighths of a
+/// power of two) and whether they join stages.
+pub type Likeness = (Arc<str>, u32, usize, u32, bool);
+
+impl Comm {
+    /// What it should be as fast as.
+    pub fn likeness(&self) -> Likeness {
+        let bytes = (8.0 * (self.bytes.max(1) as f64).log2()).round() as u32;
+        (
+            self.name.clone(),
+            self.size,
+            self.nodes.len(),
+            bytes,
+            self.joins_stages,
+        )
+    }
+
+    /// A member came after it was last seated.
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Whether it is known how fast it was.
+    pub fn is_known(&self) -> bool {
+        self.early.is_some()
+    }
+
+    /// Whether both should be equally fast.
+    pub fn is_like(&self, other: &Comm) -> bool {
+        self.likeness() == other.likeness()
+    }
+
+    /// Says on which nodes its members are.
+    pub fn seat(&mut self, plan: &Plan) {
+        self.stale = false;
+        let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
+        let stages = || places().map(|place| place.stage);
+        self.joins_stages = stages().min() != stages().max();
+        let mut nodes: Vec<u32> = places().map(|place| place.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        self.nodes = nodes;
+    }
+
+    /// Takes a member.
+    pub fn join(&mut self, group: &event::Group) {
+        self.size = group.size;
+        self.name = group.name.clone();
+        if let Err(place) = self.members.binary_search(&group.rank) {
+            self.members.insert(place, group.rank);
+            self.own_s.insert(place, f32::NAN);
+            self.stale = true;
+            // Columns of open steps no longer fit.
+            self.open.clear();
+        }
+    }
+
+    /// Takes what a member did in a step, and says how many steps closed by it.
+    pub fn add(&mut self, did: &event::Comm) -> u64 {
+        let Ok(member) = self.members.binary_search(&did.rank) else {
+            return 0;
+        };
+        if self.last_closed.is_some_and(|closed| did.step <= closed) {
+            return 0;
+        }
+        let place = self.open.partition_point(|open| open.step < did.step);
+        if self.open.get(place).is_none_or(|open| open.step != did.step) {
+            let own_s = vec![f32::NAN; self.members.len()];
+            self.open.insert(
+                place,
+                Open {
+                    step: did.step,
+                    own_s,
+                    seen: 0,
+                },
+            );
+        }
+        let open = &mut self.open[place];
+        if open.own_s[member].is_nan() {
+            open.own_s[member] = (did.dur_ns as f64 / 1e9) as f32;
+            open.seen += 1;
+        }
+        self.bytes = did.bytes;
+        let mut closed = 0;
+        while self
+            .open
+            .front()
+            .is_some_and(|open| open.seen == self.size as usize || self.open.len() > MAX_OPEN)
+        {
+            let Some(open) = self.open.pop_front() else { break };
+            closed += 1;
+            self.close(&open);
+        }
+        closed
+    }
+
+    fn close(&mut self, open: &Open) {
+        self.last_closed = Some(open.step);
+        // Who came last may be the one that is missing.
+        if open.seen * 4 < self.size as usize * 3 {
+            return;
+        }
+        for (own_s, now) in self.own_s.iter_mut().zip(&open.own_s) {
+            if own_s.is_nan() {
+                *own_s = *now;
+            } else if !now.is_nan() {
+                *own_s += (*now - *own_s) / SMOOTH;
+            }
+        }
+        self.rows = self.rows.saturating_add(1);
+        if self.rows <= FIRST {
+            return;
+        }
+        if self.recent.len() == KEPT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Transfer {
+            step: open.step,
+            seconds: open.own_s.iter().copied().fold(f32::INFINITY, f32::min),
+        });
+        if self.early.is_none() && self.recent.len() == EARLY {
+            let mut early = self.latest(EARLY);
+            if let (Some(sigma_s), Some(median_s)) =
+                (stats::robust_sigma(&mut early.clone()), stats::median(&mut early))
+            {
+                self.early = Some(Early { median_s, sigma_s });
+            }
+        }
+    }
+
+    /// Its latest transfers, seconds.
+    fn latest(&self, steps: usize) -> Vec<f64> {
+        self.recent
+            .iter()
+            .rev()
+            .take(steps)
+            .map(|transfer| f64::from(transfer.seconds))
+            .collect()
+    }
+
+    /// Its usual transfer of late, seconds; `None` until enough was seen.
+    pub fn transfer_s(&self, limits: &LinkThresholds) -> Option<f64> {
+        let window = limits.window_steps as usize;
+        (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
+    }
+
+    /// Steps that have not closed.
+    #[cfg(test)]
+    pub fn open_steps(&self) -> usize {
+        self.open.len()
+    }
+
+    /// By member: its own time in it of late, seconds, waiting and transfer together.
+    pub fn own_s(&self, rank: Rank) -> Option<f64> {
+        let place = self.members.binary_search(&rank).ok()?;
+        let own_s = f64::from(self.own_s[place]);
+        own_s.is_finite().then_some(own_s)
+    }
+
+    /// Judges whether transfers take longer than they did, or than `elsewhere_s` in communicators like it. Slow needs
+    /// most of the latest steps over the ratio; no longer slow, most of them under the lower one.
+    pub fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
+        let window = (limits.window_steps as usize).min(KEPT);
+        if self.recent.len() < window {
+            return;
+        }
+        let latest = self.latest(window);
+        let over = |least: f64| latest.iter().filter(|seconds| **seconds >= least).count();
+        let needed = limits.min_steps as usize;
+        let past = self
+            .early
+            .filter(|early| !self.joins_stages && early.median_s > 0.0);
+        // Where transfers vary by themselves the ratio alone says little.
+        let samples = 1.0 / EARLY as f64 + 1.0 / window as f64;
+        let of_past = |early: Early| {
+            let unsure_s = SURE * early.sigma_s * samples.sqrt();
+            (
+                early.median_s,
+                (limits.slow_ratio * early.median_s).max(early.median_s + unsure_s),
+            )
+        };
+        let elsewhere_ratio = if self.joins_stages {
+            limits.slow_ratio
+        } else {
+            limits.elsewhere_ratio
+        };
+        let of_others = |usual_s: f64| (usual_s, elsewhere_ratio * usual_s);
+        let bars = [
+            past.map(of_past),
+            elsewhere_s.filter(|usual| *usual > 0.0).map(of_others),
+        ];
+        if self.is_slow {
+            let back_s = limits.clear_ratio * self.usual_s.unwrap_or(0.0);
+            self.is_slow = window - over(back_s) < needed;
+        } else if let Some((usual_s, slow_s)) = bars
+            .into_iter()
+            .flatten()
+            .find(|(_, slow_s)| over(*slow_s) >= needed)
+        {
+            self.is_slow = true;
+            self.usual_s = Some(usual_s);
+            let is_slow = |transfer: &&Transfer| f64::from(transfer.seconds) >= slow_s;
+            self.slow_since = self.recent.iter().find(is_slow).map(|transfer| transfer.step);
+        }
+        if !self.is_slow {
+            self.usual_s = bars.into_iter().flatten().map(|(usual_s, _)| usual_s).next();
+        }
+    }
+
+    /// Transfers after `step`: step, and what it took beyond the usual, seconds.
+    pub fn excess_since(&self, step: u64) -> impl Iterator<Item = (u64, f64)> {
+        let usual_s = self.usual_s.unwrap_or(f64::INFINITY);
+        let after = self.recent.partition_point(|transfer| transfer.step <= step);
+        self.recent
+            .range(after..)
+            .map(move |transfer| (transfer.step, f64::from(transfer.seconds) - usual_s))
+    }
+}
