@@ -17,7 +17,8 @@ pub struct GpuReading {
     pub pci: Arc<str>,
     /// Product name.
     pub model: Arc<str>,
-    /// What was read. A signal that is not here was not asked for.
+    /// What was read. A signal that is not here was not asked for, or is as it was told last; all are told every ten
+    /// seconds.
     pub readings: BTreeMap<GpuSignal, Reading>,
 }
 
@@ -27,7 +28,7 @@ pub struct GpuReading {
 pub enum GpuSignal {
     /// Core temperature.
     TemperatureC,
-    /// Degrees left before hardware slows down; negative: past it.
+    /// Degrees left before the GPU slows itself down for heat; negative: past it.
     MarginC,
     /// SM clock now.
     SmClockMhz,
@@ -138,9 +139,9 @@ pub enum GpuSignal {
     NvlinkSentBytes,
     /// Bytes received over NVLink, all links.
     NvlinkReceivedBytes,
-    /// Errors that NVLink could not correct, all links (Blackwell): malformed, overrun, integrity, discarded.
+    /// NVLink errors, all links (Blackwell): malformed packets, overruns, receive errors, link integrity.
     NvlinkErrors,
-    /// Symbols that NVLink's forward error correction could not repair, all links (Blackwell).
+    /// Symbols that NVLink received with errors, all links (Blackwell).
     NvlinkSymbolErrors,
     /// NVLink recoveries that failed, all links (Blackwell).
     NvlinkRecoveriesFailed,
@@ -148,7 +149,8 @@ pub enum GpuSignal {
     FabricState,
     /// What registration with the NVLink fabric ended in: 0 success, else NVML's error.
     FabricStatus,
-    /// What is wrong with the NVLink fabric: bits, as NVML has them; 0 nothing.
+    /// What is wrong with the NVLink fabric: 0 nothing, else the sum of 1 bandwidth degraded, 2 route recovery, 4 a
+    /// route unhealthy, 8 recovery from an access timeout, 16 configuration.
     FabricHealth,
     /// Share of time in which the compute engine was busy, 0 to 1 (Hopper and later).
     GraphicsActiveRatio,

@@ -172,7 +172,8 @@ fn what_matters_every_second_the_rest_when_it_changes_and_all_every_ten() {
 #[test]
 fn instances_of_a_gpu_have_memory_of_their_own_and_share_its_heat() {
     let mut stage = Stage::new("gpus = 1\n[gpu.0]\nmig = 2\ntemperature = 77");
-    let instance = paceline_health::id::GpuId::from("MIG-fa4e0000-0000-5000-0001-000000000000");
+    let instance = paceline_health::id::GpuId::from("GPU-fa4e0000-0000-5000-0001-000000000000");
+    // As its rank calls it: by the bytes of its UUID.
     let half = Reading::Value(40.0 * f64::from(1 << 30));
     stage.expect(3 * S, |event| {
         is_reading(event, &instance, GpuSignal::MemoryTotalBytes, &half)

@@ -125,3 +125,61 @@ fn a_job_on_gpus_of_which_one_hangs_is_watched_and_not_held_up() {
     );
     assert!(place.read("run/report.json").contains("\"exits\""));
 }
+
+/// The first verdict about a GPU, and how long it took since the scenario changed.
+fn verdict(place: &Place, gpu: usize, since: Instant) -> (Value, Duration) {
+    let uuid = format!("GPU-fa4e0000-0000-4000-8000-{gpu:012x}");
+    let found = until(&format!("a verdict about GPU {gpu}"), || {
+        let verdicts = place.read("run/verdicts.ndjson");
+        let line = verdicts.lines().find(|line| line.contains(&uuid))?;
+        // The last line may be half written.
+        serde_json::from_str::<Value>(line).ok()
+    });
+    (found, since.elapsed())
+}
+
+#[test]
+fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
+    let cases = [
+        ("recovery_action = 2", "gpu-fault", 2.0),
+        ("remap_failed = 1", "row-remap", 2.0),
+        ("ecc_uncorrected = 1", "ecc-uncorrectable", 2.0),
+        ("fail = \"gpu_is_lost\"", "gpu-lost", 2.0),
+        ("sram_exceeded = 1", "ecc-uncorrectable", 2.0),
+        ("hang = true", "gpu-unreadable", 6.0),
+    ];
+    let place = Place::new();
+    let mut scenario = format!("gpus = {}\n", cases.len() + 1);
+    let library = library(&place, &scenario);
+    let library = format!("--nvml-lib={}", library.display());
+    let mut job = place
+        .shell(&[&library, "--quiet"], "while [ ! -e stop ]; do sleep 0.1; done")
+        .spawn()
+        .unwrap();
+    let last = format!("{:012x}\",\"pci", cases.len());
+    until("every GPU is read", || {
+        place.read("run/journal.ndjson").contains(&last).then_some(())
+    });
+    let mut late = Vec::new();
+    for (gpu, (fault, finding, limit)) in cases.into_iter().enumerate() {
+        scenario += &format!("[gpu.{gpu}]\n{fault}\n");
+        place.write("new.toml", &scenario);
+        std::fs::rename(place.path("new.toml"), place.path("libnvidia-ml.so.1.toml")).unwrap();
+        let (verdict, took) = verdict(&place, gpu, Instant::now());
+        assert_eq!(verdict["finding"], finding, "{fault}: {verdict}");
+        println!("{fault}: {finding} after {:.2} s", took.as_secs_f64());
+        if took.as_secs_f64() > limit {
+            late.push((fault, took));
+        }
+    }
+    // XIDs of the GPU that has nothing else.
+    let gpu = cases.len();
+    scenario += &format!("[[event]]\ngpu = {gpu}\nxid = 95\n");
+    place.write("libnvidia-ml.so.1.toml", &scenario);
+    let (found, took) = verdict(&place, gpu, Instant::now());
+    println!("XID 95 after {:.2} s", took.as_secs_f64());
+    assert_eq!(found["severity"], "critical", "{found}");
+    assert!(took.as_secs_f64() < 2.0 && late.is_empty(), "{late:?} {took:?}");
+    place.write("stop", "");
+    assert!(job.wait().unwrap().success());
+}

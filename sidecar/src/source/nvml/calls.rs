@@ -72,14 +72,14 @@ pub const CALLS: &[Call] = &[
         remap_banks,
     ),
     call(&[GpuSignal::NvlinkUp], Fast, links_up),
-    call(&[GpuSignal::SramThresholdExceeded], Slow, sram),
+    call(&[GpuSignal::SramThresholdExceeded], Fast, sram),
     call(
         &[
             GpuSignal::FabricState,
             GpuSignal::FabricStatus,
             GpuSignal::FabricHealth,
         ],
-        Slow,
+        Fast,
         fabric,
     ),
 ];

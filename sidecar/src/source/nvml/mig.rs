@@ -1,11 +1,15 @@
 //! MIG: a GPU that is cut into instances, each with a UUID of its own, on which a rank may train.
 //!
+//! A rank says on which GPU it trains by the bytes of a UUID, which for an instance are the instance's own (CUDA's
+//! cuDeviceGetUuid_v2); written out they begin with `GPU-`. So an instance is told under that name, not as `MIG-…`.
+//!
 //! An instance has its own memory; heat, clocks and throttling are the GPU's, and so are its faults, which are told of
 //! the GPU only.
 
 use std::ptr::null_mut;
 
 use paceline_health::event::{GpuSignal, Reading};
+use paceline_health::id::GpuId;
 
 use super::calls;
 use super::code::Code;
@@ -40,6 +44,14 @@ pub struct Instance {
 impl PartialEq for Instance {
     fn eq(&self, other: &Instance) -> bool {
         self.gpu.uuid == other.gpu.uuid && self.own == other.own
+    }
+}
+
+/// The name under which an instance is told: the one that its rank gives. Names of drivers before R470 stay.
+pub fn alias(uuid: &GpuId) -> GpuId {
+    match uuid.as_str().strip_prefix("MIG-") {
+        Some(bytes) if !bytes.contains('/') => GpuId::from(format!("GPU-{bytes}").as_str()),
+        _ => uuid.clone(),
     }
 }
 

@@ -132,6 +132,9 @@ impl Worker {
     fn put_up(&mut self, gpu: &Gpu, round: Round, all: bool) {
         if all {
             self.instances = round.instances;
+            for instance in &mut self.instances {
+                instance.gpu.uuid = mig::alias(&instance.gpu.uuid);
+            }
         }
         let shared = mig::shared(&round.readings);
         for instance in &mut self.instances {
