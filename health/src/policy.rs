@@ -52,6 +52,8 @@ pub struct Thresholds {
     pub kinds: KindThresholds,
     pub shares: ShareThresholds,
     pub gpu: GpuThresholds,
+    pub shift: ShiftThresholds,
+    pub occasions: OccasionThresholds,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -163,6 +165,29 @@ pub struct ShareThresholds {
     pub transfer_critical_ratio: f64,
     pub spread_ratio: f64,
     pub explained_ratio: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct ShiftThresholds {
+    pub change_ratio: f64,
+    pub change_sigmas: f64,
+    pub held_steps: u32,
+    pub transfer_held_steps: u32,
+    pub reference_steps: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct OccasionThresholds {
+    pub checkpoint_ratio: f64,
+    pub checkpoints: u32,
+    pub warm_up_s: f64,
+    pub warm_up_long_s: f64,
+    pub warm_up_ratio: f64,
+    pub warm_up_steps: f64,
 }
 
 /// One row of `policy/findings.toml`.

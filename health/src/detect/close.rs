@@ -45,7 +45,7 @@ impl Detector {
             };
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());
-            self.job_rules.row(&view, &board, &self.straggler);
+            self.job_rules.row(&view, &board, &self.straggler, &self.links);
         }
     }
 

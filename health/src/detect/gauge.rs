@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::claim::{Claim, Detail, Outcome};
 use super::scene::{Scene, over};
+use crate::event::Signal;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
@@ -137,6 +138,16 @@ impl Gauge {
         open.map_or(0.0, |_| self.share().clamp(0.0, 1.0))
     }
 
+    /// Whether its finding holds.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Forgets the window; what is open goes on.
+    pub fn unlearn(&mut self) {
+        self.window.clear();
+    }
+
     /// Ends what is open and forgets the window.
     pub fn end(&mut self, at: Time, job: &Subject) -> Option<Claim> {
         self.window.clear();
@@ -180,7 +191,12 @@ impl Gauge {
 
     fn claim(&self, scene: &Scene<'_>, evidence: Vec<Evidence>) -> Option<Claim> {
         let open = self.open.as_ref()?;
+        let mut signals = vec![Signal::S2];
+        if open.meaning.cause == Cause::CpuContention {
+            signals.push(Signal::S4);
+        }
         let detail = Detail {
+            signals,
             since: open.since,
             since_step: Some(open.since_step),
             step: Some(open.raised_step),

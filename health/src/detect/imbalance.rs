@@ -8,6 +8,8 @@ use crate::stats;
 
 /// Steps over which levels and fits are remembered.
 const MEMORY: f64 = 64.0;
+/// Something always remains of a self-time.
+const LEAST: f64 = 0.05;
 
 /// Self-times with the work of experts evened out.
 #[derive(Debug)]
@@ -20,13 +22,20 @@ pub struct EvenExperts {
     pub explained: f64,
 }
 
-/// ln(self-time) against ln(routed tokens), within a step and a stage; sums that fade.
+/// Self-time against routed tokens, both over their means within a step and a stage; sums that fade.
 #[derive(Debug, Default)]
 pub struct Experts {
     xx: f64,
     xy: f64,
     yy: f64,
-    steps: u32,
+}
+
+/// The ranks of one stage: how many, and sums of tokens and self-time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    ranks: f64,
+    tokens: f64,
+    own_s: f64,
 }
 
 impl Experts {
@@ -37,39 +46,39 @@ impl Experts {
         if seats.iter().any(|seat| seat.sample.work[2] <= 0.0) {
             return None;
         }
-        let stages = scene.view.plan.stages.max(1) as usize;
-        // By stage: ranks, tokens, ln tokens, ln self-time.
-        let mut sums = vec![(0.0, 0.0, 0.0, 0.0); stages];
+        let mut sums = vec![Sum::default(); scene.view.plan.stages.max(1) as usize];
         for (seat, own) in seats.iter().zip(own) {
             let sum = sums.get_mut(seat.place.stage as usize)?;
-            let tokens = seat.sample.work[2];
-            *sum = (sum.0 + 1.0, sum.1 + tokens, sum.2 + tokens.ln(), sum.3 + own.ln());
+            sum.ranks += 1.0;
+            sum.tokens += seat.sample.work[2];
+            sum.own_s += own;
         }
         let keep = 1.0 - 1.0 / MEMORY;
         (self.xx, self.xy, self.yy) = (self.xx * keep, self.xy * keep, self.yy * keep);
         for (seat, own) in seats.iter().zip(own) {
-            let (ranks, _, x, y) = sums[seat.place.stage as usize];
-            let (x, y) = (seat.sample.work[2].ln() - x / ranks, own.ln() - y / ranks);
+            let sum = sums[seat.place.stage as usize];
+            let x = seat.sample.work[2] * sum.ranks / sum.tokens - 1.0;
+            let y = own * sum.ranks / sum.own_s - 1.0;
             self.xx += x * x / seats.len() as f64;
             self.xy += x * y / seats.len() as f64;
             self.yy += y * y / seats.len() as f64;
         }
-        self.steps = self.steps.saturating_add(1);
         let explained = self.xy * self.xy / (self.xx * self.yy).max(1e-12);
         let enough = scene.view.limits.shares.explained_ratio;
-        if self.xx < 1e-9 || explained < enough || self.xy <= 0.0 {
+        if self.xx < 1e-6 || explained < enough || self.xy <= 0.0 {
             return None;
         }
         // Time grows at most as the tokens do.
         let slope = (self.xy / self.xx).min(1.0);
         let mut most = (0.0_f64, 0.0);
         let even = seats.iter().zip(own).map(|(seat, own)| {
-            let (ranks, tokens, ..) = sums[seat.place.stage as usize];
-            let mean = tokens / ranks;
+            let sum = sums[seat.place.stage as usize];
+            let mean = sum.tokens / sum.ranks;
             if seat.sample.work[2] > most.0 {
                 most = (seat.sample.work[2], mean);
             }
-            own * (mean / seat.sample.work[2]).powf(slope)
+            let surplus_s = slope * (seat.sample.work[2] / mean - 1.0) * sum.own_s / sum.ranks;
+            (own - surplus_s).max(own * LEAST)
         });
         Some(EvenExperts {
             own: even.collect(),

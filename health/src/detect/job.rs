@@ -5,15 +5,23 @@
 
 use std::collections::VecDeque;
 
+use super::birth::Birth;
 use super::board::Board;
+use super::checkpoints::Checkpoints;
 use super::claim::{Claim, Outcome};
 use super::kinds::{Kinds, Sort};
+use super::ledger::Ledger;
+use super::links::LinkRule;
 use super::noise::WarmUp;
+use super::roster::Roster;
 use super::scene::Scene;
 use super::shares::Shares;
+use super::shift::Shift;
 use super::straggler::{StragglerRule, View};
-use crate::event::StepKind;
-use crate::frame::Provenance;
+use super::versions::VersionRule;
+use super::warm_ups::WarmUps;
+use crate::event::{Event, StepKind};
+use crate::frame::{Frame, Provenance};
 use crate::id::JobId;
 use crate::policy::Thresholds;
 use crate::time::Time;
@@ -26,34 +34,83 @@ pub struct JobRules {
     /// What the latest step was found to be.
     sort: Sort,
     warm_up: WarmUp,
+    steady: bool,
+    absent: Absent,
+    /// The work of experts was evened out in the latest step.
+    evened: bool,
     shares: Shares,
+    shift: Shift,
+    birth: Birth,
+    checkpoints: Checkpoints,
+    warm_ups: WarmUps,
+    versions: VersionRule,
+    ledger: Ledger,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
 impl JobRules {
-    /// A new group of ranks begins.
-    pub fn begin_epoch(&mut self, at: Time, job: &JobId) {
+    /// A new group of ranks begins; `ranks`: how many the old one had.
+    pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
         self.kinds = Kinds::default();
         self.warm_up = WarmUp::default();
+        (self.steady, self.absent) = (false, Absent::default());
         let subject = Subject::Job { job: job.clone() };
         self.shares.end(at, &subject, &mut self.out);
+        if self.evened {
+            // What is compared may be another thing in the new group.
+            self.shift.unlearn();
+        }
+        self.shift.begin_epoch(at, ranks, resized, &mut self.out);
+        self.birth.begin_epoch(at, ranks, &mut self.out);
+        self.checkpoints.begin_epoch(at, ranks, &mut self.out);
+        self.warm_ups = WarmUps::default();
+        self.ledger.begin_epoch();
+        self.evened = false;
     }
 
     /// Ranks stand elsewhere than before.
     pub fn reseat(&mut self) {
         self.kinds = Kinds::default();
         self.shares.reseat();
+        self.shift.unlearn();
     }
 
-    /// Where the step times came from.
-    pub fn trust(&mut self, provenance: Provenance) {
-        self.provenance = self.provenance.max(provenance);
+    /// Takes what a node says beside its steps; `roster` knows it already.
+    pub fn hear(&mut self, at: Time, frame: &Frame, roster: &Roster) {
+        match &frame.event {
+            Event::Step(step) if step.restart == roster.restart => {
+                self.provenance = self.provenance.max(frame.provenance);
+            }
+            Event::Baseline(baseline) => self.birth.know(baseline),
+            Event::Agent(agent) => self.versions.agent(&frame.node, frame.provenance, agent),
+            Event::Attach(attach) if roster.member(attach.rank).is_some() => {
+                self.versions.attach(&frame.node, frame.provenance, attach);
+                self.ledger.attach(at, roster.world_size);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the job's GPUs did with their time.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What a step would take if nothing that is wrong now were, over what it takes.
+    pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
+        let slow: f64 = straggler.raised().iter().map(|slow| slow.account.impact()).sum();
+        let lost = [
+            slow,
+            self.shares.open_share(),
+            self.shift.open_share().max(self.birth.open_share()),
+        ];
+        lost.iter().map(|share| 1.0 - share.clamp(0.0, 1.0)).product()
     }
 
     /// The next claim.
     pub fn poll(&mut self) -> Option<Claim> {
-        self.out.pop_front()
+        self.out.pop_front().or_else(|| self.versions.poll())
     }
 
     /// Tells an undeclared checkpoint or evaluation from an ordinary step, before any rule looks at it.
@@ -66,20 +123,83 @@ impl JobRules {
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
-    pub fn row(&mut self, view: &View<'_>, board: &Board<'_>, straggler: &StragglerRule) {
+    pub fn row(&mut self, view: &View<'_>, board: &Board<'_>, straggler: &StragglerRule, links: &LinkRule) {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
+        scene.link_is_slow = links.is_any_slow();
+        scene.shifted = self.shift.open_share() > 0.0;
+        scene.apart = self.sort == Sort::Apart;
+        if self.absent.has_changed(board) {
+            // Who is not seen may be the one that all wait for.
+            self.shift.unlearn();
+            self.shares.unlearn();
+        }
         if board.kind == StepKind::Train {
             let level = scene.common_step_s.ln();
-            scene.steady = self.warm_up.is_over(level, || 0.0, &view.limits.straggler);
+            self.steady = self.warm_up.is_over(level, || 0.0, &view.limits.straggler);
         }
-        self.shares.row(&scene, &mut self.out);
+        scene.steady = self.steady;
+        self.ledger.row(board, self.steady, self.sort);
+        self.versions.judge(view.at, view.job);
+        let even = self.shares.row(&scene, &mut self.out);
+        if self.steady && board.kind == StepKind::Train && even.is_some() != self.evened {
+            // What is compared is another thing from now on.
+            self.shift.unlearn();
+            self.evened = even.is_some();
+        }
+        if let Some(even) = even {
+            scene.even_out(&even);
+        }
+        self.shift.row(&scene, &mut self.out);
+        self.birth.row(&scene, &self.shift, &mut self.out);
+        self.warm_ups.row(&scene, &mut self.out);
+        let raised = straggler.raised();
+        self.checkpoints
+            .row(&scene, &self.kinds, self.sort, raised, &mut self.out);
     }
 
     /// What there is to say of an open finding up to now.
-    pub fn outcome_now(&self, finding: Finding, subject: &Subject) -> Option<Outcome> {
-        match subject {
-            Subject::Job { .. } => self.shares.outcome_now(finding),
-            _ => None,
+    pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
+        if finding == Finding::SlowCheckpoint {
+            return self.checkpoints.outcome_now(subject, ranks);
         }
+        if !matches!(subject, Subject::Job { .. }) {
+            return self.birth.outcome_now(finding, subject, ranks);
+        }
+        let said = self.shares.outcome_now(finding);
+        said.or_else(|| self.shift.outcome_now(finding, ranks))
+            .or_else(|| self.birth.outcome_now(finding, subject, ranks))
+    }
+}
+
+/// Steps in a row without a rank's sample after which it is absent, and not merely lost now and then.
+const ABSENT_STEPS: u8 = 8;
+
+/// Who is seen no more.
+#[derive(Debug, Default)]
+struct Absent {
+    /// Latest steps without a sample, by rank's number.
+    missed: Vec<u8>,
+    absent: usize,
+}
+
+impl Absent {
+    /// Takes a step; true when ranks have gone or come back.
+    fn has_changed(&mut self, board: &Board<'_>) -> bool {
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        self.missed.resize(self.missed.len().max(ranks), ABSENT_STEPS);
+        for missed in &mut self.missed {
+            *missed = missed.saturating_add(1).min(ABSENT_STEPS);
+        }
+        for seat in &board.seats {
+            self.missed[seat.rank.0 as usize] = 0;
+        }
+        let absent = self
+            .missed
+            .iter()
+            .filter(|missed| **missed == ABSENT_STEPS)
+            .count();
+        let changed = absent != self.absent;
+        self.absent = absent;
+        changed
     }
 }

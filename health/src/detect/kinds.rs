@@ -74,6 +74,13 @@ impl Kinds {
         sort
     }
 
+    /// What an ordinary step of a role takes, seconds.
+    pub fn usual_s(&self, role: u32) -> Option<f64> {
+        let levels = self.levels.get(role as usize)?;
+        let mut levels: Vec<f64> = levels.iter().copied().collect();
+        Some(stats::median(&mut levels)?.exp())
+    }
+
     /// How far at least the given share of the ranks lie above their roles' usual levels.
     fn above(&self, board: &Board<'_>, table: &KindThresholds) -> Option<f64> {
         let usual: Vec<Option<f64>> = self

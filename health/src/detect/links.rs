@@ -37,6 +37,11 @@ pub struct LinkRule {
 }
 
 impl LinkRule {
+    /// Whether some link, or one of several, is known to be slow.
+    pub fn is_any_slow(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// A new group of ranks begins: what was said of the old one ends.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         for open in std::mem::take(&mut self.open) {

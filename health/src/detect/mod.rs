@@ -5,15 +5,18 @@
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
+mod birth;
 mod blind;
 mod board;
 mod causes;
+mod checkpoints;
 mod claim;
 mod close;
 mod comm;
 mod comms;
 #[cfg(test)]
 mod comms_tests;
+mod cost;
 mod cusum;
 mod facts;
 mod faults;
@@ -28,6 +31,7 @@ mod incidents;
 mod infer;
 mod job;
 mod kinds;
+mod ledger;
 mod link;
 mod links;
 mod localise;
@@ -44,14 +48,18 @@ mod rows;
 mod scene;
 mod series;
 mod shares;
+mod shift;
 mod signs;
 mod silence;
+mod slower;
 mod straggler;
 mod summary;
 mod tempo;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod victims;
+mod warm_ups;
 mod work;
 
 use std::time::Duration;
@@ -182,7 +190,8 @@ impl Detector {
 
     /// The next verdict that is new or changed, if there is one.
     pub fn poll(&mut self) -> Option<Verdict> {
-        self.incidents.poll()
+        let verdict = self.incidents.poll()?;
+        Some(self.priced(verdict, self.gpu_hour_price()))
     }
 
     /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
@@ -196,7 +205,9 @@ impl Detector {
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
             self.straggler.clear(at, &self.roster, &self.job);
-            self.job_rules.begin_epoch(at, &self.job);
+            let ranks = self.roster.world_size;
+            let resized = matches!(&frame.event, Event::Attach(new) if new.world_size != ranks);
+            self.job_rules.begin_epoch(at, &self.job, ranks, resized);
             self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
             self.causes.clear_ranks();
@@ -213,6 +224,7 @@ impl Detector {
         if self.roster.observe(at, frame) == Arrival::Duplicate {
             return;
         }
+        self.job_rules.hear(at, frame, &self.roster);
         if let Some(from) = unheard_since {
             for rank in self.roster.ranks_of(&frame.node) {
                 self.rows.join(rank, 0);
@@ -290,7 +302,6 @@ impl Detector {
     fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart && step.step < MAX_STEP {
             self.straggler.trust(frame.provenance);
-            self.job_rules.trust(frame.provenance);
             self.rows.add(at, self.entry, step);
         }
     }

@@ -19,8 +19,10 @@ pub struct Scene<'a> {
     pub view: &'a View<'a>,
     pub board: &'a Board<'a>,
     pub provenance: Provenance,
-    /// The job has warmed up and this step is an ordinary one.
+    /// The job has warmed up.
     pub steady: bool,
+    /// It stood out, nobody said why, and it is told apart.
+    pub apart: bool,
     /// Self-time by seat, with what is found slow restored.
     pub own: Vec<f64>,
     /// By role of the plan: what its members share, at their usual work; the lower of two middle ones, so that one
@@ -31,6 +33,11 @@ pub struct Scene<'a> {
     pub exposed_s: f64,
     /// Many ranks were already found slow together: it is said of the job.
     pub job_is_slow: bool,
+    /// The job became slower than it was: that is told already.
+    pub shifted: bool,
+    /// Some rank, or some link, is known to be slow.
+    pub rank_is_slow: bool,
+    pub link_is_slow: bool,
     path: RefCell<Path>,
 }
 
@@ -56,23 +63,36 @@ impl<'a> Scene<'a> {
             board,
             provenance,
             steady: false,
+            apart: false,
             own,
             common: Vec::new(),
             common_step_s: board.dur_s,
             exposed_s: 0.0,
             job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
+            shifted: false,
+            rank_is_slow: !raised.is_empty(),
+            link_is_slow: false,
             path: RefCell::new(board.path()),
         };
         if board.is_empty() {
             return scene;
         }
-        scene.common = scene.levels();
+        scene.common = scene.levels(|_| 1.0);
         let actual = scene.step_s(|seat| board.seats[seat].self_s);
         scene.exposed_s = (board.dur_s - actual).max(0.0);
-        let common = &scene.common;
-        let level = scene.step_s(|seat| common[board.seats[seat].place.role as usize]);
-        scene.common_step_s = level + scene.exposed_s;
+        scene.common_step_s = scene.step_of_levels();
         scene
+    }
+
+    /// What all share is from now on without what uneven work makes of it: each seat's self-time times its factor.
+    pub fn even_out(&mut self, factors: &[f64]) {
+        self.common = self.levels(|seat| factors[seat]);
+        self.common_step_s = self.step_of_levels();
+    }
+
+    fn step_of_levels(&self) -> f64 {
+        let role = |seat: usize| self.board.seats[seat].place.role as usize;
+        self.step_s(|seat| self.common[role(seat)]) + self.exposed_s
     }
 
     /// What the step takes when the rank of each seat works as long as `own` says; without transfers.
@@ -83,11 +103,11 @@ impl<'a> Scene<'a> {
             .step_s(seats.map(|(index, seat)| (seat.place, own(index))))
     }
 
-    fn levels(&self) -> Vec<f64> {
+    fn levels(&self, factor: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); self.board.roles.len()];
-        for (seat, own) in self.board.seats.iter().zip(&self.own) {
+        for (index, (seat, own)) in self.board.seats.iter().zip(&self.own).enumerate() {
             if let Some(members) = of_role.get_mut(seat.place.role as usize) {
-                members.push(own * seat.fair_s / seat.self_s);
+                members.push(factor(index) * own * seat.fair_s / seat.self_s);
             }
         }
         let level = |mut members: Vec<f64>| {

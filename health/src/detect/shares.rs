@@ -12,14 +12,21 @@ use super::gauge::{Bars, Gauge, Meaning};
 use super::imbalance::{Experts, Stages, Unexplained};
 use super::scene::{Scene, piece};
 use crate::event::StepKind;
+use crate::id::Rank;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
+
+/// Steps between two looks at the hosts' counters, which are read once a second.
+const READ_EVERY: u64 = 4;
 
 /// The gauges.
 #[derive(Debug, Default)]
 pub struct Shares {
     data: Gauge,
     gc: Gauge,
+    cpu: Gauge,
+    /// Ranks that want for CPU time, by number, as read lately.
+    wanting: Vec<bool>,
     expert: Gauge,
     sequence: Gauge,
     stage: Gauge,
@@ -57,18 +64,28 @@ impl Remaining {
 }
 
 impl Shares {
-    /// Takes a step.
-    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+    /// Takes a step. Returned is what each seat's self-time has to be taken times for its experts' work to be even, if that explains anything.
+    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) -> Option<Vec<f64>> {
         if !scene.steady || scene.board.kind != StepKind::Train || scene.board.is_empty() {
-            return;
+            return None;
         }
         let mut left = Remaining::new(scene);
         out.extend(self.data(scene, &mut left));
         out.extend(self.gc(scene, &mut left));
+        out.extend(self.cpu(scene, &mut left));
+        let before = left.own.clone();
         out.extend(self.expert(scene, &mut left));
+        let even = left
+            .own
+            .iter()
+            .zip(&before)
+            .map(|(even, own)| even / own)
+            .collect();
+        let is_even = left.own == before;
         out.extend(self.sequence(scene, &mut left));
         out.extend(self.stage(scene, &mut left));
         out.extend(self.transfer(scene));
+        (!is_even).then_some(even)
     }
 
     /// Ends all that is open, and begins anew.
@@ -79,10 +96,18 @@ impl Shares {
         self.reseat();
     }
 
+    /// Other ranks are seen than before: the shares begin anew, what holds goes on.
+    pub fn unlearn(&mut self) {
+        for gauge in self.gauges_mut() {
+            gauge.unlearn();
+        }
+    }
+
     /// Ranks stand elsewhere: what was learned of roles is forgotten.
     pub fn reseat(&mut self) {
         (self.experts, self.stages) = (Experts::default(), Stages::default());
         self.unexplained = Unexplained::default();
+        self.wanting.clear();
     }
 
     /// What there is to say of an open finding up to now.
@@ -92,7 +117,14 @@ impl Shares {
 
     /// Share of a step that would be won now if nothing of this held; transfers are needed.
     pub fn open_share(&self) -> f64 {
-        let avoidable = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
+        let avoidable = [
+            &self.data,
+            &self.gc,
+            &self.cpu,
+            &self.expert,
+            &self.sequence,
+            &self.stage,
+        ];
         avoidable.into_iter().map(Gauge::open_share).sum::<f64>().min(1.0)
     }
 
@@ -100,6 +132,7 @@ impl Shares {
         [
             &self.data,
             &self.gc,
+            &self.cpu,
             &self.expert,
             &self.sequence,
             &self.stage,
@@ -112,6 +145,7 @@ impl Shares {
         [
             &mut self.data,
             &mut self.gc,
+            &mut self.cpu,
             &mut self.expert,
             &mut self.sequence,
             &mut self.stage,
@@ -176,6 +210,49 @@ impl Shares {
         )
     }
 
+    /// Ranks that want for CPU time, at their roles' levels. That they do is read of each host.
+    fn cpu(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
+        let (view, board) = (scene.view, scene.board);
+        if board.step.is_multiple_of(READ_EVERY) || self.wanting.is_empty() {
+            let enough = view.limits.causes.contention_points;
+            let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+            self.wanting.clear();
+            self.wanting.resize(ranks, false);
+            for seat in &board.seats {
+                let ratio = view.causes.contention(seat.rank, view.roster);
+                self.wanting[seat.rank.0 as usize] = ratio.is_some_and(|ratio| ratio >= enough);
+            }
+        }
+        let wanting = &self.wanting;
+        let wants = |rank: Rank| wanting.get(rank.0 as usize).copied().unwrap_or(false);
+        let count = board.seats.iter().filter(|seat| wants(seat.rank)).count();
+        if count == 0 && !self.cpu.is_open() {
+            self.cpu.unlearn();
+            return None;
+        }
+        let less = board.seats.iter().zip(&left.own).map(|(seat, own)| {
+            let level = scene.common[seat.place.role as usize];
+            let excess = (own * seat.fair_s / seat.self_s / level).max(1.0);
+            if wants(seat.rank) { own / excess } else { *own }
+        });
+        let less: Vec<f64> = less.collect();
+        let gain = left.take_out(scene, less);
+        let meaning = Meaning {
+            finding: Finding::CpuContention,
+            cause: Cause::CpuContention,
+            lost: true,
+        };
+        let evidence = || vec![piece("ranks_wanting_cpu", count as f64, None)];
+        self.cpu.take(
+            scene,
+            meaning,
+            gain,
+            impact_bars(scene),
+            Severity::Critical,
+            evidence,
+        )
+    }
+
     fn expert(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
         let even = self.experts.even(scene, &left.own)?;
         let gain = left.take_out(scene, even.own);
@@ -219,8 +296,11 @@ impl Shares {
             let less: Vec<f64> = (0..left.own.len())
                 .map(|seat| left.own[seat].min(level(seat)))
                 .collect();
-            let wide = spread >= scene.view.limits.shares.spread_ratio;
-            (if wide { left.gain(scene, &less) } else { 0.0 }, Severity::Info)
+            if spread < scene.view.limits.shares.spread_ratio && !self.sequence.is_open() {
+                self.sequence.unlearn();
+                return None;
+            }
+            (left.gain(scene, &less), Severity::Info)
         };
         let evidence = || {
             vec![
@@ -234,6 +314,11 @@ impl Shares {
 
     fn stage(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
         let even = self.stages.even(scene, &left.own)?;
+        if scene.shifted && !self.stage.is_open() {
+            // A stage that became slow is no uneven partition.
+            self.stage.unlearn();
+            return None;
+        }
         let gain = left.take_out(scene, even.own);
         let meaning = Meaning {
             finding: Finding::StageImbalance,
@@ -261,6 +346,11 @@ impl Shares {
 
     /// Time in collectives beyond waiting for the slowest.
     fn transfer(&mut self, scene: &Scene<'_>) -> Option<Claim> {
+        if scene.link_is_slow {
+            // Transfers are long for a reason that has a name.
+            self.transfer.unlearn();
+            return None;
+        }
         let table = &scene.view.limits.shares;
         let bars = Bars {
             warning: table.transfer_warning_ratio,

@@ -33,6 +33,22 @@ const JUDGE_EVERY: Duration = Duration::from_millis(250);
 /// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
 const FRESH: Duration = Duration::from_secs(3);
 
+/// Ranks that a hang's evidence names.
+const MAX_BEHIND: usize = 8;
+
+/// What a phase is called in evidence.
+fn doing(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Other => "between phases",
+        Phase::Data => "loading data",
+        Phase::Compute => "computing",
+        Phase::Wait => "waiting",
+        Phase::Optimizer => "in the optimizer",
+        Phase::Checkpoint => "writing a checkpoint",
+        Phase::Evaluation => "evaluating",
+    }
+}
+
 /// Whom the rule has named.
 #[derive(Clone, Copy, Debug)]
 struct Named {
@@ -176,6 +192,29 @@ impl SilenceRule {
                 .any(|other| other.pulse.alive && ahead(&other.pulse) && *at >= moved(other))
     }
 
+    /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to
+    /// blame.
+    fn furthest_behind(&self) -> Vec<Evidence> {
+        // A rank that waits has got further than one that works in the same step.
+        let place = |pulse: &Pulse| (pulse.step, pulse.phase == Phase::Wait);
+        let most = self.pulses.values().map(|heard| place(&heard.pulse)).max();
+        let mut behind: Vec<(&Rank, &Pulse)> = self
+            .pulses
+            .iter()
+            .map(|(rank, heard)| (rank, &heard.pulse))
+            .filter(|(_, pulse)| Some(place(pulse)) < most)
+            .collect();
+        behind.sort_by_key(|(rank, pulse)| (place(pulse), **rank));
+        let furthest = most.map_or(0.0, |(step, _)| step as f64);
+        let told = behind.iter().take(MAX_BEHIND).map(|(rank, pulse)| Evidence {
+            what: format!("rank {rank} in step, {}", doing(pulse.phase)).into(),
+            value: pulse.step as f64,
+            peers: Some(furthest),
+            entries: None,
+        });
+        told.collect()
+    }
+
     /// Ends what does not hold any more.
     fn keep(
         &mut self,
@@ -238,6 +277,9 @@ impl SilenceRule {
         let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
         if gone {
             evidence.push(piece("process_gone", 1.0));
+        }
+        if finding == Finding::JobHang {
+            evidence.extend(self.furthest_behind());
         }
         let since = at - Duration::from_secs_f64(idle.clamp(0.0, 1e9));
         let since = self.open.get(&subject).map_or(since, |named| named.since);

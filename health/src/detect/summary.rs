@@ -4,7 +4,7 @@ use super::Detector;
 use super::incidents::{hours, renew, round};
 use crate::id::Rank;
 use crate::policy::Policy;
-use crate::report::{Cost, Coverage, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Verdict};
 
 impl Detector {
@@ -26,6 +26,12 @@ impl Detector {
                 code: node.exit?,
             })
         });
+        let price = self.gpu_hour_price();
+        let verdicts: Vec<Verdict> = self
+            .incidents
+            .all()
+            .map(|verdict| self.priced(self.with_cost_now(verdict), price))
+            .collect();
         Report {
             schema_version: REPORT_VERSION,
             job: self.job.clone(),
@@ -35,12 +41,8 @@ impl Detector {
             duration_s: self.seconds(self.last_frame),
             exits: exits.collect(),
             coverage: self.coverage(),
-            cost: Cost::default(),
-            verdicts: self
-                .incidents
-                .all()
-                .map(|verdict| self.with_cost_now(verdict))
-                .collect(),
+            cost: self.cost(&verdicts),
+            verdicts,
         }
     }
 
@@ -54,9 +56,11 @@ impl Detector {
         match (&verdict.finding, &verdict.subject) {
             _ if verdict.state == State::Cleared => {}
             (Finding::Straggler | Finding::StragglerNode | Finding::AllRanksSlow, subject) => {
+                let ranks = self.roster.world_size;
                 let outcome = self
                     .straggler
-                    .outcome_now(verdict.finding, subject, &self.roster, &self.job);
+                    .outcome_now(verdict.finding, subject, &self.roster, &self.job)
+                    .or_else(|| self.job_rules.outcome_now(verdict.finding, subject, ranks));
                 if let Some(outcome) = outcome {
                     renew(&mut verdict, outcome);
                 }
@@ -73,7 +77,8 @@ impl Detector {
                 }
             }
             (finding, subject) => {
-                if let Some(outcome) = self.job_rules.outcome_now(*finding, subject) {
+                let ranks = self.roster.world_size;
+                if let Some(outcome) = self.job_rules.outcome_now(*finding, subject, ranks) {
                     renew(&mut verdict, outcome);
                 }
             }

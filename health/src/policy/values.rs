@@ -13,10 +13,11 @@ const LARGEST: f64 = 1e9;
 /// Longest name of a GPU model that is taken, bytes.
 const MAX_MODEL: usize = 96;
 /// The first of each pair must not pass the second.
-const ORDERED: [(&str, &str); 5] = [
+const ORDERED: [(&str, &str); 6] = [
     ("impact.warning_ratio", "impact.critical_ratio"),
     ("silence.suspect_p99", "silence.confirmed_p99"),
     ("silence.suspect_min_s", "silence.confirmed_min_s"),
+    ("occasions.warm_up_s", "occasions.warm_up_long_s"),
     ("shares.data_warning_ratio", "shares.data_critical_ratio"),
     ("shares.transfer_warning_ratio", "shares.transfer_critical_ratio"),
 ];

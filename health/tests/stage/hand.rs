@@ -47,7 +47,7 @@ impl Hand {
             "agent" => {
                 let versions = list(case, "versions")?;
                 let version = |text: &String| {
-                    let (name, version) = text.split_once(':').ok_or("versions=(name:version)")?;
+                    let (name, version) = text.split_once('_').ok_or("versions=(name_version)")?;
                     Ok((name.into(), version.into()))
                 };
                 let mut versions = versions

@@ -1,7 +1,7 @@
 //! The stage on which transcripts play: a detector, a world or frames made by hand, and a clock that scripts move.
 //!
-//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, and by hand
-//! `attach`, `steps`, `beat`, `reading`, `host`,
+//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, and by hand
+//! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`,
 //! `group`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
@@ -50,6 +50,7 @@ impl Stage {
                 .collect()),
             "truth" => Ok(self.truth()),
             "report" => Ok(tell::report(&self.detector.report())),
+            "cost" => Ok(tell::cost(&self.detector.report().cost)),
             "advance" => self.advance(case),
             _ => self.by_hand(case),
         };

@@ -1,6 +1,6 @@
 //! Verdicts, truth and reports as lines that a person can review.
 
-use paceline_health::report::Report;
+use paceline_health::report::{Cost, Report};
 use paceline_health::sim::Truth;
 use paceline_health::verdict::{Cause, State, Subject, Verdict};
 
@@ -113,6 +113,30 @@ pub fn report(report: &Report) -> String {
     }
     for exit in &report.exits {
         told += &format!("exit: {} {}\n", exit.node, exit.code);
+    }
+    told
+}
+
+/// What the job took and lost.
+pub fn cost(cost: &Cost) -> String {
+    let seconds = |hours: f64| format!("{:.1} GPU-s", 3600.0 * hours);
+    let mut told = format!(
+        "{}, lost {}",
+        seconds(cost.gpu_hours),
+        seconds(cost.lost_gpu_hours)
+    );
+    if let Some(goodput) = cost.goodput_ratio {
+        told += &format!(", goodput {:.1} %", 100.0 * goodput);
+    }
+    if let Some(step) = cost.what_if_step_s {
+        told += &format!(", step could be {step:.3} s");
+    }
+    if let (Some(price), Some(lost)) = (cost.gpu_hour_price, cost.lost_cost) {
+        told += &format!(", {lost:.4} at {price:.2} an hour");
+    }
+    told += "\n";
+    for (cause, hours) in &cost.by_cause {
+        told += &format!("    {cause}: {}\n", seconds(*hours));
     }
     told
 }

@@ -1,0 +1,111 @@
+//! The cost of a job so far, by what it was lost to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Detector;
+use super::incidents::{hours, round};
+use crate::report::Cost;
+use crate::verdict::{Cause, Finding, State, Verdict};
+
+impl Detector {
+    /// What the job took and lost so far; `verdicts` carry what each lost up to now.
+    pub(super) fn cost(&self, verdicts: &[Verdict]) -> Cost {
+        let ledger = self.job_rules.ledger();
+        let gpu_hours = hours(ledger.total(self.last_frame));
+        let mut by_cause: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+        let mut add = |name: &str, hours: f64| {
+            if hours > 0.0 {
+                *by_cause.entry(name.into()).or_default() += hours;
+            }
+        };
+        let mut within = BTreeMap::new();
+        let told_again = told_again(verdicts);
+        for verdict in verdicts
+            .iter()
+            .filter(|verdict| !told_again.contains(&verdict.id))
+        {
+            add(name(verdict), verdict.lost_gpu_hours);
+            *within.entry(verdict.finding).or_insert(0.0) += verdict.lost_gpu_hours;
+        }
+        // Part of it is an incident of its own.
+        let beside = |rank_s: f64, finding| hours(rank_s) - within.get(&finding).copied().unwrap_or(0.0);
+        add("checkpoint", beside(ledger.checkpoint, Finding::SlowCheckpoint));
+        add("warm-up", beside(ledger.warm_up, Finding::SlowWarmUp));
+        add("restart", hours(ledger.restart));
+        let lost: f64 = by_cause.values().sum::<f64>().min(gpu_hours);
+        let price = self.gpu_hour_price();
+        let usual_s = ledger.usual_s();
+        Cost {
+            gpu_hours,
+            lost_gpu_hours: (lost * 1e9).round() / 1e9,
+            by_cause: by_cause
+                .into_iter()
+                .map(|(name, lost)| (name, (lost * 1e9).round() / 1e9))
+                .collect(),
+            goodput_ratio: usual_s
+                .filter(|_| gpu_hours > 0.0)
+                .map(|_| round(1.0 - lost / gpu_hours)),
+            what_if_step_s: usual_s
+                .map(|usual| round(usual * self.job_rules.remaining_ratio(&self.straggler))),
+            gpu_hour_price: price.map(round),
+            lost_cost: price.map(|price| round(price * lost)),
+        }
+    }
+
+    /// Price of a GPU-hour, averaged over the job's ranks; `None`: none was given for some of them.
+    pub(super) fn gpu_hour_price(&self) -> Option<f64> {
+        let (mut sum, mut ranks) = (0.0, 0.0);
+        for (_, member) in self.roster.members() {
+            let model = member.gpu.as_ref().and_then(|gpu| self.causes.model(gpu));
+            sum += self.policy.gpu_hour_price(model.as_deref())?;
+            ranks += 1.0;
+        }
+        (ranks > 0.0).then(|| sum / ranks)
+    }
+
+    /// A verdict with what it cost in money.
+    pub(super) fn priced(&self, mut verdict: Verdict, price: Option<f64>) -> Verdict {
+        verdict.lost_cost = price.map(|price| round(price * verdict.lost_gpu_hours));
+        verdict
+    }
+}
+
+/// What a loss is booked under.
+fn name(verdict: &Verdict) -> &'static str {
+    match verdict.cause {
+        Cause::Unknown => verdict.finding.name(),
+        cause => cause.name(),
+    }
+}
+
+/// Incidents that ended in the moment in which a larger one began that tells of their steps too: a rank's when its node
+/// was named.
+fn told_again(verdicts: &[Verdict]) -> BTreeSet<u64> {
+    let mut larger: BTreeMap<u64, Vec<&Verdict>> = BTreeMap::new();
+    for verdict in verdicts {
+        if matches!(verdict.finding, Finding::StragglerNode | Finding::AllRanksSlow) {
+            larger
+                .entry(verdict.raised_s.to_bits())
+                .or_default()
+                .push(verdict);
+        }
+    }
+    let is_part = |verdict: &&Verdict| {
+        matches!(verdict.finding, Finding::Straggler | Finding::StragglerNode)
+            && verdict.state == State::Cleared
+            && verdict
+                .cleared_s
+                .and_then(|cleared| larger.get(&cleared.to_bits()))
+                .is_some_and(|larger| {
+                    larger
+                        .iter()
+                        .any(|whole| whole.id > verdict.id && whole.since_s <= verdict.since_s)
+                })
+    };
+    verdicts
+        .iter()
+        .filter(is_part)
+        .map(|verdict| verdict.id)
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! The ledger: what the job's GPUs did with their time. What incidents lost is theirs to say; here is kept what no
+//! incident tells, and that no second is counted twice.
+
+use std::collections::VecDeque;
+
+use super::board::Board;
+use super::kinds::Sort;
+use crate::event::StepKind;
+use crate::stats;
+use crate::time::Time;
+
+/// Ordinary steps that tell what is usual.
+const USUAL: usize = 32;
+/// Fewer tell nothing.
+const ENOUGH: usize = 4;
+
+/// Sums in rank-seconds.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Up to the present epoch, and its size and beginning.
+    before: f64,
+    ranks: f64,
+    since: Option<Time>,
+    pub warm_up: f64,
+    pub checkpoint: f64,
+    pub restart: f64,
+    /// The latest ordinary steps, seconds.
+    usual: VecDeque<f64>,
+    /// First steps of the epoch whose share of warm-up is not known yet, and their time.
+    warming: (f64, f64),
+    /// When the last step closed, and the highest of all.
+    last: Option<Time>,
+    highest: u64,
+    /// Steps up to here were made before the restart.
+    made: u64,
+    restarted: bool,
+}
+
+impl Ledger {
+    /// A rank of a group of so many attached.
+    pub fn attach(&mut self, at: Time, ranks: u32) {
+        let ranks = f64::from(ranks);
+        if self.ranks != ranks {
+            self.before = self.total(at);
+            self.ranks = ranks;
+            self.since = Some(at);
+        }
+    }
+
+    /// A new group of ranks begins.
+    pub fn begin_epoch(&mut self) {
+        self.settle();
+        self.warming = (0.0, 0.0);
+        self.made = self.highest;
+        self.restarted = self.last.is_some();
+    }
+
+    /// Takes a step.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort) {
+        let began = self.last.replace(board.at).or(self.since);
+        self.highest = self.highest.max(board.step);
+        if let Some(began) =
+            began.filter(|_| self.restarted || self.warming.0 == 0.0 && self.usual.is_empty())
+        {
+            // From the last step, or the first rank, to the beginning of this one.
+            let idle = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0) * self.ranks;
+            if self.restarted {
+                self.restart += idle;
+            } else {
+                self.warm_up += idle;
+            }
+        }
+        self.restarted = false;
+        if board.step <= self.made {
+            // It was made before, and is made again.
+            self.restart += board.dur_s * self.ranks;
+            return;
+        }
+        let usual = self.usual_s();
+        match board.kind {
+            StepKind::Train | StepKind::WarmUp if !steady => {
+                self.warming.0 += 1.0;
+                self.warming.1 += board.dur_s;
+            }
+            StepKind::Train => {
+                self.usual.push_back(board.dur_s);
+                if self.usual.len() > USUAL {
+                    self.usual.pop_front();
+                }
+                if self.warming.0 > 0.0 && self.usual.len() >= ENOUGH {
+                    self.settle();
+                }
+            }
+            StepKind::Checkpoint if sort != Sort::Apart => {
+                let more = usual.map_or(0.0, |usual| board.dur_s - usual);
+                self.checkpoint += more.max(0.0) * self.ranks;
+            }
+            _ => {}
+        }
+    }
+
+    /// Rank-seconds from the first rank on.
+    pub fn total(&self, now: Time) -> f64 {
+        let present = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
+        self.before + present * self.ranks
+    }
+
+    /// The median of the latest ordinary steps, seconds.
+    pub fn usual_s(&self) -> Option<f64> {
+        let mut usual: Vec<f64> = self.usual.iter().copied().collect();
+        if usual.len() < ENOUGH {
+            return None;
+        }
+        stats::median(&mut usual)
+    }
+
+    /// What the first steps took beyond ordinary ones.
+    fn settle(&mut self) {
+        let (steps, took_s) = std::mem::take(&mut self.warming);
+        if let Some(usual) = self.usual_s() {
+            self.warm_up += (took_s - steps * usual).max(0.0) * self.ranks;
+        }
+    }
+}

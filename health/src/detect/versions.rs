@@ -1,0 +1,187 @@
+//! Versions that should be alike on all nodes and are not. What most nodes have is taken for the intended one.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::claim::{Body, Claim, Detail, Outcome};
+use super::scene::{over, piece};
+use crate::event::{Agent, Attach};
+use crate::frame::Provenance;
+use crate::id::{JobId, NodeId};
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// Nodes that are kept, and names on each; more is not one job.
+const MAX_NODES: usize = 1 << 17;
+const MAX_NAMES: usize = 32;
+/// More nodes than this that differ are not named one by one.
+const MAX_NAMED: usize = 16;
+/// Versions that decide how fast or how right training is. Others are worth knowing.
+const DECISIVE: [&str; 6] = ["driver", "cuda", "nccl", "cudnn", "torch", "framework"];
+
+type Versions = BTreeMap<Arc<str>, Arc<str>>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct VersionRule {
+    nodes: BTreeMap<NodeId, Versions>,
+    provenance: Provenance,
+    changed: bool,
+    open: BTreeMap<Subject, Said>,
+    out: VecDeque<Claim>,
+}
+
+/// What is said of one subject.
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
+    severity: Severity,
+    evidence: Vec<Evidence>,
+}
+
+impl VersionRule {
+    /// What a node's sidecar says of its node.
+    pub fn agent(&mut self, node: &NodeId, provenance: Provenance, agent: &Agent) {
+        self.set(node, provenance, "paceline", &agent.paceline);
+        for (name, version) in agent.versions.iter().take(MAX_NAMES) {
+            self.set(node, provenance, name, version);
+        }
+    }
+
+    /// What a rank says of what it runs in.
+    pub fn attach(&mut self, node: &NodeId, provenance: Provenance, attach: &Attach) {
+        self.set(node, provenance, "framework", &attach.framework);
+    }
+
+    /// Ranks have stepped: who was to come has come, and versions can be compared.
+    pub fn judge(&mut self, at: Time, job: &JobId) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let now = self.differences(job);
+        let gone: Vec<Subject> = self
+            .open
+            .keys()
+            .filter(|subject| !now.contains_key(*subject))
+            .cloned()
+            .collect();
+        for subject in gone {
+            self.open.remove(&subject);
+            let outcome = Outcome::default();
+            self.out
+                .push_back(over(at, Finding::VersionSkew, subject, outcome));
+        }
+        for (subject, said) in now {
+            if self.open.get(&subject) != Some(&said) {
+                self.out.push_back(self.claim(at, subject.clone(), &said));
+                self.open.insert(subject, said);
+            }
+        }
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    fn set(&mut self, node: &NodeId, provenance: Provenance, name: &str, version: &Arc<str>) {
+        let known = self.nodes.contains_key(node);
+        if version.is_empty() || !known && self.nodes.len() >= MAX_NODES {
+            return;
+        }
+        let versions = self.nodes.entry(node.clone()).or_default();
+        if versions.get(name) == Some(version) || versions.len() >= MAX_NAMES && !versions.contains_key(name)
+        {
+            return;
+        }
+        versions.insert(Arc::from(name), version.clone());
+        self.provenance = self.provenance.max(provenance);
+        self.changed = true;
+    }
+
+    /// Who differs from most, and in what; the job, when there is no telling who is right.
+    fn differences(&self, job: &JobId) -> BTreeMap<Subject, Said> {
+        let mut found: BTreeMap<Subject, Said> = BTreeMap::new();
+        let names: BTreeSet<&Arc<str>> = self.nodes.values().flat_map(Versions::keys).collect();
+        for name in names {
+            let mut holders: BTreeMap<&Arc<str>, Vec<&NodeId>> = BTreeMap::new();
+            for (node, versions) in &self.nodes {
+                if let Some(version) = versions.get(name) {
+                    holders.entry(version).or_default().push(node);
+                }
+            }
+            if holders.len() < 2 {
+                continue;
+            }
+            let stated: usize = holders.values().map(Vec::len).sum();
+            let (usual, most) = holders
+                .iter()
+                .max_by_key(|(_, nodes)| nodes.len())
+                .map_or((name, 0), |(version, nodes)| (*version, nodes.len()));
+            let clear = most * 2 > stated && stated - most <= MAX_NAMED;
+            let severity = if DECISIVE.contains(&&**name) {
+                Severity::Warning
+            } else {
+                Severity::Info
+            };
+            for (version, nodes) in &holders {
+                if clear && *version == usual {
+                    continue;
+                }
+                let what = if clear {
+                    format!("{name} {version}, others {usual}")
+                } else {
+                    format!("{name} {version} on {}", some(nodes))
+                };
+                let evidence = piece(&what, nodes.len() as f64, clear.then_some(most as f64));
+                let subjects: Vec<Subject> = if clear {
+                    let node = |node: &&NodeId| Subject::Node {
+                        node: (*node).clone(),
+                    };
+                    nodes.iter().map(node).collect()
+                } else {
+                    vec![Subject::Job { job: job.clone() }]
+                };
+                for subject in subjects {
+                    let said = found.entry(subject).or_insert(Said {
+                        severity,
+                        evidence: Vec::new(),
+                    });
+                    said.severity = said.severity.max(severity);
+                    said.evidence.push(evidence.clone());
+                }
+            }
+        }
+        found
+    }
+
+    fn claim(&self, at: Time, subject: Subject, said: &Said) -> Claim {
+        let detail = Detail {
+            severity: said.severity,
+            since: at,
+            since_step: None,
+            step: None,
+            cause: Cause::Unknown,
+            signals: Vec::new(),
+            provenance: self.provenance,
+            slowdown_ratio: None,
+            impact_ratio: None,
+            lost_rank_s: 0.0,
+            evidence: said.evidence.clone(),
+        };
+        Claim {
+            finding: Finding::VersionSkew,
+            subject,
+            at,
+            body: Body::Holds(Box::new(detail)),
+        }
+    }
+}
+
+/// The first few nodes by name.
+fn some(nodes: &[&NodeId]) -> String {
+    let mut told: Vec<&str> = nodes.iter().take(4).map(|node| node.as_str()).collect();
+    if nodes.len() > told.len() {
+        told.push("and more");
+    }
+    told.join(", ")
+}
