@@ -44,11 +44,13 @@ impl Bar {
             len += 1;
         }
         let steps_a_day = 86_400.0 / step_s.max(1e-4);
-        let tests_a_day = ranks.max(1) as f64 * len.max(1) as f64 * steps_a_day;
+        let tests_a_day = ranks.max(1) as f64 * steps_a_day;
         let height = (tests_a_day / table.false_alarms_per_day).ln().max(1.0);
+        // What one alternative must reach alone.
+        let alone = height + (len.max(1) as f64).ln();
         // What healthy ranks do once in so many steps is no stronger evidence than that.
         // So many full steps must reach the height whatever is lost by rounding.
-        let full = height / f64::from(table.min_steps.max(1)) * (1.0 + 1e-9);
+        let full = alone / f64::from(table.min_steps.max(1)) * (1.0 + 1e-9);
         let bound = full.min(-spread.outliers.ln());
         Bar {
             null: table.tolerated_ratio.ln(),
@@ -107,7 +109,13 @@ impl Cusum {
     pub fn alarm(&self, bar: &Bar) -> Option<Alarm> {
         let sums = self.sums.iter().zip(bar.alternatives).take(bar.len);
         let (sum, alternative) = sums.max_by(|(a, _), (b, _)| a.height.total_cmp(&b.height))?;
-        (sum.height >= bar.height).then_some(Alarm {
+        // The mean likelihood ratio of the mixture is at most its largest.
+        if sum.height < bar.height {
+            return None;
+        }
+        let sums = self.sums.iter().take(bar.len);
+        let mean = sums.map(|other| (other.height - sum.height).exp()).sum::<f64>() / bar.len as f64;
+        (sum.height + mean.ln() >= bar.height).then_some(Alarm {
             start: sum.start,
             alternative,
         })

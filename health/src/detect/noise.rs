@@ -38,11 +38,11 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
         }
     }
     let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
-    let center = center(&windows);
-    let sigma = if windows.len() >= MANY {
-        own.max(about_peers(&windows, center))
+    let (center, sigma) = if windows.len() >= MANY {
+        let center = center(&windows);
+        (center, own.max(about_peers(&windows, center)))
     } else {
-        own
+        (0.0, own)
     };
     let samples: usize = windows.iter().map(Vec::len).sum();
     // One standard error of a robust spread estimate (1.16 / sqrt(n) for the MAD of normal noise).
