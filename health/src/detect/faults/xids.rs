@@ -203,6 +203,14 @@ impl FaultRule {
                 }
                 self.hold_xid(scene, seen, "");
             }
+            // NVML gives the number without the words; the recovery action is read, too.
+            None if seen.new > 0 => {
+                let judged = Judgement {
+                    finding: Finding::XidRecorded,
+                    ..seen.judged.clone()
+                };
+                self.job_xids.add(scene, &mut self.ledger, &Seen { judged, ..*seen });
+            }
             None => {}
         }
     }
