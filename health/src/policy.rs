@@ -124,6 +124,7 @@ pub struct CauseThresholds {
     pub error_ratio: f64,
     pub ecc_corrected_per_s: f64,
     pub ecc_corrected_ratio: f64,
+    pub pcie_phase_share: f64,
     pub pcie_replays: f64,
     pub nvlink_errors: f64,
     pub net_errors_per_s: f64,

@@ -264,12 +264,14 @@ impl Detector {
                     self.shape = None;
                 }
                 let (rule, view) = self.straggler_view(at);
-                rule.reading(&view, |member| member.gpu.as_ref() == Some(&reading.gpu));
+                rule.reading(&view, |_, member| member.gpu.as_ref() == Some(&reading.gpu));
             }
             Event::Host(reading) => {
                 self.causes.host(self.stamp(at, frame), &frame.node, reading);
                 let (rule, view) = self.straggler_view(at);
-                rule.reading(&view, |member| member.node == frame.node);
+                rule.reading(&view, |rank, member| {
+                    member.node == frame.node && reading.rank.is_none_or(|read| read == rank)
+                });
             }
             Event::Group(group) if group.restart == self.roster.restart => self.comms.join(group),
             Event::Comm(did) if did.restart == self.roster.restart => {

@@ -243,7 +243,7 @@ fn pcie(case: &Case<'_>) -> bool {
     let degraded = case.is_busy() == Some(true)
         && (is_under(Fact::PcieGen, Fact::PcieGenMax) || is_under(Fact::PcieLanes, Fact::PcieLanesMax));
     let repeats = case.stands_out(Fact::PcieReplays, limits.pcie_replays);
-    case.data_share >= limits.phase_share && (degraded || repeats)
+    case.data_share >= limits.pcie_phase_share && (degraded || repeats)
 }
 
 /// Errors on the GPU's links; where transfers within the node are seen, they are slow too.

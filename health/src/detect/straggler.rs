@@ -144,15 +144,16 @@ impl StragglerRule {
     }
 
     /// Looks for a cause of what is open, when something was read of the ranks that `is_of` tells.
-    pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(&Member) -> bool) {
+    pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(Rank, &Member) -> bool) {
         for index in 0..self.raised.len() {
             let raised = &mut self.raised[index];
             let is_due = raised.explained.is_none()
                 && raised.asks_again(view.at)
-                && raised
-                    .members
-                    .iter()
-                    .any(|rank| view.roster.member(*rank).is_some_and(&is_of));
+                && raised.members.iter().any(|rank| {
+                    view.roster
+                        .member(*rank)
+                        .is_some_and(|member| is_of(*rank, member))
+                });
             if is_due {
                 self.claim(view, index, false);
             }
