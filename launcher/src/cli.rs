@@ -80,6 +80,9 @@ pub(crate) struct SettingArgs {
     /// NVIDIA's management library, through which GPUs are read [default: libnvidia-ml.so.1 of the system].
     #[arg(long, value_name = "FILE")]
     pub(crate) nvml_lib: Option<String>,
+    /// The kernel's log, or a file like it that grows [default: /dev/kmsg, where NVIDIA's driver is loaded].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kmsg: Option<String>,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

@@ -32,7 +32,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 9] = [
+pub(crate) const KEYS: [Key; 10] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -67,6 +67,11 @@ pub(crate) const KEYS: [Key; 9] = [
         name: "nvml_lib",
         kind: Kind::Text,
         default: "(libnvidia-ml.so.1 of the system)",
+    },
+    Key {
+        name: "kmsg",
+        kind: Kind::Text,
+        default: "(/dev/kmsg where NVIDIA's driver is loaded)",
     },
     Key {
         name: "quiet",

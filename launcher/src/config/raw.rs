@@ -156,6 +156,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("http", &args.http),
         ("sim_gpus", &args.sim_gpus),
         ("nvml_lib", &args.nvml_lib),
+        ("kmsg", &args.kmsg),
     ];
     let mut said: Vec<(String, String, String)> = texts
         .iter()

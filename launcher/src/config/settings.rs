@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) sim_gpus: Option<GpuScript>,
     /// The library through which GPUs are read.
     pub(crate) nvml_lib: Option<PathBuf>,
+    /// The kernel's log, or a file like it.
+    pub(crate) kmsg: Option<PathBuf>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
@@ -47,7 +49,7 @@ impl Settings {
             Some(said) => parse(&said.text).map_err(|why| wrong(key, said, &why)),
             None => Ok(()),
         };
-        for key in ["job", "node", "run_dir", "nvml_lib"] {
+        for key in ["job", "node", "run_dir", "nvml_lib", "kmsg"] {
             parsed(key, &name)?;
         }
         parsed("aggregator", &host_and_port)?;
@@ -76,6 +78,7 @@ impl Settings {
             http,
             sim_gpus,
             nvml_lib: text("nvml_lib").map(PathBuf::from),
+            kmsg: text("kmsg").map(PathBuf::from),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             changes,

@@ -326,6 +326,9 @@ fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
     if let Some(library) = &plan.settings.nvml_lib {
         flag("nvml-lib", library.as_os_str());
     }
+    if let Some(log) = &plan.settings.kmsg {
+        flag("kmsg", log.as_os_str());
+    }
     if let Some(script) = &plan.settings.sim_gpus {
         flag("sim-gpus", script.to_string().as_ref());
         flag("sim-origin-ns", plan.origin_ns.to_string().as_ref());
