@@ -27,26 +27,24 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
     ]
 }
 
-/// Relative errors of what the verdicts on each slow rank say that it cost, all of its incidents together.
+/// Relative errors of what the verdicts on each slow rank say that it cost.
 pub(in crate::evaluate) fn errors(cases: &[Case<'_>]) -> Vec<f64> {
     let suites = [Suite::Quiet, Suite::Noisy, Suite::Pace];
-    let mut errors = Vec::new();
-    for case in cases.iter().filter(|case| case.is_of(&suites)) {
-        let Some((expected, _)) = case.culprit() else {
-            continue;
-        };
-        let truth = expected.fault.and_then(|fault| case.outcome.truths.get(fault));
-        let Some(lost) = truth.map(|truth| truth.lost_gpu_s).filter(|lost| *lost > 0.0) else {
-            continue;
-        };
-        let claims = case.outcome.claims.iter();
-        let answers: Vec<f64> = claims
-            .filter(|claim| case.answers(claim, expected))
-            .map(|claim| claim.lost_gpu_s)
-            .collect();
-        if !answers.is_empty() {
-            errors.push((answers.iter().sum::<f64>() - lost).abs() / lost);
-        }
-    }
-    errors
+    let cases = cases.iter().filter(|case| case.is_of(&suites));
+    let costs = cases.filter_map(of);
+    costs.map(|(said, lost)| (said - lost).abs() / lost).collect()
+}
+
+/// What the verdicts on the slow rank say that it cost, all of its incidents together, and what it did cost,
+/// GPU-seconds. `None`: nobody was slow, or it was not found, or cost nothing.
+pub(super) fn of(case: &Case<'_>) -> Option<(f64, f64)> {
+    let (expected, _) = case.culprit()?;
+    let truth = case.outcome.truths.get(expected.fault?)?;
+    case.answer(expected)?;
+    let claims = case.outcome.claims.iter();
+    let said = claims
+        .filter(|claim| case.answers(claim, expected))
+        .map(|claim| claim.lost_gpu_s)
+        .sum();
+    (truth.lost_gpu_s > 0.0).then_some((said, truth.lost_gpu_s))
 }

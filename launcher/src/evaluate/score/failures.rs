@@ -1,6 +1,9 @@
 //! Worlds in which something went wrong, with the command that simulates each again.
 
-use super::Case;
+use super::{Case, cost};
+
+/// A cost that is wrong by more than this is listed.
+const FAR_OFF: f64 = 0.10;
 
 /// What went wrong in one world.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +51,9 @@ pub(in crate::evaluate) fn of(case: &Case<'_>) -> Option<Failure> {
             claim.step
         )
     }));
+    if let Some((said, lost)) = cost::of(case).filter(|(said, lost)| (said - lost).abs() > FAR_OFF * lost) {
+        mistakes.push(format!("cost: {said:.0} GPU-s said and {lost:.0} lost"));
+    }
     (!mistakes.is_empty()).then(|| Failure {
         scenario: case.scenario.name.clone(),
         mistakes,
