@@ -20,8 +20,10 @@ pub(super) enum Who {
     Rack(u32),
     /// A node's link to another, or to all.
     Link(u32, Option<u32>),
-    /// Whatever rank it is.
+    /// Any rank that the fault has struck.
     AnyRank,
+    /// Any rank of a node.
+    RankOn(u32),
     /// Something that the world does not have.
     Stranger,
 }
@@ -67,6 +69,7 @@ impl Expectation {
                 "job" => expected.who = Who::Job,
                 "any-rank" => expected.who = Who::AnyRank,
                 "rank" => expected.who = Who::Rank(number()?),
+                "rank-on" => expected.who = Who::RankOn(number()?),
                 "node" => expected.who = Who::Node(number()?),
                 "rack" => expected.who = Who::Rack(number()?),
                 "link" => expected.who = Who::link(value).ok_or_else(|| format!("no link in {word:?}"))?,
@@ -117,7 +120,8 @@ impl Who {
     /// Whether a verdict on `self` answers an expectation of `other`. A link has no direction.
     pub(super) fn answers(self, other: Who) -> bool {
         match (self, other) {
-            (Who::Rank(_), Who::AnyRank) => true,
+            // Which ranks these are is for the world to say.
+            (Who::Rank(_), Who::AnyRank | Who::RankOn(_)) => true,
             (Who::Link(a, Some(b)), Who::Link(c, Some(d))) => (a, b) == (c, d) || (a, b) == (d, c),
             (one, other) => one == other,
         }
@@ -134,6 +138,7 @@ impl std::fmt::Display for Who {
             Who::Link(node, None) => write!(f, "link {node}"),
             Who::Link(node, Some(peer)) => write!(f, "link {node}-{peer}"),
             Who::AnyRank => f.write_str("any rank"),
+            Who::RankOn(node) => write!(f, "any rank of node {node}"),
             Who::Stranger => f.write_str("stranger"),
         }
     }

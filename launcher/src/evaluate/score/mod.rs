@@ -91,13 +91,14 @@ impl<'a> Case<'a> {
             && self.is_in_time(expected, claim.step)
     }
 
-    /// Whether a fault that wanders has been there: of one that does not, its place is in the expectation.
+    /// Whether a rank is among those that are meant where more than one may be.
     fn was_struck(&self, who: Who, expected: &Expectation) -> bool {
-        let (Who::AnyRank, Who::Rank(rank)) = (expected.who, who) else {
-            return true;
-        };
         let fault = expected.fault.and_then(|fault| self.outcome.truths.get(fault));
-        fault.is_some_and(|truth| truth.ranks.contains(&Rank(rank)))
+        match (expected.who, who) {
+            (Who::AnyRank, Who::Rank(rank)) => fault.is_some_and(|truth| truth.ranks.contains(&Rank(rank))),
+            (Who::RankOn(node), Who::Rank(rank)) => rank / self.outcome.per_node == node,
+            _ => true,
+        }
     }
 
     /// The first claim that answers an expectation.
@@ -150,7 +151,7 @@ impl<'a> Case<'a> {
                 Who::Node(whom) | Who::Link(whom, None) => whom == node,
                 Who::Link(one, Some(other)) => one == node || other == node,
                 Who::Rack(rack) => self.job.rack_of(node) == rack,
-                Who::AnyRank => self.was_struck(Who::Rank(rank), expected),
+                Who::AnyRank | Who::RankOn(_) => self.was_struck(Who::Rank(rank), expected),
                 Who::Job | Who::Stranger => false,
             };
             whom && self.is_in_time(expected, step)

@@ -101,7 +101,8 @@ fn job_wide() -> Vec<Scenario> {
             .expect("all-ranks-slow job"),
         case("all-slow-power", "nodes=4 gpus=8 steps=500")
             .fault("slow rank=all factor=1.15 from=250 cause=power")
-            .expect("all-ranks-slow job"),
+            .expect("all-ranks-slow job")
+            .expect("?gpu-throttled any-rank of=0"),
         case("restart-regression", "nodes=4 gpus=8 steps=500 restart=250")
             .fault("regress factor=1.15 from=251")
             .expect("step-regression job"),
@@ -182,7 +183,8 @@ fn causes() -> Vec<Scenario> {
                 .fault(format!(
                     "slow rank={{rank}} factor={factor} from={onset} cause={fault}"
                 ))
-                .expect(format!("straggler rank={{rank}} cause={shown}")),
+                .expect(format!("straggler rank={{rank}} cause={shown}"))
+                .shows(cause, "rank={rank}"),
             );
         }
     }
@@ -194,7 +196,8 @@ fn causes() -> Vec<Scenario> {
                 "nodes=8 gpus=8 host=on steps=600",
             )
             .fault(format!("slow node={{node}} factor=1.3 from=150 cause={cause}"))
-            .expect(format!("straggler-node node={{node}} cause={cause}")),
+            .expect(format!("straggler-node node={{node}} cause={cause}"))
+            .shows(cause, "rank-on={node}"),
         );
     }
     for (cause, world) in [
@@ -210,14 +213,16 @@ fn causes() -> Vec<Scenario> {
         all.push(
             Scenario::new(Suite::Causes, format!("cause-{cause}-node"), world)
                 .fault(format!("slow node={{node}} factor=4 from=150 cause={cause}"))
-                .expect(format!("slow-link link={{node}} cause={cause}")),
+                .expect(format!("slow-link link={{node}} cause={cause}"))
+                .shows(cause, "rank-on={node}"),
         );
     }
     // The way that the first simulator knew: by the GPU's own physics.
     all.push(
         Scenario::new(Suite::Causes, "cause-heat", "nodes=4 gpus=8 host=on steps=1500")
             .fault("heat gpu={rank} from=60s")
-            .expect("straggler rank={rank} cause=thermal"),
+            .expect("straggler rank={rank} cause=thermal")
+            .shows("thermal", "rank={rank}"),
     );
     all
 }

@@ -208,6 +208,23 @@ impl Scenario {
         }
     }
 
+    /// What the hardware itself shows of a cause: true of whom it struck, and not yet that anybody is slow.
+    fn shows(self, cause: &str, whom: &str) -> Scenario {
+        let findings: &[&str] = match cause {
+            "thermal" => &["gpu-throttled"],
+            "power" => &["gpu-throttled", "gpu-config"],
+            "clock-stuck" => &["gpu-config"],
+            "ecc" => &["ecc-uncorrectable", "ecc-corrected", "row-remap"],
+            "pcie" => &["pcie-degraded"],
+            "nvlink" => &["nvlink-errors"],
+            _ => &[],
+        };
+        let told = findings.iter().fold(self, |scenario, finding| {
+            scenario.expect(format!("?{finding} {whom} of=0"))
+        });
+        told.aside(cause == "ecc", "results-suspect job of=0")
+    }
+
     fn slower(mut self, share: f64) -> Scenario {
         self.slower = Some(share);
         self
