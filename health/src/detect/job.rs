@@ -19,6 +19,7 @@ use super::shares::Shares;
 use super::shift::Shift;
 use super::straggler::{StragglerRule, View};
 use super::versions::VersionRule;
+use super::wander::Wander;
 use super::warm_ups::WarmUps;
 use crate::event::{Event, StepKind};
 use crate::frame::{Frame, Provenance};
@@ -43,6 +44,7 @@ pub struct JobRules {
     birth: Birth,
     checkpoints: Checkpoints,
     warm_ups: WarmUps,
+    wander: Wander,
     versions: VersionRule,
     ledger: Ledger,
     provenance: Provenance,
@@ -57,6 +59,7 @@ impl JobRules {
         (self.steady, self.absent) = (false, Absent::default());
         let subject = Subject::Job { job: job.clone() };
         self.shares.end(at, &subject, &mut self.out);
+        self.wander.end(at, &subject, &mut self.out);
         if self.evened {
             // What is compared may be another thing in the new group.
             self.shift.unlearn();
@@ -140,7 +143,8 @@ impl JobRules {
         scene.steady = self.steady;
         self.ledger.row(board, self.steady, self.sort);
         self.versions.judge(view.at, view.job);
-        let even = self.shares.row(&scene, &mut self.out);
+        let wanders = |cause| self.wander.is_open(cause);
+        let even = self.shares.row(&scene, wanders, &mut self.out);
         if self.steady && board.kind == StepKind::Train && even.is_some() != self.evened {
             // What is compared is another thing from now on.
             self.shift.unlearn();
@@ -153,6 +157,9 @@ impl JobRules {
         self.birth.row(&scene, &self.shift, &mut self.out);
         self.warm_ups.row(&scene, &mut self.out);
         let raised = straggler.raised();
+        let shares = &self.shares;
+        let told = |finding| shares.outcome_now(finding).is_some();
+        self.wander.row(&scene, raised, told, &mut self.out);
         self.checkpoints
             .row(&scene, &self.kinds, self.sort, raised, &mut self.out);
     }
@@ -166,7 +173,8 @@ impl JobRules {
             return self.birth.outcome_now(finding, subject, ranks);
         }
         let said = self.shares.outcome_now(finding);
-        said.or_else(|| self.shift.outcome_now(finding, ranks))
+        said.or_else(|| self.wander.outcome_now(finding))
+            .or_else(|| self.shift.outcome_now(finding, ranks))
             .or_else(|| self.birth.outcome_now(finding, subject, ranks))
     }
 }

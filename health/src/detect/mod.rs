@@ -43,6 +43,7 @@ mod plan_tests;
 mod price;
 mod raised;
 mod readiness;
+mod remaining;
 mod roster;
 mod rows;
 mod scene;
@@ -59,6 +60,7 @@ mod tempo;
 mod tests;
 mod versions;
 mod victims;
+mod wander;
 mod warm_ups;
 mod work;
 

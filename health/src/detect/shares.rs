@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::claim::{Claim, Outcome};
 use super::gauge::{Bars, Gauge, Meaning};
 use super::imbalance::{Experts, Stages, Unexplained};
+use super::remaining::{Remaining, floored};
 use super::scene::{Scene, piece};
 use crate::event::StepKind;
 use crate::id::Rank;
@@ -36,38 +37,26 @@ pub struct Shares {
     unexplained: Unexplained,
 }
 
-/// A step with part of its trouble taken out: self-time by seat, and what the step takes.
-struct Remaining {
-    own: Vec<f64>,
-    step_s: f64,
-}
-
-impl Remaining {
-    fn new(scene: &Scene<'_>) -> Remaining {
-        let own = scene.own.clone();
-        let step_s = scene.step_s(|seat| own[seat]);
-        Remaining { own, step_s }
-    }
-
-    /// What the step would be shorter with `less` in the place of each rank's self-time. By chance it may be longer.
-    fn gain(&self, scene: &Scene<'_>, less: &[f64]) -> f64 {
-        self.step_s - scene.step_s(|seat| less[seat])
-    }
-
-    /// Goes on with `less`.
-    fn take_out(&mut self, scene: &Scene<'_>, less: Vec<f64>) -> f64 {
-        let gain = self.gain(scene, &less);
-        self.own = less;
-        self.step_s -= gain;
-        gain
-    }
-}
-
 impl Shares {
     /// Takes a step. Returned is what each seat's self-time has to be taken times for its experts' work to be even, if that explains anything.
-    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) -> Option<Vec<f64>> {
+    pub fn row(
+        &mut self,
+        scene: &Scene<'_>,
+        wanders: impl Fn(Cause) -> bool,
+        out: &mut VecDeque<Claim>,
+    ) -> Option<Vec<f64>> {
         if !scene.steady || scene.board.kind != StepKind::Train || scene.board.is_empty() {
             return None;
+        }
+        // What is told as wandering between ranks is not told again.
+        for (cause, gauge) in [
+            (Cause::DataLoading, &mut self.data),
+            (Cause::GcPause, &mut self.gc),
+            (Cause::CpuContention, &mut self.cpu),
+        ] {
+            if wanders(cause) {
+                gauge.unlearn();
+            }
         }
         let mut left = Remaining::new(scene);
         out.extend(self.data(scene, &mut left));
@@ -387,11 +376,4 @@ fn impact_bars(scene: &Scene<'_>) -> Bars {
         warning: limits.warning_ratio,
         critical: limits.critical_ratio,
     }
-}
-
-/// Each self-time less a part of it; something always remains.
-fn floored(own: &[f64], part: impl Fn(usize) -> f64) -> Vec<f64> {
-    (0..own.len())
-        .map(|seat| (own[seat] - part(seat)).max(own[seat] * 1e-3))
-        .collect()
 }
