@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::fleet::Member;
 use super::memory::Memory;
 use super::readings::Counters;
-use crate::event::{GpuProcess, GpuSignal};
+use crate::event::{GpuProcess, GpuSignal, Reading};
 use crate::fault::Judgement;
 use crate::policy::GpuThresholds;
 use crate::time::Time;
@@ -39,6 +39,8 @@ pub struct Gpu {
     pub codes: BTreeMap<u32, Code>,
     pub holders: Vec<GpuProcess>,
     pub counters: Counters,
+    /// What was told last of each signal.
+    pub known: BTreeMap<GpuSignal, Reading>,
     pub memory: Memory,
     /// The driver asked for a recovery: its taking that back ends it.
     pub recovery_asked: bool,

@@ -10,6 +10,7 @@ use super::xids::subject;
 use super::{FaultRule, Scene};
 use crate::event::{GpuReading, GpuSignal, Reading};
 use crate::fault::{Remedy, When, recovery_order};
+use crate::id::{GpuId, NodeId};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity};
 
@@ -93,7 +94,7 @@ impl Counters {
 }
 
 impl FaultRule {
-    /// One reading of one GPU.
+    /// One reading of one GPU. What has not changed is not told each time: it is as it was told last.
     pub(super) fn reading(&mut self, scene: &Scene<'_>, reading: &GpuReading) {
         let key = (scene.node.clone(), reading.gpu.clone());
         let known = self.gpus.get(&key).is_some_and(|gpu| gpu.pci == reading.pci);
@@ -105,6 +106,26 @@ impl FaultRule {
             gpu.pci = reading.pci.clone();
         }
         let Some(gpu) = self.gpus.get_mut(&key) else {
+            return;
+        };
+        let mut readings = std::mem::take(&mut gpu.known);
+        let news = reading.readings.iter();
+        readings.extend(news.map(|(signal, value)| (*signal, value.clone())));
+        let whole = GpuReading {
+            gpu: reading.gpu.clone(),
+            pci: reading.pci.clone(),
+            model: reading.model.clone(),
+            readings,
+        };
+        self.judge(scene, &whole, &key);
+        if let Some(gpu) = self.gpus.get_mut(&key) {
+            gpu.known = whole.readings;
+        }
+    }
+
+    /// Everything that is known of one GPU, once a reading.
+    fn judge(&mut self, scene: &Scene<'_>, reading: &GpuReading, key: &(NodeId, GpuId)) {
+        let Some(gpu) = self.gpus.get_mut(key) else {
             return;
         };
         let look = Look { scene, reading };
