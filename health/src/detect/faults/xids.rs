@@ -209,7 +209,8 @@ impl FaultRule {
                     finding: Finding::XidRecorded,
                     ..seen.judged.clone()
                 };
-                self.job_xids.add(scene, &mut self.ledger, &Seen { judged, ..*seen });
+                self.job_xids
+                    .add(scene, &mut self.ledger, &Seen { judged, ..*seen });
             }
             None => {}
         }

@@ -13,7 +13,8 @@ use crate::evaluate::suite::Suite;
 pub(in crate::evaluate) struct Confusion {
     /// By true cause and by what was said.
     pub(in crate::evaluate) counts: BTreeMap<(Cause, Option<Cause>), u64>,
-    /// Causes said of those who have none: false alarms in the same worlds.
+    /// Causes said of those who have none: false verdicts in the same worlds. One that names no cause invents none;
+    /// precision counts it.
     pub(in crate::evaluate) invented: BTreeMap<Cause, u64>,
 }
 
@@ -26,7 +27,7 @@ impl Confusion {
                 let said = case.answer(expected).map(|claim| claim.cause);
                 *confusion.counts.entry((truth, said)).or_default() += 1;
             }
-            for claim in case.wrong() {
+            for claim in case.wrong().filter(|claim| claim.cause != Cause::Unknown) {
                 *confusion.invented.entry(claim.cause).or_default() += 1;
             }
         }
@@ -91,4 +92,28 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
         );
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f1_counts_what_was_missed_mistaken_and_invented() {
+        let confusion = Confusion {
+            counts: BTreeMap::from([
+                ((Cause::Thermal, Some(Cause::Thermal)), 6),
+                ((Cause::Thermal, None), 1),
+                ((Cause::Thermal, Some(Cause::Unknown)), 1),
+                ((Cause::Power, Some(Cause::Thermal)), 2),
+                ((Cause::Power, Some(Cause::Power)), 3),
+            ]),
+            invented: BTreeMap::from([(Cause::Thermal, 2)]),
+        };
+        // Precision 6 of 10, recall 6 of 8.
+        assert!((confusion.f1(Cause::Thermal) - 12.0 / 18.0).abs() < 1e-12);
+        assert!((confusion.f1(Cause::Power) - 6.0 / 8.0).abs() < 1e-12);
+        assert_eq!(confusion.f1(Cause::Ecc), 0.0);
+        assert_eq!(confusion.causes().len(), 2);
+    }
 }
