@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::explain::ExplainArgs;
+use crate::inject::InjectArgs;
 use crate::output::Color;
 
 /// Says which rank of a distributed training job is slow, since when, why and what it costs.
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Gpus(GpusArgs),
     /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
     Demo(DemoArgs),
+    /// Put a fault into a run that is under way, to see what is told of it.
+    Inject(InjectArgs),
     /// Say what an XID or a finding means and asks for, offline.
     Explain(ExplainArgs),
     /// Show the configuration in force.

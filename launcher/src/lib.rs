@@ -9,6 +9,7 @@ mod demo;
 mod evaluate;
 mod explain;
 mod gpus;
+mod inject;
 mod journal;
 mod output;
 mod progress;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::command(&args, color),
         Command::Evaluate(args) => evaluate::command(&args, color),
         Command::Explain(args) => explain::command(&args, color),
+        Command::Inject(args) => inject::command(&args),
         Command::Gpus(args) => gpus::command(&args, color),
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),

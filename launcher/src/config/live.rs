@@ -40,6 +40,7 @@ fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> 
     let dir = run_dir(args)?;
     match request(&dir, what)? {
         Answer::Refused(why) => Err(Usage(format!("{}: nothing is changed: {why}", dir.display())).into()),
+        Answer::Injected(_) => Ok(ExitCode::SUCCESS),
         Answer::Changed(changed) if changed.is_empty() => {
             output::print(&unchanged())?;
             Ok(ExitCode::SUCCESS)
@@ -53,7 +54,7 @@ fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> 
 }
 
 /// The run that is meant: what is said, else the only one that runs from this directory.
-fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
+pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     let settings = SettingArgs {
         run_dir: args.run_dir.clone(),
         job: args.job.clone(),

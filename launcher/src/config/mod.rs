@@ -18,6 +18,7 @@ use paceline_sidecar::aggregator::control::Reload;
 use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
 
+pub(crate) use live::run_dir as live_run_dir;
 pub(crate) use settings::{Settings, changes_of};
 
 /// Everything that is said anywhere, checked.

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
 
+use super::inject::Injection;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -39,6 +40,13 @@ pub enum Request {
     Set(Vec<(String, f64)>),
     /// Read the configuration files again.
     Reload,
+    /// Put faults in by hand.
+    Inject {
+        /// All of them or none.
+        faults: Vec<Injection>,
+        /// Also in a job on real GPUs.
+        force: bool,
+    },
 }
 
 /// What is answered.
@@ -49,6 +57,8 @@ pub enum Answer {
     Changed(Vec<Changed>),
     /// Nothing was changed, and why.
     Refused(String),
+    /// So many faults begin.
+    Injected(usize),
 }
 
 /// One value that has changed.
@@ -111,6 +121,8 @@ impl fmt::Debug for Reload {
 pub struct Ask {
     /// Values by key.
     pub changes: Vec<(String, f64)>,
+    /// Faults to inject instead, and whether also in a job on real GPUs.
+    pub inject: Option<(Vec<Injection>, bool)>,
     /// `set` or `reload`.
     pub by: &'static str,
     /// Where the answer goes.
@@ -199,6 +211,10 @@ pub async fn serve(
                     Ok((stream, Request::Set(changes))) => {
                         reply(stream, &ask(&asks, changes, "set").await).await;
                     }
+                    Ok((stream, Request::Inject { faults, force })) => {
+                        let ask = send(&asks, Vec::new(), Some((faults, force)), "inject");
+                        reply(stream, &ask.await).await;
+                    }
                     Ok((stream, Request::Reload)) => reply(stream, &files.reload(&asks).await).await,
                     // A stranger, or one who went away.
                     Err(_) => {}
@@ -219,6 +235,7 @@ fn say(answer: &Answer) {
     match answer {
         Answer::Refused(why) => warn::answer(format_args!("SIGHUP: nothing is changed: {why}")),
         Answer::Changed(changed) if changed.is_empty() => warn::answer("SIGHUP: nothing has changed"),
+        Answer::Injected(_) => {}
         Answer::Changed(changed) => {
             for Changed { key, was, now } in changed {
                 warn::answer(format_args!("SIGHUP: {key} = {now}, was {was}"));
@@ -235,8 +252,23 @@ async fn reply(mut stream: tokio::net::UnixStream, answer: &Answer) {
 }
 
 async fn ask(asks: &mpsc::Sender<Ask>, changes: Vec<(String, f64)>, by: &'static str) -> Answer {
+    send(asks, changes, None, by).await
+}
+
+async fn send(
+    asks: &mpsc::Sender<Ask>,
+    changes: Vec<(String, f64)>,
+    inject: Option<(Vec<Injection>, bool)>,
+    by: &'static str,
+) -> Answer {
     let (answer, answered) = oneshot::channel();
-    let _ = asks.send(Ask { changes, by, answer }).await;
+    let ask = Ask {
+        changes,
+        inject,
+        by,
+        answer,
+    };
+    let _ = asks.send(ask).await;
     let gone = |_| Answer::Refused("the aggregator is ending".to_owned());
     answered.await.unwrap_or_else(gone)
 }

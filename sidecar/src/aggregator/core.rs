@@ -15,6 +15,7 @@ use paceline_health::{Detector, Entry, Frame, Policy, Provenance, Time};
 
 use super::Plan;
 use super::clock::Clock;
+use super::inject::Injector;
 use super::journal::{Journal, JournalError};
 use crate::host;
 use crate::sink::files::Files;
@@ -47,6 +48,7 @@ pub struct Aggregator {
     clock: Clock,
     intake: Intake,
     detector: Detector,
+    injector: Injector,
     metrics: Metrics,
     files: Files,
     status: StatusStream,
@@ -88,6 +90,7 @@ impl Aggregator {
         let mut fold = Fold {
             detector: Detector::new(Policy::default()),
             intake: Intake::default(),
+            injector: Injector::default(),
             metrics: Metrics::default(),
             nodes: BTreeMap::new(),
             last: None,
@@ -105,6 +108,7 @@ impl Aggregator {
             clock,
             intake: fold.intake,
             detector: fold.detector,
+            injector: fold.injector,
             metrics: fold.metrics,
             status,
             nodes: fold.nodes,
@@ -176,7 +180,8 @@ impl Aggregator {
     fn record(&mut self, frames: Vec<Frame>, now_ns: u64) {
         let at_ns = self.clock.at(now_ns);
         let mut entries = Vec::with_capacity(frames.len());
-        for frame in frames {
+        for mut frame in frames {
+            self.injector.alter(&mut frame, now_ns);
             self.last_n += 1;
             entries.push(Entry {
                 n: self.last_n,
@@ -342,6 +347,7 @@ fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
 struct Fold {
     detector: Detector,
     intake: Intake,
+    injector: Injector,
     metrics: Metrics,
     nodes: BTreeMap<NodeId, Presence>,
     last: Option<(u64, Time)>,
@@ -363,6 +369,7 @@ impl Fold {
         if let Event::Policy(change) = &frame.event {
             self.remember(change);
         }
+        self.injector.learn(frame);
         presence(&mut self.nodes, frame);
         self.metrics.observe(frame, 0.0);
         self.detector.observe(at, frame);

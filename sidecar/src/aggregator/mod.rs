@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod control;
 pub mod core;
+pub mod inject;
 pub mod journal;
 pub mod lines;
 pub mod place;

@@ -191,6 +191,15 @@ pub async fn serve(
 }
 
 fn change(aggregator: &mut Aggregator, ask: Ask) {
+    if let Some((faults, force)) = &ask.inject {
+        let _ = ask
+            .answer
+            .send(match aggregator.inject(faults, *force, monotonic_ns()) {
+                Ok(()) => Answer::Injected(faults.len()),
+                Err(why) => Answer::Refused(why),
+            });
+        return;
+    }
     let answer = match aggregator.change(&ask.changes, ask.by, monotonic_ns()) {
         Ok(changed) => Answer::Changed(changed),
         Err(error) => Answer::Refused(error.to_string()),

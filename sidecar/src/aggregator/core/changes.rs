@@ -9,6 +9,7 @@ use paceline_health::{Frame, Policy};
 
 use super::{Aggregator, Fold};
 use crate::aggregator::control::Changed;
+use crate::aggregator::inject::Injection;
 use crate::warn;
 
 /// Asked for when the aggregator started.
@@ -51,6 +52,14 @@ impl Aggregator {
         let frames: Vec<Frame> = events.map(|event| self.own_frame(event)).collect();
         self.record(frames, now_ns);
         Ok(changed)
+    }
+
+    /// Begins to alter what comes in, by hand.
+    ///
+    /// # Errors
+    /// Why not: nothing is altered then.
+    pub fn inject(&mut self, faults: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
+        self.injector.begin(faults, force, now_ns)
     }
 
     /// What flags and files say at the start. An aggregator that is started again by the same launcher says the same

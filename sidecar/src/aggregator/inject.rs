@@ -1,0 +1,347 @@
+//! Faults put in by hand (`paceline inject`): what sidecars send is altered before it is journaled, and marked as
+//! injected, so that no verdict that rests on it may act.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use paceline_health::event::{Event, FaultSource, GpuFault, GpuSignal, Mark, Missing, Phase, Reading};
+use paceline_health::fault::KernelLog;
+use paceline_health::id::{GpuId, NodeId, Rank};
+use paceline_health::{Frame, Provenance};
+use serde::{Deserialize, Serialize};
+
+/// Injections at once at most.
+const MAX_ACTIVE: usize = 64;
+/// The XID after which a GPU cannot be asked any more.
+const FELL_OFF: u32 = 79;
+/// Ranks and GPUs that are known at most.
+const MAX_KNOWN: usize = 1 << 20;
+/// Longest that one lasts, and how long without being told.
+const MAX_S: f64 = 86_400.0;
+const USUAL_S: f64 = 120.0;
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Injection {
+    /// The rank that it strikes, or that trains on the GPU that it strikes.
+    pub rank: Rank,
+    /// What it is.
+    pub fault: Fault,
+    /// For how long, seconds.
+    pub for_s: f64,
+}
+
+/// What can be injected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// The rank's own time takes so many times as long.
+    Slow(f64),
+    /// The rank stands still, and the others wait for it.
+    Silent,
+    /// The kernel log says this of its GPU: an XID and its message.
+    Xid(u32, String),
+    /// Its GPU counts an uncorrectable memory error.
+    Ecc,
+    /// Its GPU is slowed by heat.
+    Throttle,
+    /// Its GPU's NVLinks have to recover, once with each reading.
+    Link,
+}
+
+impl FromStr for Injection {
+    type Err = String;
+
+    /// `slow rank=3 factor=1.5 for=60`, `silent rank=3`, `xid rank=3 code=79 [words of the message]`, `ecc rank=3`,
+    /// `throttle rank=3`, `link rank=3`.
+    fn from_str(text: &str) -> Result<Injection, String> {
+        let (kind, rest) = text
+            .trim()
+            .split_once(char::is_whitespace)
+            .unwrap_or((text.trim(), ""));
+        let (mut rank, mut for_s, mut factor, mut code) = (None, USUAL_S, 1.5, None);
+        let mut words = Vec::new();
+        for word in rest.split_whitespace() {
+            let bad = |_| format!("{word}: a number is needed");
+            match word.split_once('=') {
+                Some(("rank", value)) => rank = Some(Rank(value.parse().map_err(|_| bad(()))?)),
+                Some(("for", value)) => for_s = value.trim_end_matches('s').parse().map_err(|_| bad(()))?,
+                Some(("factor", value)) if kind == "slow" => factor = value.parse().map_err(|_| bad(()))?,
+                Some(("code", value)) if kind == "xid" => code = Some(value.parse().map_err(|_| bad(()))?),
+                _ if kind == "xid" => words.push(word),
+                _ => return Err(format!("{word}: not understood in \"{text}\"")),
+            }
+        }
+        let fault = match kind {
+            "slow" if factor > 1.0 && factor <= 100.0 => Fault::Slow(factor),
+            "slow" => return Err(format!("factor={factor}: between 1 and 100 is needed")),
+            "silent" => Fault::Silent,
+            "xid" => Fault::Xid(code.ok_or("xid: code= is missing")?, words.join(" ")),
+            "ecc" => Fault::Ecc,
+            "throttle" => Fault::Throttle,
+            "link" => Fault::Link,
+            other => {
+                return Err(format!(
+                    "{other}: there are slow, silent, xid, ecc, throttle, link"
+                ));
+            }
+        };
+        if !(for_s > 0.0 && for_s <= MAX_S) {
+            return Err(format!("for={for_s}: between 0 and {MAX_S} seconds is needed"));
+        }
+        let rank = rank.ok_or_else(|| format!("{kind}: rank= is missing"))?;
+        Ok(Injection { rank, fault, for_s })
+    }
+}
+
+impl fmt::Display for Injection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rank, seconds) = (self.rank, self.for_s);
+        match &self.fault {
+            Fault::Slow(factor) => write!(f, "slow rank={rank} factor={factor} for={seconds}s"),
+            Fault::Silent => write!(f, "silent rank={rank} for={seconds}s"),
+            Fault::Xid(code, words) => write!(f, "xid rank={rank} code={code} {words}"),
+            Fault::Ecc => write!(f, "ecc rank={rank} for={seconds}s"),
+            Fault::Throttle => write!(f, "throttle rank={rank} for={seconds}s"),
+            Fault::Link => write!(f, "link rank={rank} for={seconds}s"),
+        }
+    }
+}
+
+/// Where a rank runs.
+#[derive(Clone, Debug)]
+struct Seat {
+    node: NodeId,
+    gpu: Option<GpuId>,
+}
+
+#[derive(Debug)]
+struct Active {
+    injection: Injection,
+    seat: Seat,
+    from_ns: u64,
+    until_ns: u64,
+    /// Readings altered so far.
+    readings: u32,
+    /// What everyone's last step took longer for the sake of a slow rank.
+    delay_ns: u64,
+}
+
+/// Alters what comes in.
+#[derive(Debug, Default)]
+pub struct Injector {
+    seats: BTreeMap<Rank, Seat>,
+    /// Where each GPU was read, and whether by a driver.
+    gpus: BTreeMap<GpuId, (Arc<str>, Provenance)>,
+    active: Vec<Active>,
+    /// Lines of kernel logs that wait for a frame of their node.
+    lines: Vec<(NodeId, GpuFault)>,
+    /// The step in which everyone stands since a rank was silenced.
+    frozen: Option<u64>,
+}
+
+impl Injector {
+    /// Begins injections. `force`: also in a job on real GPUs.
+    ///
+    /// # Errors
+    /// Why not: nothing is injected then.
+    pub fn begin(&mut self, injections: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
+        let is_real = |seat: &Seat| {
+            let read = seat.gpu.as_ref().map(|gpu| self.gpus.get(gpu));
+            read.is_some_and(|read| read.is_none_or(|(_, by)| *by == Provenance::Live))
+        };
+        if !force && self.seats.values().any(is_real) {
+            return Err(
+                "this job trains on real GPUs: what is injected would be told of them (--yes-really does it)"
+                    .to_owned(),
+            );
+        }
+        if self.active.len() + injections.len() > MAX_ACTIVE {
+            return Err(format!("at most {MAX_ACTIVE} injections at once"));
+        }
+        let mut begun = Vec::new();
+        let mut lines = Vec::new();
+        for injection in injections {
+            let rank = injection.rank;
+            let seat = self
+                .seats
+                .get(&rank)
+                .ok_or_else(|| format!("rank {rank} has not attached"))?;
+            let needs_gpu = !matches!(injection.fault, Fault::Slow(_) | Fault::Silent);
+            let Some(gpu) = seat.gpu.as_ref() else {
+                if needs_gpu {
+                    return Err(format!("rank {rank} trains on no GPU"));
+                }
+                begun.push(active(injection, seat, now_ns));
+                continue;
+            };
+            if let Fault::Xid(code, words) = &injection.fault {
+                let pci = self.gpus.get(gpu).map_or("0000:00:00.0", |(pci, _)| pci);
+                lines.extend(said(*code, words, gpu, pci).map(|fault| (seat.node.clone(), fault)));
+            }
+            if !matches!(injection.fault, Fault::Xid(code, _) if code != FELL_OFF) {
+                begun.push(active(injection, seat, now_ns));
+            }
+        }
+        self.active.extend(begun);
+        self.lines.extend(lines);
+        Ok(())
+    }
+
+    /// Takes note of who is where.
+    pub fn learn(&mut self, frame: &Frame) {
+        match &frame.event {
+            Event::Attach(attach) => {
+                let (node, gpu) = (frame.node.clone(), attach.gpu.clone());
+                if self.seats.len() < MAX_KNOWN || self.seats.contains_key(&attach.rank) {
+                    self.seats.insert(attach.rank, Seat { node, gpu });
+                }
+            }
+            Event::Gpu(reading) => {
+                if self.gpus.len() >= MAX_KNOWN && !self.gpus.contains_key(&reading.gpu) {
+                    return;
+                }
+                self.gpus
+                    .insert(reading.gpu.clone(), (reading.pci.clone(), frame.provenance));
+            }
+            _ => {}
+        }
+    }
+
+    /// Learns from a frame, and alters it where an injection strikes it.
+    pub fn alter(&mut self, frame: &mut Frame, now_ns: u64) {
+        self.learn(frame);
+        if matches!(frame.event, Event::Beat(_))
+            && let Some(at) = self.lines.iter().position(|(node, _)| *node == frame.node)
+        {
+            // A beat comes every second: one of them gives its place in the sequence.
+            let (_, fault) = self.lines.remove(at);
+            frame.event = Event::GpuFault(fault);
+            frame.provenance = Provenance::Injected;
+        }
+        self.active.retain(|active| now_ns < active.until_ns);
+        if !self
+            .active
+            .iter()
+            .any(|active| active.injection.fault == Fault::Silent)
+        {
+            self.frozen = None;
+        }
+        for active in &mut self.active {
+            if active.alter(frame, now_ns, &mut self.frozen) {
+                frame.provenance = Provenance::Injected;
+            }
+        }
+    }
+}
+
+fn active(injection: &Injection, seat: &Seat, now_ns: u64) -> Active {
+    Active {
+        injection: injection.clone(),
+        seat: seat.clone(),
+        from_ns: now_ns,
+        until_ns: now_ns.saturating_add((injection.for_s * 1e9) as u64),
+        readings: 0,
+        delay_ns: 0,
+    }
+}
+
+/// What the kernel log would say, read as the kernel log is.
+fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
+    let line = format!("NVRM: Xid (PCI:{pci}): {code}, {words}");
+    let mut fault = None;
+    KernelLog::default().read(&line, |said| {
+        fault = said.fault(Some(gpu.clone()), 1, FaultSource::Kernel);
+    });
+    fault
+}
+
+impl Active {
+    /// Alters a frame that it strikes; gives whether it did.
+    fn alter(&mut self, frame: &mut Frame, now_ns: u64, frozen: &mut Option<u64>) -> bool {
+        let rank = self.injection.rank;
+        match (&self.injection.fault, &mut frame.event) {
+            (Fault::Slow(factor), Event::Step(step)) if step.rank == rank => {
+                let own = step.phases.map_or(step.dur_ns, |phases| phases.compute_ns);
+                let extra = (own as f64 * (factor - 1.0)) as u64;
+                // It waits less for the others by as much as it is late; beyond that everyone's step is longer.
+                let waited = extra.min(step.phases.map_or(0, |phases| phases.wait_ns));
+                if let Some(phases) = &mut step.phases {
+                    phases.compute_ns = phases.compute_ns.saturating_add(extra);
+                    phases.wait_ns -= waited;
+                }
+                self.delay_ns = extra - waited;
+                step.dur_ns = step.dur_ns.saturating_add(self.delay_ns);
+                true
+            }
+            (Fault::Slow(_), Event::Step(step)) => {
+                if let Some(phases) = &mut step.phases {
+                    phases.wait_ns = phases.wait_ns.saturating_add(self.delay_ns);
+                }
+                step.dur_ns = step.dur_ns.saturating_add(self.delay_ns);
+                self.delay_ns > 0
+            }
+            (Fault::Silent, Event::Step(step)) => {
+                // Nobody finishes a step any more; the frame keeps its place in the sequence.
+                frozen.get_or_insert(step.step);
+                frame.event = Event::Mark(Mark {
+                    rank: step.rank,
+                    step: step.step,
+                    kind: "injected-silence".into(),
+                    value: 0,
+                });
+                true
+            }
+            (Fault::Silent, Event::Beat(beat)) => {
+                let Some(at) = *frozen else { return false };
+                for pulse in &mut beat.ranks {
+                    pulse.step = at;
+                    pulse.phase = if pulse.rank == rank {
+                        Phase::Compute
+                    } else {
+                        Phase::Wait
+                    };
+                    pulse.idle_ns = now_ns.saturating_sub(self.from_ns);
+                }
+                true
+            }
+            (fault, Event::Gpu(reading)) if self.seat.gpu.as_ref() == Some(&reading.gpu) => {
+                let since = now_ns.saturating_sub(self.from_ns) as f64;
+                self.readings += 1;
+                let risen = f64::from(self.readings);
+                let added: &[(GpuSignal, f64)] = match fault {
+                    // One that is gone answers nothing.
+                    Fault::Xid(..) => {
+                        let lost = || Reading::Missing(Missing::Error("GPU is lost".into()));
+                        reading
+                            .readings
+                            .values_mut()
+                            .for_each(|reading| *reading = lost());
+                        return true;
+                    }
+                    Fault::Ecc => &[(GpuSignal::EccUncorrected, 1.0)],
+                    Fault::Throttle => &[(GpuSignal::ThrottleThermalSwNs, since)],
+                    Fault::Link => &[(GpuSignal::NvlinkRecoveries, risen)],
+                    _ => return false,
+                };
+                for (signal, more) in added {
+                    let before = reading.readings.get(signal).and_then(Reading::value);
+                    // A counter that was not read begins with a reading of nothing.
+                    let first = self.readings == 1 && before.is_none();
+                    let more = if first { 0.0 } else { *more };
+                    reading
+                        .readings
+                        .insert(*signal, Reading::Value(before.unwrap_or(0.0) + more));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "inject_tests.rs"]
+mod tests;
