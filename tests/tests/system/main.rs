@@ -7,6 +7,7 @@ mod demo;
 mod evaluate;
 mod exits;
 mod gpus;
+mod inject;
 mod launched;
 mod live_policy;
 mod report;

@@ -1,0 +1,96 @@
+//! Faults put into a running demo: what is told of them is marked, and nobody else is touched.
+
+use serde_json::Value;
+
+use crate::launched::{Place, text, until};
+
+#[test]
+fn a_lost_gpu_in_a_demo_is_told_and_marked() {
+    let place = Place::new();
+    let demo = place
+        .paceline([
+            "demo",
+            "--ranks",
+            "4",
+            "--heat-rank",
+            "3",
+            "--seconds",
+            "30",
+            "--json",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let inject = |faults: &[&str]| {
+        place
+            .paceline(["inject", "--run-dir", "paceline-demo"])
+            .args(faults)
+            .output()
+            .unwrap()
+    };
+    // Refused until every rank has attached.
+    let fault = "xid rank=1 code=79 GPU has fallen off the bus.";
+    until("the injection", || {
+        inject(&[fault]).status.success().then_some(())
+    });
+    let refused = inject(&["slow rank=2", "slow rank=9"]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(
+        text(&refused.stderr).contains("rank 9 has not attached"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let output = demo.wait_with_output().unwrap();
+    let report: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    let told = |finding: &str| {
+        let verdicts = report["verdicts"].as_array().unwrap();
+        verdicts
+            .iter()
+            .filter(|verdict| verdict["finding"] == finding)
+            .cloned()
+            .collect::<Vec<Value>>()
+    };
+    let [lost] = &told("gpu-lost")[..] else {
+        panic!("{report}")
+    };
+    assert_eq!(lost["provenance"], "injected", "{lost}");
+    assert_eq!(lost["severity"], "critical", "{lost}");
+    assert_eq!(lost["order"]["remedy"], "reboot_node", "{lost}");
+    let hot: Vec<Value> = told("straggler")
+        .iter()
+        .map(|verdict| verdict["subject"]["rank"].clone())
+        .collect();
+    assert_eq!(hot, [3], "{report}");
+    // The run has ended.
+    let late = inject(&[fault]);
+    assert_eq!(late.status.code(), Some(1));
+    assert!(
+        text(&late.stderr).contains("no aggregator runs here"),
+        "{}",
+        text(&late.stderr)
+    );
+}
+
+#[test]
+fn explained_without_a_run() {
+    let place = Place::new();
+    let json = |args: &[&str]| -> Value {
+        let output = place.paceline(["explain", "--json"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_str(text(&output.stdout)).unwrap()
+    };
+    let lost = json(&["xid", "79"]);
+    assert_eq!(
+        (lost["class"].as_str(), lost["acts_on_node"].as_bool()),
+        (Some("node_reboot"), Some(true))
+    );
+    assert_eq!(json(&["xid", "31"])["acts_on_node"], false);
+    assert_eq!(json(&["finding", "straggler"])["finding"], "straggler");
+    let unknown = place
+        .paceline(["explain", "finding", "stragler"])
+        .output()
+        .unwrap();
+    assert_eq!(unknown.status.code(), Some(64));
+    assert!(text(&unknown.stderr).contains("did you mean \"straggler\"?"));
+}
