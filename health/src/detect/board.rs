@@ -138,11 +138,6 @@ impl<'a> Board<'a> {
         Path::new(self.plan, self.micro_batches, &self.roles)
     }
 
-    /// Seconds that the step would have been shorter with `own` in the place of each rank's self-time.
-    pub fn gain_s(&self, path: &mut Path, own: impl Fn(&Seat) -> f64) -> f64 {
-        (self.step_s(path, |seat| seat.self_s) - self.step_s(path, own)).max(0.0)
-    }
-
     /// What the step takes when each rank works as long as `own` says, seconds; without transfers.
     pub fn step_s(&self, path: &mut Path, own: impl Fn(&Seat) -> f64) -> f64 {
         path.step_s(self.seats.iter().map(|seat| (seat.place, own(seat))))

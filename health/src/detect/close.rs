@@ -6,7 +6,7 @@ use super::Detector;
 use super::board::Board;
 use super::plan::Plan;
 use super::roster;
-use super::straggler::View;
+use super::view::View;
 use crate::event::StepKind;
 use crate::time::Time;
 
@@ -42,6 +42,7 @@ impl Detector {
                 causes: &self.causes,
                 comms: &self.comms,
                 limits: &self.policy.detector,
+                wandering: self.job_rules.wandering(),
             };
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());

@@ -17,8 +17,9 @@ use super::roster::Roster;
 use super::scene::Scene;
 use super::shares::Shares;
 use super::shift::Shift;
-use super::straggler::{StragglerRule, View};
+use super::straggler::StragglerRule;
 use super::versions::VersionRule;
+use super::view::View;
 use super::wander::Wander;
 use super::warm_ups::WarmUps;
 use crate::event::{Event, StepKind};
@@ -26,7 +27,7 @@ use crate::frame::{Frame, Provenance};
 use crate::id::JobId;
 use crate::policy::Thresholds;
 use crate::time::Time;
-use crate::verdict::{Finding, Subject};
+use crate::verdict::{Cause, Finding, Subject};
 
 /// The rules.
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ impl JobRules {
         (self.steady, self.absent) = (false, Absent::default());
         let subject = Subject::Job { job: job.clone() };
         self.shares.end(at, &subject, &mut self.out);
-        self.wander.end(at, &subject, &mut self.out);
+        self.wander.end(at, &subject, ranks, &mut self.out);
         if self.evened {
             // What is compared may be another thing in the new group.
             self.shift.unlearn();
@@ -111,6 +112,16 @@ impl JobRules {
         lost.iter().map(|share| 1.0 - share.clamp(0.0, 1.0)).product()
     }
 
+    /// Causes of slowness that wanders between ranks now.
+    pub fn wandering(&self) -> [Option<Cause>; 3] {
+        self.wander.open_causes()
+    }
+
+    /// Spread of self-times that nothing explains.
+    pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
+        self.shares.unexplained_spread(limits)
+    }
+
     /// The next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front().or_else(|| self.versions.poll())
@@ -138,7 +149,15 @@ impl JobRules {
         }
         if board.kind == StepKind::Train {
             let level = scene.common_step_s.ln();
-            self.steady = self.warm_up.is_over(level, || 0.0, &view.limits.straggler);
+            // While a role is as noisy as compilation makes it, nothing is steady.
+            let noise = || {
+                if straggler.has_warmed_up() {
+                    0.0
+                } else {
+                    f64::INFINITY
+                }
+            };
+            self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
         scene.steady = self.steady;
         self.ledger.row(board, self.steady, self.sort);
@@ -159,7 +178,7 @@ impl JobRules {
         let raised = straggler.raised();
         let shares = &self.shares;
         let told = |finding| shares.outcome_now(finding).is_some();
-        self.wander.row(&scene, raised, told, &mut self.out);
+        self.wander.row(&scene, straggler, told, &mut self.out);
         self.checkpoints
             .row(&scene, &self.kinds, self.sort, raised, &mut self.out);
     }
@@ -173,7 +192,7 @@ impl JobRules {
             return self.birth.outcome_now(finding, subject, ranks);
         }
         let said = self.shares.outcome_now(finding);
-        said.or_else(|| self.wander.outcome_now(finding))
+        said.or_else(|| self.wander.outcome_now(finding, ranks))
             .or_else(|| self.shift.outcome_now(finding, ranks))
             .or_else(|| self.birth.outcome_now(finding, subject, ranks))
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::causes::Explained;
 use super::claim::Outcome;
 use super::comm::Comm;
-use super::straggler::View;
+use super::view::View;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Severity, Subject};

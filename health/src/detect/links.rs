@@ -8,7 +8,7 @@ use super::comm::Comm;
 use super::fit::{self, Crossing};
 use super::link::{Open, excess};
 use super::raised::Raised;
-use super::straggler::View;
+use super::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
 use crate::id::NodeId;

@@ -58,8 +58,10 @@ mod summary;
 mod tempo;
 #[cfg(test)]
 mod tests;
+mod track;
 mod versions;
 mod victims;
+mod view;
 mod wander;
 mod warm_ups;
 mod work;
@@ -79,8 +81,9 @@ use self::roster::{Arrival, Roster, Unwatched};
 use self::rows::Rows;
 use self::series::Stamp;
 use self::silence::{Scope, SilenceRule};
-use self::straggler::{StragglerRule, View};
+use self::straggler::StragglerRule;
 use self::tempo::Tempo;
+use self::view::View;
 use self::work::WorkModels;
 use crate::event::{Event, Step};
 use crate::frame::Frame;
@@ -366,6 +369,7 @@ impl Detector {
                 causes: &self.causes,
                 comms: &self.comms,
                 limits: &self.policy.detector,
+                wandering: self.job_rules.wandering(),
             },
         )
     }

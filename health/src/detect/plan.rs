@@ -28,7 +28,6 @@ pub struct Role {
     /// For people: `stage 3`, `stage 3 expert 1`; empty when all ranks are alike.
     pub name: Arc<str>,
     pub stage: u32,
-    pub expert: u32,
     /// In order.
     pub members: Vec<Rank>,
 }
@@ -45,8 +44,6 @@ pub struct Plan {
     pub replicas: u32,
     /// Micro-batches of a step as declared.
     pub micro_batches: Option<u32>,
-    /// The stages were not declared but learned.
-    pub inferred: bool,
     pub ranks: usize,
 }
 
@@ -71,7 +68,6 @@ impl Plan {
     ) -> Plan {
         let mut plan = Plan {
             stages: 1,
-            inferred: !learned.is_empty(),
             ..Plan::default()
         };
         let mut narrow: BTreeMap<Key, Vec<Rank>> = BTreeMap::new();
@@ -155,7 +151,6 @@ impl Plan {
         self.roles.push(Role {
             name: key.name(self.stages),
             stage: key.stage,
-            expert: key.expert.unwrap_or(0),
             members,
         });
     }

@@ -4,7 +4,7 @@ use super::board::Board;
 use super::cusum::Bar;
 use super::history::{History, Kept};
 use super::noise::{self, Noise, WarmUp};
-use super::straggler::View;
+use super::view::View;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 
@@ -12,6 +12,7 @@ use crate::policy::StragglerThresholds;
 #[derive(Debug, Default)]
 pub struct Readiness {
     roles: Vec<Role>,
+    all_warm: bool,
 }
 
 #[derive(Debug, Default)]
@@ -28,8 +29,8 @@ impl Readiness {
     }
 
     /// Whether every role has warmed up.
-    pub fn is_steady(&self) -> bool {
-        !self.roles.is_empty() && self.roles.iter().all(|role| role.bar.is_some())
+    pub fn have_warmed_up(&self) -> bool {
+        self.all_warm
     }
 
     /// Takes a step that `history` holds already.
@@ -47,6 +48,7 @@ impl Readiness {
             all &= is_steady || level.seen == 0;
             steady.push(is_steady);
         }
+        self.all_warm = all;
         if all {
             history.settle(noise::SETTLED_ROWS);
         }

@@ -7,7 +7,7 @@ use super::board::Board;
 use super::claim::{Body, Claim, Detail, Outcome};
 use super::path::Path;
 use super::raised::{Raised, Whom};
-use super::straggler::View;
+use super::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
 use crate::time::Time;

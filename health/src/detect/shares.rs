@@ -14,6 +14,7 @@ use super::remaining::{Remaining, floored};
 use super::scene::{Scene, piece};
 use crate::event::StepKind;
 use crate::id::Rank;
+use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
@@ -35,6 +36,8 @@ pub struct Shares {
     experts: Experts,
     stages: Stages,
     unexplained: Unexplained,
+    /// What it found of late; none when work is declared.
+    spread: Option<f64>,
 }
 
 impl Shares {
@@ -266,39 +269,36 @@ impl Shares {
         )
     }
 
-    /// Declared work that differs; else a spread that nobody owns and nothing explains, which is only worth knowing.
+    /// Declared work that differs. A spread that nobody owns and nothing explains is only noted.
     fn sequence(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let explained = scene.board.roles.iter().any(|role| role.works);
         let spread = self.unexplained.observe(scene, &left.own);
-        let mut meaning = Meaning {
+        let explained = scene.board.roles.iter().any(|role| role.works);
+        self.spread = (!explained).then_some(spread);
+        if !explained && !self.sequence.is_open() {
+            self.sequence.unlearn();
+            return None;
+        }
+        let less = self.unexplained.at_usual_work(scene, &left.own);
+        let gain = left.take_out(scene, less);
+        let meaning = Meaning {
             finding: Finding::SequenceImbalance,
             cause: Cause::Imbalance,
             lost: true,
         };
-        let (gain, worst) = if explained {
-            let less = self.unexplained.at_usual_work(scene, &left.own);
-            (left.take_out(scene, less), Severity::Critical)
-        } else {
-            (meaning.cause, meaning.lost) = (Cause::Unknown, false);
-            let board = scene.board;
-            let level = |seat: usize| scene.common[board.seats[seat].place.role as usize];
-            let less: Vec<f64> = (0..left.own.len())
-                .map(|seat| left.own[seat].min(level(seat)))
-                .collect();
-            if spread < scene.view.limits.shares.spread_ratio && !self.sequence.is_open() {
-                self.sequence.unlearn();
-                return None;
-            }
-            (left.gain(scene, &less), Severity::Info)
-        };
-        let evidence = || {
-            vec![
-                piece("self_time_spread_ratio", spread, None),
-                piece("work_declared", f64::from(u8::from(explained)), None),
-            ]
-        };
-        self.sequence
-            .take(scene, meaning, gain, impact_bars(scene), worst, evidence)
+        let evidence = || vec![piece("self_time_spread_ratio", spread, None)];
+        self.sequence.take(
+            scene,
+            meaning,
+            gain,
+            impact_bars(scene),
+            Severity::Critical,
+            evidence,
+        )
+    }
+
+    /// Spread of self-times within a step that no rank owns and no declared work explains, if there is much of it.
+    pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
+        self.spread.filter(|spread| *spread >= limits.shares.spread_ratio)
     }
 
     fn stage(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {

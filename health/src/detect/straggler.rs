@@ -2,54 +2,30 @@
 //!
 //! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::board::{Board, Seat};
-use super::causes::{Causes, Scope};
 use super::claim::{Body, Claim, Detail, Outcome};
-use super::comms::Comms;
-use super::cusum::{Alarm, Bar, Clearing, Cusum};
+use super::cusum::{Alarm, Bar, Clearing};
 use super::history::History;
 use super::localise::{self, Located};
-use super::noise;
-use super::plan::Plan;
 use super::price;
 use super::raised::{Account, Raised, Whom};
 use super::readiness::Readiness;
 use super::roster::{Member, Roster};
+use super::track::Track;
+use super::view::View;
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
-use crate::verdict::{Finding, Severity, Subject};
+use crate::verdict::{Cause, Finding, Severity, Subject};
 
 /// Findings on the space axis that may be open at once; more is the job's trouble.
 const MAX_RAISED: usize = 64;
-
-/// What the rule may look at.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    pub at: Time,
-    pub job: &'a JobId,
-    pub roster: &'a Roster,
-    pub plan: &'a Plan,
-    pub causes: &'a Causes,
-    pub comms: &'a Comms,
-    pub limits: &'a Thresholds,
-}
-
-impl<'a> View<'a> {
-    /// What the counters of a suspect may be compared with.
-    pub fn scope(&self) -> Scope<'a> {
-        Scope {
-            roster: self.roster,
-            plan: self.plan,
-            comms: self.comms,
-            limits: self.limits,
-        }
-    }
-}
+/// Steps after which what is slow in its turn is slow for good.
+const LASTING: u64 = 64;
 
 /// The rule.
 #[derive(Debug, Default)]
@@ -59,23 +35,12 @@ pub struct StragglerRule {
     roles: Readiness,
     history: History,
     raised: Vec<Raised>,
+    /// What was lost to slow ranks that are not told by name, by cause, seconds.
+    untold: BTreeMap<Cause, f64>,
     /// The step before the first.
     born: Option<u64>,
     provenance: Provenance,
     out: VecDeque<Claim>,
-}
-
-/// What is known of one rank.
-#[derive(Debug, Default)]
-struct Track {
-    cusum: Cusum,
-    /// The latest steps of the warm-up, each with the step before: tested once it is known that they were steady.
-    warm_up: Vec<(f64, u64)>,
-    /// Steps before the tests began, and the sum of their x.
-    untested: (u32, f64),
-    /// The step before its first test, and its latest step.
-    tested_from: Option<u64>,
-    last_step: Option<u64>,
 }
 
 impl StragglerRule {
@@ -110,9 +75,14 @@ impl StragglerRule {
         &self.raised
     }
 
+    /// Seconds that steps were longer for ranks that are slow in turns for `cause`, and not told by name.
+    pub fn untold_s(&self, cause: Cause) -> f64 {
+        self.untold.get(&cause).copied().unwrap_or(0.0)
+    }
+
     /// Whether every role has warmed up.
-    pub fn is_steady(&self) -> bool {
-        self.roles.is_steady()
+    pub fn has_warmed_up(&self) -> bool {
+        self.roles.have_warmed_up()
     }
 
     /// Takes a step; `view.at` is when it closed.
@@ -176,30 +146,9 @@ impl StragglerRule {
 
     /// Feeds a rank's test. `bar`: none while its role warms up.
     fn test(&mut self, seat: &Seat, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
-        let track = &mut self.tracks[seat.rank.0 as usize];
-        let before = track.last_step.replace(step).unwrap_or(step.saturating_sub(1));
-        let Some(bar) = bar else {
-            track.untested.0 += 1;
-            track.untested.1 += seat.x;
-            track.warm_up.push((seat.x, before));
-            let surplus = track.warm_up.len().saturating_sub(noise::SETTLED_ROWS - 1);
-            track.warm_up.drain(..surplus);
-            return None;
-        };
-        for (x, before) in std::mem::take(&mut track.warm_up) {
-            track.tested_from.get_or_insert(before);
-            track.cusum.observe(bar, x, before);
-        }
-        track.tested_from.get_or_insert(before);
-        if self
-            .raised
-            .iter()
-            .any(|raised| raised.members.binary_search(&seat.rank).is_ok())
-        {
-            return None;
-        }
-        track.cusum.observe(bar, seat.x, before);
-        track.cusum.alarm(bar)
+        let mut raised = self.raised.iter();
+        let is_named = raised.any(|raised| raised.members.binary_search(&seat.rank).is_ok());
+        self.tracks[seat.rank.0 as usize].feed(seat.x, step, bar, is_named)
     }
 
     /// Brings what is open up to date: its account, its severity, its end.
@@ -210,17 +159,25 @@ impl StragglerRule {
         for raised in &mut self.raised {
             raised.account.add(&raised.members, board);
         }
+        let mut before: Vec<f64> = self.raised.iter().map(|raised| raised.account.gain_s).collect();
         price::share_gain(&mut self.raised, board, self.tracks.len());
         let mut index = 0;
         while index < self.raised.len() {
             if self.recovers(board, index) {
                 let mut raised = self.raised.remove(index);
+                before.remove(index);
                 raised.account = raised.before_recovery;
                 for rank in &raised.members {
                     self.tracks[rank.0 as usize].cusum.reset();
                 }
                 self.end(view.at, &raised, view.roster, view.job);
                 continue;
+            }
+            let raised = &mut self.raised[index];
+            if raised.is_the_jobs {
+                *self.untold.entry(raised.cause()).or_default() += raised.account.gain_s - before[index];
+                // What stays is no turn.
+                raised.is_the_jobs = raised.account.rows < LASTING;
             }
             if self.severity(index, view.limits) > self.raised[index].severity {
                 self.claim(view, index, true);
@@ -279,7 +236,7 @@ impl StragglerRule {
             return;
         }
         // What was said of its parts is now said of the whole.
-        let mut start = self.onset(rank, alarm);
+        let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
         let (parts, others) = std::mem::take(&mut self.raised).into_iter().partition(|raised| {
             raised
                 .members
@@ -306,21 +263,25 @@ impl StragglerRule {
             explained: None,
             asked: view.at,
             few_peers,
+            is_the_jobs: false,
         });
-        self.claim(view, self.raised.len() - 1, true);
+        self.introduce(view, self.raised.len() - 1);
     }
 
-    /// When a change that the test dates to its start began: if the rank has been slow in every test, and was as slow
-    /// while it warmed up, it was born slow.
-    fn onset(&self, rank: Rank, alarm: Alarm) -> u64 {
-        let track = &self.tracks[rank.0 as usize];
-        let never_fast = track.tested_from.is_some_and(|tests| tests >= alarm.start);
-        let (steps, sum) = track.untested;
-        let slow_before = steps == 0 || sum / f64::from(steps) >= alarm.alternative / 2.0;
-        match self.born {
-            Some(born) if never_fast && slow_before => born,
-            _ => alarm.start,
+    /// Tells what was raised, unless it is one rank's turn of what is known to wander.
+    fn introduce(&mut self, view: &View<'_>, index: usize) {
+        let raised = &mut self.raised[index];
+        let since = self.history.time_of(raised.start).unwrap_or(view.at);
+        let cause = view
+            .causes
+            .explain(&raised.account.suspect(&raised.members, since), &view.scope())
+            .map(|explained| explained.cause);
+        let is_rank = matches!(raised.whom, Whom::Rank(_));
+        if let Some(cause) = cause.filter(|cause| is_rank && view.wandering.contains(&Some(*cause))) {
+            raised.is_the_jobs = true;
+            *self.untold.entry(cause).or_default() += raised.account.gain_s;
         }
+        self.claim(view, index, true);
     }
 
     fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
@@ -341,6 +302,9 @@ impl StragglerRule {
     }
 
     fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
+        if raised.is_the_jobs {
+            return;
+        }
         let finding = raised.whom.finding();
         if let Some(subject) = raised.whom.subject(roster, job) {
             self.out.push_back(Claim {
@@ -367,6 +331,9 @@ impl StragglerRule {
         }
         raised.severity = raised.severity.max(severity);
         raised.explain(view.at, explained);
+        if raised.is_the_jobs {
+            return;
+        }
         let mut evidence = raised.evidence();
         let mut signals = vec![Signal::S2];
         let mut provenance = self.provenance;

@@ -196,6 +196,13 @@ impl Detector {
             notes.push(format!("{source}"));
         }
         notes.extend(self.faults.notes());
+        if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
+            notes.push(format!(
+                "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \
+                 declare tokens (paceline.mark) to tell uneven sequences from trouble",
+                spread * 100.0
+            ));
+        }
         notes.truncate(64);
         notes
     }

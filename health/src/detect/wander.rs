@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::claim::{Claim, Detail, Outcome};
-use super::raised::{Raised, Whom};
+use super::raised::Whom;
 use super::scene::{Scene, over, piece};
+use super::straggler::StragglerRule;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::time::Time;
@@ -39,6 +40,8 @@ struct Track {
     /// By step; none when nobody was slow for it.
     turns: VecDeque<Option<Turn>>,
     open: bool,
+    /// What was lost to turns that nobody is named for: when it opened, and now; seconds.
+    untold_s: (f64, f64),
 }
 
 /// The rule.
@@ -70,9 +73,10 @@ impl Track {
         self.slow().map(|turn| turn.share).sum::<f64>() / steps.max(1) as f64
     }
 
-    fn outcome(&self) -> Outcome {
-        // What it cost is told of each rank.
+    fn outcome(&self, ranks: u32) -> Outcome {
+        // What it cost before is told of each rank.
         Outcome {
+            lost_rank_s: (self.untold_s.1 - self.untold_s.0) * f64::from(ranks),
             impact_ratio: Some(self.impact()),
             ..Outcome::default()
         }
@@ -81,10 +85,10 @@ impl Track {
 
 impl Wander {
     /// A new group of ranks begins.
-    pub fn end(&mut self, at: Time, job: &Subject, out: &mut VecDeque<Claim>) {
+    pub fn end(&mut self, at: Time, job: &Subject, ranks: u32, out: &mut VecDeque<Claim>) {
         for (track, (_, finding)) in self.tracks.iter_mut().zip(WANDERING) {
             if track.open {
-                out.push_back(over(at, finding, job.clone(), track.outcome()));
+                out.push_back(over(at, finding, job.clone(), track.outcome(ranks)));
             }
             *track = Track::default();
         }
@@ -96,19 +100,28 @@ impl Wander {
         tracks.any(|(track, (known, _))| known == cause && track.open)
     }
 
+    /// The causes for which it holds.
+    pub fn open_causes(&self) -> [Option<Cause>; WANDERING.len()] {
+        WANDERING
+            .map(|(cause, _)| cause)
+            .map(|cause| self.is_open(cause).then_some(cause))
+    }
+
     /// Takes a step; `told` are findings that hold for the whole job already.
     pub fn row(
         &mut self,
         scene: &Scene<'_>,
-        raised: &[Raised],
+        straggler: &StragglerRule,
         told: impl Fn(Finding) -> bool,
         out: &mut VecDeque<Claim>,
     ) {
         if !scene.steady || scene.board.kind != StepKind::Train {
             return;
         }
+        let ranks = scene.view.roster.world_size;
         for (track, (cause, finding)) in self.tracks.iter_mut().zip(WANDERING) {
-            let turn = raised.iter().find_map(|slow| match slow.whom {
+            track.untold_s.1 = straggler.untold_s(cause);
+            let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
                 Whom::Rank(rank) if slow.cause() == cause => Some(Turn {
                     step: scene.board.step,
                     at: scene.view.at,
@@ -124,19 +137,20 @@ impl Wander {
             // Only a turn can begin it, and only their absence end it.
             if track.open && turn.is_none() && !track.wanders() {
                 track.open = false;
-                out.push_back(over(scene.view.at, finding, scene.job(), track.outcome()));
+                out.push_back(over(scene.view.at, finding, scene.job(), track.outcome(ranks)));
             } else if !track.open && turn.is_some() && track.wanders() && !told(finding) {
                 track.open = true;
+                track.untold_s.0 = track.untold_s.1;
                 out.push_back(claim(track, scene, cause, finding));
             }
         }
     }
 
     /// What there is to say of an open finding up to now.
-    pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
+    pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
         let mut tracks = self.tracks.iter().zip(WANDERING);
         let (track, _) = tracks.find(|(track, (_, known))| *known == finding && track.open)?;
-        Some(track.outcome())
+        Some(track.outcome(ranks))
     }
 }
 

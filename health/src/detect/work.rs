@@ -140,8 +140,8 @@ impl Model {
         } else {
             residual.clamp(-OUTLYING * self.spread, OUTLYING * self.spread)
         };
-        for axis in 0..FEATURES {
-            self.slope[axis] += through[axis] / scale * bounded;
+        for (slope, through) in self.slope.iter_mut().zip(&through) {
+            *slope += through / scale * bounded;
         }
         for row in 0..FEATURES {
             for column in 0..FEATURES {

@@ -1,0 +1,55 @@
+//! The tests of one rank, and what came before them.
+
+use super::cusum::{Alarm, Bar, Cusum};
+use super::noise;
+
+/// What is known of one rank.
+#[derive(Debug, Default)]
+pub struct Track {
+    pub cusum: Cusum,
+    /// The latest steps of the warm-up, each with the step before: tested once it is known that they were steady.
+    warm_up: Vec<(f64, u64)>,
+    /// Steps before the tests began, and the sum of their x.
+    untested: (u32, f64),
+    /// The step before its first test, and its latest step.
+    tested_from: Option<u64>,
+    last_step: Option<u64>,
+}
+
+impl Track {
+    /// Feeds its test with ln(self-time over peers) of `step`. `bar`: none while its role warms up. What is named
+    /// already is not tested again.
+    pub fn feed(&mut self, x: f64, step: u64, bar: Option<&Bar>, is_named: bool) -> Option<Alarm> {
+        let before = self.last_step.replace(step).unwrap_or(step.saturating_sub(1));
+        let Some(bar) = bar else {
+            self.untested.0 += 1;
+            self.untested.1 += x;
+            self.warm_up.push((x, before));
+            let surplus = self.warm_up.len().saturating_sub(noise::SETTLED_ROWS - 1);
+            self.warm_up.drain(..surplus);
+            return None;
+        };
+        for (x, before) in std::mem::take(&mut self.warm_up) {
+            self.tested_from.get_or_insert(before);
+            self.cusum.observe(bar, x, before);
+        }
+        self.tested_from.get_or_insert(before);
+        if is_named {
+            return None;
+        }
+        self.cusum.observe(bar, x, before);
+        self.cusum.alarm(bar)
+    }
+
+    /// When a change that the test dates to its start began: if the rank has been slow in every test, and was as slow
+    /// while it warmed up, it was born slow: with the step before the job's first, `born`.
+    pub fn onset(&self, alarm: Alarm, born: Option<u64>) -> u64 {
+        let never_fast = self.tested_from.is_some_and(|tests| tests >= alarm.start);
+        let (steps, sum) = self.untested;
+        let slow_before = steps == 0 || sum / f64::from(steps) >= alarm.alternative / 2.0;
+        match born {
+            Some(born) if never_fast && slow_before => born,
+            _ => alarm.start,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What the rules that take a closed step may look at beside it.
+
+use super::causes::{Causes, Scope};
+use super::comms::Comms;
+use super::plan::Plan;
+use super::roster::Roster;
+use crate::id::JobId;
+use crate::policy::Thresholds;
+use crate::time::Time;
+use crate::verdict::Cause;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pub at: Time,
+    pub job: &'a JobId,
+    pub roster: &'a Roster,
+    pub plan: &'a Plan,
+    pub causes: &'a Causes,
+    pub comms: &'a Comms,
+    pub limits: &'a Thresholds,
+    /// Causes of slowness that is known to wander between ranks.
+    pub wandering: [Option<Cause>; 3],
+}
+
+impl<'a> View<'a> {
+    /// What the counters of a suspect may be compared with.
+    pub fn scope(&self) -> Scope<'a> {
+        Scope {
+            roster: self.roster,
+            plan: self.plan,
+            comms: self.comms,
+            limits: self.limits,
+        }
+    }
+}
