@@ -62,7 +62,7 @@ impl Frame<'_> {
         self.axes(&mut text);
         for (index, line) in lines.iter().enumerate() {
             let color = COLORS[index % COLORS.len()];
-            let width = if index == 0 { 3 } else { 1 };
+            let width = if index == 0 { 3.0 } else { 1.5 };
             let points: Vec<String> = line
                 .points
                 .iter()

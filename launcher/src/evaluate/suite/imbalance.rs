@@ -52,7 +52,8 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "nodes=4 gpus=8 packed=0.11 checkpoint-every=100 undeclared=first",
         ),
     ] {
-        all.push(job(name, world, 900).expect("sequence-imbalance job"));
+        let scenario = job(name, world, 900).expect("sequence-imbalance job");
+        all.push(scenario.aside(world.contains("undeclared=first"), "slow-checkpoint rank=0"));
     }
     // Nobody says how much work there was: the variance stays noise, and nobody may be blamed for it.
     all.push(
