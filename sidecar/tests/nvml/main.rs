@@ -6,3 +6,4 @@ mod access;
 mod faults;
 mod signals;
 mod stage;
+mod verdicts;

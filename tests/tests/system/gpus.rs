@@ -167,7 +167,6 @@ fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
         std::fs::rename(place.path("new.toml"), place.path("libnvidia-ml.so.1.toml")).unwrap();
         let (verdict, took) = verdict(&place, gpu, Instant::now());
         assert_eq!(verdict["finding"], finding, "{fault}: {verdict}");
-        println!("{fault}: {finding} after {:.2} s", took.as_secs_f64());
         if took.as_secs_f64() > limit {
             late.push((fault, took));
         }
@@ -177,7 +176,6 @@ fn faults_that_only_nvml_tells_are_verdicts_within_two_seconds() {
     scenario += &format!("[[event]]\ngpu = {gpu}\nxid = 95\n");
     place.write("libnvidia-ml.so.1.toml", &scenario);
     let (found, took) = verdict(&place, gpu, Instant::now());
-    println!("XID 95 after {:.2} s", took.as_secs_f64());
     assert_eq!(found["severity"], "critical", "{found}");
     assert!(took.as_secs_f64() < 2.0 && late.is_empty(), "{late:?} {took:?}");
     place.write("stop", "");
