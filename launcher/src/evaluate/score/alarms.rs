@@ -55,7 +55,7 @@ fn imbalance(cases: &[Case<'_>], finding: Finding) -> Option<Row> {
     let mut ours = Tally::default();
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Imbalance])) {
         for expected in case.required().filter(|expected| expected.finding == finding) {
-            let named = case.outcome.claims.iter().any(|claim| claim.who != Who::Job);
+            let named = case.wrong().any(|claim| claim.who != Who::Job);
             ours.add(case.answer(expected).is_some() && !named);
         }
     }
@@ -67,7 +67,7 @@ fn nobody_named(cases: &[Case<'_>]) -> Option<Row> {
     let mut ours = Tally::default();
     let mut others = [Tally::default(); NAMES.len()];
     for case in cases.iter().filter(|case| case.is_of(&[Suite::Imbalance])) {
-        ours.add(case.outcome.claims.iter().all(|claim| claim.who == Who::Job));
+        ours.add(case.wrong().all(|claim| claim.who == Who::Job));
         for (rule, tally) in others.iter_mut().enumerate() {
             tally.add(case.outcome.namings.iter().all(|naming| naming.rule != rule));
         }
