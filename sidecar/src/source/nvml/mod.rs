@@ -1,8 +1,8 @@
 //! GPUs, through NVIDIA's management library.
 //!
 //! The agent's thread never calls the library: a GPU that fails may keep a caller for minutes. A thread opens it
-//! ([`keeper`]), one more per GPU reads it ([`worker`]), one waits for events ([`events`]); they put up what they find
-//! ([`board`]) and the source tells it. A missing library, a driver that is gone, a GPU that is lost or silent are
+//! (`keeper`), one more per GPU reads it (`worker`), one waits for events (`events`); they put up what they find
+//! (`board`) and the source tells it. A missing library, a driver that is gone, a GPU that is lost or silent are
 //! told as what they are, tried again with growing pauses, and never taken for health.
 
 mod board;
