@@ -29,8 +29,11 @@ pub struct Fleet {
     gpus: usize,
     capped: usize,
     /// How many GPUs of a model have which value of a setting.
-    values: BTreeMap<(Arc<str>, GpuSignal), BTreeMap<i64, usize>>,
+    values: BTreeMap<Arc<str>, BTreeMap<GpuSignal, Counts>>,
 }
+
+/// GPUs by the value that they have.
+type Counts = BTreeMap<i64, usize>;
 
 /// What is remembered of one GPU.
 #[derive(Debug, Default)]
@@ -45,18 +48,18 @@ pub struct Member {
 
 impl Fleet {
     /// Takes one reading of one GPU.
-    pub fn take(&mut self, look: &Look<'_>, member: &mut Member, told: &mut Vec<Told>) {
+    pub fn take(&mut self, look: &Look<'_>, member: &mut Member, told: &mut Told) {
         if let Some(slowed) = look.value(GpuSignal::ThrottlePowerNs) {
-            told.push((
+            told.say(
                 Finding::GpuThrottled,
                 "power_cap",
                 self.power(look, member, slowed),
-            ));
+            );
         }
         for (name, signal, what) in ALIKE {
             if let Some(value) = look.value(signal) {
                 let part = self.alike(look, member, (signal, what), value.round() as i64);
-                told.push((Finding::GpuConfig, name, part));
+                told.say(Finding::GpuConfig, name, part);
             }
         }
     }
@@ -92,10 +95,11 @@ impl Fleet {
         (signal, what): (GpuSignal, &str),
         value: i64,
     ) -> Option<Part> {
-        let counts = self
-            .values
-            .entry((look.reading.model.clone(), signal))
-            .or_default();
+        let model = &look.reading.model;
+        if !self.values.contains_key(model) {
+            self.values.insert(model.clone(), BTreeMap::new());
+        }
+        let counts = self.values.get_mut(model)?.entry(signal).or_default();
         let before = member.settings.insert(signal, value);
         if before != Some(value) {
             *counts.entry(value).or_default() += 1;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::fleet::Member;
 use super::memory::Memory;
 use super::readings::Counters;
-use crate::event::{GpuProcess, GpuSignal, Reading};
+use super::values::Values;
+use crate::event::{GpuProcess, GpuSignal};
 use crate::fault::Judgement;
 use crate::policy::GpuThresholds;
 use crate::time::Time;
@@ -40,7 +41,7 @@ pub struct Gpu {
     pub holders: Vec<GpuProcess>,
     pub counters: Counters,
     /// What was told last of each signal.
-    pub known: BTreeMap<GpuSignal, Reading>,
+    pub known: Option<Box<Values>>,
     pub memory: Memory,
     /// The driver asked for a recovery: its taking that back ends it.
     pub recovery_asked: bool,

@@ -98,6 +98,11 @@ impl Ledger {
         self.open.is_empty()
     }
 
+    /// How many findings hold.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether a finding holds now.
     pub fn is_open(&self, finding: Finding, subject: &Subject) -> bool {
         self.open.contains_key(&(finding, subject.clone()))

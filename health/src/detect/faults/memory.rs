@@ -17,7 +17,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn take(&mut self, look: &Look<'_>, holders: &[GpuProcess], told: &mut Vec<Told>) {
+    pub fn take(&mut self, look: &Look<'_>, holders: &[GpuProcess], told: &mut Told) {
         let (at, limits) = (look.scene.at, look.scene.limits);
         let (used, total) = (
             look.value(GpuSignal::MemoryUsedBytes),
@@ -49,7 +49,7 @@ impl Memory {
                     .to_owned();
             part
         });
-        told.push((Finding::GpuMemoryFull, "memory", part));
+        told.say(Finding::GpuMemoryFull, "memory", part);
         let Some(busy) = look.value(GpuSignal::UtilizationRatio) else {
             return;
         };
@@ -68,7 +68,7 @@ impl Memory {
             part.more = "End the process that holds it, or give the GPU back.".to_owned();
             part
         });
-        told.push((Finding::GpuIdle, "idle", part));
+        told.say(Finding::GpuIdle, "idle", part);
     }
 }
 

@@ -16,6 +16,7 @@ mod readings;
 mod reported;
 mod slow;
 mod suspect;
+mod values;
 mod window;
 mod xids;
 

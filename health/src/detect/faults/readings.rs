@@ -5,22 +5,26 @@ use std::time::Duration;
 
 use super::gpu::Gpu;
 use super::ledger::Part;
+use super::values::{Rises, Values};
 use super::window::{Since, Streak, Window};
 use super::xids::subject;
 use super::{FaultRule, Scene};
-use crate::event::{GpuReading, GpuSignal, Reading};
-use crate::fault::{Remedy, When, recovery_order};
+use crate::event::{GpuReading, GpuSignal};
+use crate::fault::{Order, Remedy, When, recovery_order};
 use crate::id::{GpuId, NodeId};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity};
+
+/// While no more than this holds, the evidence of all of it is renewed with every reading.
+const RENEWED: usize = 1024;
 
 /// What is remembered of a GPU's readings.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub first_read: Option<Time>,
-    /// Values at the job's start, or after the last reset.
-    pub base: BTreeMap<GpuSignal, f64>,
-    pub last: BTreeMap<GpuSignal, f64>,
+    pub rises: Rises,
+    /// Most NVLinks that were up.
+    pub most_links: f64,
     /// The last reading in which no uncorrectable error had been added.
     pub clean: Option<Time>,
     pub thermal: Window,
@@ -36,22 +40,36 @@ pub struct Counters {
     pub answers: Streak,
     /// Readings in which the driver asked for no recovery.
     pub unasked: Streak,
-    /// Parts that hold, and for how many readings their reason has been gone.
-    holding: BTreeMap<&'static str, u32>,
+    /// Parts that hold: for how many readings their reason has been gone, and what they asked for.
+    holding: BTreeMap<&'static str, (u32, (Severity, Order))>,
 }
 
-/// What a rule says of one reading; no part: its reason is not there.
-pub type Told = (Finding, &'static str, Option<Part>);
+/// What the rules say of one reading: which parts hold, and of those that held, which have no reason any more.
+pub struct Told {
+    parts: Vec<(Finding, &'static str, Option<Part>)>,
+    any_held: bool,
+}
+
+impl Told {
+    /// A part, or that its reason is not there.
+    pub fn say(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
+        // Nothing is wrong with most GPUs at most times.
+        if part.is_some() || self.any_held {
+            self.parts.push((finding, name, part));
+        }
+    }
+}
 
 /// One reading of one GPU.
 pub struct Look<'a> {
     pub scene: &'a Scene<'a>,
     pub reading: &'a GpuReading,
+    pub values: &'a Values,
 }
 
 impl Look<'_> {
     pub fn value(&self, signal: GpuSignal) -> Option<f64> {
-        self.reading.readings.get(&signal).and_then(Reading::value)
+        self.values.get(signal)
     }
 
     pub fn flag(&self, signal: GpuSignal) -> Option<bool> {
@@ -66,24 +84,26 @@ impl Look<'_> {
 impl Counters {
     /// How much a counter has risen since the job's start, and whether it has since the reading before.
     pub fn risen(&mut self, look: &Look<'_>, signal: GpuSignal) -> Option<(f64, bool)> {
-        let value = look.value(signal)?;
-        let base = *self.base.entry(signal).or_insert(value);
-        let last = self.last.insert(signal, value).unwrap_or(value);
-        if value < last {
-            // It began anew, with the driver.
-            self.base.insert(signal, value);
-            return Some((0.0, false));
-        }
-        Some((value - base, value > last))
+        Some(self.rises.take(signal, look.value(signal)?))
     }
 
-    /// Whether a part is news: it holds, or its reason has been gone for long enough. `None`: nothing to be said.
-    fn latch(&mut self, name: &'static str, part: Option<Part>, clear_after: u32) -> Option<Option<Part>> {
-        if part.is_some() {
-            self.holding.insert(name, 0);
-            return Some(part);
+    /// Whether a part is news: it holds and did not, or asks for something else, or its reason has been gone for long
+    /// enough. `renew`: its evidence is renewed with every reading. `None`: nothing to be said.
+    fn latch(
+        &mut self,
+        name: &'static str,
+        part: Option<Part>,
+        clear_after: u32,
+        renew: bool,
+    ) -> Option<Option<Part>> {
+        if let Some(part) = part {
+            let asks = (part.severity, part.order);
+            let before = self.holding.insert(name, (0, asks));
+            return before
+                .is_none_or(|(_, before)| before != asks)
+                .then_some(Some(part));
         }
-        let gone = self.holding.get_mut(name)?;
+        let (gone, _) = self.holding.get_mut(name)?;
         *gone += 1;
         if *gone < clear_after {
             return None;
@@ -94,7 +114,7 @@ impl Counters {
 }
 
 impl FaultRule {
-    /// One reading of one GPU. What has not changed is not told each time: it is as it was told last.
+    /// One reading of one GPU.
     pub(super) fn reading(&mut self, scene: &Scene<'_>, reading: &GpuReading) {
         let key = (scene.node.clone(), reading.gpu.clone());
         let known = self.gpus.get(&key).is_some_and(|gpu| gpu.pci == reading.pci);
@@ -108,40 +128,42 @@ impl FaultRule {
         let Some(gpu) = self.gpus.get_mut(&key) else {
             return;
         };
-        let mut readings = std::mem::take(&mut gpu.known);
-        let news = reading.readings.iter();
-        readings.extend(news.map(|(signal, value)| (*signal, value.clone())));
-        let whole = GpuReading {
-            gpu: reading.gpu.clone(),
-            pci: reading.pci.clone(),
-            model: reading.model.clone(),
-            readings,
+        let mut values = std::mem::take(&mut gpu.known).unwrap_or_default();
+        values.take(reading);
+        let look = Look {
+            scene,
+            reading,
+            values: &values,
         };
-        self.judge(scene, &whole, &key);
+        self.judge(&look, &key);
         if let Some(gpu) = self.gpus.get_mut(&key) {
-            gpu.known = whole.readings;
+            gpu.known = Some(values);
         }
     }
 
     /// Everything that is known of one GPU, once a reading.
-    fn judge(&mut self, scene: &Scene<'_>, reading: &GpuReading, key: &(NodeId, GpuId)) {
+    fn judge(&mut self, look: &Look<'_>, key: &(NodeId, GpuId)) {
+        let (scene, reading) = (look.scene, look.reading);
         let Some(gpu) = self.gpus.get_mut(key) else {
             return;
         };
-        let look = Look { scene, reading };
         gpu.counters.first_read.get_or_insert(scene.at);
-        let mut told: Vec<Told> = Vec::new();
-        let asks_no_more = asked(&look, gpu, &mut told);
-        memory_errors(&look, &mut gpu.counters, &mut told);
-        remaps(&look, &mut gpu.counters, &mut told);
-        super::slow::throttles(&look, &mut gpu.counters, &mut told);
-        super::slow::links(&look, &mut gpu.counters, &mut told);
-        gpu.memory.take(&look, &gpu.holders, &mut told);
-        self.fleet.take(&look, &mut gpu.member, &mut told);
+        let mut told = Told {
+            parts: Vec::new(),
+            any_held: !gpu.counters.holding.is_empty(),
+        };
+        let asks_no_more = asked(look, gpu, &mut told);
+        memory_errors(look, &mut gpu.counters, &mut told);
+        remaps(look, &mut gpu.counters, &mut told);
+        super::slow::throttles(look, &mut gpu.counters, &mut told);
+        super::slow::links(look, &mut gpu.counters, &mut told);
+        gpu.memory.take(look, &gpu.holders, &mut told);
+        self.fleet.take(look, &mut gpu.member, &mut told);
         let clear_after = scene.limits.clear_readings;
-        for (finding, name, part) in told {
+        let renew = self.ledger.len() <= RENEWED;
+        for (finding, name, part) in told.parts {
             let fresh = !gpu.counters.holding.contains_key(name);
-            let Some(news) = gpu.counters.latch(name, part, clear_after) else {
+            let Some(news) = gpu.counters.latch(name, part, clear_after, renew) else {
                 continue;
             };
             let subject = subject(scene, &reading.gpu);
@@ -155,17 +177,17 @@ impl FaultRule {
                 None => self.ledger.drop_part(scene.at, finding, &subject, name),
             }
         }
-        let (uncorrected, was_reset) = (uncorrected(&look, gpu), was_reset(&look, gpu));
+        let (uncorrected, was_reset) = (uncorrected(look, gpu), was_reset(look, gpu));
         if was_reset {
             self.reset(scene, &reading.gpu);
         } else if asks_no_more {
             self.recovered(scene, &reading.gpu);
         }
         if let Some((risen, clean)) = uncorrected {
-            self.tainted(&look, risen, clean);
+            self.tainted(look, risen, clean);
         }
         if !self.ledger.is_empty() {
-            self.returns(&look);
+            self.returns(look);
         }
     }
 
@@ -175,11 +197,7 @@ impl FaultRule {
         if !self.ledger.is_open(Finding::GpuLost, &subject(scene, id)) {
             return;
         }
-        let answers = look
-            .reading
-            .readings
-            .values()
-            .any(|reading| reading.value().is_some());
+        let answers = look.values.has_any();
         let clear_after = scene.limits.clear_readings;
         let Some(gpu) = self.gpu(scene, id) else { return };
         if gpu.counters.answers.push(answers) >= clear_after {
@@ -237,13 +255,13 @@ fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
 }
 
 /// The recovery that the driver asks for. Gives whether it has asked for none again for long enough.
-fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Vec<Told>) -> bool {
+fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Told) -> bool {
     let Some(number) = look.value(GpuSignal::RecoveryAction) else {
         return false;
     };
     let quiet = gpu.counters.unasked.push(number == 0.0);
     if number == 0.0 {
-        told.push((Finding::GpuFault, "recovery", None));
+        told.say(Finding::GpuFault, "recovery", None);
         return gpu.recovery_asked && quiet >= look.scene.limits.clear_readings;
     }
     gpu.recovery_asked = true;
@@ -254,12 +272,12 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Vec<Told>) -> bool {
         .part(severity, "The driver asks for a recovery")
         .shows("recovery_action", number);
     part.order = asked.map_or(part.order, |(_, order)| order);
-    told.push((Finding::GpuFault, "recovery", Some(part)));
+    told.say(Finding::GpuFault, "recovery", Some(part));
     false
 }
 
 /// Corrected errors by their rate, SRAM by its flag, ECC by its mode.
-fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let limits = look.scene.limits;
     if let Some(corrected) = look.value(GpuSignal::EccCorrected) {
         let span = Duration::from_secs_f64(limits.corrected_window_s);
@@ -284,7 +302,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>)
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("corrected_errors_per_s", rate)
         });
-        told.push((Finding::EccCorrected, "corrected", part));
+        told.say(Finding::EccCorrected, "corrected", part);
     }
     let sram = look.flag(GpuSignal::SramThresholdExceeded);
     let part = sram.filter(|exceeded| *exceeded).map(|_| {
@@ -292,7 +310,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>)
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("sram_threshold_exceeded", 1.0)
     });
-    told.push((Finding::EccUncorrectable, "sram", part));
+    told.say(Finding::EccUncorrectable, "sram", part);
     let (now, pending) = (
         look.flag(GpuSignal::EccEnabled),
         look.flag(GpuSignal::EccEnabledPending),
@@ -309,13 +327,13 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>)
         part.more = "Set ECC as on the other GPUs before the next job.".to_owned();
         part
     });
-    told.push((Finding::GpuConfig, "ecc_mode", part));
+    told.say(Finding::GpuConfig, "ecc_mode", part);
 }
 
 /// Rows and pages that were taken out of use, wait for it, or could not be.
-fn remaps(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+fn remaps(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let limits = look.scene.limits;
-    let mut say = |name, part: Option<Part>| told.push((Finding::RowRemap, name, part));
+    let mut say = |name, part: Option<Part>| told.say(Finding::RowRemap, name, part);
     let is_set = |signal| look.flag(signal) == Some(true);
     say(
         "pending",

@@ -9,11 +9,11 @@ use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
 /// Heat and power. The power cap is [`super::fleet`]'s: it means something only beside the peers.
-pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let (at, limits) = (look.scene.at, look.scene.limits);
     let mut say = |name, cause, part: Option<Part>| {
         let part = part.map(|part| Part { cause, ..part });
-        told.push((Finding::GpuThrottled, name, part));
+        told.say(Finding::GpuThrottled, name, part);
     };
     if let Some(slowed) = look.value(GpuSignal::ThrottleThermalSwNs) {
         let span = Duration::from_secs_f64(limits.throttle_window_s);
@@ -81,12 +81,12 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>)
 }
 
 /// PCIe and NVLink.
-pub fn links(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+pub fn links(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     pcie(look, counters, told);
     nvlink(look, counters, told);
 }
 
-fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let (at, limits) = (look.scene.at, look.scene.limits);
     let pair = |now, max| Some((look.value(now)?, look.value(max)?));
     let width = pair(GpuSignal::PcieWidth, GpuSignal::PcieWidthMax);
@@ -112,7 +112,7 @@ fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
             part.evidence.extend(shown);
             part
         });
-        told.push((Finding::PcieDegraded, "width", part));
+        told.say(Finding::PcieDegraded, "width", part);
     }
     if let Some(replays) = look.value(GpuSignal::PcieReplays) {
         let span = Duration::from_secs_f64(limits.pcie_replays_window_s);
@@ -122,11 +122,11 @@ fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("pcie_replays", rise)
         });
-        told.push((Finding::PcieDegraded, "replays", part));
+        told.say(Finding::PcieDegraded, "replays", part);
     }
 }
 
-fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
+fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let limits = look.scene.limits;
     for (name, signal, severity, why) in [
         (
@@ -166,7 +166,7 @@ fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
                 Severity::Critical => part.asks(Remedy::ResetGpu, When::NextCheckpoint),
             }
         });
-        told.push((Finding::NvlinkErrors, name, part));
+        told.say(Finding::NvlinkErrors, name, part);
     }
     let (Some(up), Some(count)) = (
         look.value(GpuSignal::NvlinkUp),
@@ -175,10 +175,8 @@ fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
         return;
     };
     // Links train after a boot; a GPU seen with all of them up has trained.
-    let before = counters.last.insert(GpuSignal::NvlinkUp, up);
-    let most = counters.base.entry(GpuSignal::NvlinkUp).or_insert(up);
-    *most = most.max(up);
-    let trained = *most >= count || before.is_some_and(|_| has_trained(look, counters));
+    counters.most_links = counters.most_links.max(up);
+    let trained = counters.most_links >= count || has_trained(look, counters);
     let readings = counters.links_down.push(up < count);
     let part = (trained && readings >= limits.nvlink_down_readings).then(|| {
         let mut part = look
@@ -187,7 +185,7 @@ fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Vec<Told>) {
         part.evidence.push(("nvlinks_up".to_owned(), up, Some(count)));
         part
     });
-    told.push((Finding::NvlinkErrors, "links_down", part));
+    told.say(Finding::NvlinkErrors, "links_down", part);
 }
 
 fn has_trained(look: &Look<'_>, counters: &Counters) -> bool {

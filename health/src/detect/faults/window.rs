@@ -1,45 +1,44 @@
 //! How much a counter rose lately, from few samples.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::time::Time;
 
 /// Samples kept: the window is known to a sixth of its length.
 const SAMPLES: u32 = 6;
+/// One before the window, those inside, and the latest.
+const MOST: usize = SAMPLES as usize + 2;
 
 /// The rise of a counter over a window of time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
-    samples: VecDeque<(Time, f64)>,
+    /// The oldest first; only `kept` of them.
+    samples: [(Time, f64); MOST],
+    kept: usize,
 }
 
 impl Window {
     /// Takes the counter's value; gives how much it rose over the window, and over which time. A counter that fell
     /// was reset: it begins anew.
     pub fn push(&mut self, at: Time, value: f64, span: Duration) -> (f64, Duration) {
-        if self.samples.back().is_some_and(|(_, last)| value < *last) {
-            self.samples.clear();
+        let kept = self.samples.get(..self.kept).unwrap_or_default();
+        if kept.last().is_some_and(|(_, last)| value < *last) {
+            self.kept = 0;
         }
-        while self
-            .samples
-            .get(1)
-            .is_some_and(|(second, _)| at.since(*second) >= span)
-        {
-            self.samples.pop_front();
+        while self.kept > 1 && at.since(self.samples[1].0) >= span {
+            self.samples.rotate_left(1);
+            self.kept -= 1;
         }
-        let rise = self
-            .samples
-            .front()
-            .map_or((0.0, Duration::ZERO), |(first, from)| {
-                (value - from, at.since(*first))
-            });
-        let due = self
-            .samples
-            .back()
+        let kept = self.samples.get(..self.kept).unwrap_or_default();
+        let rise = kept.first().map_or((0.0, Duration::ZERO), |(first, from)| {
+            (value - from, at.since(*first))
+        });
+        let due = kept
+            .last()
             .is_none_or(|(last, _)| at.since(*last) >= span / SAMPLES);
-        if due {
-            self.samples.push_back((at, value));
+        if due && self.kept < MOST {
+            self.samples[self.kept] = (at, value);
+            self.kept += 1;
         }
         rise
     }

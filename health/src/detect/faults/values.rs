@@ -1,0 +1,61 @@
+//! What a GPU's signals read last, found by number: each of them is asked for with every reading of every GPU.
+
+use crate::event::{GpuReading, GpuSignal};
+
+/// Signals that there may be.
+const SIGNALS: usize = 96;
+const _: () = assert!((GpuSignal::ReadNs as usize) < SIGNALS);
+
+/// See the module. What has not changed is not told each time: it is as it was told last.
+#[derive(Clone, Debug)]
+pub struct Values([f64; SIGNALS]);
+
+impl Default for Values {
+    fn default() -> Values {
+        Values([f64::NAN; SIGNALS])
+    }
+}
+
+impl Values {
+    /// Takes what a reading tells.
+    pub fn take(&mut self, reading: &GpuReading) {
+        for (signal, reading) in &reading.readings {
+            if let Some(kept) = self.0.get_mut(*signal as usize) {
+                *kept = reading.value().unwrap_or(f64::NAN);
+            }
+        }
+    }
+
+    /// The value of a signal, if it has one.
+    pub fn get(&self, signal: GpuSignal) -> Option<f64> {
+        self.0
+            .get(signal as usize)
+            .copied()
+            .filter(|value| !value.is_nan())
+    }
+
+    /// Whether any signal has a value.
+    pub fn has_any(&self) -> bool {
+        self.0.iter().any(|value| !value.is_nan())
+    }
+}
+
+/// A counter's value at the job's start (or after the last reset) and now, for the few that are followed.
+#[derive(Clone, Debug, Default)]
+pub struct Rises(Vec<(GpuSignal, f64, f64)>);
+
+impl Rises {
+    /// Takes a counter's value; gives how much it has risen since the start, and whether since the last time. One
+    /// that fell began anew.
+    pub fn take(&mut self, signal: GpuSignal, value: f64) -> (f64, bool) {
+        let Some((_, base, last)) = self.0.iter_mut().find(|(own, _, _)| *own == signal) else {
+            self.0.push((signal, value, value));
+            return (0.0, false);
+        };
+        let before = std::mem::replace(last, value);
+        if value < before {
+            *base = value;
+        }
+        (value - *base, value > before)
+    }
+}
