@@ -99,9 +99,8 @@ impl Counters {
         if let Some(part) = part {
             let asks = (part.severity, part.order);
             let before = self.holding.insert(name, (0, asks));
-            return before
-                .is_none_or(|(_, before)| before != asks)
-                .then_some(Some(part));
+            let is_news = renew || before.is_none_or(|(_, before)| before != asks);
+            return is_news.then_some(Some(part));
         }
         let (gone, _) = self.holding.get_mut(name)?;
         *gone += 1;
