@@ -13,6 +13,7 @@ mod job;
 mod ledger;
 mod memory;
 mod readings;
+mod remap;
 mod reported;
 mod slow;
 mod suspect;
