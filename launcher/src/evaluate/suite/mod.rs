@@ -4,14 +4,15 @@
 //! are scored are [`SCORED`] and up; whoever tunes the detector takes [`TUNING`] and up (`--tuning`, and every
 //! transcript and test), so that nothing is fitted to what is scored.
 
+mod chosen;
 mod faults;
 mod healthy;
 mod imbalance;
 mod slow;
 
 use paceline_health::sim::WorldSpec;
-use paceline_health::sim::chance::Chance;
 
+use self::chosen::Chosen;
 use super::expect::Expectation;
 
 /// Seeds from here on are scored.
@@ -294,52 +295,6 @@ impl Job {
     }
 }
 
-/// Whom the seed chose to suffer.
-struct Chosen {
-    rank: u32,
-    other: u32,
-    node: u32,
-    peer: u32,
-    rack: u32,
-}
-
-impl Chosen {
-    fn of(spec: &WorldSpec) -> Chosen {
-        let mut chance = Chance::of(spec.seed, &[0x0073_7569_7465]);
-        let mut below = |count: u32| (chance.unit() * f64::from(count.max(1))) as u32;
-        let (ranks, nodes) = (spec.ranks(), spec.nodes);
-        let (rank, node) = (below(ranks), below(nodes));
-        // Two ranks of one node may be the node's trouble: the other is elsewhere if there is an elsewhere.
-        let other = if nodes > 1 {
-            let elsewhere = (rank / spec.gpus_per_node + 1 + below(nodes - 1)) % nodes;
-            elsewhere * spec.gpus_per_node + below(spec.gpus_per_node)
-        } else {
-            (rank + 1 + below(ranks.saturating_sub(1))) % ranks.max(1)
-        };
-        Chosen {
-            rank,
-            other,
-            node,
-            peer: (node + 1 + below(nodes.saturating_sub(1))) % nodes.max(1),
-            rack: below(spec.racks),
-        }
-    }
-
-    fn fill(&self, text: &str) -> String {
-        [
-            ("{rank}", self.rank),
-            ("{other}", self.other),
-            ("{node}", self.node),
-            ("{peer}", self.peer),
-            ("{rack}", self.rack),
-        ]
-        .iter()
-        .fold(text.to_owned(), |text, (word, number)| {
-            text.replace(word, &number.to_string())
-        })
-    }
-}
-
 /// All scenarios, in the order in which they are told.
 pub(super) fn all() -> Vec<Scenario> {
     [
@@ -399,16 +354,5 @@ mod tests {
         let all = all();
         let count = all.iter().filter(healthy).count();
         assert!(2 * count >= all.len(), "{count} of {}", all.len());
-    }
-
-    #[test]
-    fn two_slow_ranks_are_never_one() {
-        let scenario = Scenario::new(Suite::Faults, "two", "nodes=4");
-        for seed in 0..200 {
-            let chosen = Chosen::of(&scenario.job(0, TUNING, seed).unwrap().spec);
-            assert_ne!(chosen.rank, chosen.other);
-            assert_ne!(chosen.node, chosen.peer);
-            assert!(chosen.rank < 32 && chosen.other < 32 && chosen.peer < 4);
-        }
     }
 }
