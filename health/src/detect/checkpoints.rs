@@ -21,6 +21,9 @@ use crate::verdict::{Finding, Subject};
 const EARLY: usize = 8;
 /// A rank that takes less than this share of the longest write does not write: it notes that another does.
 const WRITES: f64 = 0.1;
+/// Under this share of the longest write in the middle of all, only few ranks write; those take at least so much of it.
+const MOST_WRITE: f64 = 0.15;
+const FEW_WRITE: f64 = 0.5;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -71,9 +74,13 @@ impl Checkpoints {
         }
         let writes = writes(scene, kinds);
         let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
+        // Where writes are only inferred, the noise of the steps looks like short ones. When few write, those are long.
+        let middle = stats::median(&mut writes.iter().map(|(_, write_s)| *write_s).collect::<Vec<_>>());
+        let few = middle.is_some_and(|middle| middle < MOST_WRITE * longest);
+        let least = if few { FEW_WRITE } else { WRITES };
         let writers: Vec<(Rank, f64)> = writes
             .into_iter()
-            .filter(|(_, write_s)| *write_s > 0.0 && *write_s >= WRITES * longest)
+            .filter(|(_, write_s)| *write_s > 0.0 && *write_s >= least * longest)
             .collect();
         let table = &scene.view.limits.occasions;
         let mut seconds: Vec<f64> = writers.iter().map(|(_, write_s)| *write_s).collect();

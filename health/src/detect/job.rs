@@ -114,7 +114,12 @@ impl JobRules {
 
     /// Causes of slowness that wanders between ranks now.
     pub fn wandering(&self) -> [Option<Cause>; 3] {
-        self.wander.open_causes()
+        let mut causes = self.wander.open_causes();
+        // What the hosts show of many ranks in turn is told of the job as well.
+        if self.shares.outcome_now(Finding::CpuContention).is_some() {
+            causes[0] = Some(Cause::CpuContention);
+        }
+        causes
     }
 
     /// Spread of self-times that nothing explains.

@@ -28,6 +28,8 @@ pub struct LinkRule {
     open: Vec<Open>,
     /// Usual time of a step, seconds.
     step_s: f64,
+    /// Steps have micro-batches, and nobody said whether there is a pipeline.
+    may_join_stages: bool,
     /// Step of the last judgement that was looked at.
     looked: u64,
     /// When the latest steps closed.
@@ -81,6 +83,8 @@ impl LinkRule {
             return;
         }
         self.looked = view.comms.judged;
+        let is_declared = || view.roster.members().any(|(_, member)| member.layout.is_some());
+        self.may_join_stages = board.micro_batches > 1 && !is_declared();
         self.renew(view);
         // They turn slow one after the other; the first alone would blame the wrong end.
         let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
@@ -130,7 +134,8 @@ impl LinkRule {
         // A stage that is found slow is late for the next one in its pipeline.
         let waits = |comm: &Comm| {
             let is_slow = |raised: &Raised| comm.members.iter().any(|rank| raised.members.contains(rank));
-            comm.joins_stages && slow.iter().any(is_slow)
+            // Stages that nobody declared may be joined by any.
+            (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
         };
         let new: Vec<u64> = view
             .comms

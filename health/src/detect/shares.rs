@@ -20,6 +20,9 @@ use crate::verdict::{Cause, Finding, Severity, Subject};
 
 /// Steps between two looks at the hosts' counters, which are read once a second.
 const READ_EVERY: u64 = 4;
+/// Steps over which the usual transfer is averaged, and how far above it one has risen.
+const USUAL_STEPS: f64 = 64.0;
+const RISEN: f64 = 1.2;
 
 /// The gauges.
 #[derive(Debug, Default)]
@@ -33,6 +36,7 @@ pub struct Shares {
     sequence: Gauge,
     stage: Gauge,
     transfer: Gauge,
+    usual_transfer_s: Option<f64>,
     experts: Experts,
     stages: Stages,
     unexplained: Unexplained,
@@ -335,8 +339,12 @@ impl Shares {
 
     /// Time in collectives beyond waiting for the slowest.
     fn transfer(&mut self, scene: &Scene<'_>) -> Option<Claim> {
-        if scene.link_is_slow {
-            // Transfers are long for a reason that has a name.
+        // A rise is not yet the job's nature: a slow link, for one, is known a little later.
+        let usual_s = self.usual_transfer_s.get_or_insert(scene.exposed_s);
+        *usual_s += (scene.exposed_s - *usual_s) / USUAL_STEPS;
+        let has_risen = scene.exposed_s > RISEN * *usual_s;
+        if scene.link_is_slow || has_risen && !self.transfer.is_open() {
+            // Transfers are long for a reason that has a name, or may have.
             self.transfer.unlearn();
             return None;
         }

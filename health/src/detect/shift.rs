@@ -29,6 +29,8 @@ struct Row {
     /// ln of the common step, seconds.
     value: f64,
     exposed_s: f64,
+    /// Of the role that loads longest.
+    data_s: f64,
     /// ln of the declared work of a step, mean over the ranks: tokens, squared lengths, routed tokens.
     work: [f64; 3],
     /// By role, seconds.
@@ -143,6 +145,7 @@ impl Shift {
             apart: scene.apart,
             value: scene.common_step_s.max(1e-9).ln(),
             exposed_s: scene.exposed_s,
+            data_s: board.roles.iter().map(|role| role.data_s).fold(0.0, f64::max),
             work,
             roles: scene.common.iter().map(|level| *level as f32).collect(),
         });
@@ -232,6 +235,9 @@ impl Shift {
             self.reference = Level::of(&latest);
             return;
         }
+        if self.is_data(scene, first, reference) {
+            return;
+        }
         // Transfers are what a slow link slows down: that it is one takes longer to see. Beside a slow rank they are
         // not known well.
         let long = self.recent.len() - first >= table.transfer_held_steps as usize;
@@ -264,6 +270,19 @@ impl Shift {
                 .zip(after)
                 .is_some_and(|(before, after)| after - before >= change / 2.0)
         })
+    }
+
+    /// Whether most of the change sits in data loading, and so much of it that it is told as that.
+    fn is_data(&self, scene: &Scene<'_>, first: usize, reference: Level) -> bool {
+        let mean = |rows: &mut dyn Iterator<Item = &Row>, pick: fn(&Row) -> f64| {
+            let (sum, count) = rows.fold((0.0, 0.0), |sum, row| (sum.0 + pick(row), sum.1 + 1.0));
+            if count > 0.0 { sum / count } else { 0.0 }
+        };
+        let before_s = mean(&mut self.recent.range(..first), |row| row.data_s);
+        let after_s = mean(&mut self.recent.range(first..), |row| row.data_s);
+        let step_s = mean(&mut self.recent.range(first..), |row| row.value.exp());
+        after_s - before_s > (step_s - reference.mean.exp()) / 2.0
+            && after_s >= scene.view.limits.shares.data_warning_ratio * step_s
     }
 
     /// Whether most of the change sits in transfers.

@@ -229,7 +229,11 @@ impl StragglerRule {
             return;
         }
         let excess_s = account.suspect(&members, view.at).excess_s;
-        if members.len() == 1 && view.comms.victim_of(rank, excess_s, view.plan).is_some() {
+        // Where stages are not known, their waits cannot be compared.
+        if view.plan.stages > 1
+            && members.len() == 1
+            && view.comms.victim_of(rank, excess_s, view.plan).is_some()
+        {
             return;
         }
         if whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
