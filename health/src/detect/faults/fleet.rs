@@ -44,6 +44,8 @@ pub struct Member {
     /// Readings in which it was one of few under the cap: those that reach it together do not in the same instant.
     lonely: Streak,
     settings: BTreeMap<GpuSignal, i64>,
+    /// Readings in which a setting was not the others': those that are set together are not read in the same instant.
+    apart: BTreeMap<GpuSignal, Streak>,
 }
 
 impl Fleet {
@@ -111,7 +113,8 @@ impl Fleet {
         let own = counts.get(&value).copied().unwrap_or(0);
         let (other, count) = counts.iter().max_by_key(|(_, count)| **count)?;
         let differs = *other != value && *count >= MAJORITY * own && own + count >= MIN_GPUS;
-        differs.then(|| {
+        let readings = member.apart.entry(signal).or_default().push(differs);
+        (readings >= look.scene.limits.clear_readings).then(|| {
             let mut part = look.part(Severity::Warning, "It is set up in another way than its peers");
             part.evidence
                 .push((what.to_owned(), value as f64, Some(*other as f64)));
