@@ -88,8 +88,8 @@ pub struct Raised {
     /// When a cause was last looked for.
     pub asked: Time,
     pub few_peers: bool,
-    /// The job's finding tells it, with its cost: slowness that wanders between ranks.
-    pub is_the_jobs: bool,
+    /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
+    pub wanders_for: Option<Cause>,
     pub account: Account,
     /// The account when the first sign of a recovery came.
     pub before_recovery: Account,

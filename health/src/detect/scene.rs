@@ -50,7 +50,7 @@ impl<'a> Scene<'a> {
         provenance: Provenance,
     ) -> Scene<'a> {
         let mut own: Vec<f64> = board.seats.iter().map(|seat| seat.self_s).collect();
-        for slow in raised.iter().filter(|slow| !slow.is_the_jobs) {
+        for slow in raised.iter().filter(|slow| slow.wanders_for.is_none()) {
             let factor = slow.account.x_lately().exp();
             for rank in &slow.members {
                 if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
@@ -70,7 +70,7 @@ impl<'a> Scene<'a> {
             exposed_s: 0.0,
             job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
             shifted: false,
-            rank_is_slow: raised.iter().any(|slow| !slow.is_the_jobs),
+            rank_is_slow: raised.iter().any(|slow| slow.wanders_for.is_none()),
             link_is_slow: false,
             path: RefCell::new(board.path()),
         };

@@ -174,10 +174,13 @@ impl StragglerRule {
                 continue;
             }
             let raised = &mut self.raised[index];
-            if raised.is_the_jobs {
-                *self.untold.entry(raised.cause()).or_default() += raised.account.gain_s - before[index];
-                // What stays is no turn.
-                raised.is_the_jobs = raised.account.rows < LASTING;
+            if let Some(cause) = raised.wanders_for {
+                *self.untold.entry(cause).or_default() += raised.account.gain_s - before[index];
+                if raised.account.rows >= LASTING {
+                    // What stays is no turn.
+                    raised.wanders_for = None;
+                    self.claim(view, index, true);
+                }
             }
             if self.severity(index, view.limits) > self.raised[index].severity {
                 self.claim(view, index, true);
@@ -267,7 +270,7 @@ impl StragglerRule {
             explained: None,
             asked: view.at,
             few_peers,
-            is_the_jobs: false,
+            wanders_for: None,
         });
         self.introduce(view, self.raised.len() - 1);
     }
@@ -280,9 +283,12 @@ impl StragglerRule {
             .causes
             .explain(&raised.account.suspect(&raised.members, since), &view.scope())
             .map(|explained| explained.cause);
-        let is_rank = matches!(raised.whom, Whom::Rank(_));
-        if let Some(cause) = cause.filter(|cause| is_rank && view.wandering.contains(&Some(*cause))) {
-            raised.is_the_jobs = true;
+        if matches!(raised.whom, Whom::Rank(_)) {
+            // Counters are read once a second: a cause may come a little later.
+            let mut wandering = view.wandering.iter().flatten().copied();
+            raised.wanders_for = wandering.find(|known| cause.is_none_or(|cause| cause == *known));
+        }
+        if let Some(cause) = raised.wanders_for {
             *self.untold.entry(cause).or_default() += raised.account.gain_s;
         }
         self.claim(view, index, true);
@@ -306,7 +312,7 @@ impl StragglerRule {
     }
 
     fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
-        if raised.is_the_jobs {
+        if raised.wanders_for.is_some() {
             return;
         }
         let finding = raised.whom.finding();
@@ -335,9 +341,13 @@ impl StragglerRule {
         }
         raised.severity = raised.severity.max(severity);
         raised.explain(view.at, explained);
-        if raised.is_the_jobs {
+        if raised
+            .wanders_for
+            .is_some_and(|known| [Cause::Unknown, known].contains(&raised.cause()))
+        {
             return;
         }
+        raised.wanders_for = None;
         let mut evidence = raised.evidence();
         let mut signals = vec![Signal::S2];
         let mut provenance = self.provenance;

@@ -122,7 +122,7 @@ impl Wander {
         for (track, (cause, finding)) in self.tracks.iter_mut().zip(WANDERING) {
             track.untold_s.1 = straggler.untold_s(cause);
             let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
-                Whom::Rank(rank) if slow.cause() == cause => Some(Turn {
+                Whom::Rank(rank) if slow.cause() == cause || slow.wanders_for == Some(cause) => Some(Turn {
                     step: scene.board.step,
                     at: scene.view.at,
                     rank,

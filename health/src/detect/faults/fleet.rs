@@ -16,6 +16,8 @@ use crate::verdict::{Cause, Finding, Severity};
 const MIN_GPUS: usize = 4;
 /// One value is the others' when it has so many times the GPUs that this one has.
 const MAJORITY: usize = 3;
+/// Readings in a row in which a setting must differ.
+const APART: u32 = 3;
 /// Settings that should be alike on GPUs of one model.
 const ALIKE: [(&str, GpuSignal, &str); 2] = [
     ("clock_set", GpuSignal::SmClockSetMhz, "sm_clock_set_mhz"),
@@ -114,7 +116,7 @@ impl Fleet {
         let (other, count) = counts.iter().max_by_key(|(_, count)| **count)?;
         let differs = *other != value && *count >= MAJORITY * own && own + count >= MIN_GPUS;
         let readings = member.apart.entry(signal).or_default().push(differs);
-        (readings >= look.scene.limits.clear_readings).then(|| {
+        (readings >= APART).then(|| {
             let mut part = look.part(Severity::Warning, "It is set up in another way than its peers");
             part.evidence
                 .push((what.to_owned(), value as f64, Some(*other as f64)));
