@@ -64,22 +64,27 @@ struct Gpu {
 impl Gpus {
     /// Takes a reading. True when the GPU was never read before.
     pub fn observe(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
-        let is_new = !self.gpus.contains_key(&reading.gpu);
-        if is_new && self.gpus.len() >= MAX_GPUS {
-            return false;
-        }
         let mut read = [None; COLUMNS];
         for (signal, value) in &reading.readings {
             if let Some(column) = column(*signal) {
                 read[column] = value.value().filter(|value| value.is_finite());
             }
         }
-        let gpu = self.gpus.entry(reading.gpu.clone()).or_insert_with(|| Gpu {
+        // Found once: at thousands of GPUs, looking for a name costs more than what is done with it.
+        if let Some(gpu) = self.gpus.get_mut(&reading.gpu) {
+            gpu.readings.push(stamp, &read);
+            return false;
+        }
+        if self.gpus.len() >= MAX_GPUS {
+            return false;
+        }
+        let mut gpu = Gpu {
             model: reading.model.clone(),
             readings: Readings::default(),
-        });
+        };
         gpu.readings.push(stamp, &read);
-        is_new
+        self.gpus.insert(reading.gpu.clone(), gpu);
+        true
     }
 
     /// The model of a GPU that was read.

@@ -11,7 +11,7 @@ use super::raised::Raised;
 use super::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
-use crate::id::NodeId;
+use crate::id::{NodeId, Rank};
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
@@ -132,8 +132,13 @@ impl LinkRule {
     fn find(&mut self, view: &View<'_>, step: u64, slow: &[Raised]) {
         let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
         // A stage that is found slow is late for the next one in its pipeline.
+        let replica = |rank: &Rank| view.plan.place(*rank).map(|place| place.replica);
         let waits = |comm: &Comm| {
-            let is_slow = |raised: &Raised| comm.members.iter().any(|rank| raised.members.contains(rank));
+            let with = |slow: &Rank| {
+                let mut members = comm.members.iter();
+                members.any(|rank| rank == slow || replica(rank) == replica(slow))
+            };
+            let is_slow = |raised: &Raised| raised.members.iter().any(with);
             // Stages that nobody declared may be joined by any.
             (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
         };
@@ -177,6 +182,11 @@ impl LinkRule {
             };
             open.account(view);
             open.resolve(view);
+            // Who it is may show yet; what is told of nobody can wait.
+            let is_nobodys = matches!(open.subject, Subject::Job { .. });
+            if is_nobodys && step < since_step + 2 * u64::from(view.limits.link.min_steps) {
+                continue;
+            }
             open.severity = open.severity_now(view, self.step_s);
             // A second one of the same name is the same trouble.
             if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {

@@ -14,6 +14,10 @@ pub struct Spread {
     /// Standard deviation, as large as it must be taken so that a sum of observations is not overrated: with what few
     /// samples leave open, and with their autocorrelation.
     pub sigma: f64,
+    /// Few ranks tell it.
+    pub few: bool,
+    /// Of one observation with the next, 0 to below 1; taken into `sigma` by [`Noise`].
+    pub correlation: f64,
     /// Where a healthy rank's mean lies: skewed noise has its mean above its median.
     pub center: f64,
     /// Share of observations that lie further above the level than the noise explains, 0 to 1 and never 0.
@@ -47,11 +51,14 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     let samples: usize = windows.iter().map(Vec::len).sum();
     // One standard error of a robust spread estimate (1.16 / sqrt(n) for the MAD of normal noise).
     let unsure = 1.0 + 1.16 / (samples.max(1) as f64).sqrt();
+    // A few steps in a row look calmer than they are when noise lasts, however many ranks there are.
+    let longest = windows.iter().map(Vec::len).max().unwrap_or(0) as f64;
+    let early = 1.5 - 0.5 * (longest / f64::from(table.noise_window_steps.max(1))).min(1.0);
     let correlation = stats::median(&mut correlations).unwrap_or(0.0).clamp(0.0, 0.95);
-    // Variance of a mean of AR(1) observations over that of independent ones.
-    let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
     Some(Spread {
-        sigma: sigma * unsure * inflation,
+        sigma: sigma * unsure * early,
+        few: windows.len() < MANY,
+        correlation,
         center,
         outliers: outliers(windows, sigma),
     })
@@ -106,16 +113,41 @@ fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
 pub struct Noise {
     rows: u32,
     spread: Option<Spread>,
+    /// Sigma and correlation over about the last [`USUAL`] measurements, and how many there were.
+    usual: (f64, f64),
+    measured: f64,
 }
+
+/// Measurements over which noise is smoothed.
+const USUAL: f64 = 16.0;
 
 impl Noise {
     /// The present noise; `measure` is asked when it is due.
     pub fn spread(&mut self, measure: impl FnOnce() -> Option<Spread>) -> Option<Spread> {
         if self.rows < 64 || self.rows.is_multiple_of(8) {
-            self.spread = measure();
+            self.spread = measure().map(|now| self.with_usual(now));
         }
         self.rows = self.rows.wrapping_add(1);
         self.spread
+    }
+
+    /// The short windows of few ranks may look calmer than things are: noise is what it is now or what it was of late,
+    /// whichever is more.
+    fn with_usual(&mut self, now: Spread) -> Spread {
+        self.measured = (self.measured + 1.0).min(USUAL);
+        self.usual.0 += (now.sigma - self.usual.0) / self.measured;
+        self.usual.1 += (now.correlation - self.usual.1) / self.measured;
+        let (sigma, correlation) = if now.few {
+            (now.sigma.max(self.usual.0), now.correlation.max(self.usual.1))
+        } else {
+            (now.sigma, self.usual.1)
+        };
+        // Variance of a mean of AR(1) observations over that of independent ones.
+        let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
+        Spread {
+            sigma: sigma * inflation,
+            ..now
+        }
     }
 }
 

@@ -222,7 +222,7 @@ impl Shift {
             && reference.mean - latest.iter().sum::<f64>() / held as f64 >= bar
         {
             // Faster than ever: that is the new measure.
-            self.reference = Level::of(&latest);
+            self.reference = Some(reference.moved_to(&latest));
             return;
         }
         let known = |slower: &Slower| slower.finding == Finding::AllRanksSlow;
@@ -230,9 +230,20 @@ impl Shift {
             return;
         }
         let first = self.first_above(reference.mean + bar / 2.0);
+        // All that was before it tells more of the noise than the few steps that set the measure.
+        let before = self.recent.range(..first).filter(|row| !row.apart);
+        let before = Level::of(&before.map(|row| row.value).collect::<Vec<_>>());
+        let noisier = before.map_or(reference.sigma, |before| before.sigma.max(reference.sigma));
+        let with_noise = Level {
+            sigma: noisier,
+            ..reference
+        };
+        if !with_noise.is_left(&latest, table) {
+            return;
+        }
         let change = latest.iter().sum::<f64>() / held as f64 - reference.mean;
         if self.is_more_work(first, change) {
-            self.reference = Level::of(&latest);
+            self.reference = Some(reference.moved_to(&latest));
             return;
         }
         if self.is_data(scene, first, reference) {

@@ -19,7 +19,20 @@ impl Level {
     pub fn of(values: &[f64]) -> Option<Level> {
         let mean = stats::median(&mut values.to_vec())?;
         let sigma = stats::robust_sigma(&mut values.to_vec())?;
+        // Noise that lasts moves a mean further; a correlation that chance explains is none.
+        let correlation = stats::lag_one_correlation(values, sigma).unwrap_or(0.0);
+        let sure = (correlation - 1.0 / (values.len() as f64).sqrt()).clamp(0.0, 0.9);
+        let sigma = sigma * ((1.0 + sure) / (1.0 - sure)).sqrt();
         Some(Level { mean, sigma })
+    }
+
+    /// The same noise about another mean: a few observations tell where it is, not how noisy.
+    pub fn moved_to(self, values: &[f64]) -> Level {
+        let now = Level::of(values).unwrap_or(self);
+        Level {
+            mean: now.mean,
+            sigma: now.sigma.max(self.sigma),
+        }
     }
 
     /// How far a mean must lie above it to be a change.

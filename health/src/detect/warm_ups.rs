@@ -17,6 +17,8 @@ const KEPT: usize = 128;
 const AFTER: usize = 10;
 /// A step that takes so much longer than the usual one still warms up.
 const WARM: f64 = 1.2;
+/// Steps of a warm-up in which a rank must be slow.
+const LEAST_ROWS: usize = 3;
 /// A rank that keeps this share of its excess afterwards is slow, not warming up.
 const LASTING: f64 = 0.25;
 
@@ -131,7 +133,12 @@ impl WarmUps {
             let lasting = ratio(sums(last, index)) - 1.0;
             let few = scene.board.roles.iter().all(|role| role.seen < 2);
             let excess_s = own - level;
-            if !few
+            // One long step is no long warm-up.
+            let slow_rows = warm.iter().filter_map(|row| row.x.get(index));
+            let slow_rows = slow_rows.filter(|x| f64::from(**x) >= table.warm_up_ratio.ln() / 2.0);
+            let often = slow_rows.count() >= LEAST_ROWS.max(warm.len() / 2);
+            if often
+                && !few
                 && times >= table.warm_up_ratio
                 && excess_s >= table.warm_up_steps * usual_s
                 && lasting < LASTING * (times - 1.0)

@@ -85,7 +85,7 @@ impl Code {
 
     /// The same at one place: how many there in all, and in how many bursts. `count` more were seen.
     pub fn spot(&mut self, place: &str, count: u32, at: Time, limits: &GpuThresholds) -> (u32, u32) {
-        if !self.spots.contains_key(place) && self.spots.len() >= MAX_SPOTS {
+        if self.spots.len() >= MAX_SPOTS && !self.spots.contains_key(place) {
             return (count, 1);
         }
         let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
@@ -111,7 +111,7 @@ fn count_burst(bursts: &mut VecDeque<Time>, at: Time, fresh: bool, limits: &GpuT
 impl Gpu {
     /// The state of an XID; `None`: there are too many of them to be real.
     pub fn code(&mut self, xid: u32) -> Option<&mut Code> {
-        if !self.codes.contains_key(&xid) && self.codes.len() >= MAX_CODES {
+        if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&xid) {
             return None;
         }
         Some(self.codes.entry(xid).or_default())

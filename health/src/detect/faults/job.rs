@@ -69,7 +69,7 @@ impl JobXids {
 
     pub fn add(&mut self, scene: &Scene<'_>, ledger: &mut Ledger, seen: &Seen<'_>) {
         let key = (seen.judged.finding, seen.xid);
-        if !self.codes.contains_key(&key) && self.codes.len() >= MAX_CODES {
+        if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&key) {
             return;
         }
         let place = || match scene.rank_on(seen.gpu) {

@@ -125,7 +125,7 @@ impl Ledger {
         mut part: Part,
     ) {
         let key = (finding, subject.clone());
-        if !self.open.contains_key(&key) && self.open.len() >= MAX_OPEN {
+        if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
             return;
         }
         let open = self.open.entry(key).or_default();

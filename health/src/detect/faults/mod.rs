@@ -222,7 +222,7 @@ impl FaultRule {
     /// The state of a GPU of this node; `None`: there are too many to be real.
     fn gpu(&mut self, scene: &Scene<'_>, id: &GpuId) -> Option<&mut Gpu> {
         let key = (scene.node.clone(), id.clone());
-        if !self.gpus.contains_key(&key) && self.gpus.len() >= MAX_GPUS {
+        if self.gpus.len() >= MAX_GPUS && !self.gpus.contains_key(&key) {
             return None;
         }
         Some(self.gpus.entry(key).or_default())
