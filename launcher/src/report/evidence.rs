@@ -38,8 +38,11 @@ const READINGS: [(&str, Reading); 10] = [
     ),
 ];
 
+/// An ending, and how a value with it is written.
+type Unit = (&'static str, fn(f64) -> String);
+
 /// Units at the end of a name, longer ones before those that they end in.
-const UNITS: [(&str, fn(f64) -> String); 13] = [
+const UNITS: [Unit; 13] = [
     ("_per_s", per_second),
     ("_ratio", percent),
     ("_bytes", bytes),
