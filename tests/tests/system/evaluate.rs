@@ -37,7 +37,7 @@ fn the_table_is_the_same_on_one_thread_and_on_four() {
 
     place.write("old.json", &one.to_string());
     let output = place
-        .paceline(&[
+        .paceline([
             "evaluate",
             "--suite",
             "smoke",
@@ -79,7 +79,7 @@ fn what_is_asked_wrongly_is_told() {
             "old.json: schema_version 7; this version reads 1",
         ),
     ] {
-        let output = place.paceline(&[&["evaluate"], args].concat()).output().unwrap();
+        let output = place.paceline([&["evaluate"], args].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{args:?}");
         assert!(
             text(&output.stderr).contains(said),
@@ -87,7 +87,7 @@ fn what_is_asked_wrongly_is_told() {
             text(&output.stderr)
         );
     }
-    let listed = place.paceline(&["evaluate", "--suite", "list"]).output().unwrap();
+    let listed = place.paceline(["evaluate", "--suite", "list"]).output().unwrap();
     assert_eq!(listed.status.code(), Some(0));
     assert!(text(&listed.stdout).contains("healthy"));
 }

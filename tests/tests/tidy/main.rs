@@ -165,7 +165,7 @@ fn every_finding_has_a_transcript() {
 #[test]
 fn every_finding_has_an_alert() {
     let rules = read("deploy/prometheus/paceline.rules.yaml");
-    for finding in Finding::ALL.iter().copied() {
+    for finding in Finding::ALL {
         assert!(
             rules.contains(&format!("finding=\"{finding}\"")),
             "no alert for {finding}"
