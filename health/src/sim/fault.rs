@@ -1,4 +1,4 @@
-//! What goes wrong in a world. [`super::fault_text`] holds its text form: `slow rank=3 factor=1.25 from=100 until=400`.
+//! What goes wrong in a world. `fault_text` holds its text form: `slow rank=3 factor=1.25 from=100 until=400`.
 //!
 //! Plain numbers for `from` and `until` are steps, numbers with a unit are times since the first frame.
 

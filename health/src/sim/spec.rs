@@ -1,4 +1,4 @@
-//! What world to make: size, layout, how its steps behave, what goes wrong. [`super::spec_text`] reads its text.
+//! What world to make: size, layout, how its steps behave, what goes wrong. `spec_text` reads its text.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! A whole training job on virtual time: an iterator of frames with bounded memory.
 //!
 //! Training is synchronous. Every rank works and waits for others as its place in the layout makes it
-//! ([`super::timeline`]); once a step all meet. Nothing here knows of the detector.
+//! (`timeline`); once a step all meet. Nothing here knows of the detector.
 
 use std::iter::FusedIterator;
 use std::time::Duration;
