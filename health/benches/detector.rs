@@ -1,5 +1,6 @@
 //! How soon, how surely and how fast the detector decides, on simulated worlds. `cargo bench -p paceline-health`
-//! prints the tables (`-- speed`: only the last); the seeds are not those that anything was tuned on.
+//! prints the tables (`-- speed`: only the last; `-- memory`: a simulated hour of 16,384 ranks, minutes of work); the
+//! seeds are not those that anything was tuned on.
 
 // A bench has a clock and prints; the crate has none.
 #![allow(
@@ -150,7 +151,44 @@ fn speed(nodes: u32, steps: u64) {
     );
 }
 
+/// What the fold of 16,384 ranks at one step a second holds in memory, with their GPUs read once a second.
+fn memory(minutes: &[u64]) {
+    println!("| simulated minutes | 16,384 ranks, resident MB |\n|---|---|");
+    let resident_mb = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .expect("VmRSS");
+        let kb: u64 = line
+            .split_whitespace()
+            .nth(1)
+            .and_then(|kb| kb.parse().ok())
+            .expect("kB");
+        kb / 1024
+    };
+    let spec =
+        WorldSpec::parse("nodes=2048 gpus=8 self=950ms transfer=50ms steps=3700 seed=9000").expect("a spec");
+    let mut detector = Detector::new(Policy::default());
+    let mut left = minutes.iter();
+    let mut next = left.next();
+    for (at, frame) in World::new(spec).expect("a sound spec") {
+        detector.observe(at, &frame);
+        while detector.poll().is_some() {}
+        if let Some(minute) = next.filter(|minute| at.as_secs_f64() >= 60.0 * **minute as f64) {
+            println!("| {minute} | {} |", resident_mb());
+            next = left.next();
+            if next.is_none() {
+                return;
+            }
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == "memory") {
+        return memory(&[1, 10, 30, 60]);
+    }
     if !std::env::args().any(|argument| argument == "speed") {
         quality();
     }
