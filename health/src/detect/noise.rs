@@ -44,17 +44,21 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
     let own = stats::median(&mut sigmas)?.max(table.sigma_floor);
     let (center, sigma) = if windows.len() >= MANY {
         let center = center(&windows);
-        (center, own.max(about_peers(&windows, center)))
+        // Only what chance does not explain is more than what each rank shows by itself.
+        let wide = about_peers(&windows, center);
+        let chance = 1.0 + 2.0 * doubt(&windows);
+        (center, if wide > own * chance { wide } else { own })
     } else {
         (0.0, own)
     };
-    let samples: usize = windows.iter().map(Vec::len).sum();
-    // One standard error of a robust spread estimate (1.16 / sqrt(n) for the MAD of normal noise).
-    let unsure = 1.0 + 1.16 / (samples.max(1) as f64).sqrt();
+    let unsure = 1.0 + doubt(&windows);
     // A few steps in a row look calmer than they are when noise lasts, however many ranks there are.
     let longest = windows.iter().map(Vec::len).max().unwrap_or(0) as f64;
     let early = 1.5 - 0.5 * (longest / f64::from(table.noise_window_steps.max(1))).min(1.0);
-    let correlation = stats::median(&mut correlations).unwrap_or(0.0).clamp(0.0, 0.95);
+    // So small a correlation is none.
+    let correlation = stats::median(&mut correlations)
+        .filter(|correlation| *correlation > 2.0 * doubt(&windows))
+        .map_or(0.0, |correlation| correlation.clamp(0.0, 0.95));
     Some(Spread {
         sigma: sigma * unsure * early,
         few: windows.len() < MANY,
@@ -62,6 +66,12 @@ pub fn pool(windows: Vec<Vec<f64>>, table: &StragglerThresholds) -> Option<Sprea
         center,
         outliers: outliers(windows, sigma),
     })
+}
+
+/// One standard error of a robust spread estimate, as a share of it: 1.16 / sqrt(n) for the MAD of normal noise.
+fn doubt(windows: &[Vec<f64>]) -> f64 {
+    let samples: usize = windows.iter().map(Vec::len).sum();
+    1.16 / (samples.max(1) as f64).sqrt()
 }
 
 /// The typical rank's mean.
