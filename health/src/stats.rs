@@ -29,6 +29,11 @@ pub fn median_without(sorted: &[f64], left_out: usize) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
+/// Mean of `values`; 0 of none.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
 /// Spread of `values` about their own median: 1.4826 × MAD, corrected for small samples (n / (n - 0.8), Croux and
 /// Rousseeuw 1992). Reorders `values`. `None` under three.
 pub fn robust_sigma(values: &mut [f64]) -> Option<f64> {
@@ -59,6 +64,21 @@ pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
         .sum();
     let n = values.len() as f64;
     (power > 0.0).then(|| (product / power + 1.0 / n) / (1.0 - 4.0 / n))
+}
+
+/// Standard deviation of `values` about their median, as large as it must be taken for means over several in a row: noise
+/// that lasts moves a mean further than noise that does not. A correlation that chance explains is none.
+/// `None` of too few.
+pub fn lasting_sigma(values: &[f64]) -> Option<f64> {
+    let sigma = robust_sigma(&mut values.to_vec())?;
+    let correlation = lag_one_correlation(values, sigma).unwrap_or(0.0);
+    let sure = (correlation - 1.0 / (values.len() as f64).sqrt()).clamp(0.0, 0.9);
+    Some(sigma * mean_inflation(sure))
+}
+
+/// Standard deviation of a mean of AR(1) observations over that of independent ones.
+pub fn mean_inflation(correlation: f64) -> f64 {
+    ((1.0 + correlation) / (1.0 - correlation)).sqrt()
 }
 
 #[cfg(test)]

@@ -198,8 +198,7 @@ impl Comm {
         });
         if self.early.is_none() && self.recent.len() == EARLY {
             let mut early = self.latest(EARLY);
-            if let (Some(sigma_s), Some(median_s)) =
-                (stats::robust_sigma(&mut early.clone()), stats::median(&mut early))
+            if let (Some(sigma_s), Some(median_s)) = (stats::lasting_sigma(&early), stats::median(&mut early))
             {
                 self.early = Some(Early { median_s, sigma_s });
             }
@@ -262,7 +261,11 @@ impl Comm {
         } else {
             limits.elsewhere_ratio
         };
-        let of_others = |usual_s: f64| (usual_s, elsewhere_ratio * usual_s);
+        let now_s = stats::lasting_sigma(&latest).unwrap_or(0.0);
+        let of_others = |usual_s: f64| {
+            let unsure_s = SURE * now_s / (window as f64).sqrt();
+            (usual_s, (elsewhere_ratio * usual_s).max(usual_s + unsure_s))
+        };
         let bars = [
             past.map(of_past),
             elsewhere_s.filter(|usual| *usual > 0.0).map(of_others),

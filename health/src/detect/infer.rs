@@ -165,7 +165,7 @@ impl Levels {
     fn profile(&self, members: &[Rank]) -> Option<Vec<f64>> {
         let levels: Option<Vec<f64>> = members.iter().map(|rank| self.of(*rank)).collect();
         let levels = levels?;
-        let mean = levels.iter().sum::<f64>() / levels.len() as f64;
+        let mean = stats::mean(&levels);
         Some(levels.into_iter().map(|level| level - mean).collect())
     }
 }

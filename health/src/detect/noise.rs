@@ -76,8 +76,8 @@ fn doubt(windows: &[Vec<f64>]) -> f64 {
 
 /// The typical rank's mean.
 fn center(windows: &[Vec<f64>]) -> f64 {
-    let mean = |window: &Vec<f64>| window.iter().sum::<f64>() / window.len().max(1) as f64;
-    stats::median(&mut windows.iter().map(mean).collect::<Vec<f64>>()).unwrap_or(0.0)
+    let means = windows.iter().map(|window| stats::mean(window));
+    stats::median(&mut means.collect::<Vec<f64>>()).unwrap_or(0.0)
 }
 
 /// Spread of the typical rank about its own level.
@@ -152,10 +152,8 @@ impl Noise {
         } else {
             (now.sigma, self.usual.1)
         };
-        // Variance of a mean of AR(1) observations over that of independent ones.
-        let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
         Spread {
-            sigma: sigma * inflation,
+            sigma: sigma * stats::mean_inflation(correlation),
             ..now
         }
     }

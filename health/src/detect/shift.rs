@@ -218,11 +218,11 @@ impl Shift {
             return;
         }
         let bar = reference.bar(table);
-        if latest.iter().all(|value| reference.mean - value >= bar / 2.0)
-            && reference.mean - latest.iter().sum::<f64>() / held as f64 >= bar
-        {
-            // Faster than ever: that is the new measure.
-            self.reference = Some(reference.moved_to(&latest));
+        // Faster than ever: that is the new measure, once it has held as long as the first took. A lull does not.
+        let long = self.latest(table.reference_steps as usize);
+        let is_faster = |value: &f64| reference.mean - value >= bar / 2.0;
+        if latest.iter().all(is_faster) && reference.mean - stats::mean(&long) >= bar {
+            self.reference = Some(reference.moved_to(&long));
             return;
         }
         let known = |slower: &Slower| slower.finding == Finding::AllRanksSlow;
@@ -241,7 +241,7 @@ impl Shift {
         if !with_noise.is_left(&latest, table) {
             return;
         }
-        let change = latest.iter().sum::<f64>() / held as f64 - reference.mean;
+        let change = stats::mean(&latest) - reference.mean;
         if self.is_more_work(first, change) {
             self.reference = Some(reference.moved_to(&latest));
             return;
@@ -300,7 +300,7 @@ impl Shift {
     fn is_transfer(&self, first: usize, reference: Level) -> bool {
         let mean = |pick: fn(&Row) -> f64| {
             let values: Vec<f64> = self.recent.range(first..).map(pick).collect();
-            values.iter().sum::<f64>() / values.len().max(1) as f64
+            stats::mean(&values)
         };
         let exposed = mean(|row| row.exposed_s) - self.usual_exposed_s;
         exposed > (mean(|row| row.value.exp()) - reference.mean.exp()) / 2.0

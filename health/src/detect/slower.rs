@@ -18,11 +18,7 @@ impl Level {
     /// The level of some observations; none of too few.
     pub fn of(values: &[f64]) -> Option<Level> {
         let mean = stats::median(&mut values.to_vec())?;
-        let sigma = stats::robust_sigma(&mut values.to_vec())?;
-        // Noise that lasts moves a mean further; a correlation that chance explains is none.
-        let correlation = stats::lag_one_correlation(values, sigma).unwrap_or(0.0);
-        let sure = (correlation - 1.0 / (values.len() as f64).sqrt()).clamp(0.0, 0.9);
-        let sigma = sigma * ((1.0 + sure) / (1.0 - sure)).sqrt();
+        let sigma = stats::lasting_sigma(values)?;
         Some(Level { mean, sigma })
     }
 
@@ -43,7 +39,7 @@ impl Level {
     /// Whether all of `values` lie above it, and their mean as far as a change does.
     pub fn is_left(&self, values: &[f64], table: &ShiftThresholds) -> bool {
         let bar = self.bar(table);
-        let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let mean = stats::mean(values);
         !values.is_empty()
             && mean - self.mean >= bar
             && values.iter().all(|value| value - self.mean >= bar / 2.0)
