@@ -14,11 +14,13 @@ mod gpu;
 mod host;
 mod kernel;
 mod layout;
+mod port;
 
 pub use gpu::*;
 pub use host::*;
 pub use kernel::*;
 pub use layout::*;
+pub use port::*;
 
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +68,8 @@ pub enum Event {
     GpuHolders(GpuHolders),
     /// Whether a node's kernel log can be read: told when it changes.
     Kernel(KernelWatch),
+    /// One reading of one network port of a node.
+    Port(PortReading),
 }
 
 /// See [`Event::Job`].

@@ -1,6 +1,7 @@
 //! Policy as data: the tables in `policy/`, read once. Code finds, tables decide.
 
 mod gpu;
+mod port;
 mod price;
 mod values;
 
@@ -10,16 +11,19 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::gpu::GpuThresholds;
+pub use self::port::PortThresholds;
 pub use self::price::Prices;
 pub use self::values::PolicyError;
 use crate::fault::FaultTables;
 use crate::verdict::{Cause, Finding};
 
-/// One table in two files.
+/// One table in three files.
 const DETECTOR: &str = concat!(
     include_str!("../policy/detector.toml"),
     "\n",
-    include_str!("../policy/gpu.toml")
+    include_str!("../policy/gpu.toml"),
+    "\n",
+    include_str!("../policy/port.toml")
 );
 const FINDINGS: &str = include_str!("../policy/findings.toml");
 
@@ -37,7 +41,7 @@ pub struct Policy {
     faults: Arc<FaultTables>,
 }
 
-/// `policy/detector.toml` and `policy/gpu.toml`; the meaning and source of each value stand there.
+/// `policy/detector.toml`, `policy/gpu.toml` and `policy/port.toml`; the meaning and source of each value stand there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -52,6 +56,7 @@ pub struct Thresholds {
     pub kinds: KindThresholds,
     pub shares: ShareThresholds,
     pub gpu: GpuThresholds,
+    pub port: PortThresholds,
     pub shift: ShiftThresholds,
     pub occasions: OccasionThresholds,
 }

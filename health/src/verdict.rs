@@ -105,6 +105,8 @@ closed! {
         GpuMemoryFull = "gpu-memory-full",
         /// A GPU is held and does nothing.
         GpuIdle = "gpu-idle",
+        /// A network port of a node is down, loses its link, runs below its rate or counts errors.
+        NetworkPort = "network-port",
     }
 }
 

@@ -177,6 +177,16 @@ fn examples() -> Vec<Event> {
             lost: 0,
             text: "".into(),
         }),
+        Event::Port(PortReading {
+            port: "mlx5_0/1".into(),
+            link: PortLink::Infiniband,
+            readings: BTreeMap::from([
+                (PortSignal::Up, Reading::Value(1.0)),
+                (PortSignal::RateBps, Reading::Value(4e11)),
+                (PortSignal::LinkDowns, Reading::Value(0.0)),
+                (PortSignal::Retransmits, Reading::Missing(Missing::Unsupported)),
+            ]),
+        }),
     ]
 }
 

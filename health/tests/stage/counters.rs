@@ -42,7 +42,7 @@ pub fn host_reading(case: &mut TestCase) -> Result<Event, String> {
 }
 
 /// Takes all that is left as signals by their names.
-fn others<S: DeserializeOwned + Ord>(
+pub fn others<S: DeserializeOwned + Ord>(
     case: &mut TestCase,
     readings: &mut BTreeMap<S, Reading>,
 ) -> Result<(), String> {

@@ -81,6 +81,7 @@ impl Hand {
             "group" => return self.group(case),
             "kmsg" => return self.kmsg(case, &node),
             "signals" => return self.signals(case, &node),
+            "port" => return self.port(case),
             "nvml" => gpus::nvml(case)?,
             "access" => gpus::access(case)?,
             "kernel" => gpus::kernel(case)?,

@@ -1,7 +1,7 @@
 //! The stage on which transcripts play: a detector, a world or frames made by hand, and a clock that scripts move.
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, and by hand
-//! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`,
+//! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
 //! `group`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
@@ -9,6 +9,7 @@ mod comms;
 mod counters;
 mod gpus;
 mod hand;
+mod ports;
 mod tell;
 
 use datadriven::TestCase;

@@ -19,6 +19,7 @@ impl Detector {
             job: &self.job,
             roster: &self.roster,
             limits: &self.policy.detector.gpu,
+            ports: &self.policy.detector.port,
             tables: self.policy.faults(),
         };
         self.faults.observe(&scene, frame);

@@ -234,7 +234,9 @@ impl Ledger {
         let Some(open) = self.open.get_mut(&(finding, subject.clone())) else {
             return;
         };
-        let Some(mut whole) = sum(&open.parts) else { return };
+        let Some(mut whole) = sum(finding, &open.parts) else {
+            return;
+        };
         if let Some((asking, nodes)) = tripped.filter(|_| whole.order.remedy.acts_on_node()) {
             whole.order.remedy = Remedy::None;
             whole.words = format!(
@@ -274,7 +276,7 @@ struct Whole {
 }
 
 /// All parts as one: the worst severity, the most drastic order, the words of whoever asks for that.
-fn sum(parts: &BTreeMap<String, Part>) -> Option<Whole> {
+fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     let worst = parts.values().max_by_key(|part| (part.order, part.severity))?;
     let first = parts.values().min_by_key(|part| part.since)?;
     let severity = parts.values().map(|part| part.severity).max()?;
@@ -298,7 +300,11 @@ fn sum(parts: &BTreeMap<String, Part>) -> Option<Whole> {
             since_step: first.since_step,
             step: None,
             cause: worst.cause,
-            signals: vec![Signal::S3],
+            signals: vec![if finding == Finding::NetworkPort {
+                Signal::S4
+            } else {
+                Signal::S3
+            }],
             provenance: parts
                 .values()
                 .map(|part| part.provenance)

@@ -1,9 +1,10 @@
-//! GPU faults: what the kernel log and NVML tell becomes findings with an order, by the tables of `policy/`.
+//! Faults of GPUs and of network ports: what the kernel log, NVML and ports tell becomes findings with an order, by the
+//! tables of `policy/`.
 //!
 //! One file a kind of evidence: [`xids`] for what was reported, [`readings`] for counters and flags, [`access`] for
-//! what cannot be read, [`suspect`] for results that may be wrong. All of them put parts into one [`ledger`], and what
-//! holds there is what is told. Deadlines of this rule fire with the next frame: there is one a second while anything
-//! is watched, and a claim carries its deadline all the same.
+//! what cannot be read, [`ports`] for the network, [`suspect`] for results that may be wrong. All of them put parts into
+//! one [`ledger`], and what holds there is what is told. Deadlines of this rule fire with the next frame: there is one a
+//! second while anything is watched, and a claim carries its deadline all the same.
 
 mod access;
 mod fleet;
@@ -12,6 +13,7 @@ mod hook;
 mod job;
 mod ledger;
 mod memory;
+mod ports;
 mod readings;
 mod remap;
 mod reported;
@@ -29,6 +31,7 @@ use self::fleet::Fleet;
 use self::gpu::Gpu;
 use self::job::JobXids;
 use self::ledger::{Ledger, Told};
+use self::ports::Ports;
 use self::suspect::Suspect;
 
 use super::roster::Roster;
@@ -36,7 +39,7 @@ use crate::event::{Event, KernelAccess, KernelWatch};
 use crate::fault::{Branch, FaultTables, pci_id};
 use crate::frame::{Frame, Provenance};
 use crate::id::{GpuId, JobId, NodeId};
-use crate::policy::GpuThresholds;
+use crate::policy::{GpuThresholds, PortThresholds};
 use crate::time::Time;
 use crate::verdict::{Finding, Subject};
 
@@ -54,6 +57,7 @@ pub struct Scene<'a> {
     pub job: &'a JobId,
     pub roster: &'a Roster,
     pub limits: &'a GpuThresholds,
+    pub ports: &'a PortThresholds,
     pub tables: &'a FaultTables,
 }
 
@@ -96,6 +100,7 @@ pub struct FaultRule {
     job_xids: JobXids,
     fleet: Fleet,
     accesses: Accesses,
+    ports: Ports,
     suspect: Suspect,
 }
 
@@ -112,6 +117,7 @@ impl FaultRule {
             Event::GpuFault(fault) => self.fault(scene, fault),
             Event::Gpu(reading) => self.reading(scene, reading),
             Event::GpuAccess(access) => self.access(scene, access),
+            Event::Port(reading) => self.port(scene, reading),
             Event::GpuHolders(holders) => {
                 let id = self.resolve(scene, Some(&holders.gpu), &holders.pci);
                 if let Some(gpu) = id.and_then(|id| self.gpu(scene, &id)) {

@@ -1,0 +1,231 @@
+//! Network ports: down, losing their link, below their rate, counting errors. One finding a node, with a part for each
+//! trouble of each port. What it costs the job is told by slow-link; this is the alarm of the hardware.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ledger::{Ledger, Part};
+use super::window::{Since, Window};
+use super::{FaultRule, Scene};
+use crate::event::{PortLink, PortReading, PortSignal};
+use crate::fault::{Remedy, When};
+use crate::id::NodeId;
+use crate::policy::PortThresholds;
+use crate::time::Time;
+use crate::verdict::{Finding, Severity};
+
+/// Ports that are kept; more than that is not one job.
+const MAX_PORTS: usize = 1 << 18;
+/// A rate is that of the other nodes' ports when it has so many times the ports that this one's has.
+const MAJORITY: usize = 3;
+const GIGA: f64 = 1e9;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Ports {
+    ports: BTreeMap<(NodeId, Arc<str>), Port>,
+    /// Ports of one name and kind by their rate, gigabits a second; nodes of a job are wired alike.
+    alike: BTreeMap<(Arc<str>, PortLink), BTreeMap<i64, usize>>,
+}
+
+/// One port.
+#[derive(Debug, Default)]
+struct Port {
+    up: Option<bool>,
+    was_up: bool,
+    /// Gigabits a second: now, and the most that it had in this job.
+    rate: Option<f64>,
+    best: f64,
+    /// Its place in [`Ports::alike`].
+    counted: Option<i64>,
+    down: Lasts,
+    slow: Lasts,
+    flaps: Window,
+    errors: Window,
+    /// The troubles that hold, each with since when its reason has been gone.
+    holding: BTreeMap<&'static str, Since>,
+}
+
+/// Something that must last before it is believed.
+#[derive(Debug, Default)]
+struct Lasts(Since);
+
+impl Lasts {
+    /// Since when it is so, once that is long enough.
+    fn holds(&mut self, at: Time, so: bool, seconds: f64) -> Option<Time> {
+        let since = self.0.holds(at, so)?;
+        (at.since(since) >= Duration::from_secs_f64(seconds)).then_some(since)
+    }
+}
+
+impl FaultRule {
+    /// One reading of one port.
+    pub(super) fn port(&mut self, scene: &Scene<'_>, reading: &PortReading) {
+        let key = (scene.node.clone(), reading.port.clone());
+        let Ports { ports, alike } = &mut self.ports;
+        if ports.len() >= MAX_PORTS && !ports.contains_key(&key) {
+            return;
+        }
+        let port = ports.entry(key).or_default();
+        let others = alike.entry((reading.port.clone(), reading.link)).or_default();
+        port.take(reading);
+        port.count_among(others);
+        let usual = port.usual(others);
+        let limits = scene.ports;
+        for (trouble, part) in [
+            ("down", Some(port.down(scene, limits, usual))),
+            ("flaps", port.flaps(scene, limits, reading)),
+            ("rate", Some(port.slow(scene, limits, usual))),
+            ("errors", port.errors(scene, limits, reading)),
+        ] {
+            // What was not read says nothing.
+            if let Some(part) = part {
+                port.tell(scene, &mut self.ledger, &reading.port, trouble, part);
+            }
+        }
+    }
+}
+
+impl Port {
+    fn take(&mut self, reading: &PortReading) {
+        let value = |signal| reading.readings.get(&signal).map(|reading| reading.value());
+        if let Some(up) = value(PortSignal::Up) {
+            self.up = up.map(|up| up > 0.5);
+            self.was_up |= self.up == Some(true);
+        }
+        if let Some(rate) = value(PortSignal::RateBps) {
+            self.rate = rate.map(|rate| rate / GIGA);
+        }
+        if self.up == Some(true) {
+            self.best = self.best.max(self.rate.unwrap_or(0.0));
+        }
+    }
+
+    /// The rate at which it can carry data now.
+    fn carries(&self) -> Option<f64> {
+        match self.up {
+            Some(false) => Some(0.0),
+            _ => self.rate,
+        }
+    }
+
+    fn count_among(&mut self, others: &mut BTreeMap<i64, usize>) {
+        let now = self.carries().map(|rate| rate.round() as i64);
+        if now == self.counted {
+            return;
+        }
+        if let Some(count) = self.counted.and_then(|before| others.get_mut(&before)) {
+            *count -= 1;
+        }
+        others.retain(|_, count| *count > 0);
+        if let Some(now) = now {
+            *others.entry(now).or_default() += 1;
+        }
+        self.counted = now;
+    }
+
+    /// The rate of the same port on most other nodes, if it is more than this one's.
+    fn usual(&self, others: &BTreeMap<i64, usize>) -> Option<f64> {
+        let own = self.counted?;
+        let like_it = others.get(&own).copied().unwrap_or(0);
+        let (rate, count) = others.iter().max_by_key(|(_, count)| **count)?;
+        (*rate > own && *count >= MAJORITY * like_it).then_some(*rate as f64)
+    }
+
+    /// Down though it was up, or is up elsewhere. A port that nobody ever plugged in is nothing.
+    fn down(&mut self, scene: &Scene<'_>, limits: &PortThresholds, usual: Option<f64>) -> Option<Part> {
+        let missed = self.was_up || usual.is_some();
+        let down = self.up == Some(false) && missed;
+        let since = self.down.holds(scene.at, down, limits.down_s)?;
+        let why = if self.was_up {
+            "has lost its link"
+        } else {
+            "is down, and up on the other nodes"
+        };
+        let part = Part::new(scene, Severity::Critical, why)
+            .asks(Remedy::Inspect, When::NextCheckpoint)
+            .shows("port_up", 0.0);
+        Some(Part { since, ..part })
+    }
+
+    /// `None`: not read.
+    fn flaps(
+        &mut self,
+        scene: &Scene<'_>,
+        limits: &PortThresholds,
+        reading: &PortReading,
+    ) -> Option<Option<Part>> {
+        let span = Duration::from_secs_f64(limits.flap_window_s);
+        let downs = reading.readings.get(&PortSignal::LinkDowns)?.value()?;
+        let (rise, _) = self.flaps.push(scene.at, downs, span);
+        let often = rise >= f64::from(limits.flaps_critical);
+        Some((rise > 0.0).then(|| {
+            let part = if often {
+                Part::new(scene, Severity::Critical, "loses its link again and again")
+                    .asks(Remedy::Inspect, When::JobEnd)
+            } else {
+                // Once may be anybody's doing: it asks nothing of the node.
+                Part::new(scene, Severity::Warning, "lost its link for a moment")
+            };
+            part.shows("link_downs", rise)
+        }))
+    }
+
+    /// Below the best that it had, or below the same port of the other nodes.
+    fn slow(&mut self, scene: &Scene<'_>, limits: &PortThresholds, usual: Option<f64>) -> Option<Part> {
+        let wanted = usual.unwrap_or(0.0).max(self.best);
+        let rate = self.rate.filter(|_| self.up != Some(false));
+        let slow = rate.is_some_and(|rate| rate < wanted);
+        let since = self.slow.holds(scene.at, slow, limits.slow_s)?;
+        let mut part = Part::new(scene, Severity::Warning, "runs below its rate");
+        if self.best >= wanted {
+            part = part.asks(Remedy::Inspect, When::JobEnd);
+        }
+        let shown = ("port_rate_gbps".to_owned(), rate?, Some(wanted));
+        part.evidence.push(shown);
+        Some(Part { since, ..part })
+    }
+
+    /// `None`: not read.
+    fn errors(
+        &mut self,
+        scene: &Scene<'_>,
+        limits: &PortThresholds,
+        reading: &PortReading,
+    ) -> Option<Option<Part>> {
+        let span = Duration::from_secs_f64(limits.errors_window_s);
+        let errors = reading.readings.get(&PortSignal::Errors)?.value()?;
+        let (rise, _) = self.errors.push(scene.at, errors, span);
+        Some(
+            (rise > limits.errors)
+                .then(|| Part::new(scene, Severity::Warning, "counts errors").shows("port_errors", rise)),
+        )
+    }
+
+    /// Keeps a trouble up while its reason is there, and for a while after.
+    fn tell(
+        &mut self,
+        scene: &Scene<'_>,
+        ledger: &mut Ledger,
+        port: &Arc<str>,
+        trouble: &'static str,
+        part: Option<Part>,
+    ) {
+        let (subject, name) = (scene.node_subject(), format!("{port} {trouble}"));
+        if let Some(mut part) = part {
+            self.holding.insert(trouble, Since::default());
+            part.why = format!("Port {port} {}", part.why);
+            part.more = "Check its cable, transceiver and switch port.".to_owned();
+            return ledger.hold(scene, Finding::NetworkPort, &subject, &name, part);
+        }
+        let Some(gone) = self.holding.get_mut(trouble) else {
+            return;
+        };
+        let since = gone.holds(scene.at, true).unwrap_or(scene.at);
+        if scene.at.since(since) >= Duration::from_secs_f64(scene.ports.clear_s) {
+            self.holding.remove(trouble);
+            ledger.drop_part(scene.at, Finding::NetworkPort, &subject, &name);
+        }
+    }
+}
