@@ -1,5 +1,6 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
+mod halt;
 pub mod kmsg;
 pub mod nvml;
 pub mod probe;

@@ -12,7 +12,6 @@ mod desk;
 mod events;
 mod fields;
 mod gpm;
-mod halt;
 mod holders;
 mod keeper;
 mod library;
@@ -29,7 +28,7 @@ pub use library::Refusal;
 pub use survey::{Survey, SurveyedGpu, survey};
 
 use self::board::Board;
-use self::halt::Halt;
+use super::halt::{self, Halt};
 use super::{Send, Source};
 use crate::warn;
 
