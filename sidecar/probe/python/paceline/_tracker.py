@@ -280,7 +280,7 @@ class Tracker:
                 self._add_work(_u64(sum_sq or 0), _u64(expert_tokens or 0))
             # Of several the highest: a checkpoint's time is known apart, an evaluation's is not.
             self.kind = max(self.kind, STEP_KINDS.get(kind, TRAIN_STEP))
-        except (TypeError, ValueError):
+        except Exception:  # TypeError, ValueError; OverflowError of an infinity, whatever a tensor raises
             pass  # the program's own mistake, in something that it may leave out: nothing to switch off for
         if kind is not None:
             self._mark(self.step + 1, kind, value, text)
@@ -294,13 +294,16 @@ class Tracker:
 
     def _mark(self, step, kind, value, text):
         try:
+            kind = str(kind)
+            said = str(text or value) if kind == "role" else _u64(value)
+        except Exception:
+            return  # the program's own mistake again
+        try:
             self._flush(_clock())
             if kind == "role":
-                self.ring.role(text or value)
+                self.ring.role(said)
             else:
-                self.ring.mark(step, kind, _u64(value))
-        except (TypeError, ValueError):
-            pass
+                self.ring.mark(step, kind, said)
         except Exception as error:
             self.fail(error)
 

@@ -79,6 +79,33 @@ class Api(unittest.TestCase):
         self.assertEqual([r for r in records if isinstance(r, Mark)], [Mark(2, 0, "y" * 32)])
         self.assertEqual(steps(done.rings[0])[0].tokens, 2**64 - 1)
 
+    def test_what_is_no_number_switches_nothing_off(self):
+        # Of two elements, as torch says it.
+        script = """
+            import paceline
+            class Tensor:
+                def __int__(self):
+                    raise RuntimeError('a Tensor with 2 elements cannot be converted to Scalar')
+                __bool__ = __str__ = __int__
+            paceline.mark('early', value=float('inf'))
+            paceline.mark('role', text=Tensor())
+            paceline.step()
+            for wrong in (float('inf'), float('nan'), Tensor()):
+                paceline.mark(tokens=wrong)
+                paceline.mark(sum_sq=wrong)
+                paceline.mark('x', value=wrong)
+                paceline.mark(wrong)
+            paceline.mark('role', text=Tensor())
+            paceline.mark('z', tokens=3, value=4)
+            paceline.step()
+        """
+        done = run(script)
+        self.assertEqual((done.code, done.err), (0, ""))
+        records = done.rings[0].records
+        self.assertEqual([r for r in records if isinstance(r, Mark)][-1], Mark(2, 4, "z"))
+        self.assertEqual(steps(done.rings[0])[0].tokens, 3)
+        self.assertNotIn("note", [record[0] for record in records])
+
     def test_exceptions_pass_through_a_phase(self):
         script = """
             import paceline
