@@ -143,6 +143,10 @@ impl Rows {
         if let Entry::Vacant(new) = self.latest.entry(rank) {
             new.insert(0);
             self.absent = self.absent.saturating_sub(1);
+            // One that was away: what it had reported before still stands.
+            for row in self.open.iter_mut().filter(|row| row.has(rank)) {
+                row.settled += 1;
+            }
         }
     }
 
@@ -230,5 +234,63 @@ impl Rows {
     /// When the oldest row is overdue.
     pub fn deadline(&self, patience: Duration) -> Option<Time> {
         self.open.front().map(|row| row.opened + patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Phases, Signal};
+
+    const PATIENCE: Duration = Duration::from_secs(3600);
+
+    fn add(rows: &mut Rows, rank: u32, step: u64) {
+        let step = Step {
+            rank: Rank(rank),
+            restart: 0,
+            step,
+            kind: StepKind::Train,
+            dur_ns: 1_000_000,
+            phases: Some(Phases::default()),
+            micro_batches: 1,
+            tokens: 0,
+            signal: Signal::S2,
+            sum_sq: 0,
+            expert_tokens: 0,
+        };
+        rows.add(Time::ZERO, 0, &step);
+    }
+
+    #[test]
+    fn a_rank_that_was_away_is_as_settled_as_before() {
+        for away in [0, 1] {
+            let mut rows = Rows::default();
+            for rank in 0..2 {
+                rows.join(Rank(rank), 2);
+            }
+            add(&mut rows, 0, 1);
+            rows.leave(Rank(away));
+            rows.join(Rank(away), 0);
+            assert!(rows.take_due(Time::ZERO, PATIENCE).is_none(), "rank 1 is to come");
+            add(&mut rows, 1, 1);
+            let row = rows.take_due(Time::ZERO, PATIENCE).expect("all have reported");
+            assert_eq!(row.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_rank_may_come_and_go_and_end() {
+        let mut rows = Rows::default();
+        for rank in 0..2 {
+            rows.join(Rank(rank), 2);
+        }
+        add(&mut rows, 0, 1);
+        for _ in 0..2 {
+            rows.leave(Rank(0));
+            rows.join(Rank(0), 0);
+        }
+        rows.leave(Rank(0));
+        add(&mut rows, 1, 1);
+        assert_eq!(rows.take_due(Time::ZERO, PATIENCE).map(|row| row.len()), Some(2));
     }
 }
