@@ -21,6 +21,7 @@ mod cusum;
 mod facts;
 mod faults;
 mod fit;
+mod front;
 mod gaps;
 mod gauge;
 mod gpus;

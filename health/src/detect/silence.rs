@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::claim::{Body, Claim, Detail, Outcome};
+use super::front::{Front, place};
 use super::roster::Roster;
 use super::tempo::Tempo;
 use crate::event::{Beat, Phase, Pulse, Signal};
@@ -86,6 +87,17 @@ impl Heard {
     fn idle_s(&self, now: Time) -> f64 {
         self.pulse.idle_ns as f64 / 1e9 + now.since(self.at).as_secs_f64()
     }
+
+    /// When it got to where it is.
+    fn moved(&self) -> Time {
+        Time(self.at.0.saturating_sub(self.pulse.idle_ns))
+    }
+
+    /// Whether others are ahead: in a later step, or waiting in the step that this one has not finished; or its
+    /// process is gone. Where this one was said to be before the other moved says nothing: it may have moved as well.
+    fn is_behind(&self, front: &Front) -> bool {
+        !self.pulse.alive || front.is_past(place(&self.pulse), self.at)
+    }
 }
 
 impl SilenceRule {
@@ -146,10 +158,19 @@ impl SilenceRule {
             .filter(|(_, heard)| at.since(heard.at) <= FRESH)
             .filter_map(|(rank, heard)| Some((*rank, severity(heard, at, p99, limits)?)))
             .collect();
+        if silent.is_empty() {
+            return BTreeMap::new();
+        }
+        let front = Front::of(
+            self.pulses
+                .values()
+                .filter(|heard| heard.pulse.alive)
+                .map(|heard| (place(&heard.pulse), heard.moved())),
+        );
         let behind: Vec<(Rank, Severity)> = silent
             .iter()
             .copied()
-            .filter(|(rank, _)| self.is_behind(*rank))
+            .filter(|(rank, _)| self.pulses.get(rank).is_some_and(|heard| heard.is_behind(&front)))
             .collect();
         if !behind.is_empty() && behind.len() * 2 <= self.pulses.len().max(2) {
             let named = |(rank, severity)| {
@@ -159,7 +180,7 @@ impl SilenceRule {
             return behind.into_iter().filter_map(named).collect();
         }
         // Everyone stands still, and nobody, or too many to blame, is behind.
-        if silent.is_empty() || silent.len() < self.pulses.len() {
+        if silent.len() < self.pulses.len() {
             return BTreeMap::new();
         }
         let severity = silent
@@ -173,30 +194,9 @@ impl SilenceRule {
         BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
     }
 
-    /// Whether others are ahead: in a later step, or waiting in the step that this one has not finished; or its
-    /// process is gone.
-    fn is_behind(&self, rank: Rank) -> bool {
-        let Some(Heard { at, pulse }) = self.pulses.get(&rank) else {
-            return false;
-        };
-        let ahead = |other: &Pulse| {
-            other.step > pulse.step
-                || other.step == pulse.step && other.phase == Phase::Wait && pulse.phase != Phase::Wait
-        };
-        // Where this one was said to be before the other moved says nothing: it may have moved as well.
-        let moved = |other: &Heard| Time(other.at.0.saturating_sub(other.pulse.idle_ns));
-        !pulse.alive
-            || self
-                .pulses
-                .values()
-                .any(|other| other.pulse.alive && ahead(&other.pulse) && *at >= moved(other))
-    }
-
     /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to
     /// blame.
     fn furthest_behind(&self) -> Vec<Evidence> {
-        // A rank that waits has got further than one that works in the same step.
-        let place = |pulse: &Pulse| (pulse.step, pulse.phase == Phase::Wait);
         let most = self.pulses.values().map(|heard| place(&heard.pulse)).max();
         let mut behind: Vec<(&Rank, &Pulse)> = self
             .pulses
