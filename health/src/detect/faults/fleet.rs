@@ -71,7 +71,7 @@ impl Fleet {
     fn power(&mut self, look: &Look<'_>, member: &mut Member, slowed: f64) -> Option<Part> {
         let limits = look.scene.limits;
         let span = Duration::from_secs_f64(limits.throttle_window_s);
-        let (rise, _) = member.power.push(look.scene.at, slowed, span);
+        let rise = member.power.per_span(look.scene.at, slowed, span);
         let ratio = rise / 1e9 / limits.throttle_window_s;
         let capped = ratio >= limits.throttle_power_ratio;
         self.gpus += usize::from(!std::mem::replace(&mut member.counted, true));

@@ -17,7 +17,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     };
     if let Some(slowed) = look.value(GpuSignal::ThrottleThermalSwNs) {
         let span = Duration::from_secs_f64(limits.throttle_window_s);
-        let (rise, _) = counters.thermal.push(at, slowed, span);
+        let rise = counters.thermal.per_span(at, slowed, span);
         let ratio = rise / 1e9 / limits.throttle_window_s;
         let part = (ratio >= limits.throttle_thermal_ratio).then(|| {
             look.part(Severity::Warning, "Heat slows it down")
@@ -116,7 +116,7 @@ fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     }
     if let Some(replays) = look.value(GpuSignal::PcieReplays) {
         let span = Duration::from_secs_f64(limits.pcie_replays_window_s);
-        let (rise, _) = counters.replays.push(at, replays, span);
+        let rise = counters.replays.per_span(at, replays, span);
         let part = (rise > f64::from(limits.pcie_replays)).then(|| {
             look.part(Severity::Warning, "The PCIe link repeats itself")
                 .asks(Remedy::Diagnose, When::JobEnd)

@@ -42,6 +42,13 @@ impl Window {
         }
         rise
     }
+
+    /// As [`Window::push`], and gives the rise per `span`: what rose while nothing was read for longer than that is
+    /// spread over the whole time.
+    pub fn per_span(&mut self, at: Time, value: f64, span: Duration) -> f64 {
+        let (rise, over) = self.push(at, value, span);
+        rise * (span.as_secs_f64() / over.max(span).as_secs_f64())
+    }
 }
 
 /// For how long something has held without a break.
@@ -91,5 +98,16 @@ mod tests {
         assert_eq!(push(141, 16.0).0, 10.0);
         assert_eq!(push(142, 2.0), (0.0, 0));
         assert_eq!(push(143, 3.0), (1.0, 1));
+    }
+
+    #[test]
+    fn what_rose_in_a_gap_rose_over_the_gap() {
+        let mut window = Window::default();
+        let minute = Duration::from_secs(60);
+        let mut push = |second: u64, value| window.per_span(Time(second * 1_000_000_000), value, minute);
+        // Less than the window was seen: what it shows is all that is known of it.
+        assert_eq!(push(0, 5.0), 0.0);
+        assert_eq!(push(10, 8.0), 3.0);
+        assert_eq!(push(610, 28.0), 2.0);
     }
 }
