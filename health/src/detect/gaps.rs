@@ -15,11 +15,27 @@ pub struct Unwatched {
     pub why: &'static str,
 }
 
-/// Adds a gap. One that touches the last of the same node lengthens it, and so does one too many.
-pub fn push_gap(gaps: &mut Vec<Unwatched>, gap: Unwatched) {
-    let full = gaps.len() >= MAX_GAPS;
-    match gaps.last_mut() {
-        Some(last) if full || last.node == gap.node && last.to >= gap.from => last.to = gap.to,
-        _ => gaps.push(gap),
+/// All of them, in the order in which they ended.
+#[derive(Debug, Default)]
+pub struct Gaps(Vec<Unwatched>);
+
+impl Gaps {
+    /// Adds a gap. One that touches the last of the same node lengthens it, and so does one too many.
+    pub fn add(&mut self, node: &NodeId, from: Time, to: Time, why: &'static str) {
+        let full = self.0.len() >= MAX_GAPS;
+        match self.0.last_mut() {
+            Some(last) if full || last.node == *node && last.to >= from => last.to = to,
+            _ => self.0.push(Unwatched {
+                node: node.clone(),
+                from,
+                to,
+                why,
+            }),
+        }
+    }
+
+    /// Those that are kept.
+    pub fn iter(&self) -> std::slice::Iter<'_, Unwatched> {
+        self.0.iter()
     }
 }

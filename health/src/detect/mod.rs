@@ -78,7 +78,7 @@ use self::infer::{Inference, Stages};
 use self::job::JobRules;
 use self::links::LinkRule;
 use self::plan::Plan;
-use self::roster::{Arrival, Roster, Unwatched};
+use self::roster::{Arrival, Roster};
 use self::rows::Rows;
 use self::series::Stamp;
 use self::silence::{Scope, SilenceRule};
@@ -235,16 +235,9 @@ impl Detector {
             for rank in self.roster.ranks_of(&frame.node) {
                 self.rows.join(rank, 0);
             }
-            let (node, why) = (frame.node.clone(), "nothing was heard from it");
-            roster::push_gap(
-                &mut self.roster.gaps,
-                Unwatched {
-                    node,
-                    from,
-                    to: at,
-                    why,
-                },
-            );
+            self.roster
+                .gaps
+                .add(&frame.node, from, at, "nothing was heard from it");
         }
         self.observe_faults(at, frame);
         self.blind.heard(at, &frame.node, frame.provenance);
@@ -316,14 +309,8 @@ impl Detector {
 
     fn open(&mut self, at: Time, node: &NodeId, job: &crate::event::Job) {
         if self.entry > 1 {
-            let (from, why) = (self.last_frame, "the aggregator was started again");
-            let away = Unwatched {
-                node: node.clone(),
-                from,
-                to: at,
-                why,
-            };
-            roster::push_gap(&mut self.roster.gaps, away);
+            let why = "the aggregator was started again";
+            self.roster.gaps.add(node, self.last_frame, at, why);
         }
         self.job = job.job.clone();
         self.roster.resume(at);

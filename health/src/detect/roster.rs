@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use super::gaps::{Unwatched, push_gap};
+use super::gaps::Gaps;
 use crate::event::{Attach, Beat, Event, Layout, Signal};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
@@ -62,7 +62,7 @@ pub struct Roster {
     pub misfit: Option<(Rank, u32)>,
     pub restart: u32,
     pub signals: Vec<Signal>,
-    pub gaps: Vec<Unwatched>,
+    pub gaps: Gaps,
     pub sources: Vec<Arc<str>>,
     /// Counts what changes where ranks stand.
     pub shape: u64,
@@ -242,17 +242,8 @@ impl Roster {
             .or_insert_with(|| Node::new(at, frame.agent));
         if node.agent != frame.agent {
             if !node.left {
-                let (node, from) = (frame.node.clone(), node.last_heard);
                 let why = "its sidecar was started again";
-                push_gap(
-                    &mut self.gaps,
-                    Unwatched {
-                        node,
-                        from,
-                        to: at,
-                        why,
-                    },
-                );
+                self.gaps.add(&frame.node, node.last_heard, at, why);
             }
             node.begin_incarnation(at, frame.agent);
         }
