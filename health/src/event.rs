@@ -72,6 +72,19 @@ pub enum Event {
     Port(PortReading),
 }
 
+impl Event {
+    /// The step of which it tells, if it tells of one.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Event::Step(step) => Some(step.step),
+            Event::Mark(mark) => Some(mark.step),
+            Event::Detach(detach) => Some(detach.step),
+            Event::Comm(comm) => Some(comm.step),
+            _ => None,
+        }
+    }
+}
+
 /// See [`Event::Job`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {

@@ -158,21 +158,21 @@ impl Birth {
         let count = slow.len();
         let many =
             count >= limits.correlated_min_ranks as usize && count as f64 > limits.correlated_ratio * nodes;
-        for (node, base, values) in slow {
-            // What holds so many nodes is none's own.
-            let subject = if many { scene.job() } else { Subject::Node { node } };
-            let said = |(finding, known, ..): &(Finding, Subject, Level, Vec<f64>)| {
-                *finding == Finding::SlowFromBirth && *known == subject
-            };
-            if !(found.iter().any(said)) {
-                found.push((Finding::SlowFromBirth, subject, base, values));
-            }
+        let is_born = |(finding, subject, ..): &(Finding, Subject, Level, Vec<f64>)| {
+            *finding == Finding::SlowFromBirth && *subject == scene.job()
+        };
+        if !many {
+            found.extend(
+                slow.into_iter().map(|(node, base, values)| {
+                    (Finding::SlowFromBirth, Subject::Node { node }, base, values)
+                }),
+            );
+        } else if !found.iter().any(is_born) {
+            // What holds so many nodes is none's own. The step is as much longer as they are.
+            let base = step_without(job, &slow).filter(|base| base.is_left(job, table));
+            found.extend(base.map(|base| (Finding::SlowFromBirth, scene.job(), base, job.to_vec())));
         }
         // Measured before the job on these nodes says more than an earlier run does.
-        let job = scene.job();
-        let is_born = |(finding, subject, ..): &(Finding, Subject, Level, Vec<f64>)| {
-            *finding == Finding::SlowFromBirth && *subject == job
-        };
         if found.iter().any(is_born) {
             found.retain(is_born);
         }
@@ -204,6 +204,15 @@ impl OfNode {
     fn values(&self) -> Vec<f64> {
         self.latest.iter().copied().collect()
     }
+}
+
+/// What the job's step (ln seconds, of late) would be if none of `slow` took longer than its baseline.
+fn step_without(job: &[f64], slow: &[(NodeId, Level, Vec<f64>)]) -> Option<Level> {
+    let excess_s =
+        |(_, base, values): &(NodeId, Level, Vec<f64>)| stats::mean(values).exp() - base.mean.exp();
+    let excess_s = stats::median(&mut slow.iter().map(excess_s).collect::<Vec<_>>())?;
+    let step_s = stats::mean(job).exp();
+    (step_s > excess_s).then(|| base(step_s - excess_s, job))?
 }
 
 /// What should be, with the noise of what is.

@@ -77,6 +77,11 @@ impl Causes {
         self.gpus.observe(stamp, reading)
     }
 
+    /// GPUs that were read.
+    pub fn gpus_read(&self) -> usize {
+        self.gpus.len()
+    }
+
     /// Takes a reading of a node, or of a rank's process on it.
     pub fn host(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
         self.hosts.observe(stamp, node, reading);

@@ -6,7 +6,7 @@ use super::Detector;
 use super::board::Board;
 use super::plan::Plan;
 use super::roster;
-use super::view::View;
+use super::view::view;
 use crate::event::StepKind;
 use crate::time::Time;
 
@@ -34,16 +34,7 @@ impl Detector {
                 self.comms
                     .judge(&self.plan, &self.policy.detector.link, board.step);
             }
-            let view = View {
-                at,
-                job: &self.job,
-                roster: &self.roster,
-                plan: &self.plan,
-                causes: &self.causes,
-                comms: &self.comms,
-                limits: &self.policy.detector,
-                wandering: self.job_rules.wandering(),
-            };
+            let view = view!(self, at);
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());
             self.job_rules.row(&view, &board, &self.straggler, &self.links);

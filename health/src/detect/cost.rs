@@ -1,12 +1,12 @@
 //! The cost of a job so far, by what it was lost to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Detector;
 use super::incidents::{hours, round};
 use crate::report::Cost;
-use crate::verdict::{Cause, Finding, State, Verdict};
+use crate::verdict::{Cause, Finding, Verdict};
 
 impl Detector {
     /// What the job took and lost so far; `verdicts` carry what each lost up to now.
@@ -20,11 +20,7 @@ impl Detector {
             }
         };
         let mut within = BTreeMap::new();
-        let told_again = told_again(verdicts);
-        for verdict in verdicts
-            .iter()
-            .filter(|verdict| !told_again.contains(&verdict.id))
-        {
+        for verdict in verdicts {
             add(name(verdict), verdict.lost_gpu_hours);
             *within.entry(verdict.finding).or_insert(0.0) += verdict.lost_gpu_hours;
         }
@@ -53,6 +49,19 @@ impl Detector {
         }
     }
 
+    /// The same as [`Detector::gpu_hour_price`], worked out anew when ranks, GPUs or prices have changed.
+    pub(super) fn known_price(&mut self) -> Option<f64> {
+        let made_of = (self.roster.shape, self.causes.gpus_read());
+        match self.price {
+            Some((of, price)) if of == made_of => price,
+            _ => {
+                let price = self.gpu_hour_price();
+                self.price = Some((made_of, price));
+                price
+            }
+        }
+    }
+
     /// Price of a GPU-hour, averaged over the job's ranks; `None`: none was given for some of them.
     pub(super) fn gpu_hour_price(&self) -> Option<f64> {
         let (mut sum, mut ranks) = (0.0, 0.0);
@@ -77,35 +86,4 @@ fn name(verdict: &Verdict) -> &'static str {
         Cause::Unknown => verdict.finding.name(),
         cause => cause.name(),
     }
-}
-
-/// Incidents that ended in the moment in which a larger one began that tells of their steps too: a rank's when its node
-/// was named.
-fn told_again(verdicts: &[Verdict]) -> BTreeSet<u64> {
-    let mut larger: BTreeMap<u64, Vec<&Verdict>> = BTreeMap::new();
-    for verdict in verdicts {
-        if matches!(verdict.finding, Finding::StragglerNode | Finding::AllRanksSlow) {
-            larger
-                .entry(verdict.raised_s.to_bits())
-                .or_default()
-                .push(verdict);
-        }
-    }
-    let is_part = |verdict: &&Verdict| {
-        matches!(verdict.finding, Finding::Straggler | Finding::StragglerNode)
-            && verdict.state == State::Cleared
-            && verdict
-                .cleared_s
-                .and_then(|cleared| larger.get(&cleared.to_bits()))
-                .is_some_and(|larger| {
-                    larger
-                        .iter()
-                        .any(|whole| whole.id > verdict.id && whole.since_s <= verdict.since_s)
-                })
-    };
-    verdicts
-        .iter()
-        .filter(is_part)
-        .map(|verdict| verdict.id)
-        .collect()
 }

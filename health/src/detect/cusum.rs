@@ -19,6 +19,8 @@ pub struct Bar {
     len: usize,
     /// Alarm at.
     pub height: f64,
+    /// Most that a sum may hold: an alarm that nobody heeds does not outlast its reason by more than a few steps.
+    most: f64,
     /// Most that one step may add or take.
     bound: f64,
     pub sigma: f64,
@@ -57,6 +59,7 @@ impl Bar {
             alternatives,
             len,
             height,
+            most: alone + bound,
             bound,
             sigma: spread.sigma,
             center: spread.center,
@@ -101,7 +104,7 @@ impl Cusum {
             if sum.height <= 0.0 {
                 sum.start = before;
             }
-            sum.height = (sum.height + bar.increment(bar.null, alternative, x)).max(0.0);
+            sum.height = (sum.height + bar.increment(bar.null, alternative, x)).clamp(0.0, bar.most);
         }
     }
 
@@ -146,5 +149,36 @@ impl Clearing {
         }
         self.sum.height = (self.sum.height + bar.increment(alternative, 0.0, x)).max(0.0);
         (self.sum.height >= bar.height).then_some(self.sum.start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+
+    #[test]
+    fn an_alarm_does_not_outlast_its_reason() {
+        let spread = Spread {
+            sigma: 0.005,
+            few: false,
+            correlation: 0.0,
+            center: 0.0,
+            outliers: 1e-6,
+        };
+        let bar = Bar::new(&Policy::default().detector.straggler, 64, 0.2, &spread);
+        for slow in [5, 100, 10_000] {
+            let mut cusum = Cusum::default();
+            for step in 0..slow {
+                cusum.observe(&bar, 0.2, step);
+            }
+            assert!(cusum.alarm(&bar).is_some(), "{slow}");
+            let after = (slow..).take_while(|step| {
+                cusum.observe(&bar, 0.0, *step);
+                cusum.alarm(&bar).is_some()
+            });
+            let after = after.count();
+            assert!(after <= 2, "{after} steps after {slow}");
+        }
     }
 }

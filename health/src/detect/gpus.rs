@@ -87,6 +87,11 @@ impl Gpus {
         true
     }
 
+    /// How many were read.
+    pub fn len(&self) -> usize {
+        self.gpus.len()
+    }
+
     /// The model of a GPU that was read.
     pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
         Some(self.gpus.get(gpu)?.model.clone())

@@ -1,8 +1,7 @@
 //! Work that differs, and what the step would be if it did not: experts by routed tokens, sequences by declared work,
 //! stages by their own levels.
 
-use std::collections::BTreeMap;
-
+use super::board::Seat;
 use super::scene::Scene;
 use crate::stats;
 
@@ -93,8 +92,8 @@ impl Experts {
 #[derive(Debug)]
 pub struct EvenStages {
     pub own: Vec<f64>,
-    /// The heaviest stage and the lightest, with their levels, and the mean of all, seconds.
-    pub extremes: Vec<(String, f64)>,
+    /// The heaviest group of the plan and the lightest, with their levels, and the mean of all, seconds.
+    pub extremes: [(usize, f64); 2],
     pub mean: f64,
     /// Some stage is a single rank.
     pub alone: bool,
@@ -110,49 +109,36 @@ impl Stages {
     /// What each rank would do if all stages (or declared roles) had the same work. `None` when there is only one.
     pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenStages> {
         let plan = scene.view.plan;
-        let group_of = |role: &super::plan::Role| {
-            if plan.stages > 1 {
-                format!("stage {}", role.stage)
-            } else {
-                role.name.to_string()
-            }
-        };
         // Experts differ by their load, which has a finding of its own.
-        let one = plan.stages == 1 && plan.roles.iter().any(|role| role.name.contains("expert"));
-        if one || plan.roles.len() < 2 {
+        let one = plan.stages == 1 && plan.roles.iter().any(|role| role.is_expert);
+        if one || plan.groups.len() < 2 {
             return None;
         }
         self.levels.resize(plan.roles.len(), (0.0, 0.0));
-        let mut groups: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-        let mut names = Vec::with_capacity(plan.roles.len());
+        // Sum of the levels of a group's ranks, and how many they are.
+        let mut groups = vec![(0.0, 0.0); plan.groups.len()];
         for (index, role) in plan.roles.iter().enumerate() {
-            let level = self.level(index, scene.common.get(index).copied().unwrap_or(0.0));
+            let level = self.level(index, scene.common.get(index).copied().unwrap_or(0.0))?;
             let ranks = role.members.len() as f64;
-            let name = group_of(role);
-            let group = groups.entry(name.clone()).or_default();
-            *group = (group.0 + ranks * level?, group.1 + ranks);
-            names.push(name);
+            let group = &mut groups[role.group as usize];
+            *group = (group.0 + ranks * level, group.1 + ranks);
         }
-        if groups.len() < 2 {
-            return None;
-        }
-        let level = |name: &String| groups.get(name).map_or(1.0, |(sum, ranks)| sum / ranks.max(1.0));
         let (sum, ranks) = groups
-            .values()
+            .iter()
             .fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
         let mean = sum / ranks;
-        let factors: Vec<f64> = names.iter().map(|name| mean / level(name)).collect();
+        let levels: Vec<f64> = groups.iter().map(|(sum, ranks)| sum / ranks.max(1.0)).collect();
+        let group = |seat: &Seat| plan.roles[seat.place.role as usize].group as usize;
         let seats = scene.board.seats.iter().zip(own);
         let own = seats
-            .map(|(seat, own)| own * factors[seat.place.role as usize])
+            .map(|(seat, own)| own * mean / levels[group(seat)])
             .collect();
-        let mut by_level: Vec<(String, f64)> =
-            groups.keys().map(|name| (name.clone(), level(name))).collect();
-        by_level.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let last = by_level.len() - 1;
+        let by_level = || (0..levels.len()).map(|group| (group, levels[group]));
+        let heaviest = by_level().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let lightest = by_level().min_by(|a, b| a.1.total_cmp(&b.1))?;
         Some(EvenStages {
             own,
-            extremes: vec![by_level[0].clone(), by_level[last].clone()],
+            extremes: [heaviest, lightest],
             mean,
             alone: plan.roles.iter().any(|role| role.members.len() < 2),
         })

@@ -83,8 +83,7 @@ impl LinkRule {
             return;
         }
         self.looked = view.comms.judged;
-        let is_declared = || view.roster.members().any(|(_, member)| member.layout.is_some());
-        self.may_join_stages = board.micro_batches > 1 && !is_declared();
+        self.may_join_stages = board.micro_batches > 1 && !view.plan.is_declared;
         self.renew(view);
         // They turn slow one after the other; the first alone would blame the wrong end.
         let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
@@ -110,8 +109,11 @@ impl LinkRule {
             open.excess = excess(open.comms.iter().filter_map(|id| view.comms.get(*id)), view);
             open.resolve(view);
             if open.subject != was.0 {
-                // It is known now which of the candidates it is.
-                let outcome = open.outcome(self.step_s, view.roster.world_size);
+                // It is known now which of the candidates it is; that one is told with the cost of both.
+                let outcome = Outcome {
+                    lost_rank_s: 0.0,
+                    ..open.outcome(self.step_s, view.roster.world_size)
+                };
                 self.out.push_back(Claim {
                     finding: Finding::SlowLink,
                     subject: was.0.clone(),

@@ -78,13 +78,13 @@ use self::infer::{Inference, Stages};
 use self::job::JobRules;
 use self::links::LinkRule;
 use self::plan::Plan;
-use self::roster::{Arrival, Roster};
+use self::roster::Roster;
 use self::rows::Rows;
 use self::series::Stamp;
 use self::silence::{Scope, SilenceRule};
 use self::straggler::StragglerRule;
 use self::tempo::Tempo;
-use self::view::View;
+use self::view::view;
 use self::work::WorkModels;
 use crate::event::{Event, Step};
 use crate::frame::Frame;
@@ -129,6 +129,8 @@ pub struct Detector {
     blind_check: Option<Time>,
     incidents: Incidents,
     journal_lost: u64,
+    /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was worked out for.
+    price: Option<((u64, usize), Option<f64>)>,
 }
 
 impl Detector {
@@ -161,6 +163,7 @@ impl Detector {
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
+            price: None,
         }
     }
 
@@ -182,6 +185,7 @@ impl Detector {
         } else if let Event::Policy(change) = &frame.event {
             // What does not fit was refused where it was asked for; a journal of another version may still hold it.
             let _ = self.policy.apply(&change.key, change.value);
+            self.price = None;
             self.incidents.reconsider(&self.policy);
         }
         self.book();
@@ -197,7 +201,8 @@ impl Detector {
     /// The next verdict that is new or changed, if there is one.
     pub fn poll(&mut self) -> Option<Verdict> {
         let verdict = self.incidents.poll()?;
-        Some(self.priced(verdict, self.gpu_hour_price()))
+        let price = self.known_price();
+        Some(self.priced(verdict, price))
     }
 
     /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
@@ -208,6 +213,10 @@ impl Detector {
 
     /// A frame of a node.
     fn take(&mut self, at: Time, frame: &Frame) {
+        let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
+        if !is_believable || self.roster.has_seen(frame) {
+            return;
+        }
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
             self.straggler.clear(at, &self.roster, &self.job);
@@ -227,9 +236,7 @@ impl Detector {
             .roster
             .last_heard(&frame.node)
             .filter(|_| self.blind.is_open(&frame.node));
-        if self.roster.observe(at, frame) == Arrival::Duplicate {
-            return;
-        }
+        self.roster.observe(at, frame);
         self.job_rules.hear(at, frame, &self.roster);
         if let Some(from) = unheard_since {
             for rank in self.roster.ranks_of(&frame.node) {
@@ -262,13 +269,13 @@ impl Detector {
                 if self.causes.gpu(self.stamp(at, frame), reading) {
                     self.shape = None;
                 }
-                let (rule, view) = self.straggler_view(at);
-                rule.reading(&view, |_, member| member.gpu.as_ref() == Some(&reading.gpu));
+                self.straggler.reading(&view!(self, at), |_, member| {
+                    member.gpu.as_ref() == Some(&reading.gpu)
+                });
             }
             Event::Host(reading) => {
                 self.causes.host(self.stamp(at, frame), &frame.node, reading);
-                let (rule, view) = self.straggler_view(at);
-                rule.reading(&view, |rank, member| {
+                self.straggler.reading(&view!(self, at), |rank, member| {
                     member.node == frame.node && reading.rank.is_none_or(|read| read == rank)
                 });
             }
@@ -301,7 +308,7 @@ impl Detector {
     }
 
     fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
-        if step.restart == self.roster.restart && step.step < MAX_STEP {
+        if step.restart == self.roster.restart {
             self.straggler.trust(frame.provenance);
             self.rows.add(at, self.entry, step);
         }
@@ -344,22 +351,6 @@ impl Detector {
             }
             self.book();
         }
-    }
-
-    fn straggler_view(&mut self, at: Time) -> (&mut StragglerRule, View<'_>) {
-        (
-            &mut self.straggler,
-            View {
-                at,
-                job: &self.job,
-                roster: &self.roster,
-                plan: &self.plan,
-                causes: &self.causes,
-                comms: &self.comms,
-                limits: &self.policy.detector,
-                wandering: self.job_rules.wandering(),
-            },
-        )
     }
 
     /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.

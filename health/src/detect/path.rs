@@ -24,6 +24,8 @@ pub struct Path {
     cells: Vec<Cell>,
     /// By stage and micro-batch, when its forward and its backward pass end.
     ends: Vec<[f64; 2]>,
+    /// By stage, what it has done so far: forward passes, backward passes, and until when.
+    done: Vec<(usize, usize, f64)>,
 }
 
 /// One stage of one replica. Seconds.
@@ -52,6 +54,7 @@ impl Path {
             outside: roles.iter().map(|role| role.outside_ratio).collect(),
             cells: vec![Cell::default(); pipeline],
             ends: vec![[0.0; 2]; if stages > 1 { stages * micro_batches } else { 0 }],
+            done: Vec::with_capacity(stages),
         }
     }
 
@@ -71,7 +74,12 @@ impl Path {
         }
         let mut longest: f64 = 0.0;
         for replica in self.cells.chunks(self.stages) {
-            longest = longest.max(pipeline_s(replica, self.micro_batches, &mut self.ends));
+            longest = longest.max(pipeline_s(
+                replica,
+                self.micro_batches,
+                &mut self.ends,
+                &mut self.done,
+            ));
         }
         longest
     }
@@ -79,13 +87,18 @@ impl Path {
 
 /// When the last backward pass of a pipeline ends. Each stage does, in this order: as many forward passes as there
 /// are stages behind it, then one forward and one backward in turns, then the backward passes that are left.
-fn pipeline_s(cells: &[Cell], micro_batches: usize, ends: &mut [[f64; 2]]) -> f64 {
+fn pipeline_s(
+    cells: &[Cell],
+    micro_batches: usize,
+    ends: &mut [[f64; 2]],
+    done: &mut Vec<(usize, usize, f64)>,
+) -> f64 {
     const FORTH: usize = 0;
     const BACK: usize = 1;
     let last = cells.len() - 1;
     ends.fill([f64::NAN; 2]);
-    // What each stage has done so far: forward passes, backward passes, and until when.
-    let mut done: Vec<(usize, usize, f64)> = cells.iter().map(|cell| (0, 0, cell.outside_s)).collect();
+    done.clear();
+    done.extend(cells.iter().map(|cell| (0, 0, cell.outside_s)));
     let mut left = 2 * cells.len() * micro_batches;
     while left > 0 {
         let before = left;

@@ -27,7 +27,10 @@ pub struct Place {
 pub struct Role {
     /// For people: `stage 3`, `stage 3 expert 1`; empty when all ranks are alike.
     pub name: Arc<str>,
-    pub stage: u32,
+    /// Roles with the same work but for the GPU's model: its index into `groups` of the plan.
+    pub group: u32,
+    /// It is one expert's.
+    pub is_expert: bool,
     /// In order.
     pub members: Vec<Rank>,
 }
@@ -37,6 +40,8 @@ pub struct Role {
 pub struct Plan {
     places: Vec<Option<Place>>,
     pub roles: Vec<Role>,
+    /// What roles share: a stage where there are several, else the declared role.
+    pub groups: Vec<Arc<str>>,
     pub nodes: Vec<(NodeId, Vec<Rank>)>,
     pub racks: Vec<(Arc<str>, Vec<Rank>)>,
     /// Stages of the pipeline; one when there is none.
@@ -44,6 +49,8 @@ pub struct Plan {
     pub replicas: u32,
     /// Micro-batches of a step as declared.
     pub micro_batches: Option<u32>,
+    /// Some rank said where it stands.
+    pub is_declared: bool,
     pub ranks: usize,
 }
 
@@ -78,6 +85,7 @@ impl Plan {
             let (key, replica) = place_of(rank, member, model(member), learned);
             plan.stages = plan.stages.max(key.stage + 1);
             if let Some(layout) = &member.layout {
+                plan.is_declared = true;
                 plan.stages = plan.stages.max(layout.pp.size.min(MAX_STAGES));
                 if layout.micro_batches > 0 {
                     plan.micro_batches = Some(layout.micro_batches);
@@ -114,6 +122,11 @@ impl Plan {
             );
         }
         plan.replicas = replicas.len() as u32;
+        // One rank may claim a long pipeline that nobody else is in, or the others have not spoken yet.
+        let places = u64::from(plan.stages) * u64::from(plan.replicas);
+        if places > MOST_PLACES * plan.ranks as u64 {
+            plan.stages = 1;
+        }
         for (key, members) in widen(narrow, min_peers as usize) {
             plan.enrol(key, members);
         }
@@ -148,14 +161,28 @@ impl Plan {
                 place.role = self.roles.len() as u32;
             }
         }
+        let name = key.name(self.stages);
+        let group = if self.stages > 1 {
+            format!("stage {}", key.stage).into()
+        } else {
+            name.clone()
+        };
+        let known = self.groups.iter().position(|known| *known == group);
+        let index = known.unwrap_or(self.groups.len());
+        if known.is_none() {
+            self.groups.push(group);
+        }
         self.roles.push(Role {
-            name: key.name(self.stages),
-            stage: key.stage,
+            name,
+            group: index as u32,
+            is_expert: key.expert.is_some(),
             members,
         });
     }
 }
 
+/// Places (a stage of a replica) for each rank that a pipeline may have; a whole one has at most one.
+const MOST_PLACES: u64 = 2;
 /// A pipeline is not believed to be longer.
 const MAX_STAGES: u32 = 4096;
 

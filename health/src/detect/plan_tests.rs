@@ -96,6 +96,13 @@ fn peers_do_the_same_work() {
     }
 }
 
+/// Fifty-six of sixty-four stages are nobody's: whoever says so, it is no pipeline.
+#[test]
+fn a_pipeline_that_nobody_is_in_is_none() {
+    assert_eq!(plan(2, 4, (1, 1, 8), 4).stages, 8);
+    assert_eq!(plan(2, 4, (1, 1, 64), 4).stages, 1);
+}
+
 #[test]
 fn a_step_takes_what_its_critical_path_takes() {
     let all = |plan: &Plan, own: &dyn Fn(u32) -> f64| {

@@ -97,19 +97,13 @@ pub struct Raised {
 
 impl Account {
     /// The account of `members` after `start`, from what is kept. What is older counts as what is kept did.
-    pub fn open(
-        members: &[Rank],
-        start: u64,
-        history: &History,
-        plan: &Plan,
-        slow: impl Fn(&Account) -> f64,
-    ) -> Account {
+    pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
         let mut account = Account::default();
         for kept in history.steady_since(start) {
             account.add_kept(members, kept, plan);
         }
         // Two passes: what the step would have been is known once it is known how much slower they are.
-        let factor = slow(&account).exp();
+        let factor = account.x().exp();
         for kept in history.steady_since(start) {
             account.gain_s += price::gain_kept(members, factor, kept, plan);
         }

@@ -68,15 +68,6 @@ pub struct Roster {
     pub shape: u64,
 }
 
-/// What a frame is to the roster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
-    /// Seen before: to be ignored.
-    Duplicate,
-    /// New.
-    New,
-}
-
 impl Roster {
     /// The rank, if it has attached in this epoch.
     pub fn member(&self, rank: Rank) -> Option<&Member> {
@@ -153,11 +144,15 @@ impl Roster {
         })
     }
 
-    /// Takes note of a frame.
-    pub fn observe(&mut self, at: Time, frame: &Frame) -> Arrival {
-        if self.receive(at, frame) == Arrival::Duplicate {
-            return Arrival::Duplicate;
-        }
+    /// Whether the frame came before: it is to be ignored.
+    pub fn has_seen(&self, frame: &Frame) -> bool {
+        let node = self.nodes.get(&frame.node);
+        node.is_some_and(|node| node.agent == frame.agent && node.has_seen(frame.seq))
+    }
+
+    /// Takes note of a frame that did not come before.
+    pub fn observe(&mut self, at: Time, frame: &Frame) {
+        self.receive(at, frame);
         if self.begins_epoch(&frame.event) {
             self.members.clear();
         }
@@ -214,7 +209,6 @@ impl Roster {
             }
             _ => {}
         }
-        Arrival::New
     }
 
     /// The aggregator itself was away until `now`: nobody is late for it.
@@ -234,12 +228,15 @@ impl Roster {
         self.members.get_mut(rank.0 as usize)?.as_deref_mut()
     }
 
-    /// Books the frame on its node; finds duplicates, holes and new incarnations.
-    fn receive(&mut self, at: Time, frame: &Frame) -> Arrival {
-        let node = self
-            .nodes
-            .entry(frame.node.clone())
-            .or_insert_with(|| Node::new(at, frame.agent));
+    /// Books the frame on its node; finds holes and new incarnations.
+    fn receive(&mut self, at: Time, frame: &Frame) {
+        if !self.nodes.contains_key(&frame.node) {
+            let node = Node::new(at, frame.agent);
+            self.nodes.insert(frame.node.clone(), node);
+        }
+        let Some(node) = self.nodes.get_mut(&frame.node) else {
+            return;
+        };
         if node.agent != frame.agent {
             if !node.left {
                 let why = "its sidecar was started again";
@@ -247,9 +244,7 @@ impl Roster {
             }
             node.begin_incarnation(at, frame.agent);
         }
-        if !node.accept(frame.seq) {
-            return Arrival::Duplicate;
-        }
+        node.accept(frame.seq);
         node.last_heard = at;
         match &frame.event {
             Event::Beat(beat) => {
@@ -263,7 +258,6 @@ impl Roster {
             Event::Attach(_) => node.attached = true,
             _ => {}
         }
-        Arrival::New
     }
 
     /// Whether the event begins a new group of ranks: a restart, a resize, or the same rank in another process (the
@@ -359,20 +353,21 @@ impl Node {
         };
     }
 
-    /// Whether a sequence number is new: exact for the last 64, older ones count as seen.
-    fn accept(&mut self, seq: u64) -> bool {
+    /// Whether a sequence number came before: exact for the last 64, older ones count as seen.
+    fn has_seen(&self, seq: u64) -> bool {
+        let behind = self.highest.checked_sub(seq);
+        behind.is_some_and(|behind| behind >= 64 || self.window & (1 << behind) != 0)
+    }
+
+    /// Takes one that did not.
+    fn accept(&mut self, seq: u64) {
         if seq > self.highest {
             let ahead = seq - self.highest;
             self.window = if ahead >= 64 { 1 } else { self.window << ahead | 1 };
             self.highest = seq;
         } else {
-            let behind = self.highest - seq;
-            if behind >= 64 || self.window & (1 << behind) != 0 {
-                return false;
-            }
-            self.window |= 1 << behind;
+            self.window |= 1 << (self.highest - seq).min(63);
         }
         self.received += 1;
-        true
     }
 }

@@ -328,7 +328,10 @@ impl Shares {
             let mut evidence: Vec<_> = even
                 .extremes
                 .iter()
-                .map(|(name, level)| piece(&format!("{name} self_time_s"), *level, Some(even.mean)))
+                .map(|(group, level)| {
+                    let name = &scene.view.plan.groups[*group];
+                    piece(&format!("{name} self_time_s"), *level, Some(even.mean))
+                })
                 .collect();
             evidence.extend(even.alone.then(|| piece("low_coverage", 1.0, None)));
             evidence
@@ -360,12 +363,7 @@ impl Shares {
         };
         let board = scene.board;
         // A pipeline that nobody declared waits for its own stages: that looks the same.
-        let declared = scene
-            .view
-            .roster
-            .members()
-            .any(|(_, member)| member.layout.is_some());
-        let sure = declared || board.micro_batches <= 1;
+        let sure = scene.view.plan.is_declared || board.micro_batches <= 1;
         let worst = if sure { Severity::Critical } else { Severity::Info };
         let evidence = || {
             vec![

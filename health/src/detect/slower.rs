@@ -158,8 +158,9 @@ impl Slower {
     /// It holds.
     pub fn claim(&self, scene: &Scene<'_>) -> Claim {
         let outcome = self.outcome(scene.view.roster.world_size);
+        let measured = if self.is_of_job() { "step_s" } else { "self_time_s" };
         let mut evidence = vec![piece(
-            "step_s",
+            measured,
             self.level_s / self.rows.max(1.0),
             Some(self.base.mean.exp()),
         )];

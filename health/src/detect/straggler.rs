@@ -109,7 +109,9 @@ impl StragglerRule {
             }
         }
         for (rank, alarm, few) in alarms {
-            self.decide(view, board, rank, alarm, few);
+            if self.decide(view, board, rank, alarm, few).is_none() {
+                self.tracks[rank.0 as usize].refuse(board.step);
+            }
         }
     }
 
@@ -215,21 +217,26 @@ impl StragglerRule {
         over
     }
 
-    /// Raises what an alarm has found, unless it is inconsistent.
-    fn decide(&mut self, view: &View<'_>, board: &Board<'_>, rank: Rank, alarm: Alarm, few_peers: bool) {
+    /// Raises what an alarm has found; `None`: it is inconsistent, or is told already.
+    fn decide(
+        &mut self,
+        view: &View<'_>,
+        board: &Board<'_>,
+        rank: Rank,
+        alarm: Alarm,
+        few_peers: bool,
+    ) -> Option<()> {
         let taken = |raised: &Raised| raised.members.binary_search(&rank).is_ok();
-        if self.raised.iter().any(taken) {
-            return;
+        if self.raised.len() >= MAX_RAISED || self.raised.iter().any(taken) {
+            return None;
         }
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
-        let Some(bar) = self.roles.bar(role) else {
-            return;
-        };
+        let bar = self.roles.bar(role)?;
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
         let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
-        let account = Account::open(&members, alarm.start, &self.history, view.plan, Account::x);
-        if !account.is_waited_for(view.limits) || self.raised.len() >= MAX_RAISED {
-            return;
+        let account = Account::open(&members, alarm.start, &self.history, view.plan);
+        if !account.is_waited_for(view.limits) {
+            return None;
         }
         let excess_s = account.suspect(&members, view.at).excess_s;
         // Where stages are not known, their waits cannot be compared.
@@ -237,10 +244,10 @@ impl StragglerRule {
             && members.len() == 1
             && view.comms.victim_of(rank, excess_s, view.plan).is_some()
         {
-            return;
+            return None;
         }
         if whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
-            return;
+            return None;
         }
         // What was said of its parts is now said of the whole.
         let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
@@ -251,12 +258,12 @@ impl StragglerRule {
                 .any(|rank| members.binary_search(rank).is_ok())
         });
         self.raised = others;
-        for part in &parts {
+        for part in parts {
             start = start.min(part.start);
-            self.end(view.at, part, view.roster, view.job);
+            self.take_over(view, part);
         }
         self.tracks[rank.0 as usize].cusum.reset();
-        let account = Account::open(&members, start, &self.history, view.plan, Account::x);
+        let account = Account::open(&members, start, &self.history, view.plan);
         self.raised.push(Raised {
             account,
             before_recovery: account,
@@ -273,6 +280,16 @@ impl StragglerRule {
             wanders_for: None,
         });
         self.introduce(view, self.raised.len() - 1);
+        Some(())
+    }
+
+    /// Ends what is now told as part of something larger, which counts its cost from the beginning.
+    fn take_over(&mut self, view: &View<'_>, mut part: Raised) {
+        if let Some(untold) = part.wanders_for.and_then(|cause| self.untold.get_mut(&cause)) {
+            *untold -= part.account.gain_s;
+        }
+        part.account.gain_s = 0.0;
+        self.end(view.at, &part, view.roster, view.job);
     }
 
     /// Tells what was raised, unless it is one rank's turn of what is known to wander.

@@ -221,3 +221,42 @@ fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
         }
     }
 }
+
+/// A number past all bounds makes no sense of what was before it; nor does a frame that comes twice.
+#[test]
+fn what_is_not_to_be_believed_changes_nothing() {
+    let mut job = Job::new(4);
+    for step in 1..=10 {
+        job.step(step, &[0.04; 4]);
+    }
+    let again = Event::Attach(Attach {
+        rank: Rank(1),
+        local_rank: 1,
+        world_size: 4,
+        restart: 0,
+        pid: 7,
+        gpu: None,
+        role: "".into(),
+        framework: "test".into(),
+    });
+    let end = job.seq;
+    job.seq = 1;
+    job.see(again);
+    job.seq = end;
+    job.see(Event::Mark(crate::event::Mark {
+        rank: Rank(2),
+        step: u64::MAX,
+        kind: "checkpoint".into(),
+        value: 0,
+    }));
+    job.step(MAX_STEP, &[0.04; 4]);
+    for step in 11..=40 {
+        job.step(step, &[0.04, 0.04, 0.05, 0.04]);
+    }
+    let verdicts = job.verdicts();
+    assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+    assert_eq!(verdicts[0].since_step, Some(11));
+    let report = job.detector.report();
+    assert_eq!(report.coverage.steps_ratio, Some(1.0));
+    assert_eq!(report.coverage.frames_lost, 5);
+}

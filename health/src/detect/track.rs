@@ -14,7 +14,13 @@ pub struct Track {
     /// The step before its first test, and its latest step.
     tested_from: Option<u64>,
     last_step: Option<u64>,
+    /// Alarms in a row that were found to be no fault of this rank, and the step from which the next one counts.
+    refused: u32,
+    heeded_from: u64,
 }
+
+/// A refused alarm is looked at again after 1, 2, 4, ... and at last every 32 steps: looking costs far more than testing.
+const MOST_REFUSALS: u32 = 5;
 
 impl Track {
     /// Feeds its test with ln(self-time over peers) of `step`. `bar`: none while its role warms up. What is named
@@ -38,7 +44,18 @@ impl Track {
             return None;
         }
         self.cusum.observe(bar, x, before);
-        self.cusum.alarm(bar)
+        let alarm = self.cusum.alarm(bar);
+        if alarm.is_none() {
+            self.refused = 0;
+            self.heeded_from = 0;
+        }
+        alarm.filter(|_| step >= self.heeded_from)
+    }
+
+    /// Its alarm of `step` is not its own fault, as far as can be seen.
+    pub fn refuse(&mut self, step: u64) {
+        self.heeded_from = step + (1 << self.refused);
+        self.refused = (self.refused + 1).min(MOST_REFUSALS);
     }
 
     /// When a change that the test dates to its start began: if the rank has been slow in every test, and was as slow

@@ -34,3 +34,20 @@ impl<'a> View<'a> {
         }
     }
 }
+
+/// A [`View`] of what a detector knows. The rules that look at it are fields beside, which a method would borrow too.
+macro_rules! view {
+    ($detector:expr, $at:expr) => {
+        $crate::detect::view::View {
+            at: $at,
+            job: &$detector.job,
+            roster: &$detector.roster,
+            plan: &$detector.plan,
+            causes: &$detector.causes,
+            comms: &$detector.comms,
+            limits: &$detector.policy.detector,
+            wandering: $detector.job_rules.wandering(),
+        }
+    };
+}
+pub(super) use view;
