@@ -27,11 +27,13 @@ use aggregator::control::Reload;
 use aggregator::{Plan, place};
 use sink::status::StatusStream;
 use source::Source;
+use source::host::Host;
 use source::kmsg::{self, Kmsg};
 use source::nvml::NvmlSource;
 use source::probe::Probe;
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
+use source::trainers::Trainers;
 use uplink::Uplink;
 use uplink::wire::Hello;
 
@@ -75,8 +77,9 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
 
 fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    let trainers = Trainers::default();
     if let Some(dir) = &options.ring_dir {
-        sources.push(Box::new(Probe::new(dir.clone())));
+        sources.push(Box::new(Probe::new(dir.clone()).telling(trainers.clone())));
     }
     if let Some(script) = &options.sim_gpus {
         let origin_ns = options.sim_origin_ns.unwrap_or_else(host::monotonic_ns);
@@ -85,6 +88,9 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
         sources.push(Box::new(NvmlSource::new(options.nvml_lib.clone())));
     }
     let is_real = options.sim_gpus.is_none() && options.replay.is_none();
+    if is_real {
+        sources.push(Box::new(Host::new(&options.host_root, trainers)));
+    }
     if let Some(path) = &options.kmsg {
         sources.push(Box::new(Kmsg::new(path.clone())));
     } else if is_real && Kmsg::is_of_use() {

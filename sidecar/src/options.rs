@@ -39,6 +39,15 @@ pub struct SidecarOptions {
     /// The kernel's log, or a file like it that grows; /dev/kmsg by default, where NVIDIA's driver is loaded.
     #[arg(long, env = "PACELINE_KMSG", value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
+    /// Where `/proc` and `/sys` of the host are, for tests.
+    #[arg(
+        long,
+        env = "PACELINE_HOST_ROOT",
+        value_name = "DIR",
+        default_value = "/",
+        hide = true
+    )]
+    pub host_root: PathBuf,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
     #[arg(long)]
     pub sim_origin_ns: Option<u64>,

@@ -19,6 +19,9 @@ def arguments(description, steps=100):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=steps, help="optimizer steps")
     parser.add_argument("--sleep-ms", type=float, default=0, help="compute of one micro-batch")
+    parser.add_argument("--spin-ms", type=float, default=0, help="CPU time within it, of one rank after the other")
+    parser.add_argument("--pin-rank", type=int, default=-1, help="this rank may use one CPU only")
+    parser.add_argument("--pin-cpu", type=int, default=0, help="which one")
     parser.add_argument("--slow-rank", type=int, default=-1, help="this rank computes longer")
     parser.add_argument("--slow-pct", type=float, default=10, help="by this much")
     parser.add_argument("--slow-from", type=int, default=0, help="from this step on")
@@ -40,12 +43,23 @@ class Compute:
     def __init__(self, options, rank):
         self._options = options
         self._rank = rank
+        if rank == options.pin_rank:
+            os.sched_setaffinity(0, {options.pin_cpu})
 
     def run(self, step):
         """One micro-batch's worth of compute."""
         options = self._options
         slow = self._rank == options.slow_rank and step >= options.slow_from
-        time.sleep(options.sleep_ms / 1e3 * (1 + options.slow_pct / 100 if slow else 1))
+        seconds = options.sleep_ms / 1e3 * (1 + options.slow_pct / 100 if slow else 1)
+        if not options.spin_ms:
+            return time.sleep(seconds)
+        # Ranks that want the CPU at the same moment would wait for each other.
+        before = seconds * self._rank / int(os.environ["WORLD_SIZE"])
+        time.sleep(before)
+        until = time.thread_time() + options.spin_ms / 1e3
+        while time.thread_time() < until:
+            pass
+        time.sleep(seconds - before)
 
     def fault(self, step):
         """The fault of this step, if this rank has one."""

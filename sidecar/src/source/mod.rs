@@ -1,11 +1,13 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
 mod halt;
+pub mod host;
 pub mod kmsg;
 pub mod nvml;
 pub mod probe;
 pub mod replay;
 pub mod sim_gpu;
+pub mod trainers;
 
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Pulse};

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use paceline_health::event::Pulse;
 use paceline_ring::{OpenError, Reader};
 
+use super::trainers::Trainers;
 use super::{Losses, Send, Source};
 use crate::warn;
 
@@ -33,6 +34,8 @@ pub struct Probe {
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
     past: Losses,
+    /// Who reads the trainers' processes finds them there.
+    trainers: Trainers,
 }
 
 impl Probe {
@@ -46,7 +49,14 @@ impl Probe {
             listed: None,
             checked_ns: 0,
             past: Losses::default(),
+            trainers: Trainers::default(),
         }
+    }
+
+    /// Says in `trainers` which processes there are.
+    pub fn telling(mut self, trainers: Trainers) -> Probe {
+        self.trainers = trainers;
+        self
     }
 
     fn list(&mut self, now_ns: u64) {
@@ -93,6 +103,8 @@ impl Probe {
         }
         self.checked_ns = now_ns;
         self.rings.values_mut().for_each(Ring::check_process);
+        self.trainers
+            .are(self.rings.values().filter_map(Ring::trainer).collect());
     }
 
     /// Removes the rings of processes that are gone, once everything in them is safe.

@@ -257,6 +257,12 @@ impl Ring {
         })
     }
 
+    /// The rank that trains here, and its process.
+    pub(super) fn trainer(&self) -> Option<(Rank, u32)> {
+        let attach = self.attach.as_ref().filter(|_| self.alive && !self.detached)?;
+        Some((attach.rank, attach.pid))
+    }
+
     /// The rank and epoch that ended in order here.
     pub(super) fn ended(&self) -> Option<(Rank, u32)> {
         self.attach

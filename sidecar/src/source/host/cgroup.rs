@@ -1,0 +1,183 @@
+//! The control groups that processes are in: whose CPU quota holds them, and where their pressure is told.
+//!
+//! Version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>); of version 1, which older clusters still have, the
+//! CPU quota (<https://docs.kernel.org/scheduler/sched-bwc.html>).
+
+use std::path::{Component, Path, PathBuf};
+
+use paceline_health::event::Missing;
+
+use super::files::Files;
+
+/// Where version 2 is, by itself and beside version 1.
+const UNIFIED: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
+/// Where version 1 has the CPU quotas.
+const CPU: &str = "sys/fs/cgroup/cpu";
+
+/// The groups of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// Below the root of version 2.
+    unified: Option<PathBuf>,
+    /// Below that of the CPU controller of version 1.
+    cpu: Option<PathBuf>,
+}
+
+/// The group whose CPU quota holds a process: the file that counts, the word in it and its unit in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quota {
+    stat: PathBuf,
+    word: &'static str,
+    unit_ns: u32,
+}
+
+impl Groups {
+    /// Those of process `pid`.
+    pub fn of(files: &mut Files, pid: u32) -> Groups {
+        files
+            .text(format!("proc/{pid}/cgroup"))
+            .map_or_else(|_| Groups::default(), parse)
+    }
+
+    /// The nearest group with a quota, or where there is none at all the nearest that would count it. `None`: quotas
+    /// are not to be seen here.
+    pub fn quota(&self, files: &mut Files) -> Option<Quota> {
+        let unified = self.unified.as_deref().and_then(|group| {
+            nearest(files, &UNIFIED, group, |files, dir| {
+                let limit = files.text(dir.join("cpu.max")).ok()?;
+                Some(!limit.starts_with("max"))
+            })
+        });
+        let quota = |word, unit_ns| {
+            move |dir: PathBuf| Quota {
+                stat: dir.join("cpu.stat"),
+                word,
+                unit_ns,
+            }
+        };
+        if let Some(dir) = unified {
+            return Some(quota("throttled_usec", 1000)(dir));
+        }
+        let dir = nearest(files, &[CPU], self.cpu.as_deref()?, |files, dir| {
+            Some(files.number(dir.join("cpu.cfs_quota_us")).ok()? > 0.0)
+        })?;
+        Some(quota("throttled_time", 1)(dir))
+    }
+
+    /// The directory of version 2 that tells of a resource's pressure in the group: the node as a whole where there is
+    /// no such group.
+    pub fn unified_with(&self, files: &Files, file: &str) -> Option<PathBuf> {
+        let group = self
+            .unified
+            .as_deref()
+            .filter(|group| !group.as_os_str().is_empty())?;
+        let path = UNIFIED.map(|root| Path::new(root).join(group).join(file));
+        path.into_iter().find(|path| files.at(path).exists())
+    }
+
+    /// What two processes have in common.
+    pub fn common(&self, other: &Groups) -> Groups {
+        let both = |one: &Option<PathBuf>, two: &Option<PathBuf>| {
+            let (one, two) = (one.as_ref()?.components(), two.as_ref()?.components());
+            Some(
+                one.zip(two)
+                    .take_while(|(one, two)| one == two)
+                    .map(|(one, _)| one)
+                    .collect(),
+            )
+        };
+        Groups {
+            unified: both(&self.unified, &other.unified),
+            cpu: both(&self.cpu, &other.cpu),
+        }
+    }
+}
+
+impl Quota {
+    /// Time in which the quota was used up, nanoseconds, summed over the CPUs that it stopped.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn throttled_ns(&self, files: &mut Files) -> Result<f64, Missing> {
+        let count = files.field(&self.stat, self.word)?;
+        Ok(count * f64::from(self.unit_ns))
+    }
+}
+
+/// From `group` upwards, the first directory in which `limits` says yes; else the first in which it says anything.
+fn nearest(
+    files: &mut Files,
+    roots: &[&str],
+    group: &Path,
+    limits: impl Fn(&mut Files, &Path) -> Option<bool>,
+) -> Option<PathBuf> {
+    let mut unlimited = None;
+    for root in roots {
+        for above in group.ancestors() {
+            let dir = Path::new(root).join(above);
+            match limits(files, &dir) {
+                Some(true) => return Some(dir),
+                Some(false) if unlimited.is_none() => unlimited = Some(dir),
+                _ => {}
+            }
+        }
+    }
+    unlimited
+}
+
+/// Lines of /proc/PID/cgroup: `0::/path` of version 2, `N:controllers:/path` of version 1.
+fn parse(text: &str) -> Groups {
+    let mut groups = Groups::default();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let below = below_root(path);
+        if number == "0" && controllers.is_empty() {
+            groups.unified = below;
+        } else if controllers.split(',').any(|name| name == "cpu") {
+            groups.cpu = below;
+        }
+    }
+    groups
+}
+
+/// A group outside our own namespace begins with `/..`: it cannot be seen from here.
+fn below_root(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path).strip_prefix("/").ok()?;
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_)))
+        .then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_a_process() {
+        for (text, unified, cpu) in [
+            (
+                "0::/kubepods.slice/pod1/cri-7.scope\n",
+                Some("kubepods.slice/pod1/cri-7.scope"),
+                None,
+            ),
+            ("0::/", Some(""), None),
+            ("0::/../other", None, None),
+            (
+                "4:memory:/slurm\n2:cpu,cpuacct:/slurm/job_1/step_0\n0::/\n",
+                Some(""),
+                Some("slurm/job_1/step_0"),
+            ),
+            ("x", None, None),
+        ] {
+            let groups = parse(text);
+            assert_eq!(groups.unified.as_deref(), unified.map(Path::new), "{text}");
+            assert_eq!(groups.cpu.as_deref(), cpu.map(Path::new), "{text}");
+        }
+        let common = parse("0::/job/step/task_0").common(&parse("0::/job/step/task_1"));
+        assert_eq!(common, parse("0::/job/step"));
+    }
+}

@@ -1,0 +1,103 @@
+//! Small files of the kernel, under a root that tests choose.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use paceline_health::event::{Missing, Reading};
+use rustix::io::Errno;
+
+/// Longest file that is read; the kernel's are a few kilobytes.
+const MOST: u64 = 1 << 16;
+
+/// Reads them into memory of its own, again and again.
+#[derive(Debug)]
+pub struct Files {
+    root: PathBuf,
+    text: String,
+}
+
+impl Files {
+    /// Those under `root`; `/` is where they really are.
+    pub fn new(root: &Path) -> Files {
+        Files {
+            root: root.to_owned(),
+            text: String::new(),
+        }
+    }
+
+    /// Where `path`, which begins without a stroke, is.
+    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn text(&mut self, path: impl AsRef<Path>) -> Result<&str, Missing> {
+        let path = self.root.join(path);
+        let mut bytes = std::mem::take(&mut self.text).into_bytes();
+        bytes.clear();
+        let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+        // A process may call itself anything.
+        self.text = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        read.map_err(|error| missing(&error))?;
+        Ok(self.text.trim_end())
+    }
+
+    /// The number that a file holds alone.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn number(&mut self, path: impl AsRef<Path>) -> Result<f64, Missing> {
+        self.text(path)?.parse().map_err(|_| Missing::Unsupported)
+    }
+
+    /// The number behind a word, in a file of lines such as `throttled_usec 17`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn field(&mut self, path: impl AsRef<Path>, word: &str) -> Result<f64, Missing> {
+        field(self.text(path)?, word).ok_or(Missing::Unsupported)
+    }
+
+    /// Names in a directory, in order; none when there is no such directory.
+    pub fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let entries = std::fs::read_dir(self.root.join(path));
+        let mut names: Vec<String> = entries
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn field(text: &str, word: &str) -> Option<f64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == word)?.1.trim().parse().ok()
+}
+
+/// Why a file gives nothing: what the kernel, the device or this state of it does not have is unsupported.
+pub fn missing(error: &io::Error) -> Missing {
+    let lacks = [
+        Errno::NOENT,
+        Errno::NOTDIR,
+        Errno::INVAL,
+        Errno::OPNOTSUPP,
+        Errno::NODEV,
+        Errno::SRCH,
+    ];
+    match error.raw_os_error() {
+        Some(code) if lacks.iter().any(|lack| lack.raw_os_error() == code) => Missing::Unsupported,
+        _ => Missing::Error(error.kind().to_string().into()),
+    }
+}
+
+/// As a reading.
+pub fn reading(read: Result<f64, Missing>) -> Reading {
+    read.map_or_else(Reading::Missing, Reading::Value)
+}

@@ -1,0 +1,100 @@
+//! Network interfaces, in /sys/class/net. <https://docs.kernel.org/networking/statistics.html>
+
+use std::path::{Path, PathBuf};
+
+use super::super::files::Files;
+use super::super::grown::Grown;
+
+const CLASS: &str = "sys/class/net";
+const ERRORS: [&str; 2] = ["rx_errors", "tx_errors"];
+/// What a lost carrier is counted as.
+pub const CARRIER: &str = "carrier";
+
+/// One interface.
+#[derive(Debug)]
+pub struct Interface {
+    name: String,
+    dir: PathBuf,
+}
+
+/// Interfaces of physical devices that do not belong to an RDMA device. Where there is no physical one at all, as in a
+/// container, those that there are, without the loopback.
+pub fn find(files: &Files, is_rdma: impl Fn(&str) -> bool) -> Vec<Interface> {
+    let names = files.names(CLASS);
+    let physical = |name: &&String| files.at(CLASS).join(name).join("device").exists();
+    let of_devices: Vec<&String> = names.iter().filter(physical).collect();
+    if of_devices.is_empty() {
+        let others = names
+            .iter()
+            .filter(|name| *name != "lo" && files.at(CLASS).join(name).is_dir());
+        return others.map(|name| Interface::new(name)).collect();
+    }
+    let own = of_devices.into_iter().filter(|name| !is_rdma(name));
+    own.map(|name| Interface::new(name)).collect()
+}
+
+impl Interface {
+    /// That of this name.
+    pub fn new(name: &str) -> Interface {
+        Interface {
+            name: name.to_owned(),
+            dir: PathBuf::from(CLASS).join(name),
+        }
+    }
+
+    /// Where it is read.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it can carry data. `None`: it does not say.
+    pub fn is_up(&self, files: &mut Files) -> Option<bool> {
+        match files.text(self.dir.join("operstate")).ok()? {
+            "up" => Some(true),
+            // Some drivers never say.
+            "unknown" => files
+                .number(self.dir.join("carrier"))
+                .ok()
+                .map(|carrier| carrier > 0.0),
+            _ => Some(false),
+        }
+    }
+
+    /// `speed` is in megabits a second, and -1 where the driver does not know.
+    pub fn rate_bps(&self, files: &mut Files) -> Option<f64> {
+        let speed = files.number(self.dir.join("speed")).ok()?;
+        (speed > 0.0).then_some(speed * 1e6)
+    }
+
+    /// Lost links and errors.
+    pub fn count(
+        &self,
+        files: &mut Files,
+        downs: &mut Grown<&'static str>,
+        errors: &mut Grown<&'static str>,
+    ) {
+        self.count_downs(files, CARRIER, downs);
+        for name in ERRORS {
+            if let Ok(count) = files.number(self.dir.join("statistics").join(name)) {
+                errors.take(name, count);
+            }
+        }
+    }
+
+    /// How often the link was lost. Kernels before 4.16 count every change of it: down and up again.
+    pub fn count_downs(&self, files: &mut Files, counter: &'static str, downs: &mut Grown<&'static str>) {
+        let lost = files.number(self.dir.join("carrier_down_count"));
+        let lost = lost.or_else(|_| {
+            let changes = files.number(self.dir.join("carrier_changes"))?;
+            Ok::<f64, paceline_health::event::Missing>((changes / 2.0).ceil())
+        });
+        if let Ok(lost) = lost {
+            downs.take(counter, lost);
+        }
+    }
+}

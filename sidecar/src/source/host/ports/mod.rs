@@ -1,0 +1,249 @@
+//! The thread that reads network ports: RDMA devices, and interfaces that belong to none.
+
+mod interface;
+mod rdma;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use paceline_health::event::{HostSignal, Missing, PortLink, PortReading, PortSignal, Reading};
+
+use self::interface::Interface;
+use self::rdma::RdmaPort;
+use super::Readings;
+use super::board::Board;
+use super::files::Files;
+use super::grown::Grown;
+use super::pace::{Meter, Pace};
+
+/// Most ports of a node that are read.
+const MOST: usize = 64;
+const SNMP: &str = "proc/net/snmp";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ports {
+    files: Files,
+    ports: BTreeMap<Arc<str>, Port>,
+    tcp: Grown<()>,
+}
+
+/// Where a port is read.
+#[derive(Debug)]
+enum Place {
+    Rdma(RdmaPort),
+    Interface(Interface),
+}
+
+impl Place {
+    fn dir(&self) -> &Path {
+        match self {
+            Place::Rdma(port) => port.dir(),
+            Place::Interface(port) => port.dir(),
+        }
+    }
+}
+
+/// One port.
+#[derive(Debug)]
+struct Port {
+    place: Place,
+    /// It could carry data since the watch began: what nobody plugged in counts for nothing.
+    was_up: bool,
+    up: Option<bool>,
+    rate_bps: Option<f64>,
+    downs: Grown<&'static str>,
+    errors: Grown<&'static str>,
+    /// RDMA alone: TCP's are not told by port.
+    retransmits: Grown<&'static str>,
+}
+
+impl Ports {
+    /// Those under `root`.
+    pub fn new(root: &Path) -> Ports {
+        Ports {
+            files: Files::new(root),
+            ports: BTreeMap::new(),
+            tcp: Grown::default(),
+        }
+    }
+
+    /// Finds what ports there are now. One that is gone, as while its driver is loaded anew, stays and is down.
+    fn find(&mut self) {
+        let rdma = rdma::find(&mut self.files);
+        let interfaces = interface::find(&self.files, |interface| {
+            rdma.iter().any(|(_, port)| port.has_interface(interface))
+        });
+        let found = rdma
+            .into_iter()
+            .map(|(name, port)| (name, Place::Rdma(port)))
+            .chain(
+                interfaces
+                    .into_iter()
+                    .map(|port| (port.name().into(), Place::Interface(port))),
+            );
+        for (name, place) in found {
+            if let Some(port) = self.ports.get_mut(&name) {
+                port.place = place;
+            } else if self.ports.len() < MOST {
+                self.ports.insert(name, Port::new(place));
+            }
+        }
+    }
+
+    /// What the ports come to.
+    fn sums(&self, pace: Pace) -> Readings {
+        let mut sums = Readings::new();
+        let ports = || self.ports.values();
+        let repeated = ports().filter_map(|port| port.retransmits.reading().value());
+        let repeated = repeated.chain(self.tcp.reading().value());
+        sums.insert(HostSignal::NetRetransmits, sum(repeated));
+        if pace == Pace::Fast {
+            return sums;
+        }
+        let errors = ports().filter_map(|port| port.errors.reading().value());
+        sums.insert(HostSignal::NetErrors, sum(errors));
+        let any_rdma = ports().any(Port::is_rdma);
+        let used = ports().filter(|port| port.was_up && port.is_rdma() == any_rdma);
+        let slowest = used.filter_map(Port::carries_bps).reduce(f64::min);
+        let slowest = slowest.map_or(Reading::Missing(Missing::Unsupported), Reading::Value);
+        sums.insert(HostSignal::NetRateBps, slowest);
+        sums
+    }
+}
+
+impl Meter for Ports {
+    const NAME: &'static str = "network ports";
+
+    fn read(&mut self, pace: Pace, board: &Board) {
+        if pace == Pace::Slow {
+            self.find();
+        }
+        if let Ok(text) = self.files.text(SNMP)
+            && let Some(repeated) = tcp_retransmissions(text)
+        {
+            self.tcp.take((), repeated);
+        }
+        for (name, port) in &mut self.ports {
+            let before = port.up;
+            port.read(&mut self.files, pace);
+            // One that is down is told every second: how long it is so counts.
+            let is_news = port.up != before || (port.was_up && port.up == Some(false));
+            if pace == Pace::Slow || is_news {
+                board.port(port.reading(name, pace));
+            }
+        }
+        board.network(self.sums(pace));
+    }
+}
+
+impl Port {
+    fn new(place: Place) -> Port {
+        Port {
+            place,
+            was_up: false,
+            up: None,
+            rate_bps: None,
+            downs: Grown::default(),
+            errors: Grown::default(),
+            retransmits: Grown::default(),
+        }
+    }
+
+    fn is_rdma(&self) -> bool {
+        matches!(self.place, Place::Rdma(_))
+    }
+
+    fn read(&mut self, files: &mut Files, pace: Pace) {
+        let Port {
+            place,
+            downs,
+            errors,
+            retransmits,
+            ..
+        } = self;
+        self.up = match place {
+            Place::Rdma(port) => {
+                port.count_retransmits(files, retransmits);
+                port.is_up(files)
+            }
+            Place::Interface(port) => port.is_up(files),
+        };
+        if self.up.is_none() && self.was_up && !files.at(place.dir()).exists() {
+            // It has left the machine.
+            self.up = Some(false);
+        }
+        self.was_up |= self.up == Some(true);
+        if pace == Pace::Slow {
+            self.rate_bps = match place {
+                Place::Rdma(port) => {
+                    port.count(files, downs, errors);
+                    port.rate_bps(files)
+                }
+                Place::Interface(port) => {
+                    port.count(files, downs, errors);
+                    port.rate_bps(files)
+                }
+            };
+        }
+    }
+
+    /// The rate at which data can pass now.
+    fn carries_bps(&self) -> Option<f64> {
+        match self.up {
+            Some(false) => Some(0.0),
+            _ => self.rate_bps,
+        }
+    }
+
+    fn reading(&self, name: &Arc<str>, pace: Pace) -> PortReading {
+        let known = |value: Option<f64>| value.map_or(Reading::Missing(Missing::Unsupported), Reading::Value);
+        let up = known(self.up.map(|up| f64::from(u8::from(up))));
+        let mut readings = BTreeMap::from([(PortSignal::Up, up)]);
+        if pace == Pace::Slow {
+            readings.insert(PortSignal::RateBps, known(self.rate_bps));
+            readings.insert(PortSignal::LinkDowns, self.downs.reading());
+            readings.insert(PortSignal::Errors, self.errors.reading());
+            if self.is_rdma() {
+                readings.insert(PortSignal::Retransmits, self.retransmits.reading());
+            }
+        }
+        PortReading {
+            port: Arc::clone(name),
+            link: match &self.place {
+                Place::Rdma(port) => port.link(),
+                Place::Interface(_) => PortLink::Ethernet,
+            },
+            readings,
+        }
+    }
+}
+
+fn sum(of: impl Iterator<Item = f64>) -> Reading {
+    of.reduce(|sum, part| sum + part)
+        .map_or(Reading::Missing(Missing::Unsupported), Reading::Value)
+}
+
+/// Segments that TCP sent again, of all networks of this namespace: the column of that name in `/proc/net/snmp`.
+fn tcp_retransmissions(text: &str) -> Option<f64> {
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let (names, values) = (rows.next()?, rows.next()?);
+    let column = names
+        .split_ascii_whitespace()
+        .position(|name| name == "RetransSegs")?;
+    values.split_ascii_whitespace().nth(column)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_counts() {
+        let text = "Ip: Forwarding DefaultTTL\nIp: 2 64\nTcp: RtoAlgorithm MaxConn RetransSegs InErrs\nTcp: 1 -1 6235 0\n";
+        assert_eq!(tcp_retransmissions(text), Some(6235.0));
+        assert_eq!(tcp_retransmissions("Tcp: RetransSegs\n"), None);
+        assert_eq!(tcp_retransmissions(""), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! How long threads were ready and no CPU was free for them.
+//!
+//! A trainer has hundreds of threads, of which few do anything. All are looked at now and then; those that ran or
+//! waited most since are followed, with their files kept open.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::files::Files;
+use super::grown::Grown;
+
+/// Threads that are looked at, of the rank's own process and of each of its children (its main thread, and the next).
+const OWN: usize = 96;
+const OF_CHILD: usize = 4;
+/// Threads that are followed.
+const FOLLOWED: usize = 16;
+
+/// Of one rank's processes.
+#[derive(Debug, Default)]
+pub struct Threads {
+    /// All that were looked at, by process and thread: time on a CPU and waiting for one, ns.
+    seen: BTreeMap<(u32, u32), u64>,
+    followed: BTreeMap<(u32, u32), File>,
+    waited: Grown<(u32, u32)>,
+}
+
+impl Threads {
+    /// Looks at all threads of `processes`, the rank's own first, and chooses whom to follow.
+    pub fn choose(&mut self, files: &mut Files, processes: &[u32]) {
+        let mut busy = Vec::new();
+        let mut seen = BTreeMap::new();
+        for (index, pid) in processes.iter().enumerate() {
+            let most = if index == 0 { OWN } else { OF_CHILD };
+            let mut threads: Vec<u32> = files
+                .names(format!("proc/{pid}/task"))
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect();
+            threads.sort_unstable();
+            for thread in threads.into_iter().take(most) {
+                let text = files.text(format!("proc/{pid}/task/{thread}/schedstat"));
+                let Some((ran, waited)) = text.ok().and_then(parse) else {
+                    continue;
+                };
+                let key = (*pid, thread);
+                let total = ran + waited;
+                let before = self.seen.get(&key).copied().unwrap_or(0);
+                // The main thread of the rank itself is always followed.
+                let is_main = index == 0 && thread == *pid;
+                busy.push((is_main, total.saturating_sub(before), key, waited));
+                seen.insert(key, total);
+            }
+        }
+        self.seen = seen;
+        busy.sort_unstable_by(|one, other| other.cmp(one));
+        busy.truncate(FOLLOWED);
+        let is_busy = |key: &(u32, u32)| busy.iter().any(|(_, _, busy, _)| busy == key);
+        self.followed.retain(|key, _| is_busy(key));
+        self.waited.keep(is_busy);
+        for (_, _, key, waited) in busy {
+            if !self.followed.contains_key(&key)
+                && let Ok(file) = File::open(files.at(format!("proc/{}/task/{}/schedstat", key.0, key.1)))
+            {
+                self.followed.insert(key, file);
+                self.waited.take(key, waited as f64);
+            }
+        }
+    }
+
+    /// Time that those who are followed have waited since they were first, ns.
+    pub fn waited_ns(&mut self) -> paceline_health::event::Reading {
+        let mut line = [0; 96];
+        self.followed.retain(|key, file| {
+            let read = file.read_at(&mut line, 0).unwrap_or(0);
+            let text = line.get(..read).and_then(|line| std::str::from_utf8(line).ok());
+            let Some((_, waited)) = text.and_then(parse) else {
+                // It has ended.
+                return false;
+            };
+            self.waited.take(*key, waited as f64);
+            true
+        });
+        self.waited.reading()
+    }
+}
+
+/// `/proc/PID/task/TID/schedstat`: time on a CPU, time waiting for one, turns. A kernel that does not count says zero
+/// to all. <https://docs.kernel.org/scheduler/sched-stats.html>
+fn parse(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    let (ran, waited, turns) = (
+        numbers.next()?.ok()?,
+        numbers.next()?.ok()?,
+        numbers.next()?.ok()?,
+    );
+    (turns > 0_u64).then_some((ran, waited))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        for (text, wanted) in [
+            ("80392306 21584332 271\n", Some((80_392_306, 21_584_332))),
+            ("0 0 0\n", None),
+            ("17 4", None),
+            ("", None),
+        ] {
+            assert_eq!(parse(text), wanted, "{text}");
+        }
+    }
+}
