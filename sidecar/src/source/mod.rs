@@ -1,5 +1,6 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
+mod bursts;
 mod halt;
 pub mod host;
 pub mod kmsg;
@@ -20,7 +21,7 @@ pub type Send<'a> = dyn FnMut(Provenance, Event) -> u64 + 'a;
 pub struct Losses {
     /// Records that trainers dropped because a ring was full.
     pub dropped: u64,
-    /// Records that were torn, or that nobody had declared a rank for.
+    /// Records that were torn, that nobody had declared a rank for, or that were too many to be told apart.
     pub torn: u64,
 }
 

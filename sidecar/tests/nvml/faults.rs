@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use paceline_health::event::{Access, Event, FaultSource, GpuFaultKind, GpuSignal, Reading};
+use paceline_sidecar::source::Source;
 
 use crate::stage::{Stage, fault, gpu, is_access, is_reading};
 
@@ -56,6 +57,30 @@ fn a_burst_is_counted_and_not_repeated() {
         .collect();
     assert_eq!(faults.iter().sum::<u32>(), 10_000, "none is lost: {faults:?}");
     assert!(faults.len() <= 5, "{faults:?}");
+}
+
+#[test]
+fn faults_are_kept_apart_by_instance_and_told_to_a_new_journal() {
+    let mut stage = Stage::new("gpus = 1");
+    stage.wait(S);
+    let event = |instance: u32| format!("[[event]]\ngpu = 0\nxid = 45\ngpu_instance = {instance}\n");
+    stage.play(&format!("gpus = 1\n{}{}", event(1), event(2)));
+    let texts = |stage: &mut Stage| {
+        stage.wait(2 * S);
+        let new = std::mem::take(&mut stage.seen);
+        stage.next = 0;
+        let faults = new.iter().filter_map(|(_, event)| fault(event));
+        let mut texts: Vec<_> = faults
+            .map(|fault| (fault.text.to_string(), fault.count))
+            .collect();
+        texts.sort();
+        texts
+    };
+    let both = [1, 2].map(|instance| (format!("GPU instance {instance}"), 1));
+    assert_eq!(texts(&mut stage), both);
+    assert_eq!(texts(&mut stage), []);
+    stage.source.introduce(&mut |_, _| 0);
+    assert_eq!(texts(&mut stage), both);
 }
 
 #[test]

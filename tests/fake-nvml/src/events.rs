@@ -80,17 +80,8 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
         let registered = set.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match world::event(&registered) {
             Err(code) => return code,
-            Ok(Some((gpu, kind, data))) => {
-                let data = nvmlEventData_t {
-                    device: world::handle(gpu, None) as nvmlDevice_t,
-                    eventType: kind,
-                    eventData: data,
-                    gpuInstanceId: u32::MAX,
-                    computeInstanceId: u32::MAX,
-                };
-                // SAFETY: the caller's pointer.
-                return code(unsafe { put(to, data) });
-            }
+            // SAFETY: the caller's pointer.
+            Ok(Some(data)) => return code(unsafe { put(to, data) }),
             Ok(None) if Instant::now() >= until => return TIMEOUT,
             // A real wait sleeps in the kernel; this one looks at its file.
             Ok(None) => sleep(Duration::from_millis(50)),

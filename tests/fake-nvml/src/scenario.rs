@@ -22,6 +22,7 @@
 //! gpu = 3
 //! xid = 48
 //! count = 2000
+//! gpu_instance = 1            # of the whole GPU without it
 //! ```
 
 use std::collections::BTreeMap;
@@ -116,6 +117,8 @@ pub struct Event {
     /// Else the bit of its type.
     #[serde(default)]
     pub kind: u64,
+    /// The instance that it is of, if it is of one.
+    pub gpu_instance: Option<u32>,
     /// So many alike.
     #[serde(default = "once")]
     pub count: u32,

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t};
+
 use crate::profile;
 use crate::scenario::{Gpu, Item, Scenario};
 
@@ -205,7 +207,7 @@ pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
 }
 
 /// The next event of one of these GPUs that was not delivered yet.
-pub fn event(registered: &[(u32, u64)]) -> Result<Option<(u32, u64, u64)>, u32> {
+pub fn event(registered: &[(u32, u64)]) -> Result<Option<nvmlEventData_t>, u32> {
     let view = view()?;
     let mut world = world();
     for (at, event) in view.scenario.event.iter().enumerate() {
@@ -214,7 +216,13 @@ pub fn event(registered: &[(u32, u64)]) -> Result<Option<(u32, u64, u64)>, u32> 
         let delivered = world.delivered.entry(at).or_default();
         if *delivered < event.count && registered.iter().any(wanted) {
             *delivered += 1;
-            return Ok(Some((event.gpu, kind, data)));
+            return Ok(Some(nvmlEventData_t {
+                device: handle(event.gpu, None) as nvmlDevice_t,
+                eventType: kind,
+                eventData: data,
+                gpuInstanceId: event.gpu_instance.unwrap_or(u32::MAX),
+                computeInstanceId: u32::MAX,
+            }));
         }
     }
     Ok(None)

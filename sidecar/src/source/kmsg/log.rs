@@ -1,14 +1,16 @@
 //! Records from `/dev/kmsg`, one a read, or lines from a file that grows, is cut or replaced.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The kernel gives whole records, and refuses a buffer that is too small for one.
 const BUFFER: usize = 16 << 10;
-/// Records (or pieces of a file) read in one poll at most: the rest is read in the next.
-const MAX_READS: usize = 4096;
+/// Records read in one poll at most: the rest is read in the next.
+const MAX_RECORDS: usize = 4096;
+/// Pieces of a file, likewise: 1 MiB. What stood there before may be gigabytes, and whoever polls does more than that.
+const MAX_PIECES: usize = (1 << 20) / BUFFER;
 /// Longest line of a file that is kept.
 const MAX_LINE: usize = 8 << 10;
 
@@ -19,8 +21,6 @@ pub enum Age {
     Old,
     /// From after it.
     New,
-    /// Written then, nanoseconds on CLOCK_MONOTONIC.
-    Stamped(u64),
 }
 
 /// Why a log cannot be opened.
@@ -49,10 +49,11 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// An open log.
+/// A log. After an error it can be opened again, and goes on where it was.
 #[derive(Debug)]
 pub struct Log {
-    file: File,
+    path: PathBuf,
+    file: Option<File>,
     kind: Kind,
     buffer: Vec<u8>,
     caught_up: bool,
@@ -60,55 +61,96 @@ pub struct Log {
 
 #[derive(Debug)]
 enum Kind {
-    Device { next: Option<u64>, lost: u64 },
+    Device(Records),
     File(Lines),
 }
 
+/// What was read of a device, which gives one record a read and numbers them.
+#[derive(Debug)]
+struct Records {
+    next: Option<u64>,
+    lost: u64,
+    /// The end was not reached yet: what is read was there before. (Their stamps do not say so: the kernel takes them
+    /// from a clock of its own, which nobody corrects and no program can ask.)
+    old: bool,
+}
+
+/// What was read of a file.
 #[derive(Debug)]
 struct Lines {
     path: PathBuf,
-    inode: u64,
+    /// Its device and inode.
+    identity: (u64, u64),
     read: u64,
     /// What stands before this is from before the watch.
     old: u64,
     rest: Vec<u8>,
     /// The line is too long: it is skipped to its end.
     skipping: bool,
+    /// Another file has its name. This one is read to its end once more before it is left.
+    replaced: bool,
     is_pipe: bool,
 }
 
+fn open(path: &Path) -> io::Result<File> {
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    File::options().read(true).custom_flags(no_wait).open(path)
+}
+
 impl Log {
-    /// Opens it. `existing` says how what a file holds already stands to the watch; a device's records say it.
+    /// Opens it. `existing` says how what a file holds already stands to the watch; what a device holds is from before.
     pub fn open(path: &Path, existing: Age) -> Result<Log, OpenError> {
-        let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(no_wait).open(path)?;
+        let file = open(path)?;
         let meta = file.metadata()?;
         let kind = if meta.file_type().is_char_device() {
-            Kind::Device { next: None, lost: 0 }
+            Kind::Device(Records {
+                next: None,
+                lost: 0,
+                old: true,
+            })
         } else {
             Kind::File(Lines {
                 path: path.to_owned(),
-                inode: meta.ino(),
+                identity: identity(&meta),
                 read: 0,
                 old: if existing == Age::Old { meta.len() } else { 0 },
                 rest: Vec::new(),
                 skipping: false,
+                replaced: false,
                 is_pipe: meta.file_type().is_fifo(),
             })
         };
-        let buffer = vec![0; BUFFER];
         Ok(Log {
-            file,
+            path: path.to_owned(),
+            file: Some(file),
             kind,
-            buffer,
+            buffer: vec![0; BUFFER],
             caught_up: false,
         })
     }
 
+    /// Whether it can be read: it is closed by an error.
+    pub fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Opens it again: what was read is not read twice.
+    pub fn reopen(&mut self) -> Result<(), OpenError> {
+        let mut file = open(&self.path)?;
+        let meta = file.metadata()?;
+        match &mut self.kind {
+            Kind::Device(_) if meta.file_type().is_char_device() => {}
+            Kind::File(lines) if !meta.file_type().is_char_device() => lines.resume(&mut file, &meta)?,
+            _ => *self = Log::open(&self.path, Age::New)?,
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
     /// Records that were gone before they were read.
     pub fn lost(&self) -> u64 {
-        match self.kind {
-            Kind::Device { lost, .. } => lost,
+        match &self.kind {
+            Kind::Device(records) => records.lost,
             Kind::File(_) => 0,
         }
     }
@@ -118,64 +160,142 @@ impl Log {
         self.caught_up
     }
 
-    /// Reads what there is, without waiting.
+    /// Reads what there is, without waiting. An error closes it.
     ///
     /// # Errors
     /// What the system says.
     pub fn read(&mut self, mut tell: impl FnMut(&str, Age)) -> io::Result<()> {
-        self.caught_up = false;
-        if let Kind::File(lines) = &mut self.kind {
-            lines.follow(&mut self.file)?;
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let read = match &mut self.kind {
+            Kind::Device(records) => records.read(file, &mut self.buffer, &mut tell),
+            Kind::File(lines) => lines.read(file, &mut self.buffer, &mut tell),
+        };
+        self.caught_up = matches!(read, Ok(true));
+        if read.is_err() {
+            self.file = None;
         }
-        for _ in 0..MAX_READS {
-            let count = match self.file.read(&mut self.buffer) {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Records were overwritten; the next one's number says how many.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue,
-                Err(error) => return Err(error),
-            };
-            let Some(bytes) = self.buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
-                self.caught_up = true;
-                return Ok(());
-            };
-            match &mut self.kind {
-                Kind::Device { next, lost } => {
-                    let record = String::from_utf8_lossy(bytes);
-                    let stamp = stamp(&record);
-                    if let (Some((number, _)), Some(due)) = (stamp, *next) {
-                        *lost += number.saturating_sub(due);
-                    }
-                    *next = stamp.map(|(number, _)| number + 1).or(*next);
-                    let age = stamp.map_or(Age::New, |(_, at_ns)| Age::Stamped(at_ns));
-                    tell(&record, age);
-                }
-                Kind::File(lines) => lines.take(bytes, &mut tell),
-            }
-        }
-        Ok(())
+        read.map(|_| ())
     }
 }
 
+/// What one read gives; `None` at the end.
+fn piece<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    let count = loop {
+        match from.read(buffer) {
+            Ok(count) => break count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break 0,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    };
+    Ok(buffer.get(..count).filter(|bytes| !bytes.is_empty()))
+}
+
+impl Records {
+    /// Gives whether the end was reached.
+    fn read(
+        &mut self,
+        from: &mut impl Read,
+        buffer: &mut [u8],
+        tell: &mut impl FnMut(&str, Age),
+    ) -> io::Result<bool> {
+        for _ in 0..MAX_RECORDS {
+            match piece(from, buffer) {
+                Ok(Some(bytes)) => self.take(&String::from_utf8_lossy(bytes), tell),
+                Ok(None) => {
+                    self.old = false;
+                    return Ok(true);
+                }
+                // Records were overwritten; the next one's number says how many.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn take(&mut self, record: &str, tell: &mut impl FnMut(&str, Age)) {
+        if let Some(number) = number(record) {
+            let due = self.next.unwrap_or(number);
+            if number < due {
+                return; // read before the log was opened again
+            }
+            self.lost += number - due;
+            self.next = Some(number + 1);
+        }
+        tell(record, if self.old { Age::Old } else { Age::New });
+    }
+}
+
+fn identity(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
 impl Lines {
-    /// A file that was cut is read from its beginning, one that was replaced is opened anew.
-    fn follow(&mut self, file: &mut File) -> io::Result<()> {
+    /// Gives whether the end was reached.
+    fn read(
+        &mut self,
+        file: &mut File,
+        buffer: &mut [u8],
+        tell: &mut impl FnMut(&str, Age),
+    ) -> io::Result<bool> {
+        for _ in 0..MAX_PIECES {
+            match piece(file, buffer)? {
+                Some(bytes) => self.take(bytes, tell),
+                None if self.follow(file, tell)? => {}
+                None => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// At the end: whether there is more, because the file was cut or replaced.
+    fn follow(&mut self, file: &mut File, tell: &mut impl FnMut(&str, Age)) -> io::Result<bool> {
+        if self.is_pipe {
+            return Ok(false);
+        }
+        if file.metadata()?.len() < self.read {
+            file.seek(SeekFrom::Start(0))?;
+            self.begin(self.identity);
+            return Ok(true);
+        }
+        // Whoever writes may keep to the old file until the new one has something in it.
+        let other = std::fs::metadata(&self.path)
+            .is_ok_and(|meta| identity(&meta) != self.identity && (meta.len() > 0 || !meta.is_file()));
+        if !other {
+            return Ok(false);
+        }
+        if std::mem::replace(&mut self.replaced, true) {
+            *file = open(&self.path)?;
+            if !self.rest.is_empty() {
+                // It gets no end any more.
+                self.take(b"\n", tell);
+            }
+            self.begin(identity(&file.metadata()?));
+        }
+        Ok(true)
+    }
+
+    /// Of a file that was opened again, only what was not read.
+    fn resume(&mut self, file: &mut File, meta: &Metadata) -> io::Result<()> {
         if self.is_pipe {
             return Ok(());
         }
-        if let Ok(meta) = std::fs::metadata(&self.path)
-            && meta.ino() != self.inode
-        {
-            *file = File::open(&self.path)?;
-            (self.inode, self.read, self.old) = (meta.ino(), 0, 0);
-            self.rest.clear();
-        } else if file.metadata()?.len() < self.read {
-            file.seek(SeekFrom::Start(0))?;
-            (self.read, self.old) = (0, 0);
-            self.rest.clear();
+        if identity(meta) == self.identity && meta.len() >= self.read {
+            file.seek(SeekFrom::Start(self.read))?;
+        } else {
+            self.begin(identity(meta));
         }
         Ok(())
+    }
+
+    /// All of what is there now is new.
+    fn begin(&mut self, identity: (u64, u64)) {
+        self.identity = identity;
+        (self.read, self.old, self.skipping, self.replaced) = (0, 0, false, false);
+        self.rest.clear();
     }
 
     fn take(&mut self, bytes: &[u8], tell: &mut impl FnMut(&str, Age)) {
@@ -198,24 +318,12 @@ impl Lines {
     }
 }
 
-/// Number and time of a raw record, `priority,number,microseconds,..`.
-fn stamp(record: &str) -> Option<(u64, u64)> {
+/// The number of a raw record, `priority,number,microseconds,..`.
+fn number(record: &str) -> Option<u64> {
     let (head, _) = record.split_once(';')?;
-    let mut numbers = head.split(',').skip(1).map(str::parse::<u64>);
-    let (number, micros) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some((number, micros.saturating_mul(1000)))
+    head.split(',').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps() {
-        assert_eq!(stamp("4,900,77000001,-;NVRM: .."), Some((900, 77_000_001_000)));
-        assert_eq!(stamp("4,900,77,-,caller=T1;x"), Some((900, 77_000)));
-        for bad in ["", ";", "NVRM: a;b", "4,x,1,-;y", "4,1;y"] {
-            assert_eq!(stamp(bad), None, "{bad}");
-        }
-    }
-}
+#[path = "log_tests.rs"]
+mod tests;

@@ -3,7 +3,6 @@
 //! What was written before the watch began is told as such: it is worth knowing, and nothing is done for it. Where the
 //! log cannot be read that is told once, and NVML's events are all there is.
 
-mod burst;
 mod log;
 
 use std::collections::BTreeMap;
@@ -15,8 +14,8 @@ use paceline_health::event::{Event, FaultSource, KernelAccess, KernelWatch};
 use paceline_health::fault::{KernelLine, KernelLog};
 use paceline_health::id::GpuId;
 
-use self::burst::Bursts;
 use self::log::{Age, Log, OpenError};
+use super::bursts::Bursts;
 use super::{Send, Source};
 use crate::host;
 
@@ -36,6 +35,8 @@ const TELL_LOST: Duration = Duration::from_secs(10);
 pub struct Kmsg {
     path: PathBuf,
     log: Option<Log>,
+    /// It was not there: what is in it once it comes has been written since.
+    was_missing: bool,
     /// The boot's name, and where it can be read.
     boot: String,
     retry_at_ns: u64,
@@ -45,18 +46,18 @@ pub struct Kmsg {
     lines: KernelLog,
     uuids: BTreeMap<String, GpuId>,
     bursts: Bursts,
-    /// What stood there before the watch began, until all of it was read.
-    before: Option<Bursts>,
-    /// Since when records are news, CLOCK_MONOTONIC ns: the kernel stamps them with that clock.
-    began_ns: u64,
+    /// What stood there before the watch began, and whether all of it was read.
+    before: Bursts,
+    is_before_read: bool,
 }
 
 impl Kmsg {
-    /// Reads `path`, now and later. Of a file, what stands in it now is from before the watch.
+    /// Reads `path`, now and later. What stands in it now is from before the watch.
     pub fn new(path: PathBuf) -> Kmsg {
-        let began_ns = host::monotonic_ns();
+        let opened = Log::open(&path, Age::Old);
         Kmsg {
-            log: Log::open(&path, Age::Old).ok(),
+            was_missing: matches!(opened, Err(OpenError::Missing)),
+            log: opened.ok(),
             path,
             boot: host::boot_id().unwrap_or_default(),
             retry_at_ns: 0,
@@ -65,8 +66,8 @@ impl Kmsg {
             lines: KernelLog::default(),
             uuids: BTreeMap::new(),
             bursts: Bursts::default(),
-            before: Some(Bursts::default()),
-            began_ns,
+            before: Bursts::default(),
+            is_before_read: false,
         }
     }
 
@@ -78,7 +79,7 @@ impl Kmsg {
     }
 
     fn tell(&mut self, now_ns: u64, state: KernelAccess, text: &str, send: &mut Send<'_>) {
-        let lost = self.log.as_ref().map_or(0, Log::lost) + self.bursts.lost();
+        let lost = self.log.as_ref().map_or(0, Log::lost) + self.bursts.lost() + self.before.lost();
         let changed = self.told.is_none_or(|(told, _)| told != state);
         let soon = now_ns.saturating_sub(self.told_at_ns) < TELL_LOST.as_nanos() as u64;
         if !changed && (soon || self.told == Some((state, lost))) {
@@ -100,10 +101,13 @@ impl Kmsg {
         if now_ns < self.retry_at_ns {
             return;
         }
-        let error = match Log::open(&self.path, Age::New) {
-            Ok(log) => return self.log = Some(log),
-            Err(error) => error,
+        let existing = if self.was_missing { Age::New } else { Age::Old };
+        let opened = match &mut self.log {
+            Some(log) => log.reopen(),
+            None => Log::open(&self.path, existing).map(|log| self.log = Some(log)),
         };
+        let Err(error) = opened else { return };
+        self.was_missing |= matches!(error, OpenError::Missing);
         let (state, retry) = match &error {
             OpenError::Missing => (KernelAccess::Missing, RETRY_FILE),
             OpenError::Denied(_) => (KernelAccess::Denied, RETRY),
@@ -121,23 +125,20 @@ impl Kmsg {
             uuids,
             bursts,
             before,
+            is_before_read,
             ..
         } = self
         else {
             return Ok(());
         };
-        let began_ns = self.began_ns;
         log.read(|record, age| {
-            let is_old = match age {
-                Age::Old => true,
-                Age::New => false,
-                Age::Stamped(at_ns) => at_ns < began_ns,
-            };
+            let is_old = age == Age::Old;
+            *is_before_read |= !is_old;
             lines.read(record, |line| match line {
                 KernelLine::Boot if is_old => {
                     // What stands above is of another boot.
                     uuids.clear();
-                    *before = before.as_ref().map(|_| Bursts::default());
+                    *before = Bursts::default();
                 }
                 KernelLine::Boot => {}
                 KernelLine::Uuid { pci, uuid } => {
@@ -155,21 +156,17 @@ impl Kmsg {
                     let Some(fault) = line.fault(gpu, 1, seen_by) else {
                         return;
                     };
-                    match before {
-                        Some(before) if is_old => before.add(fault),
-                        _ => bursts.add(fault),
-                    }
+                    if is_old { &mut *before } else { &mut *bursts }.add(fault);
                 }
             });
         })?;
-        let caught_up = log.has_caught_up();
-        self.bursts.send(now_ns, &mut |fault| {
+        *is_before_read |= log.has_caught_up();
+        let mut tell = |fault| {
             send(Provenance::Live, Event::GpuFault(fault));
-        });
-        if caught_up && let Some(mut before) = self.before.take() {
-            before.send(now_ns, &mut |fault| {
-                send(Provenance::Live, Event::GpuFault(fault));
-            });
+        };
+        bursts.send(now_ns, &mut tell);
+        if *is_before_read {
+            before.send(now_ns, &mut tell);
         }
         Ok(())
     }
@@ -181,26 +178,25 @@ impl Source for Kmsg {
     }
 
     fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
-        if self.log.is_none() {
+        let is_open = |log: &Option<Log>| log.as_ref().is_some_and(Log::is_open);
+        if !is_open(&self.log) {
             self.open(now_ns, send);
         }
-        if self.log.is_none() {
+        if !is_open(&self.log) {
             return;
         }
         if let Err(error) = self.read(now_ns, send) {
-            self.log = None;
             self.retry_at_ns = now_ns + RETRY.as_nanos() as u64;
             return self.tell(now_ns, KernelAccess::Failing, &error.to_string(), send);
         }
         self.tell(now_ns, KernelAccess::Readable, "", send);
     }
 
-    fn introduce(&mut self, send: &mut Send<'_>) {
-        self.told = None;
+    fn introduce(&mut self, _send: &mut Send<'_>) {
         // The new journal knows nothing of what was told to the old one.
-        self.bursts.send_all(&mut |fault| {
-            send(Provenance::Live, Event::GpuFault(fault));
-        });
+        self.told = None;
+        self.bursts.tell_again();
+        self.before.tell_again();
     }
 }
 

@@ -15,15 +15,11 @@ use super::library::Gpu;
 use super::reader::Readings;
 use crate::host::monotonic_ns;
 use crate::source::Send;
+use crate::source::bursts::Bursts;
 
 /// A round that has not come back for so long is told: half a second before five, so that the finding is there by
 /// then.
 pub const SILENT_NS: u64 = 4_500_000_000;
-/// Equal faults are told so often at most, with their count.
-const FAULT_EVERY_NS: u64 = 1_000_000_000;
-/// Different faults that are kept apart; a node has a few.
-const MOST_FAULTS: usize = 512;
-
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<State>);
@@ -37,7 +33,7 @@ struct State {
     /// GPUs that were not found yet, by NVML's number: they have no name.
     strangers: BTreeMap<u32, Stranger>,
     readings: BTreeMap<GpuId, GpuReading>,
-    faults: BTreeMap<FaultKey, Burst>,
+    faults: Bursts,
     /// Grows when everything is to be told again.
     epoch: u64,
 }
@@ -67,16 +63,6 @@ struct Status {
     text: String,
     since_ns: u64,
     told: Option<Access>,
-}
-
-type FaultKey = (Option<GpuId>, GpuFaultKind, u32);
-
-#[derive(Debug)]
-struct Burst {
-    pci: Arc<str>,
-    text: Arc<str>,
-    count: u32,
-    told_ns: Option<u64>,
 }
 
 impl Status {
@@ -259,30 +245,36 @@ impl Board {
         }
     }
 
-    /// The library told of a fault. Of how many kinds there may be is bounded: past that the number is left out.
+    /// The library told of a fault; `text` is the instance.
     pub fn fault(&self, gpu: Option<&GpuId>, kind: GpuFaultKind, xid: u32, text: &str) {
         let mut state = self.state();
         let pci = gpu
             .and_then(|gpu| state.gpus.get(gpu))
             .map(|seat| Arc::clone(&seat.pci));
-        let mut key = (gpu.cloned(), kind, xid);
-        if state.faults.len() >= MOST_FAULTS && !state.faults.contains_key(&key) {
-            key.2 = 0;
-        }
-        let burst = state.faults.entry(key).or_insert_with(|| Burst {
+        state.faults.add(GpuFault {
+            gpu: gpu.cloned(),
             pci: pci.unwrap_or_default(),
+            kind,
+            xid,
+            count: 1,
+            seen_by: FaultSource::Nvml,
             text: text.into(),
-            count: 0,
-            told_ns: None,
         });
-        burst.count = burst.count.saturating_add(1);
+    }
+
+    /// Faults that were too many to be told apart.
+    pub fn lost(&self) -> u64 {
+        self.state().faults.lost()
     }
 
     /// Everything is to be told again; threads read everything in their next round when they see this number change.
     pub fn tell_again(&self) {
         let mut state = self.state();
         state.epoch += 1;
-        let State { node, gpus, .. } = &mut *state;
+        let State {
+            node, gpus, faults, ..
+        } = &mut *state;
+        faults.tell_again();
         node.iter_mut().for_each(|status| status.told = None);
         for seat in gpus.values_mut() {
             seat.status.told = None;
@@ -336,11 +328,7 @@ impl Board {
                     }));
                 }
             }
-            events.extend(
-                faults
-                    .iter_mut()
-                    .filter_map(|(key, burst)| burst.news(key, now_ns)),
-            );
+            faults.send(now_ns, &mut |fault| events.push(Event::GpuFault(fault)));
             events.extend(std::mem::take(readings).into_values().map(Event::Gpu));
         }
         for event in events {
@@ -357,23 +345,4 @@ fn access(gpu: Option<&GpuId>, pci: Arc<str>, (state, text, for_ns): News) -> Ev
         text: text.into(),
         for_ns,
     })
-}
-
-impl Burst {
-    fn news(&mut self, (gpu, kind, xid): &FaultKey, now_ns: u64) -> Option<Event> {
-        let recent = |told_ns: u64| now_ns.saturating_sub(told_ns) < FAULT_EVERY_NS;
-        if self.count == 0 || self.told_ns.is_some_and(recent) {
-            return None;
-        }
-        self.told_ns = Some(now_ns);
-        Some(Event::GpuFault(GpuFault {
-            gpu: gpu.clone(),
-            pci: Arc::clone(&self.pci),
-            kind: *kind,
-            xid: *xid,
-            count: std::mem::take(&mut self.count),
-            seen_by: FaultSource::Nvml,
-            text: Arc::clone(&self.text),
-        }))
-    }
 }

@@ -29,7 +29,7 @@ pub use survey::{Survey, SurveyedGpu, survey};
 
 use self::board::Board;
 use super::halt::{self, Halt};
-use super::{Send, Source};
+use super::{Losses, Send, Source};
 use crate::warn;
 
 /// See the module.
@@ -71,6 +71,13 @@ impl Source for NvmlSource {
 
     fn introduce(&mut self, _send: &mut Send<'_>) {
         self.board.tell_again();
+    }
+
+    fn losses(&self) -> Losses {
+        Losses {
+            torn: self.board.lost(),
+            ..Losses::default()
+        }
     }
 }
 

@@ -1,16 +1,17 @@
-//! Bursts: the first of its kind is told at once, those that follow within a second together.
+//! Bursts of faults: the first of its kind is told at once, those that follow within a second together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_health::event::{GpuFault, GpuFaultKind};
+use paceline_health::event::{FaultSource, GpuFault, GpuFaultKind};
+use paceline_health::id::GpuId;
 
 const WINDOW_NS: u64 = 1_000_000_000;
 /// Kinds that are told apart. Past it those that differ only in their words are one, and past twice that they are lost.
 const MAX_KINDS: usize = 256;
 
 /// What makes two faults alike. The words count only where they decide what is asked for.
-type Kind = (Arc<str>, GpuFaultKind, u32, Arc<str>);
+type Kind = (Option<GpuId>, Arc<str>, GpuFaultKind, u32, Arc<str>);
 
 #[derive(Debug)]
 struct Burst {
@@ -32,7 +33,7 @@ impl Bursts {
     pub fn add(&mut self, fault: GpuFault) {
         let mut kind = kind(&fault);
         if !self.kinds.contains_key(&kind) && self.kinds.len() >= MAX_KINDS {
-            kind.3 = "".into();
+            kind.4 = "".into();
         }
         if !self.kinds.contains_key(&kind) && self.kinds.len() >= 2 * MAX_KINDS {
             self.lost += u64::from(fault.count);
@@ -66,14 +67,11 @@ impl Bursts {
         }
     }
 
-    /// Tells all that ever was.
-    pub fn send_all(&mut self, tell: &mut dyn FnMut(GpuFault)) {
+    /// All that ever was is told when it is sent next: there is somebody who knows nothing of it.
+    pub fn tell_again(&mut self) {
         for burst in self.kinds.values_mut() {
-            burst.unsent = 0;
-            tell(GpuFault {
-                count: burst.total,
-                ..burst.fault.clone()
-            });
+            burst.unsent = burst.total;
+            burst.sent_ns = None;
         }
     }
 
@@ -84,12 +82,15 @@ impl Bursts {
 }
 
 fn kind(fault: &GpuFault) -> Kind {
-    // Registers, a place on the chip, a recovery action: elsewhere the words differ by channel and address alone.
-    let words_decide = fault.kind == GpuFaultKind::Switch || matches!(fault.xid, 13 | 74 | 144..=150 | 154);
+    // NVML's are the instance. In the log: registers, a place on the chip, a recovery action; elsewhere the words
+    // differ by channel and address alone.
+    let words_decide = fault.seen_by == FaultSource::Nvml
+        || fault.kind == GpuFaultKind::Switch
+        || matches!(fault.xid, 13 | 74 | 144..=150 | 154);
     let words = if words_decide {
         fault.text.clone()
     } else {
         "".into()
     };
-    (fault.pci.clone(), fault.kind, fault.xid, words)
+    (fault.gpu.clone(), fault.pci.clone(), fault.kind, fault.xid, words)
 }
