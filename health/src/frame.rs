@@ -25,6 +25,9 @@ pub enum Provenance {
     Sim,
 }
 
+/// Incarnation under which the aggregator itself speaks, also of another node.
+pub const AGGREGATOR: u64 = 0;
+
 /// One event on its way from a node to the detector.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
@@ -32,7 +35,7 @@ pub struct Frame {
     pub v: u16,
     /// The node that saw it.
     pub node: NodeId,
-    /// Incarnation of that node's sidecar; its sequence starts anew with each.
+    /// Incarnation of that node's sidecar; its sequence starts anew with each. [`AGGREGATOR`]: not of a sidecar.
     pub agent: u64,
     /// Sequence number within the incarnation, from 1, without holes unless frames were lost.
     pub seq: u64,

@@ -87,7 +87,7 @@ use self::tempo::Tempo;
 use self::view::view;
 use self::work::WorkModels;
 use crate::event::{Event, Step};
-use crate::frame::Frame;
+use crate::frame::{AGGREGATOR, Frame};
 use crate::id::{JobId, NodeId};
 use crate::policy::Policy;
 use crate::time::Time;
@@ -213,6 +213,10 @@ impl Detector {
 
     /// A frame of a node.
     fn take(&mut self, at: Time, frame: &Frame) {
+        if frame.agent == AGGREGATOR && matches!(frame.event, Event::GpuFault(_)) {
+            // Put in by hand: no sign of the node's sidecar, and not of its sequence.
+            return self.observe_faults(at, frame);
+        }
         let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
         if !is_believable || self.roster.has_seen(frame) {
             return;

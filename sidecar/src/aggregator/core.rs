@@ -29,8 +29,8 @@ use crate::warn;
 const REPORT_EVERY_NS: u64 = 5_000_000_000;
 /// A status line is due this often.
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
-/// Incarnation under which the aggregator's own events (job, policy, end) stand in the journal.
-pub const OWN_AGENT: u64 = 0;
+/// Incarnation under which the aggregator's own events (job, policy, end, injected faults) stand in the journal.
+pub const OWN_AGENT: u64 = paceline_health::frame::AGGREGATOR;
 
 /// A node, as far as its sidecar's coming and going is concerned.
 #[derive(Debug, Default)]

@@ -304,3 +304,33 @@ fn policy_changes_are_journaled_and_outlive_a_restart() {
     let bare = Aggregator::open(bare, StatusStream::to(std::io::sink()).0, 5).unwrap();
     assert_eq!(value(&bare), Some(5.0), "a flag that was dropped");
 }
+
+/// What is injected into a kernel log stands under its node's name, and nothing of the node's own is lost for it.
+#[test]
+fn injected_lines_take_no_place_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut aggregator = open(dir.path(), 0);
+    let Event::Attach(attached) = attach(0) else {
+        panic!("an attach")
+    };
+    let attached = Event::Attach(Attach {
+        gpu: Some("GPU-0".into()),
+        ..attached
+    });
+    aggregator.take(&batch("m", 7, 1, &[hello(), attached]), 1);
+    let lines = vec!["xid rank=0 code=31 x".parse().unwrap(); 3];
+    aggregator.inject(&lines, true, 2).unwrap();
+    let beat = Event::Beat(Default::default());
+    aggregator.take(&batch("m", 7, 3, &[beat.clone(), beat.clone()]), 3);
+    let report = aggregator.report();
+    assert_eq!(report.coverage.gaps, [], "its sidecar was not started again");
+    let entries = entries(dir.path());
+    let faults = entries.iter().filter(|entry| {
+        let frame = &entry.frame;
+        matches!(frame.event, Event::GpuFault(_))
+            && (frame.node.as_str(), frame.agent, frame.provenance) == ("m", OWN_AGENT, Provenance::Injected)
+    });
+    assert_eq!(faults.count(), 3);
+    let beats = entries.iter().filter(|entry| entry.frame.event == beat);
+    assert_eq!(beats.count(), 2);
+}

@@ -6,7 +6,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use paceline_health::event::{Event, FaultSource, GpuFault, GpuSignal, Mark, Missing, Phase, Reading};
+use paceline_health::event::{
+    Event, FaultSource, GpuFault, GpuReading, GpuSignal, Mark, Missing, Phase, Reading,
+};
 use paceline_health::fault::KernelLog;
 use paceline_health::id::{GpuId, NodeId, Rank};
 use paceline_health::{Frame, Provenance};
@@ -136,28 +138,28 @@ pub struct Injector {
     /// Where each GPU was read, and whether by a driver.
     gpus: BTreeMap<GpuId, (Arc<str>, Provenance)>,
     active: Vec<Active>,
-    /// Lines of kernel logs that wait for a frame of their node.
-    lines: Vec<(NodeId, GpuFault)>,
     /// The step in which everyone stands since a rank was silenced.
     frozen: Option<u64>,
 }
 
 impl Injector {
-    /// Begins injections. `force`: also in a job on real GPUs.
+    /// Begins injections. `force`: also in a job on real GPUs. Gives what the kernel logs of nodes say at once.
     ///
     /// # Errors
     /// Why not: nothing is injected then.
-    pub fn begin(&mut self, injections: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
-        let is_real = |seat: &Seat| {
-            let read = seat.gpu.as_ref().map(|gpu| self.gpus.get(gpu));
-            read.is_some_and(|read| read.is_none_or(|(_, by)| *by == Provenance::Live))
-        };
-        if !force && self.seats.values().any(is_real) {
+    pub fn begin(
+        &mut self,
+        injections: &[Injection],
+        force: bool,
+        now_ns: u64,
+    ) -> Result<Vec<(NodeId, GpuFault)>, String> {
+        if !force && self.is_on_real_gpus() {
             return Err(
                 "this job trains on real GPUs: what is injected would be told of them (--yes-really does it)"
                     .to_owned(),
             );
         }
+        self.active.retain(|active| now_ns < active.until_ns);
         if self.active.len() + injections.len() > MAX_ACTIVE {
             return Err(format!("at most {MAX_ACTIVE} injections at once"));
         }
@@ -186,8 +188,17 @@ impl Injector {
             }
         }
         self.active.extend(begun);
-        self.lines.extend(lines);
-        Ok(())
+        Ok(lines)
+    }
+
+    /// Whether a driver has read a GPU of this job, or nobody has read the one that a rank trains on. A rank need not
+    /// know its GPU.
+    fn is_on_real_gpus(&self) -> bool {
+        let is_unread = |seat: &Seat| {
+            let gpu = seat.gpu.as_ref();
+            gpu.is_some_and(|gpu| !self.gpus.contains_key(gpu))
+        };
+        self.gpus.values().any(|(_, by)| *by == Provenance::Live) || self.seats.values().any(is_unread)
     }
 
     /// Takes note of who is where.
@@ -199,12 +210,13 @@ impl Injector {
                     self.seats.insert(attach.rank, Seat { node, gpu });
                 }
             }
-            Event::Gpu(reading) => {
-                if self.gpus.len() >= MAX_KNOWN && !self.gpus.contains_key(&reading.gpu) {
-                    return;
+            // Once a second of each GPU: only what is new is kept.
+            Event::Gpu(GpuReading { gpu, pci, .. }) => {
+                let known = self.gpus.get(gpu);
+                let is_known = known.is_some_and(|known| known.0 == *pci && known.1 == frame.provenance);
+                if !is_known && (known.is_some() || self.gpus.len() < MAX_KNOWN) {
+                    self.gpus.insert(gpu.clone(), (pci.clone(), frame.provenance));
                 }
-                self.gpus
-                    .insert(reading.gpu.clone(), (reading.pci.clone(), frame.provenance));
             }
             _ => {}
         }
@@ -213,26 +225,50 @@ impl Injector {
     /// Learns from a frame, and alters it where an injection strikes it.
     pub fn alter(&mut self, frame: &mut Frame, now_ns: u64) {
         self.learn(frame);
-        if matches!(frame.event, Event::Beat(_))
-            && let Some(at) = self.lines.iter().position(|(node, _)| *node == frame.node)
-        {
-            // A beat comes every second: one of them gives its place in the sequence.
-            let (_, fault) = self.lines.remove(at);
-            frame.event = Event::GpuFault(fault);
+        self.active.retain(|active| now_ns < active.until_ns);
+        let mut altered = self.silence(frame, now_ns);
+        for active in &mut self.active {
+            altered |= active.alter(frame, now_ns);
+        }
+        if altered {
             frame.provenance = Provenance::Injected;
         }
-        self.active.retain(|active| now_ns < active.until_ns);
-        if !self
-            .active
-            .iter()
-            .any(|active| active.injection.fault == Fault::Silent)
-        {
+    }
+
+    /// Everyone stands while ranks are silenced: they compute, and the others wait for them. Gives whether it altered
+    /// the frame.
+    fn silence(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
+        let silenced = || {
+            let active = self.active.iter();
+            active.filter(|active| active.injection.fault == Fault::Silent)
+        };
+        let Some(from_ns) = silenced().map(|active| active.from_ns).min() else {
             self.frozen = None;
-        }
-        for active in &mut self.active {
-            if active.alter(frame, now_ns, &mut self.frozen) {
-                frame.provenance = Provenance::Injected;
+            return false;
+        };
+        match &mut frame.event {
+            Event::Step(step) => {
+                // Nobody finishes a step any more; the frame keeps its place in the sequence.
+                self.frozen.get_or_insert(step.step);
+                frame.event = Event::Mark(Mark {
+                    rank: step.rank,
+                    step: step.step,
+                    kind: "injected-silence".into(),
+                    value: 0,
+                });
+                true
             }
+            Event::Beat(beat) => {
+                let Some(at) = self.frozen else { return false };
+                for pulse in &mut beat.ranks {
+                    let is_silenced = silenced().any(|active| active.injection.rank == pulse.rank);
+                    pulse.step = at;
+                    pulse.phase = if is_silenced { Phase::Compute } else { Phase::Wait };
+                    pulse.idle_ns = now_ns.saturating_sub(from_ns);
+                }
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -260,7 +296,7 @@ fn said(code: u32, words: &str, gpu: &GpuId, pci: &str) -> Option<GpuFault> {
 
 impl Active {
     /// Alters a frame that it strikes; gives whether it did.
-    fn alter(&mut self, frame: &mut Frame, now_ns: u64, frozen: &mut Option<u64>) -> bool {
+    fn alter(&mut self, frame: &mut Frame, now_ns: u64) -> bool {
         let rank = self.injection.rank;
         match (&self.injection.fault, &mut frame.event) {
             (Fault::Slow(factor), Event::Step(step)) if step.rank == rank => {
@@ -282,30 +318,6 @@ impl Active {
                 }
                 step.dur_ns = step.dur_ns.saturating_add(self.delay_ns);
                 self.delay_ns > 0
-            }
-            (Fault::Silent, Event::Step(step)) => {
-                // Nobody finishes a step any more; the frame keeps its place in the sequence.
-                frozen.get_or_insert(step.step);
-                frame.event = Event::Mark(Mark {
-                    rank: step.rank,
-                    step: step.step,
-                    kind: "injected-silence".into(),
-                    value: 0,
-                });
-                true
-            }
-            (Fault::Silent, Event::Beat(beat)) => {
-                let Some(at) = *frozen else { return false };
-                for pulse in &mut beat.ranks {
-                    pulse.step = at;
-                    pulse.phase = if pulse.rank == rank {
-                        Phase::Compute
-                    } else {
-                        Phase::Wait
-                    };
-                    pulse.idle_ns = now_ns.saturating_sub(self.from_ns);
-                }
-                true
             }
             (fault, Event::Gpu(reading)) if self.seat.gpu.as_ref() == Some(&reading.gpu) => {
                 let since = now_ns.saturating_sub(self.from_ns) as f64;

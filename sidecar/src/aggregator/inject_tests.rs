@@ -96,7 +96,7 @@ fn job(read_by: Provenance) -> Injector {
     injector
 }
 
-fn begin(injector: &mut Injector, text: &str) -> Result<(), String> {
+fn begin(injector: &mut Injector, text: &str) -> Result<Vec<(NodeId, GpuFault)>, String> {
     injector.begin(&[text.parse()?], false, 0)
 }
 
@@ -138,9 +138,15 @@ fn real_gpus_are_left_alone_unless_meant() {
         let refused = begin(&mut job(Provenance::Live), text).unwrap_err();
         assert!(refused.contains("--yes-really"), "{refused}");
         let forced = job(Provenance::Live).begin(&[text.parse().unwrap()], true, 0);
-        assert_eq!(forced, Ok(()));
-        assert_eq!(begin(&mut job(Provenance::Sim), text), Ok(()));
+        assert!(forced.is_ok());
+        assert!(begin(&mut job(Provenance::Sim), text).is_ok());
     }
+    // A rank that does not know its GPU may train on the one that a driver has read.
+    let mut injector = Injector::default();
+    altered(&mut injector, attach(0, None), 0);
+    assert!(begin(&mut injector, "slow rank=0").is_ok());
+    altered(&mut injector, reading(Provenance::Live), 0);
+    assert!(begin(&mut injector, "slow rank=0").is_err());
     // One that nobody has read is taken for real.
     let mut injector = Injector::default();
     altered(&mut injector, attach(0, Some("GPU-0")), 0);
@@ -200,20 +206,48 @@ fn a_silent_rank_holds_up_everyone() {
 }
 
 #[test]
+fn ranks_that_are_silent_at_once_agree() {
+    let mut injector = job(Provenance::Sim);
+    begin(&mut injector, "silent rank=0 for=60").unwrap();
+    altered(&mut injector, step(0), 1);
+    let later = injector.begin(&["silent rank=1 for=60".parse().unwrap()], false, 5_000_000_000);
+    assert!(later.is_ok());
+    let Event::Beat(beat_of) = altered(&mut injector, beat(), 9_000_000_000).event else {
+        panic!("a beat")
+    };
+    let told: Vec<_> = beat_of
+        .ranks
+        .iter()
+        .map(|pulse| (pulse.phase, pulse.idle_ns))
+        .collect();
+    assert_eq!(told, [(Phase::Compute, 9_000_000_000); 2]);
+}
+
+#[test]
+fn there_is_room_for_so_many_at_once() {
+    let mut injector = job(Provenance::Sim);
+    let faults = vec!["ecc rank=0 for=10".parse().unwrap(); MAX_ACTIVE];
+    assert!(injector.begin(&faults, false, 0).is_ok());
+    let one_more = begin(&mut injector, "ecc rank=0").unwrap_err();
+    assert!(one_more.contains("at most 64"), "{one_more}");
+    assert!(injector.begin(&faults, false, 11_000_000_000).is_ok());
+    let lines = vec!["xid rank=0 code=31 x".parse().unwrap(); MAX_ACTIVE + 1];
+    assert!(job(Provenance::Sim).begin(&lines, false, 0).is_err());
+}
+
+#[test]
 fn what_gpus_and_kernel_logs_say() {
     let mut injector = job(Provenance::Sim);
-    begin(&mut injector, "xid rank=0 code=119 GSP").unwrap();
-    begin(&mut injector, "ecc rank=0").unwrap();
-    begin(&mut injector, "link rank=0").unwrap();
-    let line = altered(&mut injector, beat(), 1);
-    let Event::GpuFault(fault) = line.event else {
-        panic!("a line")
+    let lines = begin(&mut injector, "xid rank=0 code=119 GSP").unwrap();
+    let [(node, fault)] = &lines[..] else {
+        panic!("a line: {lines:?}")
     };
     assert_eq!(
-        (fault.kind, fault.xid, &*fault.pci),
-        (GpuFaultKind::Xid, 119, "0000:18:00.0")
+        (node.as_str(), fault.kind, fault.xid, &*fault.pci),
+        ("n0", GpuFaultKind::Xid, 119, "0000:18:00.0")
     );
-    assert_eq!(line.provenance, Provenance::Injected);
+    begin(&mut injector, "ecc rank=0").unwrap();
+    begin(&mut injector, "link rank=0").unwrap();
     assert_eq!(altered(&mut injector, beat(), 1), beat());
     let values: Vec<_> = (0..3)
         .map(|_| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paceline_health::event::{Event, PolicyChange};
 use paceline_health::policy::PolicyError;
-use paceline_health::{Frame, Policy};
+use paceline_health::{Frame, Policy, Provenance};
 
 use super::{Aggregator, Fold};
 use crate::aggregator::control::Changed;
@@ -59,7 +59,15 @@ impl Aggregator {
     /// # Errors
     /// Why not: nothing is altered then.
     pub fn inject(&mut self, faults: &[Injection], force: bool, now_ns: u64) -> Result<(), String> {
-        self.injector.begin(faults, force, now_ns)
+        let lines = self.injector.begin(faults, force, now_ns)?;
+        let frames = lines.into_iter().map(|(node, fault)| Frame {
+            node,
+            provenance: Provenance::Injected,
+            ..self.own_frame(Event::GpuFault(fault))
+        });
+        let frames = frames.collect();
+        self.record(frames, now_ns);
+        Ok(())
     }
 
     /// What flags and files say at the start. An aggregator that is started again by the same launcher says the same
