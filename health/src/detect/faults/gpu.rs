@@ -53,14 +53,12 @@ pub struct Code {
     /// As the kernel log counted, and as NVML did: of the same fault, so the larger is how many there were.
     pub by_kernel: u64,
     pub by_nvml: u64,
-    pub last: Option<Time>,
     pub entries: Option<(u64, u64)>,
     /// The worst that it asked for.
     pub judged: Option<Judgement>,
-    /// Beginnings of its bursts, the latest last.
-    bursts: VecDeque<Time>,
-    /// How often on one link, or at one place of the chip, and the beginnings of bursts there.
-    spots: BTreeMap<String, (u32, VecDeque<Time>)>,
+    bursts: Bursts,
+    /// The same on one link, or at one place of the chip.
+    spots: BTreeMap<String, Spot>,
     /// Reboots of the node while it asked for one.
     pub reboots: u32,
 }
@@ -71,16 +69,19 @@ impl Code {
         self.by_kernel.max(self.by_nvml)
     }
 
-    /// Counts a burst, unless this is the one before going on; gives how many there were within the time.
-    pub fn burst(&mut self, at: Time, limits: &GpuThresholds) -> u32 {
-        let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
-        let fresh = self.last.is_none_or(|last| at.since(last) > goes_on);
-        count_burst(&mut self.bursts, at, fresh, limits)
+    /// Takes note that there was one more.
+    pub fn seen(&mut self, at: Time, limits: &GpuThresholds) {
+        self.bursts.take(at, limits);
     }
 
-    /// Bursts within the time, this one included.
+    /// When there was one last.
+    pub fn last(&self) -> Option<Time> {
+        self.bursts.last
+    }
+
+    /// Bursts within the time, the latest included.
     pub fn bursts(&self) -> u32 {
-        u32::try_from(self.bursts.len()).unwrap_or(u32::MAX)
+        self.bursts.count()
     }
 
     /// The same at one place: how many there in all, and in how many bursts. `count` more were seen.
@@ -88,24 +89,45 @@ impl Code {
         if self.spots.len() >= MAX_SPOTS && !self.spots.contains_key(place) {
             return (count, 1);
         }
-        let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
-        let (seen, bursts) = self.spots.entry(place.to_owned()).or_default();
-        let fresh = bursts.back().is_none_or(|begun| at.since(*begun) > goes_on);
-        *seen = seen.saturating_add(count);
-        (*seen, count_burst(bursts, at, fresh, limits))
+        let spot = self.spots.entry(place.to_owned()).or_default();
+        spot.seen = spot.seen.saturating_add(count);
+        spot.bursts.take(at, limits);
+        (spot.seen, spot.bursts.count())
     }
 }
 
-fn count_burst(bursts: &mut VecDeque<Time>, at: Time, fresh: bool, limits: &GpuThresholds) -> u32 {
-    let kept = Duration::from_secs_f64(limits.xid_recurrence_h * 3600.0);
-    bursts.retain(|begun| at.since(*begun) <= kept);
-    if fresh || bursts.is_empty() {
-        bursts.push_back(at);
+#[derive(Debug, Default)]
+struct Spot {
+    seen: u32,
+    bursts: Bursts,
+}
+
+/// What comes again and again is counted by its bursts: one goes on while the next comes soon after the last.
+#[derive(Debug, Default)]
+struct Bursts {
+    /// When each began, the latest last.
+    begun: VecDeque<Time>,
+    last: Option<Time>,
+}
+
+impl Bursts {
+    fn take(&mut self, at: Time, limits: &GpuThresholds) {
+        let goes_on = Duration::from_secs_f64(limits.xid_burst_s);
+        let last = self.last.replace(at);
+        let fresh = last.is_none_or(|last| at.since(last) > goes_on);
+        let kept = Duration::from_secs_f64(limits.xid_recurrence_h * 3600.0);
+        self.begun.retain(|begun| at.since(*begun) <= kept);
+        if fresh || self.begun.is_empty() {
+            self.begun.push_back(at);
+        }
+        while self.begun.len() > limits.xid_recurrence.max(2) as usize {
+            self.begun.pop_front();
+        }
     }
-    while bursts.len() > limits.xid_recurrence.max(2) as usize {
-        bursts.pop_front();
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.begun.len()).unwrap_or(u32::MAX)
     }
-    u32::try_from(bursts.len()).unwrap_or(u32::MAX)
 }
 
 impl Gpu {
@@ -119,7 +141,7 @@ impl Gpu {
 
     /// Whether an XID was seen within `span` before `at`.
     pub fn saw(&self, xid: u32, at: Time, span: Duration) -> bool {
-        let last = self.codes.get(&xid).and_then(|code| code.last);
+        let last = self.codes.get(&xid).and_then(Code::last);
         last.is_some_and(|last| at.since(last) <= span)
     }
 
@@ -127,7 +149,7 @@ impl Gpu {
     pub fn other_than(&self, xid: u32, at: Time, span: Duration) -> Option<u32> {
         let others = self.codes.iter().filter(|(own, _)| **own != xid);
         others
-            .filter_map(|(own, code)| Some((code.last?, *own)))
+            .filter_map(|(own, code)| Some((code.last()?, *own)))
             .filter(|(last, _)| at.since(*last) <= span)
             .max()
             .map(|(_, own)| own)
@@ -150,5 +172,29 @@ impl Gpu {
         self.recovered();
         self.loaded.clear();
         self.counters = Counters::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn what_goes_on_is_one_burst_however_long() {
+        let limits = Policy::default().detector.gpu;
+        let mut code = Code::default();
+        let mut at = |second: u64| {
+            let at = Time(second * 1_000_000_000);
+            code.seen(at, &limits);
+            let (_, at_place) = code.spot("GPC 1", 1, at, &limits);
+            (code.bursts(), at_place)
+        };
+        // Once a second for longer than the pause that ends a burst.
+        for second in 0..600 {
+            assert_eq!(at(second), (1, 1), "second {second}");
+        }
+        // After a pause it is another.
+        assert_eq!(at(600 + 181), (2, 2));
     }
 }

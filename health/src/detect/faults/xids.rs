@@ -63,9 +63,8 @@ impl FaultRule {
         };
         *by = by.saturating_add(u64::from(fault.count.max(1)));
         let new = code.count() - before;
-        if new > 0 || code.last.is_none() {
-            code.burst(scene.at, limits);
-            code.last = Some(scene.at);
+        if new > 0 || code.last().is_none() {
+            code.seen(scene.at, limits);
         }
         code.entries = Some((code.entries.map_or(scene.entry, |(first, _)| first), scene.entry));
         // The kernel log's words say more than NVML's number; of several the worst stands. A verdict of the driver's
