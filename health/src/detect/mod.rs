@@ -376,6 +376,7 @@ impl Detector {
             .or_else(|| self.blind.poll())
             .or_else(|| self.job_rules.poll())
         {
+            self.explains_no_more(&claim);
             self.incidents.book(claim, origin, &self.policy);
         }
         self.book_faults();

@@ -38,6 +38,7 @@ pub struct GpuThresholds {
     pub xid_application_recurrence: u32,
     pub xid_reboots: u32,
     pub xid_quiet_s: f64,
+    pub straggler_quiet_s: f64,
     pub breaker_nodes: u32,
     pub breaker_ratio: f64,
     pub breaker_s: f64,

@@ -1,5 +1,7 @@
 //! How the rule stands in the detector.
 
+use std::time::Duration;
+
 use super::super::Detector;
 use super::super::claim::{Body, Claim};
 use super::super::roster::Member;
@@ -30,10 +32,30 @@ impl Detector {
         let origin = self.origin.unwrap_or_default();
         while let Some((claim, order, words)) = self.faults.poll() {
             if self.is_told_as_straggler(&claim) {
+                self.faults.ledger.hold_back(claim.finding, &claim.subject);
                 continue;
             }
             self.incidents
                 .book_ordered(claim, Some((order, words)), origin, &self.policy);
+        }
+    }
+
+    /// A straggler that is over says nothing of its GPU any more: what was left to it is told when it goes on holding.
+    pub(in crate::detect) fn explains_no_more(&mut self, claim: &Claim) {
+        let (Finding::Straggler, Body::Over(_)) = (claim.finding, &claim.body) else {
+            return;
+        };
+        if let Subject::Rank {
+            node,
+            gpu_uuid: Some(gpu),
+            ..
+        } = &claim.subject
+        {
+            let quiet = Duration::from_secs_f64(self.policy.detector.gpu.straggler_quiet_s);
+            let (gpu_uuid, node) = (gpu.clone(), node.clone());
+            self.faults
+                .ledger
+                .tell_later(claim.at + quiet, &Subject::Gpu { gpu_uuid, node });
         }
     }
 

@@ -1,7 +1,7 @@
 //! What holds now: each finding on each subject is held up by parts (an XID, a counter, a flag), and is over when the
 //! last of them is. Told again only when a reader would do something else, or ten times as many were counted.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ impl Part {
 struct Open {
     parts: BTreeMap<String, Part>,
     told: Option<(Severity, Order, String, u64)>,
+    /// What was told last was kept from the reader, who had been told it in other words.
+    held_back: bool,
 }
 
 /// All that holds.
@@ -89,6 +91,8 @@ pub struct Ledger {
     asking: BTreeMap<NodeId, Time>,
     /// Too many asked at once: nothing is asked of nodes any more.
     tripped: Option<(usize, usize)>,
+    /// What was held back, and when it is to be told.
+    later: BTreeSet<(Time, Finding, Subject)>,
     out: VecDeque<Told>,
 }
 
@@ -203,6 +207,37 @@ impl Ledger {
     /// The next claim.
     pub fn poll(&mut self) -> Option<Told> {
         self.out.pop_front()
+    }
+
+    /// What was handed out last of a finding was not told: another finding says it.
+    pub fn hold_back(&mut self, finding: Finding, subject: &Subject) {
+        if let Some(open) = self.open.get_mut(&(finding, subject.clone())) {
+            open.held_back = true;
+        }
+    }
+
+    /// What was held back of a subject will be told at `due` if it still holds.
+    pub fn tell_later(&mut self, due: Time, subject: &Subject) {
+        let held_back = self
+            .open
+            .iter()
+            .filter(|((_, own), open)| own == subject && open.held_back)
+            .map(|((finding, subject), _)| (due, *finding, subject.clone()));
+        self.later.extend(held_back);
+    }
+
+    /// Hands out, as it is now, what was to be told by `at`.
+    pub fn tell_due(&mut self, at: Time) {
+        while let Some((due, finding, subject)) = self.later.first().filter(|(due, ..)| *due <= at).cloned() {
+            self.later.pop_first();
+            let Some(open) = self.open.get_mut(&(finding, subject.clone())) else {
+                continue;
+            };
+            if std::mem::take(&mut open.held_back) {
+                open.told = None;
+                self.tell(due, finding, &subject);
+            }
+        }
     }
 
     /// Whether nodes are asked nothing any more, because so many of so many asked at once.

@@ -187,6 +187,7 @@ impl FaultRule {
 
     /// Deadlines that have passed.
     fn fire(&mut self, scene: &Scene<'_>) {
+        self.ledger.tell_due(scene.at);
         self.follow_alone(scene);
         self.job_xids.quiet(scene, &mut self.ledger);
     }
