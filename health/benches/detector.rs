@@ -129,11 +129,11 @@ fn healthy_beginnings(sigma: f64, autocorrelation: f64) {
     );
 }
 
-fn speed(nodes: u32, steps: u64) {
+fn speed(nodes: u32, steps: u64, readings: bool) {
     let spec = WorldSpec {
         nodes,
         steps,
-        readings: false,
+        readings,
         ..WorldSpec::default()
     };
     let frames: Vec<_> = World::new(spec).expect("a sound spec").collect();
@@ -145,8 +145,9 @@ fn speed(nodes: u32, steps: u64) {
     }
     let rate = frames.len() as f64 / begin.elapsed().as_secs_f64();
     println!(
-        "| {} ranks | {} frames | {rate:.0} frames/s |",
+        "| {} ranks{} | {} frames | {rate:.0} frames/s |",
         nodes * 8,
+        if readings { ", GPUs read once a second" } else { "" },
         frames.len()
     );
 }
@@ -193,8 +194,9 @@ fn main() {
         quality();
     }
     println!("| fold | size | speed |\n|---|---|---|");
-    speed(8, 2000);
-    speed(2048, 40);
+    speed(8, 2000, false);
+    speed(2048, 40, false);
+    speed(2048, 40, true);
 }
 
 fn quality() {

@@ -1,9 +1,9 @@
 //! What the GPUs read lately.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::facts::{Fact, Facts};
+use super::rounds::Rounds;
 use super::series::{Series, Stamp};
 use crate::event::{GpuReading, GpuSignal};
 use crate::id::GpuId;
@@ -52,7 +52,7 @@ type Readings = Series<{ GAUGES.len() }, COLUMNS>;
 /// The latest readings of every GPU.
 #[derive(Debug, Default)]
 pub struct Gpus {
-    gpus: BTreeMap<GpuId, Gpu>,
+    gpus: Rounds<GpuId, Gpu>,
 }
 
 #[derive(Debug)]
@@ -70,7 +70,6 @@ impl Gpus {
                 read[column] = value.value().filter(|value| value.is_finite());
             }
         }
-        // Found once: at thousands of GPUs, looking for a name costs more than what is done with it.
         if let Some(gpu) = self.gpus.get_mut(&reading.gpu) {
             gpu.readings.push(stamp, &read);
             return false;
@@ -154,9 +153,22 @@ fn sum<const N: usize>(parts: [Option<f64>; N]) -> Option<f64> {
 
 /// The column in which a signal is kept.
 fn column(signal: GpuSignal) -> Option<usize> {
-    GAUGES
-        .iter()
-        .map(|(kept, _)| *kept)
-        .chain(COUNTERS)
-        .position(|kept| kept == signal)
+    let column = *PLACES.get(signal as usize)?;
+    (column < COLUMNS).then_some(column)
 }
+
+/// By signal: its column, or one that there is not.
+const PLACES: [usize; GpuSignal::COUNT] = {
+    let mut places = [COLUMNS; GpuSignal::COUNT];
+    let mut column = 0;
+    while column < COLUMNS {
+        let signal = if column < GAUGES.len() {
+            GAUGES[column].0
+        } else {
+            COUNTERS[column - GAUGES.len()]
+        };
+        places[signal as usize] = column;
+        column += 1;
+    }
+    places
+};

@@ -46,6 +46,7 @@ mod raised;
 mod readiness;
 mod remaining;
 mod roster;
+mod rounds;
 mod rows;
 mod scene;
 mod series;
@@ -236,10 +237,8 @@ impl Detector {
             self.links.clear(at, self.roster.world_size);
             self.faults.begins_epoch(at, &self.job);
         }
-        let unheard_since = self
-            .roster
-            .last_heard(&frame.node)
-            .filter(|_| self.blind.is_open(&frame.node));
+        let is_back = self.blind.is_open(&frame.node);
+        let unheard_since = is_back.then(|| self.roster.last_heard(&frame.node)).flatten();
         self.roster.observe(at, frame);
         self.job_rules.hear(at, frame, &self.roster);
         if let Some(from) = unheard_since {

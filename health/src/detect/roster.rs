@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::gaps::Gaps;
+use super::rounds::Rounds;
 use crate::event::{Attach, Beat, Event, Layout, Signal};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
@@ -56,7 +57,7 @@ pub struct Node {
 #[derive(Debug, Default)]
 pub struct Roster {
     members: Vec<Option<Box<Member>>>,
-    nodes: BTreeMap<NodeId, Node>,
+    nodes: Rounds<NodeId, Node>,
     pub world_size: u32,
     /// The first rank whose declaration makes no sense, and of how many it said to be one.
     pub misfit: Option<(Rank, u32)>,
@@ -126,14 +127,14 @@ impl Roster {
     /// Frames that should have come and did not.
     pub fn frames_lost(&self) -> u64 {
         self.nodes
-            .values()
-            .map(|node| node.lost())
+            .iter()
+            .map(|(_, node)| node.lost())
             .fold(0, u64::saturating_add)
     }
 
     /// Records dropped by full rings, and torn ones.
     pub fn ring_losses(&self) -> (u64, u64) {
-        self.nodes.values().fold((0, 0), |(dropped, torn), node| {
+        self.nodes.iter().fold((0, 0), |(dropped, torn), (_, node)| {
             (
                 dropped
                     .saturating_add(node.dropped_before.0)
@@ -145,8 +146,8 @@ impl Roster {
     }
 
     /// Whether the frame came before: it is to be ignored.
-    pub fn has_seen(&self, frame: &Frame) -> bool {
-        let node = self.nodes.get(&frame.node);
+    pub fn has_seen(&mut self, frame: &Frame) -> bool {
+        let node = self.nodes.get_mut(&frame.node);
         node.is_some_and(|node| node.agent == frame.agent && node.has_seen(frame.seq))
     }
 
@@ -230,11 +231,8 @@ impl Roster {
 
     /// Books the frame on its node; finds holes and new incarnations.
     fn receive(&mut self, at: Time, frame: &Frame) {
-        if !self.nodes.contains_key(&frame.node) {
-            let node = Node::new(at, frame.agent);
-            self.nodes.insert(frame.node.clone(), node);
-        }
-        let Some(node) = self.nodes.get_mut(&frame.node) else {
+        let new = || Node::new(at, frame.agent);
+        let Some(node) = self.nodes.get_or_insert_with(&frame.node, new) else {
             return;
         };
         if node.agent != frame.agent {

@@ -166,6 +166,11 @@ pub enum GpuSignal {
     ReadNs,
 }
 
+impl GpuSignal {
+    /// How many there are; the last of them stays the last.
+    pub const COUNT: usize = GpuSignal::ReadNs as usize + 1;
+}
+
 /// See [`super::Event::GpuFault`]: an XID, an ECC event, or a line that says that a GPU is gone. The kernel log and NVML tell
 /// of the same fault in their own words; whoever counts joins them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -35,6 +35,7 @@ use self::ports::Ports;
 use self::suspect::Suspect;
 
 use super::roster::Roster;
+use super::rounds::Rounds;
 use crate::event::{Event, KernelAccess, KernelWatch};
 use crate::fault::{Branch, FaultTables, pci_id};
 use crate::frame::{Frame, Provenance};
@@ -92,7 +93,7 @@ struct Node {
 /// The rule.
 #[derive(Debug, Default)]
 pub struct FaultRule {
-    gpus: BTreeMap<(NodeId, GpuId), Gpu>,
+    gpus: Rounds<(NodeId, GpuId), Gpu>,
     /// Which GPU is at an address; one that nobody has named yet is called by its address.
     at_pci: BTreeMap<(NodeId, String), GpuId>,
     nodes: BTreeMap<NodeId, Node>,
@@ -205,12 +206,13 @@ impl FaultRule {
     }
 
     fn rebooted(&mut self, scene: &Scene<'_>) {
-        let of_node = (scene.node.clone(), GpuId::from(""))..;
-        for ((_, id), gpu) in self
-            .gpus
-            .range_mut(of_node)
-            .take_while(|((node, _), _)| node == scene.node)
-        {
+        let keys = self.gpus.iter().map(|(key, _)| key);
+        let of_node: Vec<_> = keys.filter(|(node, _)| node == scene.node).cloned().collect();
+        for key in of_node {
+            let Some(gpu) = self.gpus.get_mut(&key) else {
+                continue;
+            };
+            let (_, id) = key;
             let subject = Subject::Gpu {
                 gpu_uuid: id.clone(),
                 node: scene.node.clone(),
@@ -229,10 +231,10 @@ impl FaultRule {
     /// The state of a GPU of this node; `None`: there are too many to be real.
     fn gpu(&mut self, scene: &Scene<'_>, id: &GpuId) -> Option<&mut Gpu> {
         let key = (scene.node.clone(), id.clone());
-        if self.gpus.len() >= MAX_GPUS && !self.gpus.contains_key(&key) {
+        if self.gpus.len() >= MAX_GPUS && self.gpus.get(&key).is_none() {
             return None;
         }
-        Some(self.gpus.entry(key).or_default())
+        self.gpus.get_or_insert_with(&key, Gpu::default)
     }
 
     /// The name of a GPU: its UUID where it is known, else its address; `None`: neither.
@@ -272,7 +274,8 @@ impl FaultRule {
     /// A GPU that was called by its address has got its name.
     fn named(&mut self, scene: &Scene<'_>, from: &GpuId, to: &GpuId) {
         if let Some(state) = self.gpus.remove(&(scene.node.clone(), from.clone())) {
-            self.gpus.entry((scene.node.clone(), to.clone())).or_insert(state);
+            let key = (scene.node.clone(), to.clone());
+            self.gpus.get_or_insert_with(&key, || state);
         }
         let subject = |id: &GpuId| Subject::Gpu {
             gpu_uuid: id.clone(),

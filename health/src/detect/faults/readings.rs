@@ -116,7 +116,7 @@ impl FaultRule {
     /// One reading of one GPU.
     pub(super) fn reading(&mut self, scene: &Scene<'_>, reading: &GpuReading) {
         let key = (scene.node.clone(), reading.gpu.clone());
-        let known = self.gpus.get(&key).is_some_and(|gpu| gpu.pci == reading.pci);
+        let known = self.gpus.get_mut(&key).is_some_and(|gpu| gpu.pci == reading.pci);
         if !known {
             let Some(id) = self.resolve(scene, Some(&reading.gpu), &reading.pci) else {
                 return;

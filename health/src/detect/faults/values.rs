@@ -2,17 +2,13 @@
 
 use crate::event::{GpuReading, GpuSignal};
 
-/// Signals that there may be.
-const SIGNALS: usize = 96;
-const _: () = assert!((GpuSignal::ReadNs as usize) < SIGNALS);
-
 /// See the module. What has not changed is not told each time: it is as it was told last.
 #[derive(Clone, Debug)]
-pub struct Values([f64; SIGNALS]);
+pub struct Values([f64; GpuSignal::COUNT]);
 
 impl Default for Values {
     fn default() -> Values {
-        Values([f64::NAN; SIGNALS])
+        Values([f64::NAN; GpuSignal::COUNT])
     }
 }
 

@@ -1,0 +1,138 @@
+//! A map whose keys are asked for in the same rounds again and again: after a node comes the node that came after it a
+//! second ago. At thousands of keys, looking for a name costs more than what is then done with it.
+
+use std::collections::BTreeMap;
+
+/// See the module. What is kept and in which order it is told depends on the keys alone.
+#[derive(Debug)]
+pub struct Rounds<K, V> {
+    entries: Vec<Entry<K, V>>,
+    places: BTreeMap<K, usize>,
+    /// Place of the key that was asked for last.
+    last: usize,
+}
+
+#[derive(Debug)]
+struct Entry<K, V> {
+    key: K,
+    /// `None`: taken out.
+    value: Option<V>,
+    /// Place of the key that was asked for after this one.
+    next: usize,
+}
+
+impl<K, V> Default for Rounds<K, V> {
+    fn default() -> Self {
+        Rounds {
+            entries: Vec::new(),
+            places: BTreeMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<K: Clone + Ord, V> Rounds<K, V> {
+    /// Keys that it holds.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The value of a key that is asked for out of turn.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.entries[*self.places.get(key)?].value.as_ref()
+    }
+
+    /// The value of the key whose turn it is.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let is_at = |place: usize| {
+            let entry = self.entries.get(place);
+            entry.is_some_and(|entry| entry.key == *key && entry.value.is_some())
+        };
+        if !is_at(self.last) {
+            let next = self.entries.get(self.last)?.next;
+            let place = if is_at(next) { next } else { *self.places.get(key)? };
+            self.entries[self.last].next = place;
+            self.last = place;
+        }
+        self.entries[self.last].value.as_mut()
+    }
+
+    /// The value of the key whose turn it is; a new one if there is none.
+    pub fn get_or_insert_with(&mut self, key: &K, new: impl FnOnce() -> V) -> Option<&mut V> {
+        if self.get_mut(key).is_none() {
+            self.insert(key.clone(), new());
+        }
+        self.get_mut(key)
+    }
+
+    /// Takes a key with its value in the place of the one that it had.
+    pub fn insert(&mut self, key: K, value: V) {
+        if let Some(kept) = self.get_mut(&key) {
+            *kept = value;
+            return;
+        }
+        self.places.insert(key.clone(), self.entries.len());
+        self.entries.push(Entry {
+            key,
+            value: Some(value),
+            next: 0,
+        });
+    }
+
+    /// Takes a key out.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.entries[self.places.remove(key)?].value.take()
+    }
+
+    /// Keys and values in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        let value = |place: &usize| self.entries[*place].value.as_ref();
+        self.places
+            .iter()
+            .filter_map(move |(key, place)| Some((key, value(place)?)))
+    }
+
+    /// Values, in no order.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever is asked for in whatever order, it is the same as in a plain map.
+    #[test]
+    fn it_is_a_map() {
+        let mut plain: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut rounds: Rounds<u32, u32> = Rounds::default();
+        let mut chance = 1_u32;
+        for turn in 0..20_000_u32 {
+            chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Now in rounds, now anyhow.
+            let key = if turn % 3_000 < 2_000 {
+                turn % 17
+            } else {
+                chance >> 27
+            };
+            match chance >> 8 & 15 {
+                0 => assert_eq!(rounds.remove(&key), plain.remove(&key)),
+                1..=3 => {
+                    rounds.insert(key, turn);
+                    plain.insert(key, turn);
+                }
+                4 => {
+                    let kept = rounds.get_or_insert_with(&key, || turn).copied();
+                    assert_eq!(kept, Some(*plain.entry(key).or_insert(turn)));
+                }
+                5 => assert_eq!(rounds.get(&key), plain.get(&key)),
+                _ => assert_eq!(rounds.get_mut(&key), plain.get_mut(&key)),
+            }
+            assert_eq!(rounds.len(), plain.len());
+        }
+        assert!(rounds.iter().eq(plain.iter()));
+        rounds.values_mut().for_each(|value| *value = 0);
+        assert!(rounds.iter().all(|(_, value)| *value == 0));
+    }
+}
