@@ -55,7 +55,7 @@ class Comms:
         self._distributed = distributed
         self._tensor = tensor
         self._of = {}  # id of a group: (weak reference to it, communicator)
-        self._launched = {}  # id of a handle: communicator
+        self._launched = {}  # id of a handle: (weak reference to it, communicator)
         self._sums = {}  # communicator: [collectives, bytes, ns]
         self._ddp = None  # weak reference, bytes of its gradients
         self.groups = {}  # communicator: (size, name)
@@ -97,7 +97,7 @@ class Comms:
         try:
             comm = self._comm(operations[0].group) if operations and tracker.is_own_thread() else None
             for work in works if comm is not None else ():
-                if id(work) not in self._launched:
+                if self._launched_in(work) is None:
                     self._remember(work, comm)
         except Exception as error:
             _off(error)
@@ -105,7 +105,11 @@ class Comms:
 
     def waited(self, before, work):
         """A handle was waited for."""
-        self._leave(before, self._launched.pop(id(work), None) if before != WAIT else None)
+        comm = None
+        if before != WAIT:
+            comm = self._launched_in(work)
+            self._launched.pop(id(work), None)
+        self._leave(before, comm)
 
     def made_ddp(self, model):
         """A DDP model was made."""
@@ -153,7 +157,15 @@ class Comms:
     def _remember(self, work, comm):
         if len(self._launched) >= _MOST_LAUNCHED:
             self._launched.clear()
-        self._launched[id(work)] = comm
+        try:
+            self._launched[id(work)] = weakref.ref(work), comm
+        except TypeError:
+            pass  # of a kind that cannot be told from the next one at its address: its wait is in no communicator
+
+    def _launched_in(self, work):
+        """The communicator of a handle. Handles that nobody waits for go, and others get their addresses."""
+        reference, comm = self._launched.get(id(work), (None, None))
+        return comm if reference is not None and reference() is work else None
 
     def _comm(self, group):
         known = self._of.get(id(group))

@@ -64,22 +64,23 @@ def timed_next(function):
     return __next__
 
 
-def _group_position(function):
+def _position(function, name):
     try:
-        return list(inspect.signature(function).parameters).index("group")
+        return list(inspect.signature(function).parameters).index(name)
     except (TypeError, ValueError):
         return None
 
 
 def collective(function):
     """A collective, its time charged to wait; launching an asynchronous one is not waiting."""
-    group_at = _group_position(function)
+    group_at = _position(function, "group")
+    async_at = _position(function, "async_op")
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == WAIT:
             return function(*args, **kwargs)
-        if kwargs.get("async_op"):
+        if kwargs.get("async_op") or (async_at is not None and len(args) > async_at and args[async_at]):
             return _launch(function, args, kwargs, group_at)
         if is_compiling():
             return function(*args, **kwargs)
@@ -105,7 +106,7 @@ def _launch(function, args, kwargs, group_at):
 
 def launch(function):
     """A send or receive that gives a handle."""
-    group_at = _group_position(function)
+    group_at = _position(function, "group")
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):

@@ -160,6 +160,38 @@ class Communicators(unittest.TestCase):
         _, sums = self.sums(rings[0], "mesh_dp")
         self.assertEqual({(comm.collectives, comm.bytes) for comm in sums}, {(2, 40)})
 
+    def test_a_handle_by_position(self):
+        rings = self.check(
+            "handle = dist.all_reduce(torch.ones(100), dist.ReduceOp.SUM, tp, True); "
+            "time.sleep(0.03 * (rank == 1)); handle.wait(); dist.all_reduce(torch.ones(1), group=dp); step()"
+        )
+        _, sums = self.sums(rings[0], "mesh_tp")
+        self.assertEqual({(comm.collectives, comm.bytes) for comm in sums}, {(1, 400)})
+        # Rank 1 sleeps between the launch and the wait, and rank 0 waits for it.
+        self.assertLess(ringdump.median(step.wait for step in steps(rings[1])), 15_000)
+        self.assertGreater(ringdump.median(comm.ns for comm in sums), 20_000_000)
+
+    def test_a_handle_at_the_address_of_another(self):
+        done = run("""
+            from paceline._comms import Comms
+            class Work:
+                pass
+            comms = Comms(None, int)
+            for _ in range(100):
+                work = Work()
+                comms._remember(work, 7)
+                assert comms._launched_in(work) == 7
+                address = id(work)
+                del work
+                work = Work()
+                if id(work) == address:
+                    print(comms._launched_in(work))
+                    break
+            comms._remember(0, 7)  # has no weak references
+            print(comms._launched_in(0))
+        """)
+        self.assertEqual((done.out, done.err), ("None\nNone\n", ""))
+
     def test_ddp_in_one_of_them(self):
         setup = MESH + "; net = torch.nn.parallel.DistributedDataParallel(globals()['net'], process_group=dp)"
         rings = self.check(
