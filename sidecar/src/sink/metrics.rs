@@ -88,9 +88,8 @@ impl Metrics {
             }
             Event::Step(step) => self.step(step, unix_s),
             Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
-            Event::Gpu(reading) => {
-                gpus::observe(&mut self.gpus, frame, reading);
-            }
+            Event::Gpu(reading) => gpus::observe(&mut self.gpus, frame, reading),
+            Event::GpuAccess(news) => gpus::access(&mut self.gpus, frame, news),
             Event::Beat(beat) => {
                 for pulse in &beat.ranks {
                     self.ranks.entry(pulse.rank).or_default().up = pulse.alive;

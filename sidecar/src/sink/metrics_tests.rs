@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use paceline_health::event::{Beat, GpuReading, GpuSignal, Phases, Pulse, Reading};
+use paceline_health::event::{Access, Beat, GpuAccess, GpuReading, GpuSignal, Phases, Pulse, Reading};
 use paceline_health::{Detector, Policy, Provenance};
 
 use super::*;
@@ -127,6 +127,57 @@ fn the_page_has_what_was_seen() {
         forbidden.iter().all(|label| !page.contains(label)),
         "labels that Prometheus owns"
     );
+}
+
+#[test]
+fn a_lost_gpu_has_no_readings() {
+    let mut metrics = Metrics::default();
+    let reading = || {
+        let readings = [
+            (GpuSignal::TemperatureC, Reading::Value(61.0)),
+            (GpuSignal::ThrottleBrakeNs, Reading::Value(3e9)),
+        ];
+        Event::Gpu(GpuReading {
+            gpu: "GPU-a".into(),
+            pci: "0000:01:00.0".into(),
+            model: "Simulated".into(),
+            readings: readings.into(),
+        })
+    };
+    let access = |state| {
+        Event::GpuAccess(GpuAccess {
+            gpu: Some("GPU-a".into()),
+            pci: "0000:01:00.0".into(),
+            state,
+            text: "".into(),
+            for_ns: 0,
+        })
+    };
+    let temperature = "paceline_gpu_temperature_celsius{gpu_uuid=\"GPU-a\"} 61";
+    let brake = "paceline_gpu_throttled_seconds_total{gpu_uuid=\"GPU-a\",reason=\"brake\"} 3";
+    // The reading after the loss was made before it.
+    for (event, state, is_read) in [
+        (reading(), None, true),
+        (access(Access::Readable), Some("readable"), true),
+        (access(Access::Lost), Some("lost"), false),
+        (reading(), Some("lost"), false),
+        (access(Access::NoEvents), Some("no_events"), false),
+        (reading(), Some("no_events"), true),
+    ] {
+        metrics.observe(&frame(event), 1.0);
+        let page = metrics.page(&report(), Transport::default());
+        let told: Vec<_> = page
+            .lines()
+            .filter(|line| line.starts_with("paceline_gpu_access{"))
+            .collect();
+        let wanted =
+            state.map(|state| format!("paceline_gpu_access{{gpu_uuid=\"GPU-a\",state=\"{state}\"}} 1"));
+        assert_eq!(told, wanted.iter().collect::<Vec<_>>());
+        for line in [temperature, brake] {
+            assert_eq!(page.contains(line), is_read, "{state:?}: {page}");
+        }
+        assert!(page.contains("model=\"Simulated\""), "{page}");
+    }
 }
 
 #[test]

@@ -1,48 +1,89 @@
 //! What was last read of each GPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use paceline_health::event::{GpuReading, GpuSignal};
+use paceline_health::event::{Access, GpuAccess, GpuReading, GpuSignal, Reading};
 use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
 use prometheus::Registry;
 
 use super::families::{counters, gauges};
 
-/// The last reading of each GPU, the node that made it, and whether it is real.
-pub(super) type Gpus = BTreeMap<GpuId, (NodeId, Provenance, GpuReading)>;
+/// What is known of each GPU.
+pub(super) type Gpus = BTreeMap<GpuId, Gpu>;
+
+/// One GPU: whether it can be read, and what was read last.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    node: NodeId,
+    provenance: Provenance,
+    pci: Arc<str>,
+    model: Arc<str>,
+    access: Option<Access>,
+    readings: BTreeMap<GpuSignal, Reading>,
+}
+
+impl Gpu {
+    fn new(frame: &Frame, pci: &Arc<str>) -> Gpu {
+        Gpu {
+            node: frame.node.clone(),
+            provenance: frame.provenance,
+            pci: Arc::clone(pci),
+            model: "".into(),
+            access: None,
+            readings: BTreeMap::new(),
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        matches!(self.access, None | Some(Access::Readable | Access::NoEvents))
+    }
+}
 
 /// Takes a reading. It may hold only what has changed.
 pub(super) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
-    match gpus.get_mut(&reading.gpu) {
-        Some((node, provenance, known)) => {
-            (*node, *provenance) = (frame.node.clone(), frame.provenance);
-            let news = reading.readings.iter();
-            known
-                .readings
-                .extend(news.map(|(signal, reading)| (*signal, reading.clone())));
-        }
-        None => {
-            let seen = (frame.node.clone(), frame.provenance, reading.clone());
-            gpus.insert(reading.gpu.clone(), seen);
-        }
+    let gpu = gpus
+        .entry(reading.gpu.clone())
+        .or_insert_with(|| Gpu::new(frame, &reading.pci));
+    (gpu.node, gpu.provenance) = (frame.node.clone(), frame.provenance);
+    if gpu.model != reading.model {
+        gpu.model = Arc::clone(&reading.model);
+    }
+    // One from before it was lost may come after the news of it.
+    if gpu.is_readable() {
+        let news = reading.readings.iter();
+        gpu.readings
+            .extend(news.map(|(signal, reading)| (*signal, reading.clone())));
+    }
+}
+
+/// Takes whether it can be read. Of one that cannot be, what was read last says nothing.
+pub(super) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
+    let Some(id) = &news.gpu else { return };
+    let gpu = gpus
+        .entry(id.clone())
+        .or_insert_with(|| Gpu::new(frame, &news.pci));
+    gpu.access = Some(news.state);
+    if !gpu.is_readable() {
+        gpu.readings.clear();
     }
 }
 
 /// The families of every GPU that was read.
 pub(super) fn families(registry: &Registry, gpus: &Gpus) {
-    let info = gpus.iter().map(|(gpu, (node, provenance, reading))| {
-        let source = match provenance {
+    let info = gpus.iter().map(|(id, gpu)| {
+        let source = match gpu.provenance {
             Provenance::Live => "live",
             Provenance::Replay => "replay",
             Provenance::Injected => "injected",
             Provenance::Sim => "sim",
         };
         let labels = [
-            gpu.to_string(),
-            node.to_string(),
-            reading.model.to_string(),
-            reading.pci.to_string(),
+            id.to_string(),
+            gpu.node.to_string(),
+            gpu.model.to_string(),
+            gpu.pci.to_string(),
         ];
         let [gpu, node, model, pci] = labels;
         ([gpu, node, model, pci, source.to_owned()], 1.0)
@@ -55,10 +96,23 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         labels,
         info,
     );
+    let access = gpus.iter().filter_map(|(id, gpu)| {
+        // Named as in the journal.
+        let state = serde_json::to_value(gpu.access?).ok()?;
+        Some(([id.to_string(), state.as_str()?.to_owned()], 1.0))
+    });
+    let help = "Whether a GPU can be read: its state is readable or no_events, and every other means that it cannot.";
+    gauges(
+        registry,
+        "paceline_gpu_access",
+        help,
+        ["gpu_uuid", "state"],
+        access,
+    );
     let values = |signal: GpuSignal, unit: f64| {
-        let read = gpus.iter().filter_map(move |(gpu, (_, _, reading))| {
-            Some((gpu, reading.readings.get(&signal)?.value()? * unit))
-        });
+        let read = gpus
+            .iter()
+            .filter_map(move |(id, gpu)| Some((id, gpu.readings.get(&signal)?.value()? * unit)));
         read.map(|(gpu, value)| ([gpu.to_string()], value))
     };
     let plain = [
@@ -101,6 +155,7 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         ("thermal_sw", GpuSignal::ThrottleThermalSwNs),
         ("thermal_hw", GpuSignal::ThrottleThermalHwNs),
         ("power", GpuSignal::ThrottlePowerNs),
+        ("brake", GpuSignal::ThrottleBrakeNs),
     ];
     let throttled = reasons.into_iter().flat_map(|(reason, signal)| {
         values(signal, 1e-9).map(move |([gpu], seconds)| ([gpu, reason.to_owned()], seconds))
