@@ -15,12 +15,14 @@ mod host;
 mod kernel;
 mod layout;
 mod port;
+mod ras;
 
 pub use gpu::*;
 pub use host::*;
 pub use kernel::*;
 pub use layout::*;
 pub use port::*;
+pub use ras::*;
 
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +72,8 @@ pub enum Event {
     Kernel(KernelWatch),
     /// One reading of one network port of a node.
     Port(PortReading),
+    /// What NCCL's RAS service answered: told when ranks stand still, and when what it says has changed.
+    Ras(RasReport),
 }
 
 impl Event {

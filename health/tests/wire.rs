@@ -187,6 +187,26 @@ fn examples() -> Vec<Event> {
                 (PortSignal::Retransmits, Reading::Missing(Missing::Unsupported)),
             ]),
         }),
+        Event::Ras(RasReport {
+            state: RasAccess::Answered,
+            nccl: "2.28.9".into(),
+            comms: 3,
+            uneven: 1,
+            size: 4,
+            ranks: vec![RasRank {
+                state: RasState::Behind,
+                rank: Some(Rank(2)),
+                comm: 81_985_529_216_486_895,
+                host: "10.0.0.2".into(),
+                pid: 4711,
+                collective: "AllReduce".into(),
+                launched: 6649,
+                others: 6650,
+            }],
+            more: 0,
+            errors: 0,
+            text: "".into(),
+        }),
     ]
 }
 

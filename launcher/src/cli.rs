@@ -86,6 +86,21 @@ pub(crate) struct SettingArgs {
     /// The kernel's log, or a file like it that grows [default: /dev/kmsg, where NVIDIA's driver is loaded].
     #[arg(long, value_name = "FILE")]
     pub(crate) kmsg: Option<String>,
+    /// Address of NCCL's RAS service, asked when ranks stand still; or "off" [default: NCCL_RAS_ADDR, else
+    /// localhost:28028].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) ras: Option<String>,
+    /// Read steps from what the command prints, for trainers into which no hook can be loaded: "stdout", "stderr" or a
+    /// log file [default: none].
+    #[arg(long, value_name = "WHERE")]
+    pub(crate) step_log: Option<String>,
+    /// How a step's line looks, such as "step (?P<step>\d+) took (?P<ms>[\d.]+)"; ms or seconds may be left out
+    /// [default: lines that known frameworks print].
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) step_regex: Option<String>,
+    /// Files that NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR): a directory or a file [default: none].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) inspector: Option<String>,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

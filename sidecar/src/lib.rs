@@ -28,11 +28,14 @@ use aggregator::{Plan, place};
 use sink::status::StatusStream;
 use source::Source;
 use source::host::Host;
+use source::inspector::Inspector;
 use source::kmsg::{self, Kmsg};
 use source::nvml::NvmlSource;
 use source::probe::Probe;
+use source::ras::{self, Ras};
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
+use source::step_log::StepLog;
 use source::trainers::Trainers;
 use uplink::Uplink;
 use uplink::wire::Hello;
@@ -95,6 +98,21 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
         sources.push(Box::new(Kmsg::new(path.clone())));
     } else if is_real && Kmsg::is_of_use() {
         sources.push(Box::new(Kmsg::new(kmsg::DEVICE.into())));
+    }
+    if let Some(path) = &options.step_log {
+        sources.push(Box::new(StepLog::new(path.clone(), options.step_regex.clone())));
+    }
+    if let Some(path) = &options.inspector {
+        sources.push(Box::new(Inspector::new(path.clone())));
+    }
+    let ras = match options.ras.as_deref() {
+        Some("off") => None,
+        Some(address) => Some(address.to_owned()),
+        None if is_real => Ras::address(|name| std::env::var(name).ok()),
+        None => None,
+    };
+    if let Some(address) = ras {
+        sources.push(Box::new(Ras::new(address, ras::Limits::default())));
     }
     if let Some(path) = &options.replay {
         let replay = Replay::open(path).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;

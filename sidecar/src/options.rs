@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use paceline_health::sim::gpu::GpuScript;
 
+use crate::source::step_log::StepPattern;
+
 /// Flags of `paceline sidecar` and of `paceline-sidecar`.
 #[derive(Args, Clone, Debug)]
 pub struct SidecarOptions {
@@ -48,6 +50,18 @@ pub struct SidecarOptions {
         hide = true
     )]
     pub host_root: PathBuf,
+    /// Address of NCCL's RAS service, or "off"; NCCL_RAS_ADDR, else localhost:28028 by default.
+    #[arg(long, env = "PACELINE_RAS", value_name = "HOST:PORT")]
+    pub ras: Option<String>,
+    /// A file into which steps are printed.
+    #[arg(long, value_name = "FILE")]
+    pub step_log: Option<PathBuf>,
+    /// How a step's line in it looks; lines that known frameworks print by default.
+    #[arg(long, env = "PACELINE_STEP_REGEX", value_name = "REGEX", value_parser = StepPattern::parse)]
+    pub step_regex: Option<StepPattern>,
+    /// Files that NCCL Inspector writes: a directory or a file.
+    #[arg(long, env = "PACELINE_INSPECTOR", value_name = "PATH")]
+    pub inspector: Option<PathBuf>,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
     #[arg(long)]
     pub sim_origin_ns: Option<u64>,

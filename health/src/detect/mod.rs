@@ -43,6 +43,7 @@ mod plan;
 mod plan_tests;
 mod price;
 mod raised;
+mod ras;
 mod readiness;
 mod remaining;
 mod roster;
@@ -287,7 +288,7 @@ impl Detector {
                 self.links.trust(frame.provenance);
                 self.comms.add(did);
             }
-            Event::Beat(beat) => {
+            Event::Beat(_) | Event::Ras(_) => {
                 let scope = Scope {
                     at,
                     job: &self.job,
@@ -295,7 +296,8 @@ impl Detector {
                     tempo: &self.tempo,
                     limits: &self.policy.detector.silence,
                 };
-                self.silence.beat(&scope, beat, frame.provenance);
+                self.silence
+                    .take(&scope, &frame.event, self.entry, frame.provenance);
             }
             _ => {}
         }

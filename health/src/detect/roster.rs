@@ -32,6 +32,13 @@ pub struct Member {
     pub ended: bool,
 }
 
+impl Member {
+    /// Whether it may be the process of this number; zero on either side: not known.
+    pub fn may_be(&self, pid: u32) -> bool {
+        self.pid == 0 || pid == 0 || self.pid == pid
+    }
+}
+
 /// One node and the sidecar that watches it.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -270,7 +277,7 @@ impl Roster {
         let resized = self.world_size != 0 && attach.world_size != self.world_size;
         let replaced = self
             .member(attach.rank)
-            .is_some_and(|known| known.pid != attach.pid);
+            .is_some_and(|known| !known.may_be(attach.pid));
         attach.restart > self.restart || attach.restart == self.restart && (resized || replaced)
     }
 

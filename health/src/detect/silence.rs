@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::claim::{Body, Claim, Detail, Outcome};
 use super::front::{Front, place};
+use super::ras::Told;
 use super::roster::Roster;
 use super::tempo::Tempo;
-use crate::event::{Beat, Phase, Pulse, Signal};
+use crate::event::{Beat, Event, Phase, Pulse, RasReport, Signal};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::policy::SilenceThresholds;
@@ -23,6 +24,8 @@ pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
     /// Whom it has named, and how badly.
     open: BTreeMap<Subject, Named>,
+    /// What NCCL said last.
+    told: Told,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -56,6 +59,9 @@ struct Named {
     finding: Finding,
     severity: Severity,
     since: Time,
+    rank: Option<Rank>,
+    /// Its evidence has what NCCL says.
+    asked: bool,
 }
 
 impl Named {
@@ -104,11 +110,37 @@ impl SilenceRule {
     /// A new group of ranks.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.pulses.clear();
+        self.told = Told::default();
         self.keep(at, world_size, &BTreeMap::new());
     }
 
+    /// Takes a beat of one node, or what NCCL says of all ranks.
+    pub fn take(&mut self, scope: &Scope<'_>, event: &Event, entry: u64, provenance: Provenance) {
+        match event {
+            Event::Beat(beat) => self.beat(scope, beat, provenance),
+            Event::Ras(report) => self.ras(scope, entry, report, provenance),
+            _ => {}
+        }
+    }
+
+    /// What NCCL says is evidence for what holds already: that is told again, once, with it.
+    fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
+        self.told.take(scope.at, entry, report, provenance);
+        let open: Vec<(Subject, Named)> = self
+            .open
+            .iter()
+            .filter(|(_, named)| !named.asked)
+            .map(|(subject, named)| (subject.clone(), *named))
+            .collect();
+        for (subject, named) in open {
+            if self.told.speaks_of(named.since, scope.roster) {
+                self.raise(scope, named.finding, subject, named.severity, named.rank);
+            }
+        }
+    }
+
     /// Takes a beat of one node, and judges all ranks by what was heard so far.
-    pub fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
+    fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
         let Scope { at, roster, .. } = *scope;
         self.provenance = self.provenance.max(provenance);
         for pulse in &beat.ranks {
@@ -283,10 +315,18 @@ impl SilenceRule {
         }
         let since = at - Duration::from_secs_f64(idle.clamp(0.0, 1e9));
         let since = self.open.get(&subject).map_or(since, |named| named.since);
+        let asked = self.told.speaks_of(since, scope.roster);
+        let mut provenance = self.provenance;
+        if asked {
+            evidence.extend(self.told.evidence(MAX_BEHIND, scope.roster));
+            provenance = provenance.max(self.told.provenance());
+        }
         let named = Named {
             finding,
             severity,
             since,
+            rank,
+            asked,
         };
         self.open.insert(subject.clone(), named);
         let detail = Detail {
@@ -296,7 +336,7 @@ impl SilenceRule {
             step,
             cause: Cause::Unknown,
             signals: vec![Signal::S2],
-            provenance: self.provenance,
+            provenance,
             slowdown_ratio: None,
             impact_ratio: None,
             lost_rank_s: named.lost(at, scope.roster.world_size),

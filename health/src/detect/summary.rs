@@ -179,7 +179,20 @@ impl Detector {
             ));
         }
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
-            notes.push("only wall step times came (S0): slow steps are seen, but not whose".to_owned());
+            let from_log = self.roster.sources.iter().any(|source| &**source == "step-log");
+            notes.push(if from_log && attached == 1 {
+                "steps were read from the job's log (S0), as times of the whole job: that it is slow or stands still is \
+                 seen, but neither which rank is slow nor why"
+                    .to_owned()
+            } else {
+                "only wall step times came (S0): slow steps are seen, but not whose".to_owned()
+            });
+            if self.roster.world_size == 0 {
+                notes.push(
+                    "how many ranks the job has is not known (WORLD_SIZE is not set): what was lost is not counted"
+                        .to_owned(),
+                );
+            }
         }
         if self.rows.late() > 0 {
             let late = self.rows.late();

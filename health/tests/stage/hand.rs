@@ -17,6 +17,7 @@ use paceline_health::{Frame, Time};
 use super::comms::Groups;
 use super::counters;
 use super::gpus;
+use super::ras;
 
 /// The clock and the sidecars of a script.
 #[derive(Default)]
@@ -44,6 +45,7 @@ impl Hand {
             "layout" => return self.layout(case),
             "baseline" => baseline(case)?,
             "beat" => self.beat(case)?,
+            "ras" => ras::ras(case)?,
             "agent" => {
                 let versions = list(case, "versions")?;
                 let version = |text: &String| {

@@ -2,7 +2,7 @@
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, and by hand
 //! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
-//! `group`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
+//! `group`, `ras`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
 mod comms;
@@ -10,6 +10,7 @@ mod counters;
 mod gpus;
 mod hand;
 mod ports;
+mod ras;
 mod tell;
 
 use datadriven::TestCase;

@@ -32,7 +32,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 10] = [
+pub(crate) const KEYS: [Key; 14] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -72,6 +72,26 @@ pub(crate) const KEYS: [Key; 10] = [
         name: "kmsg",
         kind: Kind::Text,
         default: "(/dev/kmsg where NVIDIA's driver is loaded)",
+    },
+    Key {
+        name: "ras",
+        kind: Kind::Text,
+        default: "(NCCL_RAS_ADDR, else localhost:28028)",
+    },
+    Key {
+        name: "step_log",
+        kind: Kind::Text,
+        default: "(none)",
+    },
+    Key {
+        name: "step_regex",
+        kind: Kind::Text,
+        default: "(lines that known frameworks print)",
+    },
+    Key {
+        name: "inspector",
+        kind: Kind::Text,
+        default: "(none)",
     },
     Key {
         name: "quiet",

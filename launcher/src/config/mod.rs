@@ -19,7 +19,7 @@ use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
-pub(crate) use settings::{Settings, changes_of};
+pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.
 pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {

@@ -157,6 +157,10 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("sim_gpus", &args.sim_gpus),
         ("nvml_lib", &args.nvml_lib),
         ("kmsg", &args.kmsg),
+        ("ras", &args.ras),
+        ("step_log", &args.step_log),
+        ("step_regex", &args.step_regex),
+        ("inspector", &args.inspector),
     ];
     let mut said: Vec<(String, String, String)> = texts
         .iter()

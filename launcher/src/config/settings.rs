@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
+use paceline_sidecar::source::step_log::StepPattern;
 
 use super::keys::{OBSERVE, policy_key};
 use super::raw::{Origin, Raw, Said, key_and_value};
@@ -29,6 +30,14 @@ pub(crate) struct Settings {
     pub(crate) nvml_lib: Option<PathBuf>,
     /// The kernel's log, or a file like it.
     pub(crate) kmsg: Option<PathBuf>,
+    /// Where NCCL's RAS service listens, or `off`.
+    pub(crate) ras: Option<String>,
+    /// Where steps are printed.
+    pub(crate) step_log: Option<StepLog>,
+    /// How a step's line looks.
+    pub(crate) step_regex: Option<String>,
+    /// Files of NCCL Inspector.
+    pub(crate) inspector: Option<PathBuf>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
@@ -41,6 +50,27 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
 }
 
+/// Where steps are printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StepLog {
+    /// By the command, on its standard output.
+    Stdout,
+    /// By the command, on its standard error.
+    Stderr,
+    /// Into a file.
+    File(PathBuf),
+}
+
+impl StepLog {
+    fn of(text: &str) -> StepLog {
+        match text {
+            "stdout" => StepLog::Stdout,
+            "stderr" => StepLog::Stderr,
+            path => StepLog::File(PathBuf::from(path)),
+        }
+    }
+}
+
 impl Settings {
     /// Parses what was gathered.
     pub(crate) fn check(raw: &Raw) -> anyhow::Result<Settings> {
@@ -49,10 +79,33 @@ impl Settings {
             Some(said) => parse(&said.text).map_err(|why| wrong(key, said, &why)),
             None => Ok(()),
         };
-        for key in ["job", "node", "run_dir", "nvml_lib", "kmsg"] {
+        for key in [
+            "job",
+            "node",
+            "run_dir",
+            "nvml_lib",
+            "kmsg",
+            "step_log",
+            "inspector",
+        ] {
             parsed(key, &name)?;
         }
         parsed("aggregator", &host_and_port)?;
+        parsed("ras", &|text| {
+            if text == "off" {
+                Ok(())
+            } else {
+                host_and_port(text)
+            }
+        })?;
+        parsed("step_regex", &|text| {
+            StepPattern::parse(text)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        })?;
+        let step_regex = text("step_regex");
+        // A pattern without a place is for what the command prints.
+        let step_log = text("step_log").or_else(|| step_regex.as_ref().map(|_| "stdout".to_owned()));
         let mut http = None;
         if let Some(said) = raw.get("http") {
             let address = said.text.parse::<SocketAddr>();
@@ -79,6 +132,10 @@ impl Settings {
             sim_gpus,
             nvml_lib: text("nvml_lib").map(PathBuf::from),
             kmsg: text("kmsg").map(PathBuf::from),
+            ras: text("ras"),
+            step_log: step_log.as_deref().map(StepLog::of),
+            step_regex,
+            inspector: text("inspector").map(PathBuf::from),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             changes,

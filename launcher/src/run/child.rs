@@ -13,6 +13,7 @@ use rustix::process::{
 };
 
 use super::place::Place;
+use super::tee::Tee;
 use super::terminal::Terminal;
 use super::{Plan, hook};
 
@@ -84,6 +85,7 @@ impl Child {
         plan: &Plan,
         place: Option<&Place>,
         terminal: Option<Terminal>,
+        tee: Option<&Tee>,
     ) -> Result<Child, StartError> {
         let (program, args) = plan.command.split_first().ok_or_else(|| StartError {
             command: "(nothing)".to_owned(),
@@ -104,6 +106,14 @@ impl Child {
         command
             .env("PACELINE_JOB", &plan.job)
             .env("PACELINE_NODE", &plan.node);
+        if let Some(tee) = tee {
+            let attached = tee.attach(&mut command);
+            attached.map_err(|problem| StartError {
+                command: program.to_string_lossy().into_owned(),
+                problem,
+                hint: None,
+            })?;
+        }
         command.envs(plan.env.iter().map(|(name, value)| (*name, value)));
         if let Some(tty) = terminal.as_ref().and_then(Terminal::to_hand_over) {
             let tty = tty.as_raw_fd();

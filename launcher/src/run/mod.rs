@@ -11,6 +11,7 @@ mod place;
 mod sidecar;
 mod signals;
 mod supervise;
+mod tee;
 mod terminal;
 
 use std::ffi::OsString;
@@ -113,7 +114,8 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         }
     };
     let terminal = terminal::Terminal::ours();
-    let child = match child::Child::start(plan, place.as_ref(), terminal) {
+    let tee = place.as_ref().and_then(|_| open_tee(plan));
+    let child = match child::Child::start(plan, place.as_ref(), terminal, tee.as_ref()) {
         Ok(child) => child,
         Err(failed) => {
             output::say(format_args!(
@@ -130,14 +132,30 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     };
     let keeper = place
         .as_ref()
-        .map(|place| sidecar::Keeper::new(plan, place, child.id()));
+        .map(|place| sidecar::Keeper::new(plan, place, child.id(), tee.as_ref().map(|tee| &*tee.path)));
     let ended = supervise::run(signals, child, keeper, watcher);
+    if let Some(tee) = tee {
+        tee.finish();
+    }
     let known = ending::settle(plan, &ended);
     Ok(Outcome {
         code: ended.code,
         known,
         began: true,
     })
+}
+
+/// What the steps are read from, if they are to be read from what is printed.
+fn open_tee(plan: &Plan) -> Option<tee::Tee> {
+    let opened = tee::Tee::of(plan.settings.step_log.as_ref()?);
+    opened
+        .map_err(|problem| {
+            output::warning(
+                plan.style,
+                format_args!("no steps are read from the log: {problem}"),
+            );
+        })
+        .ok()
 }
 
 /// Prints the verdict block and, if asked for, the report.

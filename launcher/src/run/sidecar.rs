@@ -72,9 +72,9 @@ struct Running {
 
 impl Keeper {
     /// Starts a sidecar for the child with this process id.
-    pub(crate) fn new(plan: &Plan, place: &Place, child: u32) -> Keeper {
+    pub(crate) fn new(plan: &Plan, place: &Place, child: u32, step_log: Option<&Path>) -> Keeper {
         let mut keeper = Keeper {
-            args: arguments(plan, place),
+            args: arguments(plan, place, step_log),
             run_dir: place.run_dir.clone(),
             child,
             style: plan.style,
@@ -305,7 +305,7 @@ fn program() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
 }
 
-fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
+fn arguments(plan: &Plan, place: &Place, step_log: Option<&Path>) -> Vec<OsString> {
     let mut args = vec![OsString::from("sidecar"), OsString::from("--inherit-ring-dir")];
     // One word each: a value may begin with a dash.
     let mut flag = |name: &str, value: &std::ffi::OsStr| {
@@ -328,6 +328,18 @@ fn arguments(plan: &Plan, place: &Place) -> Vec<OsString> {
     }
     if let Some(log) = &plan.settings.kmsg {
         flag("kmsg", log.as_os_str());
+    }
+    if let Some(address) = &plan.settings.ras {
+        flag("ras", address.as_ref());
+    }
+    if let Some(path) = step_log {
+        flag("step-log", path.as_os_str());
+        if let Some(pattern) = &plan.settings.step_regex {
+            flag("step-regex", pattern.as_ref());
+        }
+    }
+    if let Some(path) = &plan.settings.inspector {
+        flag("inspector", path.as_os_str());
     }
     if let Some(script) = &plan.settings.sim_gpus {
         flag("sim-gpus", script.to_string().as_ref());

@@ -216,6 +216,9 @@ impl Agent {
             losses.dropped += own.dropped;
             losses.torn += own.torn;
         }
+        for source in &mut self.sources {
+            source.notice(&ranks, now_ns);
+        }
         let beat = Beat {
             ranks,
             ring_dropped: losses.dropped,

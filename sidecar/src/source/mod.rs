@@ -1,13 +1,17 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
 mod bursts;
+mod follow;
 mod halt;
 pub mod host;
+pub mod inspector;
 pub mod kmsg;
 pub mod nvml;
 pub mod probe;
+pub mod ras;
 pub mod replay;
 pub mod sim_gpu;
+pub mod step_log;
 pub mod trainers;
 
 use paceline_health::Provenance;
@@ -38,6 +42,9 @@ pub trait Source {
 
     /// Appends where each rank is.
     fn pulses(&mut self, _now_ns: u64, _out: &mut Vec<Pulse>) {}
+
+    /// Takes note of where all ranks of this node are, as all sources together say it: once a second.
+    fn notice(&mut self, _pulses: &[Pulse], _now_ns: u64) {}
 
     /// Sends again who is here: the aggregator began anew and knows nobody.
     fn introduce(&mut self, _send: &mut Send<'_>) {}

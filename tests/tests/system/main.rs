@@ -13,4 +13,5 @@ mod live_policy;
 mod report;
 mod sidecar;
 mod signals;
+mod step_log;
 mod terminal;

@@ -1,0 +1,273 @@
+//! What the command prints, for the sidecar to read steps from, and for whom it is printed as ever.
+//!
+//! Into a file the command writes itself, and the sidecar follows that file. Else it writes into memory (a memfd), from
+//! which a thread of ours copies to where it was going. It is no pipe: the command never waits for a reader, and when we
+//! die it goes on.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, memfd_create};
+
+use crate::config::StepLog;
+
+/// Copied at once: a pipe that can be written to takes so much without waiting (PIPE_BUF, pipe(7)).
+const PIECE: usize = 4096;
+/// New output is looked for this often, and less often after a while without.
+const QUICK: Duration = Duration::from_millis(10);
+const SLOW: Duration = Duration::from_millis(100);
+/// What nobody reads is kept up to this; then the older half is left out.
+const MAX_BEHIND: u64 = 64 << 20;
+/// What was copied is let go in so large pieces, but for the last of it, which the sidecar may still read.
+const LET_GO: u64 = 4 << 20;
+const KEPT: u64 = 1 << 20;
+/// After the command's end the reader has so long for each piece.
+const LAST_WAIT: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tee {
+    /// Where the sidecar reads.
+    pub(crate) path: PathBuf,
+    /// Which of the command's streams goes there; neither where it goes into a file anyway.
+    stream: Option<(StepLog, File)>,
+    /// The command would have written each line at once, to a terminal.
+    was_terminal: bool,
+    copier: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
+
+impl Tee {
+    /// Prepares for a command whose steps are printed there.
+    ///
+    /// # Errors
+    /// What the system says; the command then runs without.
+    pub(crate) fn of(log: &StepLog) -> io::Result<Tee> {
+        let own = match log {
+            StepLog::File(path) => {
+                return Ok(Tee {
+                    path: std::path::absolute(path)?,
+                    stream: None,
+                    was_terminal: false,
+                    copier: None,
+                });
+            }
+            StepLog::Stdout => io::stdout().as_fd().try_clone_to_owned()?,
+            StepLog::Stderr => io::stderr().as_fd().try_clone_to_owned()?,
+        };
+        let own = File::from(own);
+        if own.metadata()?.is_file() {
+            let number = if *log == StepLog::Stdout { 1 } else { 2 };
+            return Ok(Tee {
+                path: PathBuf::from(format!("/proc/{}/fd/{number}", std::process::id())),
+                stream: None,
+                was_terminal: false,
+                copier: None,
+            });
+        }
+        let memory = memory()?;
+        let was_terminal = own.is_terminal();
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
+        let over = Arc::new(AtomicBool::new(false));
+        let (source, theirs) = (memory.try_clone()?, Arc::clone(&over));
+        let copy = move || Copier::new(source, own).run(&theirs);
+        let thread = std::thread::Builder::new().name("output".into()).spawn(copy)?;
+        Ok(Tee {
+            path,
+            stream: Some((log.clone(), memory)),
+            was_terminal,
+            copier: Some((over, thread)),
+        })
+    }
+
+    /// Gives the command the stream that we read.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn attach(&self, command: &mut std::process::Command) -> io::Result<()> {
+        let Some((log, memory)) = &self.stream else {
+            return Ok(());
+        };
+        let stream = Stdio::from(memory.try_clone()?);
+        match log {
+            StepLog::Stdout => command.stdout(stream),
+            _ => command.stderr(stream),
+        };
+        // Python writes by pages into what is no terminal; lines would come late for whoever looks on.
+        if self.was_terminal && std::env::var_os("PYTHONUNBUFFERED").is_none() {
+            command.env("PYTHONUNBUFFERED", "1");
+        }
+        Ok(())
+    }
+
+    /// The command has ended: copies what is left.
+    pub(crate) fn finish(self) {
+        if let Some((over, thread)) = self.copier {
+            over.store(true, Ordering::Release);
+            // One that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A file in memory. Whoever writes appends, so that several processes do not overwrite each other.
+fn memory() -> io::Result<File> {
+    let memory: OwnedFd = memfd_create("paceline-output", MemfdFlags::CLOEXEC)?;
+    fcntl_setfl(&memory, fcntl_getfl(&memory)? | OFlags::APPEND)?;
+    Ok(File::from(memory))
+}
+
+struct Copier {
+    source: File,
+    sink: File,
+    at: u64,
+    let_go: u64,
+    /// Nobody reads any more.
+    is_closed: bool,
+}
+
+impl Copier {
+    fn new(source: File, sink: File) -> Copier {
+        Copier {
+            source,
+            sink,
+            at: 0,
+            let_go: 0,
+            is_closed: false,
+        }
+    }
+
+    fn run(mut self, over: &AtomicBool) {
+        let mut moved = Instant::now();
+        loop {
+            // Asked first: what is there after the end is all there is.
+            let is_over = over.load(Ordering::Acquire);
+            let size = self.source.metadata().map_or(self.at, |meta| meta.len());
+            if self.at >= size {
+                if is_over {
+                    return;
+                }
+                let pause = if moved.elapsed() < Duration::from_secs(1) {
+                    QUICK
+                } else {
+                    SLOW
+                };
+                std::thread::sleep(pause);
+                continue;
+            }
+            self.leave_out(size);
+            if self.step() {
+                moved = Instant::now();
+            } else if is_over && moved.elapsed() > LAST_WAIT {
+                return;
+            }
+            self.release();
+        }
+    }
+
+    /// Copies a piece; false when nobody takes it now.
+    fn step(&mut self) -> bool {
+        let mut piece = [0; PIECE];
+        let count = match self.source.read_at(&mut piece, self.at) {
+            Ok(count) if count > 0 => count,
+            _ => return false,
+        };
+        if self.is_closed {
+            self.at += count as u64;
+            return true;
+        }
+        let mut sinks = [PollFd::new(&self.sink, PollFlags::OUT)];
+        let wait = Timespec::try_from(SLOW).ok();
+        if !matches!(poll(&mut sinks, wait.as_ref()), Ok(1..)) {
+            return false;
+        }
+        match self.sink.write(piece.get(..count).unwrap_or_default()) {
+            Ok(written) => self.at += written as u64,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) =>
+            {
+                return false;
+            }
+            Err(_) => self.is_closed = true,
+        }
+        true
+    }
+
+    /// Nobody reads: memory has a bound.
+    fn leave_out(&mut self, size: u64) {
+        if size - self.at > MAX_BEHIND {
+            self.at = size - MAX_BEHIND / 2;
+        }
+    }
+
+    /// Lets go of what was copied, a while ago.
+    fn release(&mut self) {
+        let done = self.at.saturating_sub(KEPT);
+        if done.saturating_sub(self.let_go) < LET_GO {
+            return;
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Where that is not possible the memory is kept.
+        let _ = fallocate(&self.source, hole, self.let_go, done - self.let_go);
+        self.let_go = done;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn everything_is_copied_and_memory_is_let_go() {
+        let mut memory = memory().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let (source, theirs) = (memory.try_clone().unwrap(), Arc::clone(&over));
+        let copier = std::thread::spawn(move || Copier::new(source, File::from(write)).run(&theirs));
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            File::from(read).read_to_end(&mut all).unwrap();
+            all
+        });
+        let text: Vec<u8> = (0..3_000_000_u32)
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
+        for piece in text.chunks(100_000) {
+            memory.write_all(piece).unwrap();
+        }
+        over.store(true, Ordering::Release);
+        copier.join().unwrap();
+        assert!(reader.join().unwrap() == text);
+        let kept = std::os::unix::fs::MetadataExt::blocks(&memory.metadata().unwrap()) * 512;
+        assert!(kept < 6 << 20, "{kept} bytes are kept of {}", text.len());
+    }
+
+    #[test]
+    fn a_reader_that_stops_holds_up_nobody() {
+        let mut memory = memory().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let (source, theirs) = (memory.try_clone().unwrap(), Arc::clone(&over));
+        let copier = std::thread::spawn(move || Copier::new(source, File::from(write)).run(&theirs));
+        let begun = Instant::now();
+        for _ in 0..20 {
+            memory.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        drop(read);
+        over.store(true, Ordering::Release);
+        copier.join().unwrap();
+    }
+}

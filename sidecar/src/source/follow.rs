@@ -1,0 +1,183 @@
+//! A file that grows, line by line: from its end, or from its beginning if it came later; anew when it is replaced or
+//! cut. For threads of their own: a file system may hang.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// Longest line that is looked at; what is longer is left out, and counted.
+pub const MAX_LINE: usize = 16 << 10;
+const PIECE: usize = 64 << 10;
+/// Pieces read at once at most.
+const MAX_PIECES: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Follow {
+    path: PathBuf,
+    file: Option<File>,
+    inode: u64,
+    read: u64,
+    line: Vec<u8>,
+    is_too_long: bool,
+    /// What stood there at first is old: so many bytes.
+    skips: u64,
+    too_long: u64,
+}
+
+impl Follow {
+    /// Follows `path`. `old`: what stands in it now is read as well.
+    pub fn new(path: PathBuf, old: bool) -> Follow {
+        Follow {
+            skips: fs::metadata(&path)
+                .ok()
+                .filter(|_| !old)
+                .map_or(0, |meta| meta.len()),
+            path,
+            file: None,
+            inode: 0,
+            read: 0,
+            line: Vec::new(),
+            is_too_long: false,
+            too_long: 0,
+        }
+    }
+
+    /// Lines that were left out.
+    pub fn too_long(&self) -> u64 {
+        self.too_long
+    }
+
+    /// Reads what there is, up to a bound, without waiting for more; false where more is there at once.
+    ///
+    /// # Errors
+    /// What the system says; a file that is not there yet is no error.
+    pub fn read(&mut self, tell: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+        if self.file.is_none() && !self.open()? {
+            return Ok(true);
+        }
+        let mut piece = vec![0; PIECE];
+        for _ in 0..MAX_PIECES {
+            let Some(file) = &mut self.file else { break };
+            let count = match file.read(&mut piece) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if count == 0 {
+                self.turn()?;
+                return Ok(true);
+            }
+            self.read += count as u64;
+            for byte in piece.get(..count).unwrap_or_default() {
+                self.take(*byte, tell);
+            }
+        }
+        Ok(false)
+    }
+
+    fn open(&mut self) -> io::Result<bool> {
+        let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(no_wait).open(&self.path);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        self.inode = file.metadata()?.ino();
+        self.read = 0;
+        let skips = std::mem::take(&mut self.skips);
+        if skips > 0 {
+            // A pipe has no place to begin from.
+            self.read = file.seek(SeekFrom::Start(skips)).unwrap_or(0);
+        }
+        self.file = Some(file);
+        Ok(true)
+    }
+
+    /// At the end of what is there: is it still the file of that name, and whole?
+    fn turn(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        // A name that is gone may come back; until then more may be written to what is open.
+        let is_other = fs::metadata(&self.path).is_ok_and(|meta| meta.ino() != self.inode);
+        if is_other {
+            self.file = None;
+            self.line.clear();
+        } else if file.metadata()?.is_file() && file.metadata()?.len() < self.read {
+            self.read = file.seek(SeekFrom::Start(0))?;
+            self.line.clear();
+        }
+        Ok(())
+    }
+
+    /// Progress bars end their lines by going back; a hole in a file reads as zeros.
+    fn take(&mut self, byte: u8, tell: &mut dyn FnMut(&[u8])) {
+        if !matches!(byte, b'\n' | b'\r' | 0) {
+            if self.line.len() < MAX_LINE {
+                self.line.push(byte);
+            } else {
+                self.is_too_long = true;
+            }
+            return;
+        }
+        if std::mem::take(&mut self.is_too_long) {
+            self.too_long += 1;
+        } else if !self.line.is_empty() {
+            tell(&self.line);
+        }
+        self.line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn lines(follow: &mut Follow) -> Vec<String> {
+        let mut lines = Vec::new();
+        // Twice: a file that was replaced is opened in the next round.
+        for _ in 0..2 {
+            let tell = &mut |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
+            while !follow.read(tell).unwrap() {}
+        }
+        lines
+    }
+
+    #[test]
+    fn grows_is_cut_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let append = |text: &str| {
+            let mut file = File::options().create(true).append(true).open(&path).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        };
+        append("old\n");
+        let mut follow = Follow::new(path.clone(), false);
+        assert!(lines(&mut follow).is_empty());
+        append("one\r\ntwo\rthr");
+        assert_eq!(lines(&mut follow), ["one", "two"]);
+        append("ee\n");
+        assert_eq!(lines(&mut follow), ["three"]);
+        fs::write(&path, "cut\n").unwrap();
+        assert_eq!(lines(&mut follow), ["cut"]);
+        fs::rename(&path, dir.path().join("log.1")).unwrap();
+        assert!(lines(&mut follow).is_empty());
+        append("new\n");
+        assert_eq!(lines(&mut follow), ["new"]);
+        append(&format!("{}\nshort\n", "x".repeat(MAX_LINE + 1)));
+        assert_eq!(
+            (lines(&mut follow), follow.too_long()),
+            (vec!["short".to_owned()], 1)
+        );
+        // One that comes later is read from its beginning.
+        let mut follow = Follow::new(dir.path().join("later"), false);
+        assert!(lines(&mut follow).is_empty());
+        fs::write(dir.path().join("later"), "first\n").unwrap();
+        assert_eq!(lines(&mut follow), ["first"]);
+        // Of old ones everything, if that is asked for.
+        assert_eq!(lines(&mut Follow::new(path, true)), ["new", "short"]);
+    }
+}

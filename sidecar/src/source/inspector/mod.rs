@@ -1,0 +1,204 @@
+//! What NVIDIA's NCCL Inspector writes, where the one place for a profiler plugin is taken by it: how long collectives
+//! take, by communicator. It knows no steps; with the hook or a step log beside it, slow links are found.
+//!
+//! A thread reads, so that a file system that hangs holds up nobody.
+
+mod record;
+mod tally;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::event::Pulse;
+
+pub use self::record::{Done, Record, RecordError, read};
+use self::tally::Tally;
+use super::follow::Follow;
+use super::{Losses, Send, Source};
+use crate::{host, warn};
+
+/// Files are looked at this often, and the directory every so many looks.
+const LOOK: Duration = Duration::from_millis(200);
+const LIST_EVERY: u32 = 10;
+/// Files that are followed.
+const MAX_FILES: usize = 256;
+/// Records that were read and not taken yet.
+const MAX_WAITING: usize = 16 << 10;
+
+#[derive(Debug, Default)]
+struct Shared {
+    over: AtomicBool,
+    /// Records that were too many, and lines that were none.
+    dropped: AtomicU64,
+    torn: AtomicU64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Inspector {
+    records: Receiver<Record>,
+    shared: Arc<Shared>,
+    tally: Tally,
+}
+
+impl Inspector {
+    /// Reads what is added from now on to `path`, a file or a directory of files.
+    pub fn new(path: PathBuf) -> Inspector {
+        Inspector::of(path, host::hostname())
+    }
+
+    /// Files of this host only: in a shared directory the others are for the sidecars there.
+    fn of(path: PathBuf, host: String) -> Inspector {
+        let (sender, records) = sync_channel(MAX_WAITING);
+        let shared = Arc::new(Shared::default());
+        let mut reader = Reader {
+            path,
+            host,
+            files: BTreeMap::new(),
+            sender,
+            shared: Arc::clone(&shared),
+        };
+        // What stands there now is of another job, or of an earlier one.
+        reader.list(false);
+        let thread = std::thread::Builder::new()
+            .name("inspector".into())
+            .stack_size(256 << 10);
+        if let Err(error) = thread.spawn(move || reader.run()) {
+            warn::once(
+                "inspector",
+                format_args!("NCCL Inspector's files are not read: {error}"),
+            );
+        }
+        Inspector {
+            records,
+            shared,
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// The thread.
+struct Reader {
+    path: PathBuf,
+    host: String,
+    /// `None`: of another host, or broken.
+    files: BTreeMap<PathBuf, Option<Follow>>,
+    sender: SyncSender<Record>,
+    shared: Arc<Shared>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        let mut looks = 0_u32;
+        while !self.shared.over.load(Ordering::Relaxed) {
+            if looks.is_multiple_of(LIST_EVERY) {
+                self.list(true);
+            }
+            looks = looks.wrapping_add(1);
+            for (path, slot) in &mut self.files {
+                let keeps = slot
+                    .as_mut()
+                    .is_none_or(|follow| follow_on(path, follow, &self.host, &self.sender, &self.shared));
+                if !keeps {
+                    *slot = None;
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Finds new files. `old`: what stands in them is read as well.
+    fn list(&mut self, old: bool) {
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+            // A file, or nothing yet.
+            Err(_) => vec![self.path.clone()],
+        };
+        for path in entries {
+            let is_file = path.is_file() && path.extension().is_none_or(|end| end != "prom");
+            let is_full = self.files.len() >= MAX_FILES && !self.files.contains_key(&path);
+            if is_file && !is_full {
+                let follow = || Some(Follow::new(path.clone(), old));
+                self.files.entry(path.clone()).or_insert_with(follow);
+            }
+        }
+    }
+}
+
+/// Reads on in one file; false when it is not for us.
+fn follow_on(
+    path: &Path,
+    follow: &mut Follow,
+    host: &str,
+    sender: &SyncSender<Record>,
+    shared: &Shared,
+) -> bool {
+    let mut is_ours = true;
+    let done = follow.read(&mut |line| {
+        if !is_ours {
+            return;
+        }
+        match record::read(line) {
+            Ok(record) if &*record.host != host && !record.host.is_empty() => is_ours = false,
+            Ok(record) => {
+                if let Err(TrySendError::Full(_)) = sender.try_send(record) {
+                    shared.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Err(error) => {
+                shared.torn.fetch_add(1, Ordering::Relaxed);
+                warn::once("inspector line", format_args!("{}: {error}", path.display()));
+            }
+        }
+    });
+    if let Err(error) = &done {
+        warn::once("inspector file", format_args!("{}: {error}", path.display()));
+    }
+    is_ours && done.is_ok()
+}
+
+impl Source for Inspector {
+    fn name(&self) -> &'static str {
+        "nccl-inspector"
+    }
+
+    fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+        for record in self.records.try_iter().take(MAX_WAITING) {
+            self.tally.take(&record, &mut |event| {
+                send(Provenance::Live, event);
+            });
+        }
+    }
+
+    fn notice(&mut self, pulses: &[Pulse], _now_ns: u64) {
+        self.tally.notice(pulses);
+    }
+
+    fn introduce(&mut self, _send: &mut Send<'_>) {
+        self.tally.introduce();
+    }
+
+    fn losses(&self) -> Losses {
+        Losses {
+            dropped: self.shared.dropped.load(Ordering::Relaxed) + self.tally.lost(),
+            torn: self.shared.torn.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Inspector {
+    fn drop(&mut self) {
+        // Nobody waits for the thread: it may hang in a file system.
+        self.shared.over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "inspector_tests.rs"]
+mod tests;

@@ -1,0 +1,202 @@
+//! From collectives to what a rank did in a step: NCCL counts collectives, and knows no steps.
+//!
+//! Collectives of one kind in one communicator have the same number on all ranks. Where steps are seen as well (by the
+//! hook, or in a log), their pace says how many collectives a step has; so many of them, by their numbers, are then one
+//! step, the same on all ranks, though it may begin a few collectives before or after the real one. Until that is
+//! known, and where it is no whole number, nothing is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_health::event::{Comm, Event, Group, Pulse};
+use paceline_health::id::Rank;
+
+use super::record::{Done, Record};
+
+/// Kinds of collectives in communicators, and processes, that are followed.
+const MAX_STREAMS: usize = 1024;
+const MAX_PROCESSES: usize = 256;
+/// Steps that must have gone by, and so many times the collectives of a step: the files may lag by a few.
+const MIN_STEPS: u64 = 50;
+const MIN_TIMES: u64 = 10;
+/// How far from a whole number the collectives of a step may be.
+const WHOLE: f64 = 0.3;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// The latest step of this node's ranks, their highest number, and their epoch.
+    step: u64,
+    highest: Option<u32>,
+    restart: u32,
+    /// By process: ranks of its largest communicator, and its place in it.
+    processes: BTreeMap<u32, (u32, u32)>,
+    largest: u32,
+    streams: BTreeMap<(u64, Arc<str>, u32), Stream>,
+    /// Steps of which a collective is missing, and what could not be followed.
+    lost: u64,
+}
+
+/// One kind of collective of one process in one communicator.
+#[derive(Debug)]
+struct Stream {
+    ranks: u32,
+    name: Arc<str>,
+    /// The first number that was seen, and the step in which that was.
+    first: (u64, u64),
+    a_step: Option<u64>,
+    is_told: bool,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    step: u64,
+    count: u64,
+    bytes: u64,
+    dur_ns: u64,
+}
+
+impl Tally {
+    /// Takes note of where this node's ranks are.
+    pub fn notice(&mut self, pulses: &[Pulse]) {
+        self.step = pulses.iter().map(|pulse| pulse.step).max().unwrap_or(self.step);
+        self.highest = pulses.iter().map(|pulse| pulse.rank.0).max();
+        let restart = pulses.iter().map(|pulse| pulse.restart).max();
+        if restart.is_some_and(|restart| restart != self.restart) {
+            // Other processes, other communicators.
+            *self = Tally {
+                restart: restart.unwrap_or_default(),
+                step: self.step,
+                highest: self.highest,
+                lost: self.lost,
+                ..Tally::default()
+            };
+        }
+    }
+
+    /// Steps that could not be told.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Communicators are told again to a new journal.
+    pub fn introduce(&mut self) {
+        self.streams
+            .values_mut()
+            .for_each(|stream| stream.is_told = false);
+    }
+
+    /// Takes a collective; gives what it completes.
+    pub fn take(&mut self, record: &Record, tell: &mut dyn FnMut(Event)) {
+        if self.processes.len() < MAX_PROCESSES || self.processes.contains_key(&record.pid) {
+            let known = self
+                .processes
+                .entry(record.pid)
+                .or_insert((record.ranks, record.rank));
+            if record.ranks > known.0 {
+                *known = (record.ranks, record.rank);
+            }
+        }
+        self.largest = self.largest.max(record.ranks);
+        let (Some(done), true) = (&record.done, record.ranks > 1) else {
+            return;
+        };
+        let key = (record.comm, done.collective.clone(), record.pid);
+        if !self.streams.contains_key(&key) && self.streams.len() >= MAX_STREAMS {
+            self.lost += 1;
+            return;
+        }
+        let step = self.step;
+        let rank = self.rank(record.pid);
+        let restart = self.restart;
+        let stream = self.streams.entry(key).or_insert_with(|| Stream {
+            ranks: record.ranks,
+            name: record.name.clone(),
+            first: (done.number, step),
+            a_step: None,
+            is_told: false,
+            open: None,
+        });
+        stream.learn(done.number, step);
+        let (Some(a_step), Some(rank)) = (stream.a_step, rank) else {
+            return;
+        };
+        let (whole, lost) = stream.add(done, a_step);
+        self.lost += lost;
+        let Some(open) = whole else { return };
+        let comm = record.comm ^ hash(&done.collective);
+        if !std::mem::replace(&mut stream.is_told, true) {
+            let name = format!("{} {}", stream.name, done.collective);
+            tell(Event::Group(Group {
+                rank,
+                restart,
+                comm,
+                size: stream.ranks,
+                name: name.trim().into(),
+            }));
+        }
+        tell(Event::Comm(Comm {
+            rank,
+            restart,
+            step: open.step,
+            comm,
+            collectives: u32::try_from(open.count).unwrap_or(u32::MAX),
+            bytes: open.bytes,
+            dur_ns: open.dur_ns,
+        }));
+    }
+
+    /// The global rank of a process: its place in the communicator of all ranks, as far as there is one.
+    fn rank(&self, pid: u32) -> Option<Rank> {
+        let (ranks, rank) = *self.processes.get(&pid)?;
+        let is_whole = ranks == self.largest && self.highest.is_some_and(|highest| highest < ranks);
+        is_whole.then_some(Rank(rank))
+    }
+}
+
+impl Stream {
+    /// How many collectives a step has, by the pace of both.
+    fn learn(&mut self, number: u64, step: u64) {
+        let (from, from_step) = self.first;
+        let (done, steps) = (number.saturating_sub(from), step.saturating_sub(from_step));
+        if self.a_step.is_some() || done == 0 || steps < MIN_STEPS {
+            return;
+        }
+        let ratio = done as f64 / steps as f64;
+        let whole = ratio.round();
+        if whole >= 1.0 && (ratio - whole).abs() <= WHOLE && steps as f64 >= MIN_TIMES as f64 * whole {
+            self.a_step = Some(whole as u64);
+        }
+    }
+
+    /// Adds a collective; gives the step that it completes, and how many steps are lost by what is missing.
+    fn add(&mut self, done: &Done, a_step: u64) -> (Option<Open>, u64) {
+        let step = done.number / a_step;
+        let mut lost = 0;
+        if self.open.is_some_and(|open| open.step != step) {
+            lost = 1;
+            self.open = None;
+        }
+        let open = self.open.get_or_insert(Open {
+            step,
+            count: 0,
+            bytes: 0,
+            dur_ns: 0,
+        });
+        open.count += 1;
+        open.bytes = open.bytes.saturating_add(done.bytes);
+        open.dur_ns = open.dur_ns.saturating_add(done.dur_ns);
+        if open.count < a_step {
+            return (None, lost);
+        }
+        (self.open.take(), lost)
+    }
+}
+
+/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on all nodes.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,201 @@
+//! One question to NCCL's RAS service and its answer, within a deadline and a size.
+//!
+//! The language is that of `ncclras`: lines both ways, then the answer until the service closes (src/ras/client.cc of
+//! <https://github.com/NVIDIA/nccl>). A service that knows no JSON (before 2.28.7) answers as text.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use paceline_health::event::RasReport;
+
+use super::text::TextError;
+use super::{json, text};
+
+/// Version of the language that is spoken.
+const PROTOCOL: u32 = 2;
+/// Longest line of the service before its answer.
+const MAX_LINE: u64 = 1 << 10;
+
+/// What an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until somebody has answered the call, and for each line before the answer.
+    pub connect: Duration,
+    /// How long the service may wait for its other processes, whole seconds.
+    pub peers: Duration,
+    /// For all of it.
+    pub whole: Duration,
+    /// Bytes of an answer.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connect: Duration::from_secs(2),
+            peers: Duration::from_secs(5),
+            whole: Duration::from_secs(20),
+            bytes: 64 << 20,
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("{address}: {problem}")]
+    Absent {
+        /// Where.
+        address: String,
+        /// What the system says.
+        problem: io::Error,
+    },
+    /// The connection failed, or the time was over.
+    #[error("{during}: {problem}")]
+    Broken {
+        /// In which part of the talk.
+        during: &'static str,
+        /// What the system says.
+        problem: io::Error,
+    },
+    /// Somebody else than NCCL listens there.
+    #[error("`{asked}` was answered by {answer:?}")]
+    Stranger {
+        /// What was said.
+        asked: String,
+        /// What came.
+        answer: String,
+    },
+    /// The answer is no JSON of the right shape.
+    #[error("the answer in JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The answer is no text of the right shape.
+    #[error("the answer as text: {0}")]
+    Text(#[from] TextError),
+}
+
+/// Asks once.
+///
+/// # Errors
+/// [`AskError`]; it never takes longer than `limits.whole`, but for the time in which a name is looked up.
+pub fn ask(address: &str, limits: &Limits) -> Result<RasReport, AskError> {
+    let until = Instant::now() + limits.whole;
+    let mut talk = Talk::connect(address, until, limits)?;
+    let (hello, greeting) = (format!("CLIENT PROTOCOL {PROTOCOL}"), "SERVER PROTOCOL ");
+    let answer = talk.say(&hello)?;
+    let is_ras = answer
+        .get(..greeting.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(greeting));
+    if !is_ras {
+        let asked = hello;
+        return Err(AskError::Stranger { asked, answer });
+    }
+    // A refusal of either leaves the service's own way, which will do.
+    talk.say(&format!("TIMEOUT {}", limits.peers.as_secs()))?;
+    talk.say("SET FORMAT json")?;
+    talk.send("VERBOSE STATUS")?;
+    talk.answer(limits.bytes)
+}
+
+/// Reads an answer to its end. What it begins with says what it is, whatever was agreed.
+///
+/// # Errors
+/// [`AskError`].
+pub fn read(answer: impl Read) -> Result<RasReport, AskError> {
+    let mut answer = BufReader::new(answer);
+    let during = "waiting for the answer";
+    let broken = |problem| AskError::Broken { during, problem };
+    match answer.fill_buf().map_err(broken)?.first() {
+        None => Err(broken(io::ErrorKind::UnexpectedEof.into())),
+        Some(b'{') => Ok(json::read(answer)?),
+        Some(_) => Ok(text::read(answer)?),
+    }
+}
+
+struct Talk(BufReader<Timed>);
+
+impl Talk {
+    fn connect(address: &str, until: Instant, limits: &Limits) -> Result<Talk, AskError> {
+        let absent = |problem| AskError::Absent {
+            address: address.to_owned(),
+            problem,
+        };
+        let places: Vec<SocketAddr> = address.to_socket_addrs().map_err(absent)?.collect();
+        let mut problem = io::Error::from(io::ErrorKind::NotFound);
+        for place in places {
+            match TcpStream::connect_timeout(&place, limits.connect) {
+                Ok(stream) => {
+                    let timed = Timed { stream, until };
+                    return Ok(Talk(BufReader::new(timed)));
+                }
+                Err(other) => problem = other,
+            }
+        }
+        match problem.kind() {
+            io::ErrorKind::TimedOut => Err(AskError::Broken {
+                during: "connecting",
+                problem,
+            }),
+            _ => Err(absent(problem)),
+        }
+    }
+
+    fn send(&mut self, line: &str) -> Result<(), AskError> {
+        let during = "asking";
+        let sent = self.0.get_mut().write_line(line);
+        sent.map_err(|problem| AskError::Broken { during, problem })
+    }
+
+    /// Says a line and gives the line that comes back.
+    fn say(&mut self, line: &str) -> Result<String, AskError> {
+        self.send(line)?;
+        let during = "waiting for a line";
+        let broken = |problem| AskError::Broken { during, problem };
+        let mut answer = Vec::new();
+        let count = (&mut self.0)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut answer)
+            .map_err(broken)?;
+        if count == 0 {
+            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
+    }
+
+    fn answer(mut self, bytes: u64) -> Result<RasReport, AskError> {
+        read(self.0.by_ref().take(bytes))
+    }
+}
+
+/// A stream that gives up at a moment, however slowly bytes drip in.
+struct Timed {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+
+    fn write_line(&mut self, line: &str) -> io::Result<()> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
+    }
+}

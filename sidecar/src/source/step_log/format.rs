@@ -1,0 +1,313 @@
+//! What steps look like in a log: a table of what frameworks print, and the user's own pattern. The regular
+//! expressions of the `regex` crate take time that grows with the line alone.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use regex::bytes::{Captures, Regex, RegexBuilder};
+
+/// Longest pattern, and most memory of a compiled one.
+const MAX_PATTERN: usize = 2000;
+const MAX_COMPILED: usize = 1 << 20;
+/// Step numbers past this are not believed.
+const MAX_STEP: u64 = 1 << 53;
+/// A step takes less than this, seconds.
+const MAX_SECONDS: f64 = 1e6;
+/// Lines of one format after which others are not tried any more.
+const SURE: u32 = 3;
+
+/// What one framework prints: its name, a pattern, and where it is printed. Groups: `step`, `ms` or `seconds` a step.
+const TABLE: [(&str, &str, &str); 7] = [
+    (
+        "Megatron-LM",
+        r"iteration\s+(?P<step>\d+)/\s*\d+ \|.*elapsed time per iteration \(ms\):\s*(?P<ms>[0-9.]+)",
+        "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/training.py",
+    ),
+    (
+        "DeepSpeed",
+        r"epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+), RunningAvgSamplesPerSec=",
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/utils/timer.py",
+    ),
+    (
+        "torchtitan",
+        r"step:\s*(?P<step>\d+)\s+loss:",
+        "https://github.com/pytorch/torchtitan/blob/main/torchtitan/components/metrics.py",
+    ),
+    (
+        "MaxText",
+        r"completed step: (?P<step>\d+), seconds: (?P<seconds>[0-9.]+)",
+        "https://github.com/AI-Hypercomputer/maxtext/blob/main/src/MaxText/metric_logger.py",
+    ),
+    (
+        "nanoGPT",
+        r"^iter (?P<step>\d+): loss [^,]+, time (?P<ms>[0-9.]+)ms",
+        "https://github.com/karpathy/nanoGPT/blob/master/train.py",
+    ),
+    // Hugging Face's Trainer and Lightning. The rate of a bar is smoothed, and other bars have a name before them.
+    (
+        "tqdm",
+        r"^\s*(?:(?:Epoch \d+|Training)[^:%|]{0,40}:)?\s*(?:\d+%\|[^|]*\|)?\s*(?P<step>\d+)/(?P<total>\d+) \[[0-9:]+<[0-9:?]+,",
+        "https://github.com/tqdm/tqdm/blob/master/tqdm/std.py",
+    ),
+    // Of a log that an older version of Paceline or a script of one's own writes: `step 12 123.4 ms`.
+    (
+        "plain",
+        r"^\s*\[?step[ =:#]*(?P<step>\d+)\]?[ ,:]+(?:took |time[ =:]+)?(?P<ms>[0-9.]+) ?ms\b",
+        "docs/step-log.md",
+    ),
+];
+
+/// A pattern that a user gave, compiled.
+#[derive(Clone, Debug)]
+pub struct StepPattern(Regex);
+
+/// Why a pattern is none.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatternError {
+    /// Too long.
+    #[error("at most {MAX_PATTERN} bytes")]
+    TooLong,
+    /// No regular expression, or too large a one.
+    #[error("{0}")]
+    Regex(#[from] regex::Error),
+    /// It does not say which number is the step.
+    #[error("the group (?P<step>\\d+) is missing: it says which number is the step")]
+    NoStep,
+    /// A group that means nothing.
+    #[error("group {0}: there are step, ms and seconds")]
+    Unknown(String),
+}
+
+impl StepPattern {
+    /// Compiles a pattern with the groups `step` and, where lines say how long a step took, `ms` or `seconds`.
+    ///
+    /// # Errors
+    /// [`PatternError`].
+    pub fn parse(text: &str) -> Result<StepPattern, PatternError> {
+        if text.len() > MAX_PATTERN {
+            return Err(PatternError::TooLong);
+        }
+        let regex = RegexBuilder::new(text).size_limit(MAX_COMPILED).build()?;
+        let mut names = regex.capture_names().flatten();
+        if let Some(unknown) = names.find(|name| !matches!(*name, "step" | "ms" | "seconds")) {
+            return Err(PatternError::Unknown(unknown.to_owned()));
+        }
+        if !regex.capture_names().flatten().any(|name| name == "step") {
+            return Err(PatternError::NoStep);
+        }
+        Ok(StepPattern(regex))
+    }
+}
+
+/// What a line says of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// Its number.
+    pub step: u64,
+    /// How long a step took, seconds; `None`: the line does not say.
+    pub seconds: Option<f64>,
+    /// Steps in all; zero: the line does not say.
+    pub total: u64,
+}
+
+/// Reads lines of one log: the first format of which a few were seen is the log's.
+#[derive(Debug)]
+pub struct Lines {
+    formats: Vec<(&'static str, Regex, u32)>,
+    chosen: Option<usize>,
+    /// Total of the first bar: others count other things.
+    total: u64,
+}
+
+impl Lines {
+    /// Reads lines like `pattern`, else those of the table.
+    pub fn new(pattern: Option<StepPattern>) -> Lines {
+        let formats = match pattern {
+            Some(StepPattern(regex)) => vec![("--step-regex", regex, 0)],
+            None => TABLE
+                .iter()
+                .filter_map(|(name, pattern, _)| {
+                    Some((*name, Regex::new(&format!("(?-u){pattern}")).ok()?, 0))
+                })
+                .collect(),
+        };
+        Lines {
+            formats,
+            chosen: None,
+            total: 0,
+        }
+    }
+
+    /// Name of the log's format, as soon as it is known.
+    pub fn format(&self) -> Option<&'static str> {
+        let place = self
+            .chosen
+            .or_else(|| self.formats.iter().position(|(.., seen)| *seen > 0));
+        place
+            .and_then(|place| self.formats.get(place))
+            .map(|(name, ..)| *name)
+    }
+
+    /// What a line says, if it is about a step.
+    pub fn read(&mut self, line: &[u8]) -> Option<Line> {
+        let text = plain(line);
+        let range = match self.chosen {
+            Some(place) => place..place + 1,
+            None => 0..self.formats.len(),
+        };
+        for place in range {
+            let Some((_, regex, seen)) = self.formats.get_mut(place) else {
+                continue;
+            };
+            let Some(line) = regex.captures(&text).and_then(|found| line_of(&found)) else {
+                continue;
+            };
+            if line.total > 0 && self.total > 0 && line.total != self.total {
+                return None;
+            }
+            self.total = line.total;
+            *seen += 1;
+            if *seen >= SURE {
+                self.chosen = Some(place);
+            }
+            return Some(line);
+        }
+        None
+    }
+}
+
+fn line_of(found: &Captures<'_>) -> Option<Line> {
+    fn number<T: FromStr>(found: &Captures<'_>, name: &str) -> Option<T> {
+        std::str::from_utf8(found.name(name)?.as_bytes())
+            .ok()?
+            .parse()
+            .ok()
+    }
+    let step: u64 = number(found, "step").filter(|step| *step < MAX_STEP)?;
+    let ms: Option<f64> = number(found, "ms");
+    let seconds = ms.map(|ms| ms / 1e3).or_else(|| number(found, "seconds"));
+    Some(Line {
+        step,
+        seconds: seconds.filter(|seconds| *seconds > 0.0 && *seconds < MAX_SECONDS),
+        total: number(found, "total").unwrap_or(0),
+    })
+}
+
+/// Without the escape sequences that colour a line (ECMA-48, 5.4: CSI, parameters, a final byte).
+fn plain(line: &[u8]) -> Cow<'_, [u8]> {
+    if !line.contains(&0x1b) {
+        return line.into();
+    }
+    let mut plain = Vec::with_capacity(line.len());
+    let mut bytes = line.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != 0x1b {
+            plain.push(byte);
+        } else if bytes.next_if_eq(&b'[').is_some() {
+            bytes.by_ref().find(|byte| (0x40..=0x7e).contains(byte));
+        }
+    }
+    plain.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Option<(&'static str, u64, Option<f64>)> {
+        let mut lines = Lines::new(None);
+        let said = lines.read(line.as_bytes())?;
+        Some((lines.format()?, said.step, said.seconds))
+    }
+
+    #[test]
+    fn every_pattern_compiles_and_reads_what_is_printed() {
+        assert_eq!(Lines::new(None).formats.len(), TABLE.len());
+        let check = |line: &str, wanted: Option<(&'static str, u64, Option<f64>)>| {
+            assert_eq!(read(line), wanted, "{line}");
+        };
+        check(
+            " [2026-11-21 10:00:00] iteration      199/  317892 | consumed samples:  203776 | elapsed time per iteration (ms): 14287.5 | throughput per GPU (TFLOP/s/GPU): 400.1 |",
+            Some(("Megatron-LM", 199, Some(14.2875))),
+        );
+        check(
+            "iteration 20/ 100 | elapsed time per iteration (ms): 250.0/260.0 | loss",
+            Some(("Megatron-LM", 20, Some(0.25))),
+        );
+        check(
+            "[2026-11-21 10:00:00,123] [INFO] [timer.py:260:stop] epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=25.02, CurrSamplesPerSec=25.70, MemAllocated=1GB",
+            Some(("DeepSpeed", 10, None)),
+        );
+        check(
+            "[titan] - \x1b[31mstep: 10  \x1b[32mloss:  7.99  \x1b[0mgrad_norm:  1.2  memory: 21.35GiB(22.5%)  tps: 1,234",
+            Some(("torchtitan", 10, None)),
+        );
+        check(
+            "completed step: 5, seconds: 5.668, TFLOP/s/device: 134.909, Tokens/s/device: 8671.794",
+            Some(("MaxText", 5, Some(5.668))),
+        );
+        check(
+            "iter 10: loss 4.2, time 135.2ms, mfu 1.2%",
+            Some(("nanoGPT", 10, Some(0.1352))),
+        );
+        check(
+            " 12%|█▏        | 120/1000 [01:02<07:30,  1.95it/s]",
+            Some(("tqdm", 120, None)),
+        );
+        check("120/1000 [01:02<07:30,  1.95it/s]", Some(("tqdm", 120, None)));
+        check(
+            "Epoch 0:  12%|#1 | 120/1000 [01:02<07:30,  1.95it/s, v_num=3]",
+            Some(("tqdm", 120, None)),
+        );
+        check("step 12 took 125 ms", Some(("plain", 12, Some(0.125))));
+        for other in [
+            "Loading checkpoint shards:  50%|##  | 1/2 [00:01<00:01,  1.0s/it]",
+            "Map: 100%|####| 1000/1000 [00:01<00:00, 990 examples/s]",
+            "loss 4.2 at 12:00",
+            "",
+            "\x1b[",
+            "step: 99999999999999999999 loss: 1",
+        ] {
+            check(other, None);
+        }
+        check(
+            "completed step: 5, seconds: 1e999,",
+            Some(("MaxText", 5, Some(1.0))),
+        );
+    }
+
+    #[test]
+    fn one_log_has_one_format() {
+        let mut lines = Lines::new(None);
+        for step in 1..=3 {
+            let line = format!("iter {step}: loss 4.2, time 135.2ms");
+            assert!(lines.read(line.as_bytes()).is_some());
+        }
+        assert_eq!(lines.read(b" 12%|# | 120/1000 [01:02<07:30,  1.95it/s]"), None);
+        // Another bar than that of training.
+        let mut bars = Lines::new(None);
+        assert!(bars.read(b"1/1000 [00:02<07:30,  1.95it/s]").is_some());
+        assert!(bars.read(b"1/50 [00:02<07:30,  1.95it/s]").is_none());
+    }
+
+    #[test]
+    fn a_pattern_of_ones_own() {
+        let pattern = StepPattern::parse(r"S(?P<step>\d+) (?P<seconds>[\d.]+)s").unwrap();
+        let line = Lines::new(Some(pattern)).read(b"S7 0.5s");
+        let wanted = Line {
+            step: 7,
+            seconds: Some(0.5),
+            total: 0,
+        };
+        assert_eq!(line, Some(wanted));
+        let refused = |text: &str| StepPattern::parse(text).unwrap_err().to_string();
+        assert!(refused(r"S(\d+)").contains("(?P<step>"));
+        assert!(refused("(?P<step>").contains("unclosed group"));
+        assert_eq!(
+            refused(r"(?P<step>\d+) (?P<min>\d+)"),
+            "group min: there are step, ms and seconds"
+        );
+        assert!(refused(&format!("(?P<step>\\d+)({}){{1000}}", "a".repeat(1500))).contains("size limit"));
+        assert_eq!(refused(&"x".repeat(MAX_PATTERN + 1)), "at most 2000 bytes");
+    }
+}

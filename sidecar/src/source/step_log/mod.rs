@@ -1,0 +1,247 @@
+//! Steps from what a job prints, where neither hook nor plugin can be loaded into it: of the whole job, by the wall.
+//!
+//! The log stands for rank 0. It is silent as soon as a rank of this node is seen by better means. A thread reads and
+//! matches, so that a file system that hangs holds up nobody.
+
+mod format;
+mod meter;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::event::{Attach, Event, Phase, Pulse, Signal, Step, StepKind};
+use paceline_health::id::Rank;
+
+pub use self::format::{Line, Lines, PatternError, StepPattern};
+use self::meter::{Measured, Meter};
+use super::follow::Follow;
+use super::{Losses, Send, Source};
+use crate::{host, warn};
+
+/// A log is looked at this often.
+const LOOK: Duration = Duration::from_millis(50);
+/// One that cannot be read, this often.
+const RETRY: Duration = Duration::from_secs(5);
+/// Steps that were read and not taken yet.
+const MAX_WAITING: usize = 4096;
+
+/// A line about a step, when it was read, and what kind of log it is.
+type Said = (Line, u64, &'static str);
+
+/// What the thread shares with the source.
+#[derive(Debug, Default)]
+struct Shared {
+    over: AtomicBool,
+    lost: AtomicU64,
+    /// Everything that is there was read.
+    caught_up: AtomicBool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct StepLog {
+    said: Receiver<Said>,
+    shared: Arc<Shared>,
+    meter: Meter,
+    /// Ranks that this job has, by its environment; zero: not known.
+    world_size: u32,
+    attach: Option<Attach>,
+    is_attached: bool,
+    /// Beats since the first line, by which it is known whether somebody sees more.
+    beats: u32,
+    /// Ranks of this node are, or were, seen by better means.
+    is_better_seen: bool,
+    /// The last beat has a pulse of the log.
+    has_pulse: bool,
+    is_ending: bool,
+    waiting: Vec<Measured>,
+}
+
+impl StepLog {
+    /// Reads what is added to `path` from now on.
+    pub fn new(path: PathBuf, pattern: Option<StepPattern>) -> StepLog {
+        let (sender, said) = sync_channel(MAX_WAITING);
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        // Before the thread: what stands in it now is old.
+        let follow = Follow::new(path.clone(), false);
+        let run = move || read(follow, &path, Lines::new(pattern), &sender, &theirs);
+        let thread = std::thread::Builder::new()
+            .name("step log".into())
+            .stack_size(512 << 10);
+        if let Err(error) = thread.spawn(run) {
+            warn::once("step log", format_args!("the step log is not read: {error}"));
+        }
+        let ranks = std::env::var("WORLD_SIZE")
+            .ok()
+            .and_then(|size| size.trim().parse().ok());
+        StepLog {
+            said,
+            shared,
+            meter: Meter::default(),
+            world_size: ranks.unwrap_or(0),
+            attach: None,
+            is_attached: false,
+            beats: 0,
+            is_better_seen: false,
+            has_pulse: false,
+            is_ending: false,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// It is known that nobody sees more than the log.
+    fn may_speak(&self) -> bool {
+        !self.is_better_seen && (self.beats > 0 || self.is_ending)
+    }
+
+    fn attach(&mut self, format: &str) {
+        self.attach.get_or_insert_with(|| Attach {
+            rank: Rank(0),
+            local_rank: 0,
+            world_size: self.world_size,
+            restart: 0,
+            pid: 0,
+            gpu: None,
+            role: "".into(),
+            framework: format!("log of {format}").into(),
+        });
+    }
+}
+
+/// The thread.
+fn read(
+    mut follow: Follow,
+    path: &std::path::Path,
+    mut lines: Lines,
+    sender: &SyncSender<Said>,
+    shared: &Shared,
+) {
+    let mut gone = false;
+    while !shared.over.load(Ordering::Relaxed) && !gone {
+        let too_long = follow.too_long();
+        let at_ns = host::monotonic_ns();
+        let done = follow.read(&mut |line| {
+            let Some(said) = lines.read(line) else { return };
+            let format = lines.format().unwrap_or_default();
+            match sender.try_send((said, at_ns, format)) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => {
+                    shared.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(TrySendError::Disconnected(_)) => gone = true,
+            }
+        });
+        shared
+            .lost
+            .fetch_add(follow.too_long() - too_long, Ordering::Relaxed);
+        match done {
+            Ok(all) => {
+                shared.caught_up.store(all, Ordering::Relaxed);
+                if all {
+                    std::thread::sleep(LOOK);
+                }
+            }
+            Err(error) => {
+                warn::once("step log", format_args!("{}: {error}", path.display()));
+                shared.caught_up.store(true, Ordering::Relaxed);
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+impl Source for StepLog {
+    fn name(&self) -> &'static str {
+        "step-log"
+    }
+
+    fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+        while let Ok((line, at_ns, format)) = self.said.try_recv() {
+            self.attach(format);
+            let measured = self.meter.take(line, at_ns);
+            self.waiting
+                .extend(measured.filter(|_| self.waiting.len() < MAX_WAITING));
+        }
+        if self.is_better_seen {
+            self.waiting.clear();
+        }
+        let Some(attach) = self.attach.as_ref().filter(|_| self.may_speak()) else {
+            return;
+        };
+        if !std::mem::replace(&mut self.is_attached, true) {
+            send(Provenance::Live, Event::Attach(attach.clone()));
+        }
+        for measured in std::mem::take(&mut self.waiting) {
+            send(Provenance::Live, Event::Step(step(attach, measured)));
+        }
+    }
+
+    fn pulses(&mut self, now_ns: u64, out: &mut Vec<Pulse>) {
+        let place = self.meter.place(now_ns).filter(|_| self.is_attached);
+        self.has_pulse = place.is_some() && !self.is_better_seen;
+        if let Some((step, idle_ns)) = place.filter(|_| self.has_pulse) {
+            out.push(Pulse {
+                rank: Rank(0),
+                restart: 0,
+                step,
+                phase: Phase::Other,
+                idle_ns,
+                alive: true,
+            });
+        }
+    }
+
+    fn notice(&mut self, pulses: &[Pulse], _now_ns: u64) {
+        self.is_better_seen |= pulses.len() > usize::from(self.has_pulse);
+        self.beats += u32::from(self.attach.is_some());
+    }
+
+    fn introduce(&mut self, _send: &mut Send<'_>) {
+        self.is_attached = false;
+    }
+
+    fn losses(&self) -> Losses {
+        Losses {
+            dropped: self.shared.lost.load(Ordering::Relaxed),
+            torn: 0,
+        }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        // Asked at the end only: nobody else will come.
+        self.is_ending = true;
+        self.shared.caught_up.load(Ordering::Relaxed)
+    }
+}
+
+fn step(attach: &Attach, measured: Measured) -> Step {
+    Step {
+        rank: attach.rank,
+        restart: attach.restart,
+        step: measured.step,
+        kind: StepKind::Train,
+        dur_ns: measured.dur_ns,
+        phases: None,
+        micro_batches: 0,
+        tokens: 0,
+        signal: Signal::S0,
+        sum_sq: 0,
+        expert_tokens: 0,
+    }
+}
+
+impl Drop for StepLog {
+    fn drop(&mut self) {
+        // Nobody waits for the thread: it may hang in a file system.
+        self.shared.over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[path = "step_log_tests.rs"]
+mod tests;
