@@ -55,6 +55,8 @@ pub struct Agent {
     beat_at_ns: u64,
     child: Option<Process>,
     orphaned_ns: Option<u64>,
+    /// How the command ended; told when what its ranks left was read, since they are over with it.
+    exit: Option<i32>,
     reason: &'static str,
 }
 
@@ -69,6 +71,7 @@ impl Agent {
             beat_at_ns: 0,
             child: None,
             orphaned_ns: None,
+            exit: None,
             reason: "exit",
         }
     }
@@ -124,7 +127,7 @@ impl Agent {
             Control::Exit(code) => {
                 if self.is_watching() {
                     self.introduce_early(now_ns);
-                    self.push(Event::Exit(event::Exit { code }), now_ns);
+                    self.exit = Some(code);
                     self.drain("exit", now_ns);
                 }
             }
@@ -169,6 +172,9 @@ impl Agent {
                 let idle = self.sources.iter_mut().all(|source| source.is_idle());
                 self.poll(now_ns);
                 if idle || now_ns >= until_ns {
+                    if let Some(code) = self.exit.take() {
+                        self.push(Event::Exit(event::Exit { code }), now_ns);
+                    }
                     self.beat(now_ns);
                     self.push(
                         Event::Bye(event::Bye {

@@ -18,7 +18,7 @@ use paceline_health::Provenance;
 use paceline_health::event::Pulse;
 
 pub use self::record::{Done, Record, RecordError, read};
-use self::tally::Tally;
+pub use self::tally::Tally;
 use super::follow::Follow;
 use super::{Losses, Send, Source};
 use crate::{host, warn};

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
@@ -56,6 +57,17 @@ const TABLE: [(&str, &str, &str); 7] = [
         "docs/step-log.md",
     ),
 ];
+
+/// The table, compiled once.
+fn table() -> &'static [(&'static str, Regex)] {
+    static COMPILED: OnceLock<Vec<(&'static str, Regex)>> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let compiled = TABLE
+            .iter()
+            .map(|(name, pattern, _)| Some((*name, Regex::new(&format!("(?-u){pattern}")).ok()?)));
+        compiled.flatten().collect()
+    })
+}
 
 /// A pattern that a user gave, compiled.
 #[derive(Clone, Debug)]
@@ -124,11 +136,9 @@ impl Lines {
     pub fn new(pattern: Option<StepPattern>) -> Lines {
         let formats = match pattern {
             Some(StepPattern(regex)) => vec![("--step-regex", regex, 0)],
-            None => TABLE
+            None => table()
                 .iter()
-                .filter_map(|(name, pattern, _)| {
-                    Some((*name, Regex::new(&format!("(?-u){pattern}")).ok()?, 0))
-                })
+                .map(|(name, regex)| (*name, regex.clone(), 0))
                 .collect(),
         };
         Lines {

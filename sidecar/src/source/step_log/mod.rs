@@ -17,7 +17,7 @@ use paceline_health::event::{Attach, Event, Phase, Pulse, Signal, Step, StepKind
 use paceline_health::id::Rank;
 
 pub use self::format::{Line, Lines, PatternError, StepPattern};
-use self::meter::{Measured, Meter};
+pub use self::meter::{Measured, Meter};
 use super::follow::Follow;
 use super::{Losses, Send, Source};
 use crate::{host, warn};
@@ -37,8 +37,8 @@ type Said = (Line, u64, &'static str);
 struct Shared {
     over: AtomicBool,
     lost: AtomicU64,
-    /// Everything that is there was read.
-    caught_up: AtomicBool,
+    /// How often everything that is there was read.
+    rounds: AtomicU64,
 }
 
 /// See the module.
@@ -57,7 +57,8 @@ pub struct StepLog {
     is_better_seen: bool,
     /// The last beat has a pulse of the log.
     has_pulse: bool,
-    is_ending: bool,
+    /// The end has come: rounds after which there is nothing more to read.
+    last_round: Option<u64>,
     waiting: Vec<Measured>,
 }
 
@@ -89,14 +90,14 @@ impl StepLog {
             beats: 0,
             is_better_seen: false,
             has_pulse: false,
-            is_ending: false,
+            last_round: None,
             waiting: Vec::new(),
         }
     }
 
     /// It is known that nobody sees more than the log.
     fn may_speak(&self) -> bool {
-        !self.is_better_seen && (self.beats > 0 || self.is_ending)
+        !self.is_better_seen && (self.beats > 0 || self.last_round.is_some())
     }
 
     fn attach(&mut self, format: &str) {
@@ -140,15 +141,14 @@ fn read(
             .lost
             .fetch_add(follow.too_long() - too_long, Ordering::Relaxed);
         match done {
-            Ok(all) => {
-                shared.caught_up.store(all, Ordering::Relaxed);
-                if all {
-                    std::thread::sleep(LOOK);
-                }
+            Ok(false) => {}
+            Ok(true) => {
+                shared.rounds.fetch_add(1, Ordering::Release);
+                std::thread::sleep(LOOK);
             }
             Err(error) => {
                 warn::once("step log", format_args!("{}: {error}", path.display()));
-                shared.caught_up.store(true, Ordering::Relaxed);
+                shared.rounds.fetch_add(2, Ordering::Release);
                 std::thread::sleep(RETRY);
             }
         }
@@ -213,9 +213,9 @@ impl Source for StepLog {
     }
 
     fn is_idle(&mut self) -> bool {
-        // Asked at the end only: nobody else will come.
-        self.is_ending = true;
-        self.shared.caught_up.load(Ordering::Relaxed)
+        // Asked at the end only: nobody else will come. The round that is under way may have missed the last lines.
+        let round = self.shared.rounds.load(Ordering::Acquire);
+        round >= *self.last_round.get_or_insert(round + 2)
     }
 }
 

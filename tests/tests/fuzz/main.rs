@@ -1,0 +1,198 @@
+//! What the fuzz targets try, without nightly: their corpus, and seeded mutations of it. Nothing panics, everything in
+//! the corpus is understood, and what is read and told is bounded by the size of the input.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+
+#[path = "../../../fuzz/entries.rs"]
+mod entries;
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use paceline_sidecar::source::ras;
+
+/// Of each file of the corpus.
+const MUTATIONS: u64 = 250;
+const LARGEST: usize = 64 << 10;
+/// Bytes that parsers stumble over.
+const NASTY: [&[u8]; 14] = [
+    b"\0",
+    b"\"",
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b":",
+    b",",
+    b"\n",
+    b"\r",
+    b"\x1b[",
+    b"\xff",
+    b"99999999999999999999",
+    b"-1",
+];
+
+fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(name);
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
+/// xorshift64* (<https://doi.org/10.18637/jss.v008.i14>): the same mutations each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
+    }
+
+    fn range(&mut self, bytes: &[u8]) -> std::ops::Range<usize> {
+        let from = self.below(bytes.len());
+        from..(from + 1 + self.below(64)).min(bytes.len())
+    }
+
+    fn mutate(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
+        if bytes.is_empty() {
+            bytes.extend(other);
+        }
+        let place = self.below(bytes.len());
+        match self.below(7) {
+            0 => bytes[place] ^= 1 << self.below(8),
+            1 => bytes[place] = self.below(256) as u8,
+            2 => drop(bytes.drain(self.range(bytes))),
+            3 => bytes.truncate(place),
+            4 => {
+                let range = self.range(bytes);
+                let copy = bytes[range].repeat(1 + self.below(40));
+                bytes.splice(place..place, copy);
+            }
+            5 => {
+                let range = self.range(other);
+                bytes.splice(place..place, other[range].iter().copied());
+            }
+            _ => {
+                let nasty = NASTY[self.below(NASTY.len())];
+                bytes.splice(place..place, nasty.iter().copied());
+            }
+        }
+        bytes.truncate(LARGEST);
+    }
+}
+
+#[test]
+fn all_of_the_corpus_is_understood() {
+    for (name, entry) in entries::ENTRIES {
+        let files = corpus(name);
+        assert!(!files.is_empty(), "{name}");
+        for (path, bytes) in files {
+            assert!(entry(&bytes) > 0, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn damaged_input_is_an_error_and_no_more() {
+    for (name, entry) in entries::ENTRIES {
+        let files = corpus(name);
+        let mut understood = 0;
+        for (seed, (_, bytes)) in (1..).zip(&files) {
+            let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ seed);
+            let mut mutated = bytes.clone();
+            for round in 0..MUTATIONS {
+                if round % 10 == 0 {
+                    mutated.clone_from(bytes);
+                }
+                let other = &files[chance.below(files.len())].1;
+                chance.mutate(&mut mutated, other);
+                let seen = entry(&mutated);
+                // No line is two things, and no answer has more ranks than are told.
+                let lines = mutated
+                    .iter()
+                    .filter(|byte| matches!(byte, b'\n' | b'\r'))
+                    .count()
+                    + 1;
+                assert!(seen <= lines.max(33), "{name}: {seen} of {lines} lines");
+                understood += seen;
+            }
+        }
+        // Mutations that nothing survives would test nothing.
+        assert!(understood > 100, "{name}: {understood}");
+    }
+}
+
+/// Every cut of an answer, and every byte of one lost.
+#[test]
+fn answers_that_are_cut() {
+    for (_, bytes) in corpus("ras") {
+        for end in 0..bytes.len() {
+            entries::ras(&bytes[..end]);
+        }
+        for place in (0..bytes.len()).step_by(3) {
+            let mut less = bytes.clone();
+            less.remove(place);
+            entries::ras(&less);
+        }
+    }
+}
+
+/// Counts what is read: no parser reads a byte twice, or on without end.
+struct Counted<R>(R, u64);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.0.read(buffer)?;
+        self.1 += count as u64;
+        Ok(count)
+    }
+}
+
+#[test]
+fn endless_answers_are_read_to_their_bound() {
+    const BOUND: u64 = 4 << 20;
+    let check = |head: &str, body: &str| {
+        let mut input = Counted(head.as_bytes().chain(Endless(body.as_bytes(), 0)).take(BOUND), 0);
+        assert!(ras::read(&mut input).is_err(), "{head}{body}");
+        assert!(input.1 <= BOUND);
+    };
+    check("", " ");
+    check("", "NCCL version 2.28.9\n");
+    check(
+        "NCCL version 2.24.3 compiled\n#0-0 (1f) MISMATCH\n",
+        "  7 ranks have launched up to operation 9\n",
+    );
+    check(
+        "{\"communicators\": [",
+        "{\"hash\": \"0x1\", \"size\": 9, \"ranks\": []},",
+    );
+    check(
+        "{\"communicators\": [{\"hash\": \"0x1\", \"size\": 9, \"ranks\": [",
+        "{\"rank\": 1},",
+    );
+    check("{\"a\": ", "[");
+    check("{\"a\": \"", "x");
+}
+
+struct Endless<'a>(&'a [u8], usize);
+
+impl Read for Endless<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        for byte in buffer.iter_mut() {
+            *byte = self.0[self.1 % self.0.len()];
+            self.1 += 1;
+        }
+        Ok(buffer.len())
+    }
+}
