@@ -5,8 +5,11 @@ use paceline_health::event::FaultSource;
 use paceline_health::fault::KernelLog;
 use paceline_sidecar::source::{inspector, ras, step_log};
 
-/// All of them, by the name of their target and of their folder in corpus/. Each gives how many things it understood.
-pub const ENTRIES: [(&str, fn(&[u8]) -> usize); 4] = [
+/// Takes anything, and gives how many things it understood.
+pub type Entry = fn(&[u8]) -> usize;
+
+/// All of them, by the name of their target and of their folder in corpus/.
+pub const ENTRIES: [(&str, Entry); 4] = [
     ("kernel", kernel),
     ("ras", ras),
     ("inspector", inspector),
