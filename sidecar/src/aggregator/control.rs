@@ -81,6 +81,9 @@ pub enum AskError {
     /// Somebody else's job.
     #[error("{0}: belongs to another user")]
     NotOurs(PathBuf),
+    /// It went away.
+    #[error("{0}: the aggregator gave no answer: it is ending, or the request did not come in time")]
+    NoAnswer(PathBuf),
     /// It did not work.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
@@ -91,22 +94,34 @@ type ReadFiles = dyn Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync;
 
 /// Reads the configuration files: whoever starts the sidecar knows where they are and what they may hold.
 #[derive(Clone)]
-pub struct Reload(Arc<ReadFiles>);
+pub struct Reload {
+    read: Arc<ReadFiles>,
+    /// Keys that something stronger than the files has set.
+    pinned: Vec<String>,
+}
 
 impl Reload {
     /// `read` gives what the files say now.
     pub fn new(read: impl Fn() -> Result<Vec<(String, f64)>, String> + Send + Sync + 'static) -> Reload {
-        Reload(Arc::new(read))
+        Reload {
+            read: Arc::new(read),
+            pinned: Vec::new(),
+        }
     }
 
     /// The same without these keys.
     pub fn without(self, pinned: Vec<String>) -> Reload {
-        let Reload(read) = self;
-        Reload::new(move || {
-            let mut values = read()?;
-            values.retain(|(key, _)| !pinned.contains(key));
-            Ok(values)
-        })
+        Reload { pinned, ..self }
+    }
+
+    /// Of the values that a job was started with, those of the files.
+    pub fn of_files(&self, policy: &[(String, f64)]) -> Vec<(String, f64)> {
+        let values = policy.iter().filter(|(key, _)| !self.pinned.contains(key));
+        values.cloned().collect()
+    }
+
+    fn read(&self) -> Result<Vec<(String, f64)>, String> {
+        Ok(self.of_files(&(self.read)()?))
     }
 }
 
@@ -116,18 +131,38 @@ impl fmt::Debug for Reload {
     }
 }
 
-/// Changes for the aggregator, and where its answer goes.
+/// A request for the aggregator, and where its answer goes.
 #[derive(Debug)]
 pub struct Ask {
-    /// Values by key.
-    pub changes: Vec<(String, f64)>,
-    /// Faults to inject instead, and whether also in a job on real GPUs.
-    pub inject: Option<(Vec<Injection>, bool)>,
-    /// `set` or `reload`.
-    pub by: &'static str,
+    /// What is asked.
+    pub what: What,
     /// Where the answer goes.
     pub answer: oneshot::Sender<Answer>,
 }
+
+/// What the aggregator is asked to do.
+#[derive(Debug)]
+pub enum What {
+    /// Change values of the policy.
+    Change {
+        /// Values by key.
+        changes: Vec<(String, f64)>,
+        /// [`SET`] or [`RELOAD`].
+        by: &'static str,
+    },
+    /// Begin to alter what comes in.
+    Inject {
+        /// All of them or none.
+        faults: Vec<Injection>,
+        /// Also in a job on real GPUs.
+        force: bool,
+    },
+}
+
+/// Who changed a value: somebody, by hand.
+pub const SET: &str = "set";
+/// The configuration files, when they were read again.
+pub const RELOAD: &str = "reload";
 
 /// The socket and the process id in the run directory, for as long as this lives.
 #[derive(Debug)]
@@ -164,6 +199,8 @@ impl Door {
     async fn request(mut stream: tokio::net::UnixStream) -> io::Result<(tokio::net::UnixStream, Request)> {
         let uid = stream.peer_cred()?.uid();
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            let refused = Answer::Refused("this job belongs to another user".to_owned());
+            reply(stream, &refused).await;
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let mut line = Vec::new();
@@ -190,14 +227,16 @@ impl Drop for Door {
     }
 }
 
-/// Takes requests until its aggregator is gone: one at a time, so that changes have an order.
+/// Takes requests until its aggregator is gone: one at a time, so that changes have an order. `known` is what the files
+/// said when what is in force was read from them.
 pub async fn serve(
     door: Option<Door>,
     reload: Option<Reload>,
+    known: Vec<(String, f64)>,
     mut hangups: mpsc::Receiver<()>,
     asks: mpsc::Sender<Ask>,
 ) {
-    let mut files = Files::watch(reload).await;
+    let mut files = Files { reload, known };
     loop {
         let next = async {
             match &door {
@@ -209,11 +248,12 @@ pub async fn serve(
             visitor = next => match visitor {
                 Ok((stream, _)) => match Door::request(stream).await {
                     Ok((stream, Request::Set(changes))) => {
-                        reply(stream, &ask(&asks, changes, "set").await).await;
+                        let what = What::Change { changes, by: SET };
+                        reply(stream, &ask(&asks, what).await).await;
                     }
                     Ok((stream, Request::Inject { faults, force })) => {
-                        let ask = send(&asks, Vec::new(), Some((faults, force)), "inject");
-                        reply(stream, &ask.await).await;
+                        let what = What::Inject { faults, force };
+                        reply(stream, &ask(&asks, what).await).await;
                     }
                     Ok((stream, Request::Reload)) => reply(stream, &files.reload(&asks).await).await,
                     // A stranger, or one who went away.
@@ -251,24 +291,9 @@ async fn reply(mut stream: tokio::net::UnixStream, answer: &Answer) {
     let _ = stream.write_all(&line).await;
 }
 
-async fn ask(asks: &mpsc::Sender<Ask>, changes: Vec<(String, f64)>, by: &'static str) -> Answer {
-    send(asks, changes, None, by).await
-}
-
-async fn send(
-    asks: &mpsc::Sender<Ask>,
-    changes: Vec<(String, f64)>,
-    inject: Option<(Vec<Injection>, bool)>,
-    by: &'static str,
-) -> Answer {
+async fn ask(asks: &mpsc::Sender<Ask>, what: What) -> Answer {
     let (answer, answered) = oneshot::channel();
-    let ask = Ask {
-        changes,
-        inject,
-        by,
-        answer,
-    };
-    let _ = asks.send(ask).await;
+    let _ = asks.send(Ask { what, answer }).await;
     let gone = |_| Answer::Refused("the aggregator is ending".to_owned());
     answered.await.unwrap_or_else(gone)
 }
@@ -280,20 +305,11 @@ struct Files {
 }
 
 impl Files {
-    async fn watch(reload: Option<Reload>) -> Files {
-        let mut files = Files {
-            reload,
-            known: Vec::new(),
-        };
-        files.known = files.read().await.unwrap_or_default();
-        files
-    }
-
     async fn read(&self) -> Result<Vec<(String, f64)>, String> {
-        let Some(Reload(read)) = self.reload.clone() else {
+        let Some(reload) = self.reload.clone() else {
             return Err("this sidecar was started without configuration files".to_owned());
         };
-        let read = tokio::task::spawn_blocking(move || read()).await;
+        let read = tokio::task::spawn_blocking(move || reload.read()).await;
         read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
@@ -303,7 +319,8 @@ impl Files {
             Ok(now) => now,
             Err(why) => return Answer::Refused(why),
         };
-        let answer = ask(asks, difference(&self.known, &now), "reload").await;
+        let changes = difference(&self.known, &now);
+        let answer = ask(asks, What::Change { changes, by: RELOAD }).await;
         if matches!(answer, Answer::Changed(_)) {
             self.known = now;
         }
@@ -330,6 +347,7 @@ pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(dir.to_owned()),
         io::ErrorKind::PermissionDenied => AskError::NotOurs(dir.to_owned()),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => AskError::NoAnswer(dir.to_owned()),
         _ => AskError::Io(dir.join(SOCKET), error),
     };
     let exchange = || {
@@ -342,7 +360,7 @@ pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
         let mut answer = Vec::new();
         BufReader::new(stream.take(1 << 20)).read_until(b'\n', &mut answer)?;
         if answer.is_empty() {
-            return Err(io::ErrorKind::PermissionDenied.into());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_slice(&answer)?)
     };

@@ -11,7 +11,11 @@ struct Served {
 }
 
 impl Served {
-    fn in_dir(dir: &Path, reload: Option<Reload>) -> Served {
+    fn in_dir(dir: &Path, reload: Option<Reload>, known: &[(&str, f64)]) -> Served {
+        let known = known
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), *value))
+            .collect();
         let (hangup, hangups) = mpsc::channel(1);
         let (opened, is_open) = std::sync::mpsc::channel();
         let dir = dir.to_owned();
@@ -25,19 +29,18 @@ impl Served {
                 let door = Door::open(&dir);
                 assert!(door.is_some());
                 opened.send(()).unwrap();
-                let control = tokio::spawn(serve(door, reload, hangups, asks));
+                let control = tokio::spawn(serve(door, reload, known, hangups, asks));
                 let mut policy = Policy::default();
                 while let Some(ask) = asked.recv().await {
-                    let changes = ask.changes.iter().map(|(key, value)| (key.as_str(), *value));
-                    let was: Vec<f64> = ask
-                        .changes
-                        .iter()
-                        .filter_map(|(key, _)| policy.get(key))
-                        .collect();
+                    let What::Change { changes: asked, .. } = &ask.what else {
+                        panic!("{ask:?}")
+                    };
+                    let changes = asked.iter().map(|(key, value)| (key.as_str(), *value));
+                    let was: Vec<f64> = asked.iter().filter_map(|(key, _)| policy.get(key)).collect();
                     let answer = match policy.set_all(changes) {
                         Err(error) => Answer::Refused(error.to_string()),
                         Ok(()) => Answer::Changed(
-                            std::iter::zip(&ask.changes, was)
+                            std::iter::zip(asked, was)
                                 .map(|((key, now), was)| Changed {
                                     key: key.clone(),
                                     was,
@@ -79,7 +82,7 @@ fn a_question_is_answered_and_the_door_is_for_its_owner() {
     let nobody = request(&dir, &Request::Reload).unwrap_err().to_string();
     assert!(nobody.contains("no aggregator runs here"), "{nobody}");
 
-    let served = Served::in_dir(&dir, None);
+    let served = Served::in_dir(&dir, None, &[]);
     let mode = std::fs::metadata(dir.join(SOCKET)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let pid = std::fs::read_to_string(dir.join(PID)).unwrap();
@@ -116,7 +119,7 @@ fn a_question_is_answered_and_the_door_is_for_its_owner() {
 #[test]
 fn what_is_no_request_is_refused_and_stops_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    let served = Served::in_dir(folder.path(), None);
+    let served = Served::in_dir(folder.path(), None, &[]);
     for nonsense in [&b"nonsense\n"[..], b"{\"set\":[[\"a\"]]}\n", b"\n", b"no end"] {
         let mut stream = UnixStream::connect(folder.path().join(SOCKET)).unwrap();
         stream.write_all(nonsense).unwrap();
@@ -133,6 +136,20 @@ fn what_is_no_request_is_refused_and_stops_nobody() {
 }
 
 #[test]
+fn one_that_ends_gives_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+    let ending = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = [0; 64];
+        let _ = stream.read(&mut line).unwrap();
+    });
+    let error = request(folder.path(), &Request::Reload).unwrap_err();
+    assert!(matches!(error, AskError::NoAnswer(_)), "{error}");
+    ending.join().unwrap();
+}
+
+#[test]
 fn a_reload_changes_what_the_files_say_differently() {
     let said = Arc::new(Mutex::new(Ok(vec![
         ("impact.warning_ratio".to_owned(), 0.05),
@@ -143,8 +160,11 @@ fn a_reload_changes_what_the_files_say_differently() {
     let files = said.clone();
     let reload =
         Reload::new(move || files.lock().unwrap().clone()).without(vec!["blind.beat_missing_s".to_owned()]);
-    let served = Served::in_dir(folder.path(), Some(reload));
+    // What was in force when the job began: the file has changed before anybody served it.
+    let known = [("impact.warning_ratio", 0.04), ("observe.straggler", 1.0)];
+    let served = Served::in_dir(folder.path(), Some(reload), &known);
     let ask = || request(folder.path(), &Request::Reload).unwrap();
+    assert_eq!(ask(), changed("impact.warning_ratio", 0.03, 0.05));
     assert_eq!(ask(), Answer::Changed(Vec::new()));
     // Set by hand, and not in any file.
     let by_hand = Request::Set(vec![("observe.job-hang".to_owned(), 1.0)]);

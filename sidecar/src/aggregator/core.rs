@@ -53,6 +53,8 @@ pub struct Aggregator {
     files: Files,
     status: StatusStream,
     nodes: BTreeMap<NodeId, Presence>,
+    /// What the configuration files said when what is in force was read from them.
+    known_of_files: Vec<(String, f64)>,
     last_n: u64,
     own_seq: u64,
     reported_lost: u64,
@@ -96,6 +98,7 @@ impl Aggregator {
             last: None,
             own_seq: 0,
             started: BTreeMap::new(),
+            reloaded: BTreeMap::new(),
         };
         let journal = Journal::open(dir, &plan.job, |entry| fold.take(&entry))?;
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
@@ -103,6 +106,7 @@ impl Aggregator {
         let mut aggregator = Aggregator {
             dir: dir.to_owned(),
             files: Files::create(dir),
+            known_of_files: fold.known_of_files(&plan),
             plan,
             journal,
             clock,
@@ -354,6 +358,8 @@ struct Fold {
     own_seq: u64,
     /// What flags and files said at the latest start.
     started: BTreeMap<Arc<str>, f64>,
+    /// What files said differently when they were read again.
+    reloaded: BTreeMap<Arc<str>, f64>,
 }
 
 impl Fold {

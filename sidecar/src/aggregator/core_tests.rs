@@ -4,6 +4,7 @@ use paceline_health::event::{Agent, Attach, Bye, Exit, Phases, Signal, Step, Ste
 use paceline_health::id::Rank;
 
 use super::*;
+use crate::aggregator::control;
 use crate::aggregator::lines::{Line, Lines};
 use crate::sink::status::StatusStream;
 use crate::uplink::wire::{Blob, encode_event};
@@ -333,4 +334,35 @@ fn injected_lines_take_no_place_of_others() {
     assert_eq!(faults.count(), 3);
     let beats = entries.iter().filter(|entry| entry.frame.event == beat);
     assert_eq!(beats.count(), 2);
+}
+
+/// One that is started again with the arguments of the first start knows what the files have said since.
+#[test]
+fn what_files_said_outlives_an_aggregator() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |policy: &[(&str, f64)]| {
+        let policy = policy.iter().map(|(key, value)| ((*key).to_owned(), *value));
+        let reload = control::Reload::new(|| Err("not read".to_owned()));
+        let plan = Plan {
+            policy: policy.collect(),
+            reload: Some(reload.without(vec!["blind.beat_missing_s".to_owned()])),
+            ..plan(dir.path())
+        };
+        Aggregator::open(plan, StatusStream::to(std::io::sink()).0, 0).unwrap()
+    };
+    let start = [("blind.beat_missing_s", 7.0), ("impact.warning_ratio", 0.04)];
+    let known = |aggregator: &Aggregator| -> Vec<f64> {
+        let known = aggregator.known_of_files();
+        assert!(known.iter().all(|(key, _)| key == "impact.warning_ratio"));
+        known.into_iter().map(|(_, value)| value).collect()
+    };
+    let mut aggregator = open(&start);
+    assert_eq!(known(&aggregator), [0.04]);
+    let now = [("impact.warning_ratio".to_owned(), 0.05)];
+    aggregator.change(&now, control::RELOAD, 1).unwrap();
+    drop(aggregator);
+    let aggregator = open(&start);
+    assert_eq!(known(&aggregator), [0.05]);
+    drop(aggregator);
+    assert_eq!(known(&open(&[("impact.warning_ratio", 0.06)])), [0.06]);
 }

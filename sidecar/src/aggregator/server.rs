@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::control::{self, Answer, Ask, Door};
+use super::control::{self, Answer, Ask, Door, What};
 use super::journal::JournalError;
 use super::{Aggregator, Plan};
 use crate::host::monotonic_ns;
@@ -152,7 +152,13 @@ pub async fn serve(
     }
     let (asks, mut asked_of_policy) = mpsc::channel::<Ask>(1);
     let door = Door::open(aggregator.dir());
-    let control = tokio::spawn(control::serve(door, reload, hangups, asks));
+    let control = tokio::spawn(control::serve(
+        door,
+        reload,
+        aggregator.known_of_files(),
+        hangups,
+        asks,
+    ));
     let mut finish_by: Option<u64> = None;
     loop {
         let now_ns = monotonic_ns();
@@ -191,21 +197,18 @@ pub async fn serve(
 }
 
 fn change(aggregator: &mut Aggregator, ask: Ask) {
-    if let Some((faults, force)) = &ask.inject {
-        let _ = ask
-            .answer
-            .send(match aggregator.inject(faults, *force, monotonic_ns()) {
-                Ok(()) => Answer::Injected(faults.len()),
-                Err(why) => Answer::Refused(why),
-            });
-        return;
-    }
-    let answer = match aggregator.change(&ask.changes, ask.by, monotonic_ns()) {
-        Ok(changed) => Answer::Changed(changed),
-        Err(error) => Answer::Refused(error.to_string()),
+    let now_ns = monotonic_ns();
+    let answer = match &ask.what {
+        What::Change { changes, by } => aggregator
+            .change(changes, by, now_ns)
+            .map(Answer::Changed)
+            .map_err(|error| error.to_string()),
+        What::Inject { faults, force } => aggregator
+            .inject(faults, *force, now_ns)
+            .map(|()| Answer::Injected(faults.len())),
     };
     // Whoever asked may have gone.
-    let _ = ask.answer.send(answer);
+    let _ = ask.answer.send(answer.unwrap_or_else(Answer::Refused));
 }
 
 fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {

@@ -102,7 +102,6 @@ fn files_are_read_again_on_sighup() {
     write("0.05");
     let mut running = place.start(&["--set", "blind.beat_missing_s=7"], WAITS);
     running.until_watched();
-    // The reading that a later one is compared with is done when the first request is answered.
     let (code, said, stderr) = config(&place, &["reload"]);
     assert_eq!((code, &*stderr), (Some(0), ""));
     assert_eq!(said, "the files say nothing new of the policy\n");

@@ -8,7 +8,8 @@ use paceline_health::policy::PolicyError;
 use paceline_health::{Frame, Policy, Provenance};
 
 use super::{Aggregator, Fold};
-use crate::aggregator::control::Changed;
+use crate::aggregator::Plan;
+use crate::aggregator::control::{Changed, RELOAD};
 use crate::aggregator::inject::Injection;
 use crate::warn;
 
@@ -95,11 +96,43 @@ impl Aggregator {
     }
 }
 
+impl Aggregator {
+    /// What the configuration files said when what is in force was read from them.
+    pub fn known_of_files(&self) -> Vec<(String, f64)> {
+        self.known_of_files.clone()
+    }
+}
+
 impl Fold {
-    /// Remembers what was said at a start, by whom nobody is named in journals of the first version.
+    /// Remembers what was said at a start, by whom nobody is named in journals of the first version, and when the
+    /// files were read again.
     pub(super) fn remember(&mut self, change: &PolicyChange) {
         if change.by.is_empty() || &*change.by == START {
             self.started.insert(change.key.clone(), change.value);
+            self.reloaded.remove(&change.key);
+        } else if &*change.by == RELOAD {
+            self.reloaded.insert(change.key.clone(), change.value);
         }
+    }
+
+    /// See [`Aggregator::known_of_files`]: what they say now may be news. A start says what they said before the job
+    /// began, and the journal how they were read since, unless this start says something else than the last.
+    pub(super) fn known_of_files(&self, plan: &Plan) -> Vec<(String, f64)> {
+        let Some(reload) = &plan.reload else {
+            return Vec::new();
+        };
+        let said: BTreeMap<&str, f64> = plan
+            .policy
+            .iter()
+            .map(|(key, value)| (key.as_str(), *value))
+            .collect();
+        let at_start = reload.of_files(&plan.policy);
+        let mut known: BTreeMap<String, f64> = at_start.into_iter().collect();
+        for (key, value) in &self.reloaded {
+            if self.started.get(key) == said.get(&**key) {
+                known.insert(key.to_string(), *value);
+            }
+        }
+        known.into_iter().collect()
     }
 }
