@@ -32,8 +32,9 @@ pub struct Checkpoints {
     ratios: Vec<VecDeque<f32>>,
     /// What writers took, medians, seconds: the first checkpoints, and the latest.
     early: Vec<f64>,
-    /// How many ranks wrote the first.
+    /// How many ranks wrote the first, and how many of the latest others wrote than then.
     writers: usize,
+    others: u32,
     latest: VecDeque<f64>,
     /// When and in which steps the latest were written.
     written: VecDeque<(u64, Time)>,
@@ -48,13 +49,18 @@ struct Open {
 }
 
 impl Checkpoints {
-    /// A new group of ranks begins: the ranks are others, the storage is not.
-    pub fn begin_epoch(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
+    /// A new group of ranks begins: the ranks are others, the storage is not; of more or fewer ranks, each writes
+    /// another part. `ranks`: how many the old one had.
+    pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         for (subject, open) in std::mem::take(&mut self.open) {
             out.push_back(over(at, Finding::SlowCheckpoint, subject, open.outcome(ranks)));
         }
         self.ratios.clear();
         self.written.clear();
+        if resized {
+            self.early.clear();
+            self.latest.clear();
+        }
     }
 
     /// Takes a step.
@@ -88,11 +94,7 @@ impl Checkpoints {
         let Some(median_s) = stats::median(&mut seconds.clone()) else {
             return;
         };
-        if self.early.is_empty() {
-            self.writers = writers.len();
-        }
-        // Others write now: that is another kind of checkpoint.
-        if writers.len() * 2 < self.writers || writers.len() > self.writers * 2 {
+        if !self.is_of_a_kind(scene, writers.len(), out) {
             return;
         }
         let before = self.written.back().map(|(_, at)| *at);
@@ -108,6 +110,20 @@ impl Checkpoints {
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         Some(self.open.get(subject)?.outcome(ranks))
+    }
+
+    /// Whether as many write as ever. That others write is another kind of checkpoint: one now and then is left out,
+    /// and when they keep to it all begins anew.
+    fn is_of_a_kind(&mut self, scene: &Scene<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
+        let alike = writers * 2 >= self.writers && writers <= self.writers * 2;
+        self.others = if alike { 0 } else { self.others + 1 };
+        if self.others >= scene.view.limits.occasions.checkpoints {
+            self.begin_epoch(scene.view.at, scene.view.roster.world_size, true, out);
+        }
+        if self.early.is_empty() {
+            (self.writers, self.others) = (writers, 0);
+        }
+        self.others == 0
     }
 
     fn remember(&mut self, scene: &Scene<'_>, median_s: f64, table: &OccasionThresholds) {

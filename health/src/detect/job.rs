@@ -67,7 +67,7 @@ impl JobRules {
         }
         self.shift.begin_epoch(at, ranks, resized, &mut self.out);
         self.birth.begin_epoch(at, ranks, &mut self.out);
-        self.checkpoints.begin_epoch(at, ranks, &mut self.out);
+        self.checkpoints.begin_epoch(at, ranks, resized, &mut self.out);
         self.warm_ups = WarmUps::default();
         self.ledger.begin_epoch();
         self.evened = false;
