@@ -1,5 +1,6 @@
 //! Policy as data: the tables in `policy/`, read once. Code finds, tables decide.
 
+pub(crate) mod bounds;
 mod gpu;
 mod port;
 mod price;

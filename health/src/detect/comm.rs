@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::plan::Plan;
 use crate::event;
 use crate::id::Rank;
-use crate::policy::LinkThresholds;
+use crate::policy::{LinkThresholds, bounds};
 use crate::stats;
 
 /// Steps that are open at once; more, and the oldest closes as it is.
 const MAX_OPEN: usize = 4;
 /// Steps that are kept.
-const KEPT: usize = 32;
+const KEPT: usize = bounds::TRANSFERS;
 /// First steps, which set up connections, and those after them that say how fast it was.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;

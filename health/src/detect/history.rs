@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::board::{Board, RoleLevel};
+use crate::policy::bounds;
 use crate::time::Time;
 
 /// Steps that are kept: 20 bytes for each rank and step.
-const KEPT: usize = 128;
+const KEPT: usize = bounds::JOB_STEPS;
 /// Steps whose time is kept; older ones ever more thinly.
 const TIMES: usize = 2048;
 

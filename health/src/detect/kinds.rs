@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::board::Board;
 use crate::event::StepKind;
-use crate::policy::KindThresholds;
+use crate::policy::{KindThresholds, bounds};
 use crate::stats;
 
 /// Ordinary steps by which the next is judged.
@@ -15,7 +15,7 @@ const KEPT: usize = 16;
 /// Fewer than this judge nothing.
 const ENOUGH: usize = 8;
 /// Occasions that are remembered.
-const OCCASIONS: usize = 8;
+const OCCASIONS: usize = bounds::OCCASIONS;
 
 /// What a step was found to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use super::claim::{Claim, Outcome};
 use super::scene::{Scene, piece};
 use super::slower::{Level, Slower};
 use crate::event::StepKind;
-use crate::policy::ShiftThresholds;
+use crate::policy::{ShiftThresholds, bounds};
 use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Evidence, Finding};
 
 /// Steps that are kept to date a change.
-const KEPT: usize = 128;
+const KEPT: usize = bounds::JOB_STEPS;
 /// Roles that the evidence tells of.
 const TOLD: usize = 3;
 

@@ -1,27 +1,15 @@
 //! Values by their dotted names: the constants of the detector, `observe.<finding>`, `cost.gpu_hour_price[.<model>]`.
 
 use super::Policy;
+use super::bounds::{AT_MOST, LARGEST, ORDERED, SMALLEST};
 use crate::verdict::Finding;
 
 /// 1: the finding is told and alerts nobody; 0: as the table has it.
 const OBSERVE: &str = "observe.";
 /// Price of a GPU-hour of any model, and in front of a model's name; 0: none.
 const PRICE: &str = "cost.gpu_hour_price";
-/// Bounds of every value: what lies beyond is a slip of the hand, and would be no time that can be counted with.
-const SMALLEST: f64 = 1e-12;
-const LARGEST: f64 = 1e9;
 /// Longest name of a GPU model that is taken, bytes.
 const MAX_MODEL: usize = 96;
-/// The first of each pair must not pass the second.
-const ORDERED: [(&str, &str); 6] = [
-    ("impact.warning_ratio", "impact.critical_ratio"),
-    ("silence.suspect_p99", "silence.confirmed_p99"),
-    ("silence.suspect_min_s", "silence.confirmed_min_s"),
-    ("occasions.warm_up_s", "occasions.warm_up_long_s"),
-    ("shares.data_warning_ratio", "shares.data_critical_ratio"),
-    ("shares.transfer_warning_ratio", "shares.transfer_critical_ratio"),
-];
-
 /// Why a policy value cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
@@ -192,6 +180,13 @@ impl Policy {
             let wanted = format!("must be at least {SMALLEST:e} and at most {LARGEST:e}");
             return Err(bad(&key, value, wanted));
         }
+        if let Some((_, most)) = AT_MOST.iter().find(|(own, most)| *own == key && value > *most) {
+            return Err(bad(
+                &key,
+                value,
+                format!("must be at most {most}: no more is kept"),
+            ));
+        }
         *slot = match slot {
             toml::Value::Integer(_) if value.fract() == 0.0 => toml::Value::Integer(value as i64),
             toml::Value::Integer(_) => {
@@ -307,6 +302,10 @@ mod tests {
             ("straggler.tolerated_ratio", 1.03),
             ("straggler.tolerated_ratio", 0.9),
             ("silence.suspect_p99", 11.0),
+            ("link.min_steps", 26.0),
+            ("link.window_steps", 19.0),
+            ("shift.reference_steps", 129.0),
+            ("shares.window_steps", 1e9),
             ("observe.strangler", 1.0),
             ("observe.straggler", 0.5),
             ("cost.gpu_hour_price", -1.0),
@@ -349,6 +348,17 @@ mod tests {
         assert_eq!(policy, Policy::default());
         for key in ORDERED.iter().flat_map(|(low, high)| [low, high]) {
             assert!(policy.get(key).is_some(), "{key}");
+        }
+        for (key, most) in AT_MOST {
+            policy
+                .clone()
+                .set_all([(key, most), ("link.window_steps", 32.0)])
+                .unwrap();
+            let said = policy.set(key, most + 1.0).unwrap_err().to_string();
+            assert_eq!(
+                said,
+                format!("{key} = {}: must be at most {most}: no more is kept", most + 1.0)
+            );
         }
     }
 
