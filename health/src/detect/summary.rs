@@ -2,7 +2,6 @@
 
 use super::Detector;
 use super::incidents::{hours, renew, round};
-use crate::id::Rank;
 use crate::policy::Policy;
 use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Verdict};
@@ -157,27 +156,7 @@ impl Detector {
                 self.roster.world_size
             ));
         }
-        let mut roles = std::collections::BTreeMap::new();
-        for (Rank(rank), member) in self.roster.members() {
-            roles
-                .entry(member.role.clone())
-                .or_insert_with(Vec::new)
-                .push(rank);
-        }
-        let wanted = self.policy.detector.straggler.min_peers as usize;
-        for (role, ranks) in roles.iter().filter(|(_, ranks)| ranks.len() <= wanted) {
-            let role = if role.is_empty() {
-                String::new()
-            } else {
-                format!(" of role {role}")
-            };
-            notes.push(format!(
-                "low coverage: {} rank{}{role}, at least {} are needed to tell who is slow with confidence",
-                ranks.len(),
-                if ranks.len() == 1 { "" } else { "s" },
-                wanted + 1
-            ));
-        }
+        notes.extend(self.low_coverage(attached));
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
             let from_log = self.roster.sources.iter().any(|source| &**source == "step-log");
             notes.push(if from_log && attached == 1 {
@@ -218,5 +197,39 @@ impl Detector {
         }
         notes.truncate(64);
         notes
+    }
+
+    /// Roles with too few ranks to compare. Before a step was seen nobody knows of roles.
+    fn low_coverage(&self, attached: usize) -> Vec<String> {
+        let wanted = self.policy.detector.straggler.min_peers as usize;
+        let mut roles: Vec<(&str, usize)> = vec![("", attached)];
+        if self.plan.ranks == attached {
+            let planned = self.plan.roles.iter();
+            roles = planned.map(|role| (&*role.name, role.members.len())).collect();
+        }
+        let told = |role: &str, others: usize| {
+            let of = if role.is_empty() {
+                String::new()
+            } else {
+                format!(" of {role}")
+            };
+            match others {
+                0 => of,
+                others => format!("{of} (and of {others} other roles)"),
+            }
+        };
+        let with = |ranks: usize| roles.iter().filter(move |(_, own)| *own == ranks);
+        let notes = (1..=wanted).filter_map(|ranks| {
+            let (role, _) = with(ranks).next()?;
+            let of = told(role, with(ranks).count() - 1);
+            Some(match ranks {
+                1 => format!("low coverage: 1 rank{of} has no peers, and is compared with nobody"),
+                _ => format!(
+                    "low coverage: {ranks} ranks{of}, at least {} are needed to tell who is slow with confidence",
+                    wanted + 1
+                ),
+            })
+        });
+        notes.collect()
     }
 }
