@@ -1,5 +1,7 @@
 //! What holds for every world and every journal, not only for those that somebody thought of.
 
+mod odd;
+
 use paceline_health::event::{
     Attach, Beat, Detach, Event, Exit, GpuReading, GpuSignal, Mark, Missing, Phase, Phases, PolicyChange,
     Pulse, Reading, Signal, Step, StepKind,
@@ -333,14 +335,25 @@ proptest! {
     /// Whatever arrives, the detector neither panics nor loses count.
     #[test]
     fn the_detector_takes_any_frame(frames in vec((wide(), odd_frame()), 0..40)) {
-        let mut detector = Detector::new(Policy::default());
-        for (at, frame) in frames {
-            detector.observe(Time(at), &frame);
-            let _ = detector.wake_at();
-            while detector.poll().is_some() {}
-        }
-        // And what it says of them can be written.
-        let json = serde_json::to_string(&detector.report()).expect("JSON");
-        prop_assert!(serde_json::from_str::<Report>(&json).is_ok(), "{json}");
+        take(frames.into_iter().map(|(at, frame)| (Time(at), frame)))?;
     }
+
+    /// Every kind of event, of ranks that have attached: such frames pass the roster and reach every rule.
+    #[test]
+    fn the_detector_takes_every_kind_of_event(frames in odd::frames()) {
+        take(frames.into_iter())?;
+    }
+}
+
+fn take(frames: impl Iterator<Item = (Time, Frame)>) -> Result<(), TestCaseError> {
+    let mut detector = Detector::new(Policy::default());
+    for (at, frame) in frames {
+        detector.observe(at, &frame);
+        let _ = detector.wake_at();
+        while detector.poll().is_some() {}
+    }
+    // And what it says of them can be written.
+    let json = serde_json::to_string(&detector.report()).expect("JSON");
+    prop_assert!(serde_json::from_str::<Report>(&json).is_ok(), "{json}");
+    Ok(())
 }
