@@ -55,7 +55,18 @@ fn every_signal_has_a_value_or_says_why_not() {
             "{profile}: {signals:#?}"
         );
         assert_eq!(found["gpus"][1]["signals"]["remap_failed"]["error"], "unknown");
-        assert!(found["gpus"][0]["calls_us"]["nvmlDeviceGetFieldValues"].is_u64());
+        let calls = found["gpus"][0]["calls_us"].as_object().unwrap();
+        assert!(calls["nvmlDeviceGetFieldValues"].is_u64());
+        // What the first round found missing, and what never changes, is not asked for again.
+        for (call, is_made) in [
+            ("nvmlDeviceGetMarginTemperature", profile != "a100"),
+            ("nvmlDeviceGetTemperatureThreshold", false),
+            ("nvmlDeviceGetTemperatureV", true),
+            ("nvmlDeviceGetTemperature", false),
+        ] {
+            assert_eq!(calls.contains_key(call), is_made, "{profile}: {call}: {calls:?}");
+        }
+        assert!(signals["margin_c"].is_number());
         assert_eq!(
             found["gpus"][0]["fields_us"]["recovery_action"], 3,
             "as the driver says"

@@ -5,63 +5,102 @@
 use std::collections::BTreeMap;
 
 use nvml_wrapper_sys::bindings::*;
-use paceline_health::event::{GpuSignal, Reading};
+use paceline_health::event::{GpuSignal, Missing, Reading};
 
 use super::code::Code;
 use super::library::{Gpu, ask};
 use super::pace::Pace::{self, Fast, Slow};
+use super::reader::Readings;
 
-/// One function (or the one before it, on an older driver) and the signals that it gives, in its order.
+/// Reads the signals of a call, or says why not.
+type Read = fn(&Gpu, &mut Known<'_>) -> Result<Vec<f64>, Code>;
+
+/// What a call need not ask for.
+struct Known<'a> {
+    /// Readings of this round so far.
+    readings: &'a Readings,
+    /// Temperatures at which something happens: they do not change.
+    limits: &'a mut BTreeMap<nvmlTemperatureThresholds_t, f64>,
+}
+
+/// A signal or several, and the function that gives them.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What it reads.
+    /// What it reads, in the function's order.
     pub signals: &'static [GpuSignal],
     /// How often.
     pub pace: Pace,
-    read: fn(&Gpu) -> Result<Vec<f64>, Code>,
+    /// The function, and those for GPUs and drivers that do not have it.
+    reads: &'static [Read],
 }
 
-const fn call(signals: &'static [GpuSignal], pace: Pace, read: fn(&Gpu) -> Result<Vec<f64>, Code>) -> Call {
-    Call { signals, pace, read }
+const fn call(signals: &'static [GpuSignal], pace: Pace, reads: &'static [Read]) -> Call {
+    Call { signals, pace, reads }
 }
 
 /// Every call. Where a field gives the signal too, the call is for drivers that lack the field.
 pub const CALLS: &[Call] = &[
-    call(&[GpuSignal::TemperatureC], Fast, temperature),
-    call(&[GpuSignal::MarginC], Fast, margin),
-    call(&[GpuSignal::MemoryMarginC], Slow, memory_margin),
-    call(&[GpuSignal::SmClockMhz], Fast, |gpu| clock(gpu, SM)),
-    call(&[GpuSignal::MemoryClockMhz], Fast, |gpu| clock(gpu, MEMORY)),
-    call(&[GpuSignal::SmClockMaxMhz], Slow, |gpu| clock_max(gpu, SM)),
-    call(&[GpuSignal::MemoryClockMaxMhz], Slow, |gpu| {
-        clock_max(gpu, MEMORY)
-    }),
-    call(&[GpuSignal::SmClockSetMhz], Slow, clock_set),
-    call(&[GpuSignal::ClockReasons], Fast, clock_reasons),
-    call(&[GpuSignal::PowerW], Fast, power),
-    call(&[GpuSignal::PowerLimitW], Slow, power_limit),
+    call(
+        &[GpuSignal::TemperatureC],
+        Fast,
+        &[temperature, temperature_before],
+    ),
+    call(
+        &[GpuSignal::MarginC],
+        Fast,
+        &[
+            margin,
+            |gpu, known| margin_to(gpu, GPU_MAX, known),
+            |gpu, known| margin_to(gpu, SLOWDOWN, known),
+        ],
+    ),
+    call(&[GpuSignal::MemoryMarginC], Slow, &[memory_margin]),
+    call(&[GpuSignal::SmClockMhz], Fast, &[|gpu, _| clock(gpu, SM)]),
+    call(&[GpuSignal::MemoryClockMhz], Fast, &[|gpu, _| clock(gpu, MEMORY)]),
+    call(&[GpuSignal::SmClockMaxMhz], Slow, &[|gpu, _| clock_max(gpu, SM)]),
+    call(
+        &[GpuSignal::MemoryClockMaxMhz],
+        Slow,
+        &[|gpu, _| clock_max(gpu, MEMORY)],
+    ),
+    call(&[GpuSignal::SmClockSetMhz], Slow, &[|gpu, _| clock_set(gpu)]),
+    call(
+        &[GpuSignal::ClockReasons],
+        Fast,
+        &[clock_reasons, clock_reasons_before],
+    ),
+    call(&[GpuSignal::PowerW], Fast, &[|gpu, _| power(gpu)]),
+    call(&[GpuSignal::PowerLimitW], Slow, &[|gpu, _| power_limit(gpu)]),
     call(
         &[GpuSignal::UtilizationRatio, GpuSignal::MemoryBusyRatio],
         Fast,
-        utilization,
+        &[|gpu, _| utilization(gpu)],
     ),
     call(
         &[GpuSignal::MemoryUsedBytes, GpuSignal::MemoryTotalBytes],
         Slow,
-        memory,
+        &[|gpu, _| memory_now(gpu), |gpu, _| memory_before(gpu)],
     ),
-    call(&[GpuSignal::PcieGen], Fast, |gpu| {
-        number(|out| ask!(gpu, nvmlDeviceGetCurrPcieLinkGeneration, out))
-    }),
-    call(&[GpuSignal::PcieWidth], Fast, |gpu| {
-        number(|out| ask!(gpu, nvmlDeviceGetCurrPcieLinkWidth, out))
-    }),
-    call(&[GpuSignal::PcieGenMax], Slow, |gpu| {
-        number(|out| ask!(gpu, nvmlDeviceGetMaxPcieLinkGeneration, out))
-    }),
-    call(&[GpuSignal::PcieWidthMax], Slow, |gpu| {
-        number(|out| ask!(gpu, nvmlDeviceGetMaxPcieLinkWidth, out))
-    }),
+    call(
+        &[GpuSignal::PcieGen],
+        Fast,
+        &[|gpu, _| number(|out| ask!(gpu, nvmlDeviceGetCurrPcieLinkGeneration, out))],
+    ),
+    call(
+        &[GpuSignal::PcieWidth],
+        Fast,
+        &[|gpu, _| number(|out| ask!(gpu, nvmlDeviceGetCurrPcieLinkWidth, out))],
+    ),
+    call(
+        &[GpuSignal::PcieGenMax],
+        Slow,
+        &[|gpu, _| number(|out| ask!(gpu, nvmlDeviceGetMaxPcieLinkGeneration, out))],
+    ),
+    call(
+        &[GpuSignal::PcieWidthMax],
+        Slow,
+        &[|gpu, _| number(|out| ask!(gpu, nvmlDeviceGetMaxPcieLinkWidth, out))],
+    ),
     call(
         &[
             GpuSignal::RemapBanks,
@@ -69,10 +108,10 @@ pub const CALLS: &[Call] = &[
             GpuSignal::RemapBanksNone,
         ],
         Slow,
-        remap_banks,
+        &[|gpu, _| remap_banks(gpu)],
     ),
-    call(&[GpuSignal::NvlinkUp], Fast, links_up),
-    call(&[GpuSignal::SramThresholdExceeded], Fast, sram),
+    call(&[GpuSignal::NvlinkUp], Fast, &[|gpu, _| links_up(gpu)]),
+    call(&[GpuSignal::SramThresholdExceeded], Fast, &[|gpu, _| sram(gpu)]),
     call(
         &[
             GpuSignal::FabricState,
@@ -80,7 +119,7 @@ pub const CALLS: &[Call] = &[
             GpuSignal::FabricHealth,
         ],
         Fast,
-        fabric,
+        &[|gpu, _| super::fabric::fabric(gpu)],
     ),
 ];
 
@@ -98,48 +137,56 @@ fn number(ask: impl FnOnce(&mut u32) -> Result<(), Code>) -> Result<Vec<f64>, Co
     Ok(vec![f64::from(value)])
 }
 
-/// The answer of the second where the first is not to be had.
-fn or_else<T>(first: Result<T, Code>, second: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
-    match first {
-        Err(code) if code.is_unsupported() => second(),
-        other => other,
-    }
-}
-
-fn temperature(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+fn temperature(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let mut of = nvmlTemperature_t {
         version: version::<nvmlTemperature_t>(1),
         sensorType: 0,
         temperature: 0,
     };
-    let new = ask!(gpu, nvmlDeviceGetTemperatureV, &mut of).map(|()| vec![f64::from(of.temperature)]);
-    or_else(new, || number(|out| ask!(gpu, nvmlDeviceGetTemperature, 0, out)))
+    ask!(gpu, nvmlDeviceGetTemperatureV, &mut of)?;
+    Ok(vec![f64::from(of.temperature)])
 }
 
-/// From Hopper on the GPU itself says how far it is from slowing down. Before, it says where it does.
-fn margin(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+fn temperature_before(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
+    number(|out| ask!(gpu, nvmlDeviceGetTemperature, 0, out))
+}
+
+/// From Hopper on the GPU itself says how far it is from slowing down.
+fn margin(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let mut of = nvmlMarginTemperature_t {
         version: version::<nvmlMarginTemperature_t>(1),
         marginTemperature: 0,
     };
-    let own = ask!(gpu, nvmlDeviceGetMarginTemperature, &mut of);
-    or_else(own.map(|()| vec![f64::from(of.marginTemperature)]), || {
-        let limit = or_else(threshold(gpu, GPU_MAX), || threshold(gpu, SLOWDOWN))?;
-        Ok(vec![limit - temperature(gpu)?[0]])
-    })
+    ask!(gpu, nvmlDeviceGetMarginTemperature, &mut of)?;
+    Ok(vec![f64::from(of.marginTemperature)])
+}
+
+/// Before, it says where it does; its temperature was read just now.
+fn margin_to(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
+    let limit = threshold(gpu, which, known)?;
+    match known.readings.get(&GpuSignal::TemperatureC) {
+        Some(Reading::Value(temperature)) => Ok(vec![limit - temperature]),
+        Some(Reading::Missing(Missing::Error(_))) => Err(Code::UNKNOWN),
+        _ => Err(Code::NOT_SUPPORTED),
+    }
 }
 
 const SLOWDOWN: nvmlTemperatureThresholds_t = 1;
 const MEM_MAX: nvmlTemperatureThresholds_t = 2;
 const GPU_MAX: nvmlTemperatureThresholds_t = 3;
 
-fn threshold(gpu: &Gpu, which: nvmlTemperatureThresholds_t) -> Result<f64, Code> {
-    Ok(number(|out| ask!(gpu, nvmlDeviceGetTemperatureThreshold, which, out))?[0])
+fn threshold(gpu: &Gpu, which: nvmlTemperatureThresholds_t, known: &mut Known<'_>) -> Result<f64, Code> {
+    if let Some(limit) = known.limits.get(&which) {
+        return Ok(*limit);
+    }
+    let limit = number(|out| ask!(gpu, nvmlDeviceGetTemperatureThreshold, which, out))?[0];
+    known.limits.insert(which, limit);
+    Ok(limit)
 }
 
-fn memory_margin(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+fn memory_margin(gpu: &Gpu, known: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     const MEMORY_TEMPERATURE: u32 = 82;
-    let limit = threshold(gpu, MEM_MAX)?;
+    let limit = threshold(gpu, MEM_MAX, known)?;
     // SAFETY: numbers only, for which zero is a value.
     let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     field.fieldId = MEMORY_TEMPERATURE;
@@ -159,12 +206,15 @@ fn clock_set(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     number(|out| ask!(gpu, nvmlDeviceGetApplicationsClock, SM, out))
 }
 
-fn clock_reasons(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+fn clock_reasons(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
     let mut bits = 0;
-    let new = ask!(gpu, nvmlDeviceGetCurrentClocksEventReasons, &mut bits);
-    or_else(new, || {
-        ask!(gpu, nvmlDeviceGetCurrentClocksThrottleReasons, &mut bits)
-    })?;
+    ask!(gpu, nvmlDeviceGetCurrentClocksEventReasons, &mut bits)?;
+    Ok(vec![bits as f64])
+}
+
+fn clock_reasons_before(gpu: &Gpu, _: &mut Known<'_>) -> Result<Vec<f64>, Code> {
+    let mut bits = 0;
+    ask!(gpu, nvmlDeviceGetCurrentClocksThrottleReasons, &mut bits)?;
     Ok(vec![bits as f64])
 }
 
@@ -184,7 +234,15 @@ fn utilization(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(of.gpu) / 100.0, f64::from(of.memory) / 100.0])
 }
 
+/// Used and all, of a GPU or an instance that is asked for nothing else.
 pub(super) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+    match memory_now(gpu) {
+        Err(code) if code.is_unsupported() => memory_before(gpu),
+        other => other,
+    }
+}
+
+fn memory_now(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     let mut of = nvmlMemory_v2_t {
         version: version::<nvmlMemory_v2_t>(2),
         total: 0,
@@ -192,16 +250,18 @@ pub(super) fn memory(gpu: &Gpu) -> Result<Vec<f64>, Code> {
         free: 0,
         used: 0,
     };
-    let new = ask!(gpu, nvmlDeviceGetMemoryInfo_v2, &mut of).map(|()| vec![of.used as f64, of.total as f64]);
-    or_else(new, || {
-        let mut of = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
-        };
-        ask!(gpu, nvmlDeviceGetMemoryInfo, &mut of)?;
-        Ok(vec![of.used as f64, of.total as f64])
-    })
+    ask!(gpu, nvmlDeviceGetMemoryInfo_v2, &mut of)?;
+    Ok(vec![of.used as f64, of.total as f64])
+}
+
+fn memory_before(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+    let mut of = nvmlMemory_t {
+        total: 0,
+        free: 0,
+        used: 0,
+    };
+    ask!(gpu, nvmlDeviceGetMemoryInfo, &mut of)?;
+    Ok(vec![of.used as f64, of.total as f64])
 }
 
 fn remap_banks(gpu: &Gpu) -> Result<Vec<f64>, Code> {
@@ -239,36 +299,21 @@ fn sram(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     Ok(vec![f64::from(u32::from(of.bThresholdExceeded != 0))])
 }
 
-/// Version 2 of the structure has the health mask and is older than version 3, which shares its members.
-fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
-    // SAFETY: numbers only, for which zero is a value.
-    let mut of: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
-    of.version = version::<nvmlGpuFabricInfo_v2_t>(2);
-    ask!(gpu, nvmlDeviceGetGpuFabricInfoV, &mut of)?;
-    if of.state == 0 {
-        return Err(Code::NOT_SUPPORTED);
-    }
-    Ok([u32::from(of.state), of.status, fabric_faults(of.healthMask)]
-        .map(f64::from)
-        .to_vec())
-}
-
-/// One bit for each part of the health mask that reports trouble. Parts say 1 for trouble and 2 for none; the last
-/// one says 1 for none, and higher what is wrong with the configuration.
-fn fabric_faults(mask: u32) -> u32 {
-    let two_bits = (0..4).filter(|part| mask >> (2 * part) & 3 == 1);
-    let bits: u32 = two_bits.map(|part| 1 << part).sum();
-    bits | u32::from(mask >> 8 & 15 >= 2) << 4
-}
-
 /// The calls that are worth making on one GPU.
 #[derive(Debug)]
-pub struct Calls(Vec<Call>);
+pub struct Calls {
+    /// Each with the function that the probe has settled on.
+    made: Vec<(Call, usize)>,
+    limits: BTreeMap<nvmlTemperatureThresholds_t, f64>,
+}
 
 impl Calls {
     /// All of them, not probed yet.
     pub fn new() -> Calls {
-        Calls(CALLS.to_vec())
+        Calls {
+            made: CALLS.iter().map(|call| (*call, 0)).collect(),
+            limits: BTreeMap::new(),
+        }
     }
 
     /// Makes those of `pace` or faster; what `out` has a value of already is left. With `probe`, what is not supported
@@ -276,23 +321,32 @@ impl Calls {
     ///
     /// # Errors
     /// When the GPU does not answer at all.
-    pub fn read(
-        &mut self,
-        gpu: &Gpu,
-        pace: Pace,
-        probe: bool,
-        out: &mut BTreeMap<GpuSignal, Reading>,
-    ) -> Result<(), Code> {
+    pub fn read(&mut self, gpu: &Gpu, pace: Pace, probe: bool, out: &mut Readings) -> Result<(), Code> {
+        let limits = &mut self.limits;
         let mut fatal = None;
-        self.0.retain(|call| {
+        self.made.retain_mut(|(call, variant)| {
             if call.pace > pace || fatal.is_some() {
                 return true;
             }
-            let known = |signal| out.get(signal).and_then(Reading::value).is_some();
-            if call.signals.iter().all(known) {
+            let is_read = |signal| out.get(signal).and_then(Reading::value).is_some();
+            if call.signals.iter().all(is_read) {
                 return !probe;
             }
-            let result = (call.read)(gpu);
+            let mut result = Err(Code::NOT_SUPPORTED);
+            while let Some(read) = call.reads.get(*variant) {
+                let readings = &*out;
+                result = read(
+                    gpu,
+                    &mut Known {
+                        readings,
+                        limits: &mut *limits,
+                    },
+                );
+                if !probe || !result.as_ref().is_err_and(|code| code.is_unsupported()) {
+                    break;
+                }
+                *variant += 1;
+            }
             fatal = result.as_ref().err().copied().filter(|code| code.is_fatal());
             for (at, signal) in call.signals.iter().enumerate() {
                 let reading = match &result {
@@ -319,20 +373,5 @@ mod tests {
         assert_eq!(version::<nvmlMarginTemperature_t>(1), 0x0100_0008);
         assert_eq!(version::<nvmlEccSramErrorStatus_t>(1), 0x0100_0068);
         assert_eq!(version::<nvmlGpuFabricInfo_v2_t>(2), 0x0200_0024);
-    }
-
-    #[test]
-    fn fabric_health() {
-        for (mask, wanted) in [
-            (0, 0),
-            // Nothing wrong: 2 in each part, 1 in the last.
-            (0b0001_1010_1010, 0),
-            // Bandwidth degraded.
-            (0b0001_1010_1001, 1),
-            // A route is unhealthy, and there are too few links.
-            (0b0101_1001_1010, 0b1_0100),
-        ] {
-            assert_eq!(fabric_faults(mask), wanted, "{mask:#b}");
-        }
     }
 }

@@ -13,8 +13,10 @@ pub struct Desk(Mutex<Work>);
 struct Work {
     /// When the round that is under way began, and the call that it is in.
     round: Option<(u64, &'static str)>,
-    /// Time in the driver in this round, by call.
-    spent: BTreeMap<&'static str, u64>,
+    /// Time in the driver in this round.
+    spent_ns: u64,
+    /// The same by call, where somebody wants to know.
+    by_call: Option<BTreeMap<&'static str, u64>>,
 }
 
 /// A round of calls, until it is dropped.
@@ -30,7 +32,7 @@ impl Desk {
     pub fn begin(&self, first: &'static str) -> Round<'_> {
         let mut work = self.work();
         work.round = Some((monotonic_ns(), first));
-        work.spent.clear();
+        work.spent_ns = 0;
         Round(self)
     }
 
@@ -42,7 +44,12 @@ impl Desk {
         let before = monotonic_ns();
         let result = run();
         let took = monotonic_ns().saturating_sub(before);
-        *self.work().spent.entry(call).or_default() += took;
+        let mut work = self.work();
+        work.spent_ns += took;
+        if let Some(by_call) = &mut work.by_call {
+            *by_call.entry(call).or_default() += took;
+        }
+        drop(work);
         result
     }
 
@@ -54,12 +61,17 @@ impl Desk {
 
     /// Time in the driver in this round so far, nanoseconds.
     pub fn spent_ns(&self) -> u64 {
-        self.work().spent.values().sum()
+        self.work().spent_ns
     }
 
-    /// The same, call by call.
-    pub fn spent(&self) -> BTreeMap<&'static str, u64> {
-        self.work().spent.clone()
+    /// From now on calls are told apart.
+    pub fn tell_apart(&self) {
+        self.work().by_call = Some(BTreeMap::new());
+    }
+
+    /// Time in the driver since then, by call.
+    pub fn by_call(&self) -> BTreeMap<&'static str, u64> {
+        self.work().by_call.clone().unwrap_or_default()
     }
 }
 

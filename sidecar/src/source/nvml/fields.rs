@@ -154,9 +154,10 @@ pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
 
 /// The fields of one GPU that are worth asking for, and what is known of the others.
 pub struct Fields {
+    /// The fast ones first.
     asked: Vec<(&'static Field, nvmlFieldValue_t)>,
-    /// The latency that the driver reported last, microseconds, by signal.
-    pub latency_us: BTreeMap<GpuSignal, u64>,
+    /// The latency that the driver reported, microseconds, by signal, where somebody wants to know.
+    pub latency_us: Option<BTreeMap<GpuSignal, u64>>,
 }
 
 impl Fields {
@@ -181,9 +182,10 @@ impl Fields {
                 asked.push((field, value));
             }
         }
+        asked.sort_by_key(|(field, _)| field.pace);
         Fields {
             asked,
-            latency_us: BTreeMap::new(),
+            latency_us: None,
         }
     }
 
@@ -198,28 +200,26 @@ impl Fields {
         probe: bool,
         out: &mut BTreeMap<GpuSignal, Reading>,
     ) -> Result<(), Code> {
-        let wanted: Vec<usize> = (0..self.asked.len())
-            .filter(|at| self.asked[*at].0.pace <= pace)
-            .collect();
+        let wanted = self.asked.partition_point(|(field, _)| field.pace <= pace);
         let mut sums: BTreeMap<GpuSignal, Result<f64, Code>> = BTreeMap::new();
         let mut unsupported = Vec::new();
-        self.latency_us.clear();
-        for batch in wanted.chunks(BATCH) {
-            let mut values: Vec<nvmlFieldValue_t> = batch.iter().map(|at| self.asked[*at].1).collect();
+        for (first, batch) in (0..).step_by(BATCH).zip(self.asked[..wanted].chunks(BATCH)) {
+            let mut values: Vec<nvmlFieldValue_t> = batch.iter().map(|(_, value)| *value).collect();
             let count = values.len() as i32;
             ask!(gpu, nvmlDeviceGetFieldValues, count, values.as_mut_ptr())?;
-            for (at, value) in batch.iter().zip(&values) {
-                let field = self.asked[*at].0;
+            for (at, ((field, _), value)) in (first..).zip(batch.iter().zip(&values)) {
                 let result = decode(value).map(|number| number / field.per);
                 if result.is_err_and(Code::is_unsupported) {
-                    unsupported.push(*at);
+                    unsupported.push(at);
                 }
                 if let Err(code) = result
                     && code.is_fatal()
                 {
                     return Err(code);
                 }
-                *self.latency_us.entry(field.signal).or_default() += value.latencyUsec.max(0) as u64;
+                if let Some(latency_us) = &mut self.latency_us {
+                    *latency_us.entry(field.signal).or_default() += value.latencyUsec.max(0) as u64;
+                }
                 add(&mut sums, field.signal, result);
             }
         }

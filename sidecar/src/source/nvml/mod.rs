@@ -10,6 +10,7 @@ mod calls;
 mod code;
 mod desk;
 mod events;
+mod fabric;
 mod fields;
 mod gpm;
 mod holders;

@@ -49,9 +49,20 @@ impl Reader {
         }
     }
 
-    /// The latency of each field, as the driver reported it last, microseconds.
-    pub fn latency_us(&self) -> &BTreeMap<GpuSignal, u64> {
-        &self.fields.latency_us
+    /// From now on notes what each call and each field costs.
+    pub fn tell_apart(&mut self) {
+        self.gpu.desk.tell_apart();
+        self.fields.latency_us = Some(BTreeMap::new());
+    }
+
+    /// Time in the driver since then by call, nanoseconds.
+    pub fn spent(&self) -> BTreeMap<&'static str, u64> {
+        self.gpu.desk.by_call()
+    }
+
+    /// The latency of each field since then as the driver reported it, microseconds.
+    pub fn latency_us(&self) -> BTreeMap<GpuSignal, u64> {
+        self.fields.latency_us.clone().unwrap_or_default()
     }
 
     /// Reads what is due at `pace`. The first round asks everything once, and learns what there is.

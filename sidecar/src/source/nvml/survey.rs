@@ -145,18 +145,22 @@ fn ask(gpu: &Gpu) -> Vec<SurveyedGpu> {
         std::thread::sleep(APART);
         // Only the second round counts: the first one also asks for what there is not.
         let _round = gpu.desk.begin("nvmlDeviceGetFieldValues");
-        let round = reader.read(Pace::Slow)?;
-        Ok((round, gpu.desk.spent()))
+        reader.tell_apart();
+        reader.read(Pace::Slow)
     });
-    let (round, spent) = match second {
+    let round = match second {
         Ok(answer) => answer,
         Err(code) => return vec![unread(Some(gpu), code.access(), code.to_string())],
     };
     let whole = SurveyedGpu {
         signals: round.readings,
         processes: round.holders.unwrap_or_default(),
-        calls_us: spent.into_iter().map(|(call, ns)| (call, ns / 1000)).collect(),
-        fields_us: reader.latency_us().clone(),
+        calls_us: reader
+            .spent()
+            .into_iter()
+            .map(|(call, ns)| (call, ns / 1000))
+            .collect(),
+        fields_us: reader.latency_us(),
         ..unread(Some(gpu), Access::Readable, String::new())
     };
     let instances = round.instances.into_iter().map(|instance| SurveyedGpu {

@@ -1,0 +1,49 @@
+//! NVSwitch fabric: whether the GPU has joined it, and what of it is not as it should be.
+
+use nvml_wrapper_sys::bindings::{nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t};
+
+use super::calls::version;
+use super::code::Code;
+use super::library::{Gpu, ask};
+
+/// Version 2 of the structure has the health mask and is older than version 3, which shares its members.
+pub(super) fn fabric(gpu: &Gpu) -> Result<Vec<f64>, Code> {
+    // SAFETY: numbers only, for which zero is a value.
+    let mut of: nvmlGpuFabricInfoV_t = unsafe { std::mem::zeroed() };
+    of.version = version::<nvmlGpuFabricInfo_v2_t>(2);
+    ask!(gpu, nvmlDeviceGetGpuFabricInfoV, &mut of)?;
+    if of.state == 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    Ok([u32::from(of.state), of.status, fabric_faults(of.healthMask)]
+        .map(f64::from)
+        .to_vec())
+}
+
+/// One bit for each part of the health mask that reports trouble. Parts say 1 for trouble and 2 for none; the last
+/// one says 1 for none, and higher what is wrong with the configuration.
+fn fabric_faults(mask: u32) -> u32 {
+    let two_bits = (0..4).filter(|part| mask >> (2 * part) & 3 == 1);
+    let bits: u32 = two_bits.map(|part| 1 << part).sum();
+    bits | u32::from(mask >> 8 & 15 >= 2) << 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fabric_health() {
+        for (mask, wanted) in [
+            (0, 0),
+            // Nothing wrong: 2 in each part, 1 in the last.
+            (0b0001_1010_1010, 0),
+            // Bandwidth degraded.
+            (0b0001_1010_1001, 1),
+            // A route is unhealthy, and there are too few links.
+            (0b0101_1001_1010, 0b1_0100),
+        ] {
+            assert_eq!(fabric_faults(mask), wanted, "{mask:#b}");
+        }
+    }
+}
