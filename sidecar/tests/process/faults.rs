@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::job::Job;
 
-/// A quarter of a second is what we promise at the 99th percentile; a busy machine may not keep it, so the test only
-/// holds the order of magnitude and prints the rest.
+/// How fast it is on a busy machine says nothing: this holds that no line waits for a timer of seconds. The speed is
+/// printed.
 const SLOWEST: Duration = Duration::from_secs(3);
 
 #[test]
@@ -41,9 +41,10 @@ fn a_kernel_line_becomes_a_verdict() {
                 format!("0000:{gpu:02x}:00.0"),
                 "{verdict}"
             );
+            let took = began.elapsed();
             // Out of step with the sidecar's ticks.
             std::thread::sleep(Duration::from_millis(u64::from(7 * gpu % 100)));
-            began.elapsed() - Duration::from_millis(u64::from(7 * gpu % 100))
+            took
         })
         .collect();
     took.sort();
