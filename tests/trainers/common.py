@@ -20,8 +20,9 @@ def arguments(description, steps=100):
     parser.add_argument("--steps", type=int, default=steps, help="optimizer steps")
     parser.add_argument("--sleep-ms", type=float, default=0, help="compute of one micro-batch")
     parser.add_argument("--spin-ms", type=float, default=0, help="CPU time within it, of one rank after the other")
-    parser.add_argument("--pin-rank", type=int, default=-1, help="this rank may use one CPU only")
-    parser.add_argument("--pin-cpu", type=int, default=0, help="which one")
+    parser.add_argument("--held-rank", type=int, default=-1, help="this rank gets less CPU")
+    parser.add_argument("--held-on", type=int, default=-1, help="since it may use this CPU only")
+    parser.add_argument("--held-in", default="", help="since it joins a control group, by this file of it")
     parser.add_argument("--slow-rank", type=int, default=-1, help="this rank computes longer")
     parser.add_argument("--slow-pct", type=float, default=10, help="by this much")
     parser.add_argument("--slow-from", type=int, default=0, help="from this step on")
@@ -43,8 +44,11 @@ class Compute:
     def __init__(self, options, rank):
         self._options = options
         self._rank = rank
-        if rank == options.pin_rank:
-            os.sched_setaffinity(0, {options.pin_cpu})
+        if rank == options.held_rank and options.held_on >= 0:
+            os.sched_setaffinity(0, {options.held_on})
+        if rank == options.held_rank and options.held_in:
+            with open(options.held_in, "w") as group:
+                group.write(str(os.getpid()))
 
     def run(self, step):
         """One micro-batch's worth of compute."""
