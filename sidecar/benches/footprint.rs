@@ -1,6 +1,7 @@
 //! What a sidecar costs its node: a real process on eight real rings, ten steps a second each, eight GPUs read once a
 //! second, the aggregator in it. The gate is half a percent of a core and 20 MB with simulated GPUs; and again half a
-//! percent and 15 MB when it reads GPUs alone, through the real code and a library that plays them (tests/fake-nvml).
+//! percent and 15 MB when it reads the node: eight GPUs through the real code and a library that plays them
+//! (tests/fake-nvml), the processes of eight ranks of a hundred threads and eight workers each, and eight ports.
 //!
 //! `cargo bench -p paceline-sidecar --bench footprint [-- SECONDS]`
 
@@ -17,6 +18,10 @@ use anyhow::{Context, bail};
 use paceline_ring::{Attach, Detach, PhaseWord, Record, Step, Writer};
 
 const RANKS: u32 = 8;
+/// Of each rank's process: threads beside the main one, those of them that do something, and processes that load data.
+const THREADS: usize = 99;
+const BUSY: usize = 20;
+const WORKERS: usize = 8;
 const STEP: Duration = Duration::from_millis(100);
 /// Start and warm-up, not counted.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -28,7 +33,8 @@ fn main() -> anyhow::Result<()> {
         .unwrap_or(20);
     let dir = std::env::temp_dir().join(format!("paceline-footprint-{}", std::process::id()));
     let span = Duration::from_secs(seconds);
-    let measured = [Load::Job, Load::Gpus].map(|load| {
+    let _family = Family::new()?;
+    let measured = [Load::Job, Load::Node].map(|load| {
         fs::create_dir_all(dir.join("rings"))?;
         let measured = measure(&dir, load, span);
         let _ = fs::remove_dir_all(&dir);
@@ -42,15 +48,15 @@ fn main() -> anyhow::Result<()> {
 enum Load {
     /// Eight ranks and eight simulated GPUs.
     Job,
-    /// Eight GPUs through NVML.
-    Gpus,
+    /// Eight GPUs through NVML, the processes of eight ranks that do not step, and eight ports.
+    Node,
 }
 
 impl Load {
     fn name(self) -> &'static str {
         match self {
             Load::Job => "8 ranks, 10 steps/s",
-            Load::Gpus => "8 GPUs through NVML",
+            Load::Node => "8 GPUs, ranks, ports",
         }
     }
 
@@ -58,22 +64,19 @@ impl Load {
     fn gate_kb(self) -> u64 {
         match self {
             Load::Job => 20_000,
-            Load::Gpus => 15_000,
+            Load::Node => 15_000,
         }
     }
 
-    /// Ranks that step.
-    fn ranks(self) -> u32 {
-        match self {
-            Load::Job => RANKS,
-            Load::Gpus => 0,
-        }
+    /// Whether the ranks step.
+    fn steps(self) -> bool {
+        self == Load::Job
     }
 
     fn arguments(self, dir: &Path) -> anyhow::Result<Vec<OsString>> {
         match self {
             Load::Job => Ok(vec!["--sim-gpus".into(), "gpus=8".into()]),
-            Load::Gpus => {
+            Load::Node => {
                 let program = std::env::current_exe()?;
                 let library = program.with_file_name("libpaceline_fake_nvml.so");
                 let own = dir.join("libnvidia-ml.so.1");
@@ -82,7 +85,14 @@ impl Load {
                     dir.join("libnvidia-ml.so.1.toml"),
                     "gpus = 8\nprofile = \"h100\"\n",
                 )?;
-                Ok(vec!["--nvml-lib".into(), own.into()])
+                let root = dir.join("root");
+                ports(&root)?;
+                Ok(vec![
+                    "--nvml-lib".into(),
+                    own.into(),
+                    "--host-root".into(),
+                    root.into(),
+                ])
             }
         }
     }
@@ -98,7 +108,7 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()?;
-    let rings: Vec<Writer> = (0..load.ranks())
+    let rings: Vec<Writer> = (0..RANKS)
         .map(|rank| {
             let ring = Writer::create_named(&dir.join("rings"), &format!("{rank}.ring"), 4096)?;
             ring.write(&Record::Attach(Attach {
@@ -111,9 +121,9 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
         })
         .collect::<Result<_, paceline_ring::CreateError>>()?;
     let mut step = 0;
-    train(&rings, &mut step, SETTLE);
+    train(&rings, &mut step, load, SETTLE);
     let (cpu_before, began) = (cpu(&child)?, Instant::now());
-    train(&rings, &mut step, span);
+    train(&rings, &mut step, load, span);
     let (used, passed) = (cpu(&child)? - cpu_before, began.elapsed());
     let memory = status_kb(&child, "VmRSS:")?;
     let peak = status_kb(&child, "VmHWM:")?;
@@ -139,7 +149,7 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
     let told = match load {
         Load::Job => ("steps in the report", report["steps"].as_u64().unwrap_or(0), step),
         // Each GPU once a second; the last one may be under way.
-        Load::Gpus => {
+        Load::Node => {
             let readings = journal.matches(r#""gpu":{"gpu":"#).count() as u64;
             ("readings in the journal", readings, 8 * (SETTLE + span).as_secs())
         }
@@ -153,7 +163,7 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
     );
     let complete = match load {
         Load::Job => told.1 == told.2,
-        Load::Gpus => told.1 >= told.2 - 8,
+        Load::Node => told.1 >= told.2 - 8,
     };
     if share > 0.5 || peak > load.gate_kb() || !complete {
         bail!("the gate is missed");
@@ -161,8 +171,64 @@ fn measure(dir: &Path, load: Load, span: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the process of a trainer looks like: threads that sleep, and workers. All ranks here are this process.
+struct Family(Vec<Child>);
+
+impl Family {
+    fn new() -> anyhow::Result<Family> {
+        for thread in 0..THREADS {
+            let nap = if thread < BUSY {
+                Duration::from_millis(50)
+            } else {
+                Duration::from_secs(86_400)
+            };
+            std::thread::Builder::new().stack_size(16 << 10).spawn(move || {
+                loop {
+                    std::thread::sleep(nap);
+                }
+            })?;
+        }
+        let workers = (0..WORKERS).map(|_| Command::new("sleep").arg("86400").spawn());
+        Ok(Family(workers.collect::<Result<_, _>>()?))
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        for worker in &mut self.0 {
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+    }
+}
+
+/// A root with the processes of this machine, and eight ports of its own.
+fn ports(root: &Path) -> anyhow::Result<()> {
+    let devices = root.join("sys/class/infiniband");
+    fs::create_dir_all(&devices)?;
+    for (name, place) in [("proc", "/proc"), ("sys/fs", "/sys/fs")] {
+        std::os::unix::fs::symlink(place, root.join(name))?;
+    }
+    let tree = include_str!("../tests/host/infiniband.txt");
+    for device in 0..8 {
+        for line in tree
+            .lines()
+            .filter(|line| line.starts_with("sys/class/infiniband/mlx5_0/"))
+        {
+            let (path, text) = line.split_once(" = ").context("no text")?;
+            let path = root.join(path.replace("mlx5_0", &format!("mlx5_{device}")));
+            fs::create_dir_all(path.parent().context("no parent")?)?;
+            fs::write(path, text)?;
+        }
+    }
+    Ok(())
+}
+
 /// Every rank steps at once, as synchronous training does, and tells its progress on the way.
-fn train(rings: &[Writer], step: &mut u64, span: Duration) {
+fn train(rings: &[Writer], step: &mut u64, load: Load, span: Duration) {
+    if !load.steps() {
+        return std::thread::sleep(span);
+    }
     let began = Instant::now();
     let mut due = began;
     while began.elapsed() < span {

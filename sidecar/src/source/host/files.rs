@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use paceline_health::event::{Missing, Reading};
@@ -47,6 +48,15 @@ impl Files {
         Ok(self.text.trim_end())
     }
 
+    /// A file that is read again and again.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn keep(&self, path: impl AsRef<Path>) -> Result<Kept, Missing> {
+        let file = File::open(self.root.join(path)).map_err(|error| missing(&error))?;
+        Ok(Kept(file))
+    }
+
     /// The number that a file holds alone.
     ///
     /// # Errors
@@ -73,6 +83,19 @@ impl Files {
             .collect();
         names.sort();
         names
+    }
+}
+
+/// A short file of one line that stays open: each read asks the kernel anew.
+#[derive(Debug)]
+pub struct Kept(File);
+
+impl Kept {
+    /// What `parse` makes of the line; `None` also when it cannot be read.
+    pub fn read<T>(&self, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let mut line = [0; 96];
+        let read = self.0.read_at(&mut line, 0).ok()?;
+        parse(std::str::from_utf8(line.get(..read)?).ok()?.trim_end())
     }
 }
 

@@ -131,6 +131,17 @@ fn ranks_under_quotas() {
         "not asked for"
     );
 
+    // Nobody waits: told every fifth second; somebody does: at once.
+    for round in 1..=5 {
+        let calm = Told::of(&mut processes, Pace::Fast);
+        let told = calm.hosts.contains_key(&Some(Rank(0)));
+        assert_eq!(told, round == 5, "round {round}");
+    }
+    tree.write("proc/100/task/101/schedstat = 200000000 11000000 40");
+    let waits = Told::of(&mut processes, Pace::Fast);
+    assert_eq!(waits.host(Some(0), HostSignal::RunQueueNs), value(6_300_500.0));
+    assert_eq!(waits.hosts.get(&Some(Rank(1))), None);
+
     // A worker that ends takes nothing back, and one that has waited long before it was found adds nothing.
     fs::remove_dir_all(tree.root().join("proc/102")).unwrap();
     tree.write(
@@ -140,7 +151,7 @@ fn ranks_under_quotas() {
          proc/sys/kernel/task_delayacct = 1",
     );
     let third = Told::of(&mut processes, Pace::Slow);
-    assert_eq!(third.host(Some(0), HostSignal::RunQueueNs), value(300_500.0));
+    assert_eq!(third.host(Some(0), HostSignal::RunQueueNs), value(6_300_500.0));
     assert_eq!(third.host(Some(0), HostSignal::MajorFaults), value(0.0));
     assert_eq!(
         third.host(Some(0), HostSignal::DiskWaitNs),

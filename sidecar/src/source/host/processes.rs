@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use paceline_health::event::Reading;
 use paceline_health::id::Rank;
 
 use super::board::Board;
@@ -15,6 +16,10 @@ use super::trainer::Trainer;
 use super::{Readings, pace};
 use crate::source::trainers::Trainers;
 
+/// Waiting less than this in a second is told only once in so many rounds: ranks in order cost their job little.
+const CALM_NS: f64 = 5e6;
+const CALM_ROUNDS: u32 = 5;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Processes {
@@ -22,6 +27,14 @@ pub struct Processes {
     trainers: Trainers,
     ranks: BTreeMap<Rank, Trainer>,
     node: Node,
+    told: BTreeMap<Option<Rank>, Told>,
+}
+
+/// What was told last, and how many rounds ago.
+#[derive(Debug, Default)]
+struct Told {
+    readings: Readings,
+    rounds: u32,
 }
 
 impl Processes {
@@ -32,7 +45,29 @@ impl Processes {
             trainers,
             ranks: BTreeMap::new(),
             node: Node::default(),
+            told: BTreeMap::new(),
         }
+    }
+}
+
+impl Told {
+    /// Whether `now` is told: at once when something was waited for, and now and then when nothing was. All is told in
+    /// slow rounds.
+    fn is_news(&mut self, now: &Readings) -> bool {
+        self.rounds += 1;
+        let waited = now.iter().any(|(signal, now)| {
+            let before = self.readings.get(signal);
+            match (before.and_then(Reading::value), now.value()) {
+                (Some(before), Some(now)) => now - before > CALM_NS * f64::from(self.rounds),
+                _ => before != Some(now),
+            }
+        });
+        let tells = waited || self.rounds >= CALM_ROUNDS;
+        if tells {
+            self.readings.clone_from(now);
+            self.rounds = 0;
+        }
+        tells
     }
 }
 
@@ -45,8 +80,10 @@ impl pace::Meter for Processes {
             trainers,
             ranks,
             node,
+            told,
         } = self;
         let now = trainers.now();
+        told.retain(|rank, _| rank.is_none_or(|rank| now.contains_key(&rank)));
         ranks.retain(|rank, trainer| now.get(rank) == Some(&trainer.pid()));
         let mut round = Round::new();
         for (rank, pid) in now {
@@ -57,7 +94,9 @@ impl pace::Meter for Processes {
                 trainer.look(files, &mut readings);
             }
             trainer.read(files, &mut round, &mut readings);
-            board.host(Some(rank), readings);
+            if pace == Pace::Slow || told.entry(Some(rank)).or_default().is_news(&readings) {
+                board.host(Some(rank), readings);
+            }
         }
         let mut readings = Readings::new();
         if pace == Pace::Slow {
@@ -66,6 +105,8 @@ impl pace::Meter for Processes {
             node.look(files, common, &mut readings);
         }
         node.read(files, &mut round, &mut readings);
-        board.host(None, readings);
+        if pace == Pace::Slow || told.entry(None).or_default().is_news(&readings) {
+            board.host(None, readings);
+        }
     }
 }

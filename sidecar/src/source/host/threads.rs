@@ -1,18 +1,18 @@
 //! How long threads were ready and no CPU was free for them.
 //!
 //! A trainer has hundreds of threads, of which few do anything. All are looked at now and then; those that ran or
-//! waited most since are followed, with their files kept open.
+//! waited most since are followed, with their files kept open; those that slept are not.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
-use super::files::Files;
+use paceline_health::event::Reading;
+
+use super::files::{Files, Kept};
 use super::grown::Grown;
 
 /// Threads that are looked at, of the rank's own process and of each of its children (its main thread, and the next).
-const OWN: usize = 96;
-const OF_CHILD: usize = 4;
+const OWN: usize = 64;
+const OF_CHILD: usize = 2;
 /// Threads that are followed.
 const FOLLOWED: usize = 16;
 
@@ -21,7 +21,7 @@ const FOLLOWED: usize = 16;
 pub struct Threads {
     /// All that were looked at, by process and thread: time on a CPU and waiting for one, ns.
     seen: BTreeMap<(u32, u32), u64>,
-    followed: BTreeMap<(u32, u32), File>,
+    followed: BTreeMap<(u32, u32), Kept>,
     waited: Grown<(u32, u32)>,
 }
 
@@ -48,7 +48,10 @@ impl Threads {
                 let before = self.seen.get(&key).copied().unwrap_or(0);
                 // The main thread of the rank itself is always followed.
                 let is_main = index == 0 && thread == *pid;
-                busy.push((is_main, total.saturating_sub(before), key, waited));
+                let did = total.saturating_sub(before);
+                if is_main || did > 0 {
+                    busy.push((is_main, did, key, waited));
+                }
                 seen.insert(key, total);
             }
         }
@@ -60,7 +63,7 @@ impl Threads {
         self.waited.keep(is_busy);
         for (_, _, key, waited) in busy {
             if !self.followed.contains_key(&key)
-                && let Ok(file) = File::open(files.at(format!("proc/{}/task/{}/schedstat", key.0, key.1)))
+                && let Ok(file) = files.keep(format!("proc/{}/task/{}/schedstat", key.0, key.1))
             {
                 self.followed.insert(key, file);
                 self.waited.take(key, waited as f64);
@@ -69,12 +72,9 @@ impl Threads {
     }
 
     /// Time that those who are followed have waited since they were first, ns.
-    pub fn waited_ns(&mut self) -> paceline_health::event::Reading {
-        let mut line = [0; 96];
+    pub fn waited_ns(&mut self) -> Reading {
         self.followed.retain(|key, file| {
-            let read = file.read_at(&mut line, 0).unwrap_or(0);
-            let text = line.get(..read).and_then(|line| std::str::from_utf8(line).ok());
-            let Some((_, waited)) = text.and_then(parse) else {
+            let Some((_, waited)) = file.read(parse) else {
                 // It has ended.
                 return false;
             };

@@ -165,8 +165,8 @@ impl Port {
         } = self;
         self.up = match place {
             Place::Rdma(port) => {
-                port.count_retransmits(files, retransmits);
-                port.is_up(files)
+                port.count_retransmits(retransmits);
+                port.is_up()
             }
             Place::Interface(port) => port.is_up(files),
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use paceline_health::event::PortLink;
 
-use super::super::files::Files;
+use super::super::files::{Files, Kept};
 use super::super::grown::Grown;
 use super::interface::{self, Interface};
 
@@ -49,7 +49,9 @@ pub struct RdmaPort {
     /// Counters that it has.
     errors: Vec<&'static str>,
     hardware_errors: Vec<&'static str>,
-    retransmits: Vec<&'static str>,
+    /// What is read every second.
+    state: Option<Kept>,
+    retransmits: Vec<(&'static str, Kept)>,
 }
 
 /// All ports, with their names: `mlx5_0/1`.
@@ -78,16 +80,19 @@ impl RdmaPort {
             files.names(dir.join("counters")),
             files.names(dir.join("hw_counters")),
         );
-        let among = |has: &[String], wanted: &[&'static str]| {
+        let among = |has: &[String], wanted: &[&'static str]| -> Vec<&'static str> {
             let wanted = wanted.iter().copied();
             wanted.filter(|name| has.iter().any(|has| has == name)).collect()
         };
+        let kept = |name| Some((name, files.keep(dir.join("hw_counters").join(name)).ok()?));
+        let retransmits = among(&hardware, &RETRANSMITS);
         RdmaPort {
             link,
             interfaces: files.names(Path::new(CLASS).join(device).join("device/net")),
             errors: among(&counters, &ERRORS),
             hardware_errors: among(&hardware, &EFA_ERRORS),
-            retransmits: among(&hardware, &RETRANSMITS),
+            retransmits: retransmits.into_iter().filter_map(kept).collect(),
+            state: files.keep(dir.join("state")).ok(),
             dir,
         }
     }
@@ -108,9 +113,9 @@ impl RdmaPort {
     }
 
     /// Whether it can carry data: `state` reads `4: ACTIVE`. `None`: it does not say.
-    pub fn is_up(&self, files: &mut Files) -> Option<bool> {
-        let state = files.text(self.dir.join("state")).ok()?;
-        Some(state.split(':').next()?.trim() == "4")
+    pub fn is_up(&self) -> Option<bool> {
+        let state = self.state.as_ref()?;
+        state.read(|state| Some(state.split(':').next()?.trim() == "4"))
     }
 
     /// `rate` reads `400 Gb/sec (4X NDR)`.
@@ -147,9 +152,9 @@ impl RdmaPort {
     }
 
     /// Repeated transmissions.
-    pub fn count_retransmits(&self, files: &mut Files, sum: &mut Grown<&'static str>) {
-        for name in &self.retransmits {
-            if let Ok(count) = files.number(self.dir.join("hw_counters").join(name)) {
+    pub fn count_retransmits(&self, sum: &mut Grown<&'static str>) {
+        for (name, counter) in &self.retransmits {
+            if let Some(count) = counter.read(|count| count.parse().ok()) {
                 sum.take(name, count);
             }
         }
