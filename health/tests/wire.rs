@@ -189,6 +189,7 @@ fn examples() -> Vec<Event> {
         }),
         Event::Ras(RasReport {
             state: RasAccess::Answered,
+            still: true,
             nccl: "2.28.9".into(),
             comms: 3,
             uneven: 1,

@@ -13,16 +13,29 @@ use crate::verdict::Evidence;
 #[derive(Debug, Default)]
 pub struct Told {
     last: Option<(Time, u64, RasReport)>,
+    /// Counts answers that said something else than the one before.
+    version: u64,
     provenance: Provenance,
 }
 
 impl Told {
     /// Takes an answer. That nobody answered any more does not take back what was said.
     pub fn take(&mut self, at: Time, entry: u64, report: &RasReport, provenance: Provenance) {
-        if report.state == RasAccess::Answered {
+        // Asked now and then, it tells of trouble alone: that there is none says nothing of a silence.
+        let says = report.still || !report.ranks.is_empty();
+        if report.state == RasAccess::Answered && says {
+            let said = |(_, _, last): &(Time, u64, RasReport)| {
+                (&last.ranks, last.uneven) == (&report.ranks, report.uneven)
+            };
+            self.version += u64::from(!self.last.as_ref().is_some_and(said));
             self.last = Some((at, entry, report.clone()));
             self.provenance = provenance;
         }
+    }
+
+    /// Changes with what is said.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// How real the last answer was.

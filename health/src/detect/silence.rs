@@ -60,8 +60,8 @@ struct Named {
     severity: Severity,
     since: Time,
     rank: Option<Rank>,
-    /// Its evidence has what NCCL says.
-    asked: bool,
+    /// What its evidence has of NCCL's words; zero: nothing.
+    asked: u64,
 }
 
 impl Named {
@@ -123,13 +123,13 @@ impl SilenceRule {
         }
     }
 
-    /// What NCCL says is evidence for what holds already: that is told again, once, with it.
+    /// What NCCL says is evidence for what holds already: that is told again with it, where it says something new.
     fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
         self.told.take(scope.at, entry, report, provenance);
         let open: Vec<(Subject, Named)> = self
             .open
             .iter()
-            .filter(|(_, named)| !named.asked)
+            .filter(|(_, named)| named.asked != self.told.version())
             .map(|(subject, named)| (subject.clone(), *named))
             .collect();
         for (subject, named) in open {
@@ -315,9 +315,10 @@ impl SilenceRule {
         }
         let since = at - Duration::from_secs_f64(idle.clamp(0.0, 1e9));
         let since = self.open.get(&subject).map_or(since, |named| named.since);
-        let asked = self.told.speaks_of(since, scope.roster);
+        let mut asked = 0;
         let mut provenance = self.provenance;
-        if asked {
+        if self.told.speaks_of(since, scope.roster) {
+            asked = self.told.version();
             evidence.extend(self.told.evidence(MAX_BEHIND, scope.roster));
             provenance = provenance.max(self.told.provenance());
         }

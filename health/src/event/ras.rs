@@ -13,6 +13,8 @@ use crate::id::Rank;
 pub struct RasReport {
     /// Whether it answered.
     pub state: RasAccess,
+    /// It was asked since ranks stand still: counts mean something. Else only who is dead or has an error is told.
+    pub still: bool,
     /// Version of NCCL; empty: not told.
     pub nccl: Arc<str>,
     /// Communicators of which it told.

@@ -6,7 +6,7 @@ use paceline_health::id::Rank;
 
 use super::hand::take;
 
-/// `ras size=4 [comms=3] [uneven=1] [absent=yes]`, and on each line below a rank that stands out:
+/// `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, and on each line below a rank that stands out:
 /// `behind rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.
 pub fn ras(case: &mut TestCase) -> Result<Event, String> {
     let absent = take::<String>(case, "absent")?.is_some();
@@ -17,6 +17,7 @@ pub fn ras(case: &mut TestCase) -> Result<Event, String> {
         } else {
             RasAccess::Answered
         },
+        still: take::<String>(case, "regular")?.is_none(),
         nccl: "2.28.9".into(),
         comms: take(case, "comms")?.unwrap_or(1),
         uneven: take(case, "uneven")?.unwrap_or(ranks.len().min(1) as u32),

@@ -94,3 +94,48 @@ fn explained_without_a_run() {
     assert_eq!(unknown.status.code(), Some(64));
     assert!(text(&unknown.stderr).contains("did you mean \"straggler\"?"));
 }
+
+#[test]
+fn a_silent_rank_in_a_demo_is_named_and_marked() {
+    let place = Place::new();
+    let demo = place
+        .paceline([
+            "demo",
+            "--ranks",
+            "4",
+            "--heat-rank",
+            "3",
+            "--seconds",
+            "30",
+            "--json",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It must be known how long a step takes.
+    until("steps", || {
+        let journal = place.read("paceline-demo/journal.ndjson");
+        (journal.matches("\"step\":{").count() > 160).then_some(())
+    });
+    until("the injection", || {
+        let inject = place
+            .paceline(["inject", "--run-dir", "paceline-demo", "silent rank=1 for=60"])
+            .output();
+        inject.unwrap().status.success().then_some(())
+    });
+    let output = demo.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    let verdicts = report["verdicts"].as_array().unwrap();
+    let silent: Vec<&Value> = verdicts
+        .iter()
+        .filter(|verdict| verdict["finding"] == "rank-silent" || verdict["finding"] == "job-hang")
+        .collect();
+    let [silent] = &silent[..] else { panic!("{report}") };
+    assert_eq!(
+        (&silent["finding"], &silent["subject"]["rank"]),
+        (&"rank-silent".into(), &1.into())
+    );
+    assert_eq!(silent["provenance"], "injected", "{silent}");
+}

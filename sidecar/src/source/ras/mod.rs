@@ -82,6 +82,7 @@ impl Ras {
     fn answer(&mut self, why: Why, answer: Answer) -> RasReport {
         let mut report = match answer {
             Ok(mut report) => {
+                report.still = why == Why::Still;
                 if why == Why::Regular {
                     // In a job that runs, counts differ at every moment.
                     report
@@ -110,6 +111,7 @@ impl Ras {
 fn silent(state: RasAccess, text: String) -> RasReport {
     RasReport {
         state,
+        still: false,
         nccl: "".into(),
         comms: 0,
         uneven: 0,

@@ -185,6 +185,7 @@ impl Tally {
         ranks.truncate(MAX_TOLD);
         RasReport {
             state: RasAccess::Answered,
+            still: false,
             nccl: self.nccl.into(),
             comms: self.comms,
             uneven: self.uneven.len() as u32,
