@@ -78,7 +78,6 @@ pub struct StragglerThresholds {
     pub consistency_wait_ratio: f64,
     pub correlated_ratio: f64,
     pub correlated_min_ranks: u32,
-    pub correlated_steps: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,5 @@
 //! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::gaps::Gaps;
@@ -13,8 +12,6 @@ use crate::verdict::Subject;
 
 /// A rank number above this is not believed: memory is bounded before it is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
-/// Versions that a node may name.
-const MAX_VERSIONS: usize = 32;
 
 /// One rank in the current epoch.
 #[derive(Clone, Debug)]
@@ -52,8 +49,6 @@ pub struct Node {
     pub attached: bool,
     pub exit: Option<i32>,
     rack: Arc<str>,
-    /// Versions that it said it has.
-    pub versions: BTreeMap<Arc<str>, Arc<str>>,
     counters: Beat,
     /// Losses of earlier incarnations.
     lost_before: u64,
@@ -193,10 +188,6 @@ impl Roster {
                 self.shape += 1;
                 if let Some(node) = self.nodes.get_mut(&frame.node) {
                     node.rack = agent.rack.clone();
-                    node.versions = agent.versions.clone();
-                    while node.versions.len() > MAX_VERSIONS {
-                        node.versions.pop_last();
-                    }
                 }
                 for source in &agent.sources {
                     if !self.sources.contains(source) && self.sources.len() < 64 {
@@ -331,7 +322,6 @@ impl Node {
             attached: false,
             exit: None,
             rack: Arc::from(""),
-            versions: BTreeMap::new(),
             counters: Beat::default(),
             lost_before: 0,
             dropped_before: (0, 0),

@@ -100,10 +100,11 @@ impl Fleet {
         value: i64,
     ) -> Option<Part> {
         let model = &look.reading.model;
-        if !self.values.contains_key(model) {
-            self.values.insert(model.clone(), BTreeMap::new());
-        }
-        let counts = self.values.get_mut(model)?.entry(signal).or_default();
+        let settings = match self.values.get_mut(model) {
+            Some(settings) => settings,
+            None => self.values.entry(model.clone()).or_default(),
+        };
+        let counts = settings.entry(signal).or_default();
         let before = member.settings.insert(signal, value);
         if before != Some(value) {
             *counts.entry(value).or_default() += 1;

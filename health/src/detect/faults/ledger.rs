@@ -112,11 +112,10 @@ impl Ledger {
         self.open.contains_key(&(finding, subject.clone()))
     }
 
-    /// Findings of this kind that hold, with their subjects and the parts that hold them up.
-    pub fn subjects(&self, finding: Finding) -> Vec<(Subject, Vec<String>)> {
-        let of = self.open.iter().filter(|((own, _), _)| *own == finding);
-        of.map(|((_, subject), open)| (subject.clone(), open.parts.keys().cloned().collect()))
-            .collect()
+    /// What a finding of this kind holds of.
+    pub fn subjects(&self, finding: Finding) -> impl Iterator<Item = &Subject> {
+        let of = self.open.keys().filter(move |(own, _)| *own == finding);
+        of.map(|(_, subject)| subject)
     }
 
     /// A part holds, or is as it says now.

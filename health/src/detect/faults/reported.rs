@@ -98,13 +98,9 @@ impl FaultRule {
 
     /// A GPU is gone and the line does not say which: told of the node, unless one of its GPUs is known to be.
     pub(super) fn nameless(&mut self, scene: &Scene<'_>, fault: &GpuFault) {
-        let known = self.ledger.subjects(Finding::GpuLost).into_iter();
-        let mut known =
-            known.filter(|(subject, _)| matches!(subject, Subject::Gpu { node, .. } if node == scene.node));
-        if fault.kind != GpuFaultKind::FellOff
-            || fault.seen_by == FaultSource::KernelBefore
-            || known.next().is_some()
-        {
+        let is_here = |subject: &Subject| matches!(subject, Subject::Gpu { node, .. } if node == scene.node);
+        let known = self.ledger.subjects(Finding::GpuLost).any(is_here);
+        if fault.kind != GpuFaultKind::FellOff || fault.seen_by == FaultSource::KernelBefore || known {
             return;
         }
         let part = Part::new(
