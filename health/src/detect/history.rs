@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 
 use super::board::{Board, RoleLevel};
 use crate::policy::bounds;
+use crate::stats;
 use crate::time::Time;
 
 /// Steps that are kept: 20 bytes for each rank and step.
 const KEPT: usize = bounds::JOB_STEPS;
 /// Steps whose time is kept; older ones ever more thinly.
 const TIMES: usize = 2048;
+
+/// Fewer steps than this do not tell what is usual.
+const USUAL: usize = 16;
 
 /// Where no sample came.
 const NONE: f32 = f32::NAN;
@@ -114,6 +118,13 @@ impl History {
     /// Kept steady steps after `step`, oldest first.
     pub fn steady_since(&self, step: u64) -> impl Iterator<Item = &Kept> {
         self.since(self.steady_from.map_or(u64::MAX, |steady| steady.max(step)))
+    }
+
+    /// Mean of the kept steady steps up to `step`, seconds; `None`: too few.
+    pub fn usual_s(&self, step: u64) -> Option<f64> {
+        let before = self.latest(KEPT).take_while(|kept| kept.step <= step);
+        let before: Vec<f64> = before.map(|kept| kept.dur_s).collect();
+        (before.len() >= USUAL).then(|| stats::mean(&before))
     }
 
     /// The latest steady steps, at most `count`, oldest first.

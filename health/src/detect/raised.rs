@@ -52,9 +52,11 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// What happened since it became slow. Sums over its steps and ranks, seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
-    /// Steps, and samples of its ranks in them.
+    /// Steps that were seen, and samples of its ranks in them.
     pub rows: u64,
     samples: u64,
+    /// Steps of which `gain_s` and `dur_s` are the sums.
+    steps: f64,
     x: f64,
     /// Mean of x over about the last [`LATELY`] samples.
     lately: f64,
@@ -64,8 +66,11 @@ pub struct Account {
     peers_wait_s: f64,
     data_excess_s: f64,
     gc_excess_s: f64,
+    /// What the steps would have been shorter, as the critical path has it.
     pub gain_s: f64,
     dur_s: f64,
+    /// The step before it became slow, where that bounds what it costs.
+    usual_s: Option<f64>,
     entries: (u64, u64),
 }
 
@@ -109,10 +114,16 @@ impl Account {
         }
         let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
         let unseen = oldest.saturating_sub(start + 1);
+        // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
+        // pipeline loses no more than its steps have become longer.
+        if plan.stages > 1 {
+            account.usual_s = history.usual_s(start);
+        }
         if account.rows > 0 && unseen > 0 {
             let more = 1.0 + unseen as f64 / account.rows as f64;
             account.gain_s *= more;
             account.dur_s *= more;
+            account.steps *= more;
         }
         account
     }
@@ -187,6 +198,7 @@ impl Account {
         }
         self.entries.1 = self.entries.1.max(entries.1);
         self.rows += 1;
+        self.steps += 1.0;
         self.dur_s += dur_s;
     }
 
@@ -207,10 +219,19 @@ impl Account {
     /// Share of the steps' time that would be won.
     pub fn impact(&self) -> f64 {
         if self.dur_s > 0.0 {
-            self.gain_s / self.dur_s
+            self.lost_s() / self.dur_s
         } else {
             0.0
         }
+    }
+
+    /// What the steps would have been shorter, as far as they were longer than before.
+    pub fn lost_s(&self) -> f64 {
+        let Some(usual_s) = self.usual_s else {
+            return self.gain_s;
+        };
+        let mean_s = self.dur_s / self.steps.max(1.0);
+        self.gain_s.min(self.steps * (mean_s - usual_s).max(0.0))
     }
 
     /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
@@ -267,7 +288,7 @@ impl Raised {
 
     /// What the whole job lost to it, rank-seconds.
     pub fn lost(&self, roster: &Roster) -> f64 {
-        self.account.gain_s * f64::from(roster.world_size)
+        self.account.lost_s() * f64::from(roster.world_size)
     }
 
     /// What it rests on.
