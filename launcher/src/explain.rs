@@ -266,30 +266,12 @@ fn table(style: Style, rows: &[(&str, String)]) -> String {
             style.paint(Paint::Faint, name),
             " ".repeat(label - 2 - name.len())
         );
-        for line in wrapped(text, room) {
+        for line in output::wrap(text, room) {
             let _ = writeln!(out, "{head}{line}");
             head = " ".repeat(label);
         }
     }
     out
-}
-
-fn wrapped(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines
-            .last_mut()
-            .filter(|line| line.is_empty() || line.chars().count() + 1 + word.chars().count() <= room);
-        match last {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

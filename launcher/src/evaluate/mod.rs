@@ -192,3 +192,22 @@ fn failures(failures: &[Failure]) -> String {
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_listed_with_what_shows_them_again() {
+        let failure = Failure {
+            scenario: "quiet 5 %".to_owned(),
+            mistakes: vec!["missed straggler rank 3".to_owned(), "false job-hang".to_owned()],
+            command: "paceline simulate --seed 7".to_owned(),
+        };
+        assert_eq!(failures(&[]), "");
+        assert_eq!(
+            failures(&[failure]),
+            "quiet 5 %\n  missed straggler rank 3\n  false job-hang\n  paceline simulate --seed 7\n\n"
+        );
+    }
+}

@@ -9,7 +9,7 @@ use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 
 use super::evidence;
 use super::words::{self, count, span};
-use crate::output::{Paint, Style};
+use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
 const IN_FULL: usize = 3;
@@ -270,7 +270,7 @@ impl Block {
 
     pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
-        for (index, line) in wrap(text, room).iter().enumerate() {
+        for (index, line) in output::wrap(text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
         }
     }
@@ -317,27 +317,6 @@ fn short_subject(subject: &Subject) -> String {
         }
         other => other.to_string(),
     }
-}
-
-/// `text` in lines of at most `room` characters, cut between words.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut used = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        match lines.last_mut() {
-            Some(line) if used + 1 + length <= room => {
-                line.push(' ');
-                line.push_str(word);
-                used += 1 + length;
-            }
-            _ => {
-                lines.push(word.to_owned());
-                used = length;
-            }
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
