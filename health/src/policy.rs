@@ -16,7 +16,7 @@ pub use self::port::PortThresholds;
 pub use self::price::Prices;
 pub use self::values::PolicyError;
 use crate::fault::FaultTables;
-use crate::verdict::{Cause, Finding};
+use crate::verdict::{Cause, Finding, Severity};
 
 /// One table in three files.
 const DETECTOR: &str = concat!(
@@ -86,6 +86,19 @@ pub struct StragglerThresholds {
 pub struct ImpactThresholds {
     pub warning_ratio: f64,
     pub critical_ratio: f64,
+}
+
+impl ImpactThresholds {
+    /// How bad it is to lose this share of the steps' time.
+    pub fn severity(&self, share: f64) -> Severity {
+        if share >= self.critical_ratio {
+            Severity::Critical
+        } else if share >= self.warning_ratio {
+            Severity::Warning
+        } else {
+            Severity::Info
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::claim::{Claim, Outcome};
-use super::scene::{Scene, piece};
+use super::claim::{Claim, Outcome, piece};
+use super::scene::Scene;
 use super::shift::Shift;
 use super::slower::{Level, Slower};
 use crate::event::{Baseline, BaselineOf, StepKind};

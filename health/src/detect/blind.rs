@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::claim::{Body, Claim, Detail, Outcome};
+use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::roster::{Node, Roster};
 use crate::frame::Provenance;
 use crate::id::NodeId;
 use crate::policy::BlindThresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+use crate::verdict::{Cause, Finding, Severity, Subject};
 
 /// The rule.
 #[derive(Debug, Default)]
@@ -24,13 +24,8 @@ impl BlindRule {
     pub fn heard(&mut self, at: Time, node: &NodeId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
         if self.open.remove(node) {
-            let body = Body::Over(Outcome::default());
-            self.out.push_back(Claim {
-                finding: Finding::TelemetryBlind,
-                subject: subject(node),
-                at,
-                body,
-            });
+            let claim = over(at, Finding::TelemetryBlind, subject(node), Outcome::default());
+            self.out.push_back(claim);
         }
     }
 
@@ -69,13 +64,7 @@ impl BlindRule {
     }
 
     fn raise(&mut self, at: Time, name: &NodeId, node: &Node, patience: Duration) {
-        let what = "unheard_s".into();
-        let evidence = vec![Evidence {
-            what,
-            value: patience.as_secs_f64(),
-            peers: None,
-            entries: None,
-        }];
+        let evidence = vec![piece("unheard_s", patience.as_secs_f64(), None)];
         let detail = Detail {
             severity: Severity::Critical,
             since: node.last_heard,

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::board::Seat;
-use super::claim::{Claim, Detail, Outcome};
+use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::kinds::{Kinds, Sort};
 use super::localise;
 use super::raised::{Raised, Whom};
-use super::scene::{Scene, over, piece};
+use super::scene::Scene;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::policy::OccasionThresholds;

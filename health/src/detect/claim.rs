@@ -48,3 +48,23 @@ pub struct Detail {
     pub lost_rank_s: f64,
     pub evidence: Vec<Evidence>,
 }
+
+/// It held.
+pub fn over(at: Time, finding: Finding, subject: Subject, outcome: Outcome) -> Claim {
+    Claim {
+        finding,
+        subject,
+        at,
+        body: Body::Over(outcome),
+    }
+}
+
+/// A piece of evidence.
+pub fn piece(what: &str, value: f64, peers: Option<f64>) -> Evidence {
+    Evidence {
+        what: what.into(),
+        value,
+        peers,
+        entries: None,
+    }
+}

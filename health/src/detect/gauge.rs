@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::claim::{Claim, Detail, Outcome};
-use super::scene::{Scene, over};
+use super::claim::{Claim, Detail, Outcome, over};
+use super::scene::Scene;
 use crate::event::Signal;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::causes::Explained;
-use super::claim::Outcome;
+use super::claim::{Outcome, piece};
 use super::comm::Comm;
 use super::view::View;
 use crate::id::NodeId;
 use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Severity, Subject};
+use crate::verdict::{Cause, Severity, Subject};
 
 /// Candidates that evidence names.
 const MAX_NAMED: usize = 8;
@@ -120,9 +120,7 @@ impl Open {
         let share = self.excess.seconds() / step_s.max(1e-9);
         match self.subject {
             Subject::Job { .. } => Severity::Info,
-            _ if share >= view.limits.impact.critical_ratio => Severity::Critical,
-            _ if share >= view.limits.impact.warning_ratio => Severity::Warning,
-            _ => Severity::Info,
+            _ => view.limits.impact.severity(share),
         }
     }
 
@@ -153,12 +151,6 @@ impl Open {
     pub fn outcome(&self, step_s: f64, world_size: u32) -> Outcome {
         let mean = |sum: f64| sum / self.rows.max(1) as f64;
         let (usual_s, transfer_s) = (mean(self.usual_s), mean(self.usual_s + self.gain_s));
-        let piece = |what: &str, value, peers| Evidence {
-            what: what.into(),
-            value,
-            peers,
-            entries: None,
-        };
         let mut evidence = vec![
             piece("transfer_s", transfer_s, Some(usual_s)),
             piece("slow_communicators", self.most as f64, None),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::board::Board;
-use super::claim::{Body, Claim, Detail, Outcome};
+use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::comm::Comm;
 use super::fit::{self, Crossing};
 use super::link::{Open, excess};
@@ -114,12 +114,9 @@ impl LinkRule {
                     lost_rank_s: 0.0,
                     ..open.outcome(self.step_s, view.roster.world_size)
                 };
-                self.out.push_back(Claim {
-                    finding: Finding::SlowLink,
-                    subject: was.0.clone(),
-                    at: view.at,
-                    body: Body::Over(outcome),
-                });
+                let subject = was.0.clone();
+                self.out
+                    .push_back(over(view.at, Finding::SlowLink, subject, outcome));
             }
             let open = &mut self.open[index];
             open.severity = open.severity.max(open.severity_now(view, self.step_s));
@@ -208,12 +205,8 @@ impl LinkRule {
     }
 
     fn end(&mut self, at: Time, open: &Open, world_size: u32) {
-        self.out.push_back(Claim {
-            finding: Finding::SlowLink,
-            subject: open.subject.clone(),
-            at,
-            body: Body::Over(open.outcome(self.step_s, world_size)),
-        });
+        let (subject, outcome) = (open.subject.clone(), open.outcome(self.step_s, world_size));
+        self.out.push_back(over(at, Finding::SlowLink, subject, outcome));
     }
 
     fn claim(&mut self, view: &View<'_>, index: usize) {

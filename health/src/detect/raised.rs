@@ -2,7 +2,7 @@
 
 use super::board::Board;
 use super::causes::{Explained, Suspect};
-use super::claim::Outcome;
+use super::claim::{Outcome, piece};
 use super::cusum::Clearing;
 use super::history::{History, Kept};
 use super::plan::Plan;
@@ -309,17 +309,11 @@ impl Raised {
                 entries,
             },
         ];
-        let plain = |what: &str, value| Evidence {
-            what: what.into(),
-            value,
-            peers: None,
-            entries: None,
-        };
         if self.members.len() > 1 {
-            evidence.push(plain("slow_ranks", self.members.len() as f64));
+            evidence.push(piece("slow_ranks", self.members.len() as f64, None));
         }
         if self.few_peers {
-            evidence.push(plain("low_coverage", 1.0));
+            evidence.push(piece("low_coverage", 1.0, None));
         }
         evidence
     }

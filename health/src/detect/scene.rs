@@ -4,14 +4,13 @@
 use std::cell::RefCell;
 
 use super::board::Board;
-use super::claim::{Body, Claim, Detail, Outcome};
+use super::claim::{Body, Claim, Detail};
 use super::path::Path;
 use super::raised::{Raised, Whom};
 use super::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
-use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+use crate::verdict::{Cause, Finding, Severity, Subject};
 
 /// See the module. Seconds.
 #[derive(Debug)]
@@ -122,14 +121,7 @@ impl<'a> Scene<'a> {
 
     /// How bad a share of the steps' time is.
     pub fn severity(&self, impact: f64) -> Severity {
-        let limits = &self.view.limits.impact;
-        if impact >= limits.critical_ratio {
-            Severity::Critical
-        } else if impact >= limits.warning_ratio {
-            Severity::Warning
-        } else {
-            Severity::Info
-        }
+        self.view.limits.impact.severity(impact)
     }
 
     /// The whole job.
@@ -174,25 +166,5 @@ impl<'a> Scene<'a> {
             at: self.view.at,
             body: Body::Holds(Box::new(detail)),
         }
-    }
-}
-
-/// It held.
-pub fn over(at: Time, finding: Finding, subject: Subject, outcome: Outcome) -> Claim {
-    Claim {
-        finding,
-        subject,
-        at,
-        body: Body::Over(outcome),
-    }
-}
-
-/// A piece of evidence.
-pub fn piece(what: &str, value: f64, peers: Option<f64>) -> Evidence {
-    Evidence {
-        what: what.into(),
-        value,
-        peers,
-        entries: None,
     }
 }

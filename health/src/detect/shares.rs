@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use super::claim::{Claim, Outcome};
+use super::claim::{Claim, Outcome, piece};
 use super::gauge::{Bars, Gauge, Meaning};
 use super::imbalance::{Experts, Stages, Unexplained};
 use super::remaining::{Remaining, floored};
-use super::scene::{Scene, piece};
+use super::scene::Scene;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::policy::Thresholds;

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::claim::{Claim, Outcome};
-use super::scene::{Scene, piece};
+use super::claim::{Claim, Outcome, piece};
+use super::scene::Scene;
 use super::slower::{Level, Slower};
 use crate::event::StepKind;
 use crate::policy::{ShiftThresholds, bounds};

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::claim::{Body, Claim, Detail, Outcome};
+use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::front::{Front, place};
 use super::ras::Told;
 use super::roster::Roster;
@@ -238,11 +238,9 @@ impl SilenceRule {
             .collect();
         behind.sort_by_key(|(rank, pulse)| (place(pulse), **rank));
         let furthest = most.map_or(0.0, |(step, _)| step as f64);
-        let told = behind.iter().take(MAX_BEHIND).map(|(rank, pulse)| Evidence {
-            what: format!("rank {rank} in step, {}", doing(pulse.phase)).into(),
-            value: pulse.step as f64,
-            peers: Some(furthest),
-            entries: None,
+        let told = behind.iter().take(MAX_BEHIND).map(|(rank, pulse)| {
+            let what = format!("rank {rank} in step, {}", doing(pulse.phase));
+            piece(&what, pulse.step as f64, Some(furthest))
         });
         told.collect()
     }
@@ -265,12 +263,7 @@ impl SilenceRule {
                     ..Outcome::default()
                 };
                 let (finding, subject) = (named.finding, subject.clone());
-                out.push_back(Claim {
-                    finding,
-                    subject,
-                    at,
-                    body: Body::Over(outcome),
-                });
+                out.push_back(over(at, finding, subject, outcome));
             }
             still
         });
@@ -300,12 +293,7 @@ impl SilenceRule {
             .values()
             .filter(|heard| heard.pulse.phase == Phase::Wait)
             .count();
-        let piece = |what: &str, value| Evidence {
-            what: what.into(),
-            value,
-            peers: None,
-            entries: None,
-        };
+        let piece = |what: &str, value| piece(what, value, None);
         let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
         if gone {
             evidence.push(piece("process_gone", 1.0));

@@ -1,7 +1,7 @@
 //! A level that lies above what it should be: since when, what it costs, when it is over.
 
-use super::claim::{Claim, Detail, Outcome};
-use super::scene::{Scene, over, piece};
+use super::claim::{Claim, Detail, Outcome, over, piece};
+use super::scene::Scene;
 use crate::policy::ShiftThresholds;
 use crate::stats;
 use crate::time::Time;

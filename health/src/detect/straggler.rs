@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::board::{Board, Seat};
-use super::claim::{Body, Claim, Detail, Outcome};
+use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::cusum::{Alarm, Bar, Clearing};
 use super::history::History;
 use super::localise::{self, Located};
@@ -314,13 +314,7 @@ impl StragglerRule {
     fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
         let raised = &self.raised[index];
         let impact = raised.account.impact();
-        let severity = if impact >= limits.impact.critical_ratio {
-            Severity::Critical
-        } else if impact >= limits.impact.warning_ratio {
-            Severity::Warning
-        } else {
-            Severity::Info
-        };
+        let severity = limits.impact.severity(impact);
         if raised.few_peers {
             severity.min(Severity::Warning)
         } else {
@@ -334,12 +328,8 @@ impl StragglerRule {
         }
         let finding = raised.whom.finding();
         if let Some(subject) = raised.whom.subject(roster, job) {
-            self.out.push_back(Claim {
-                finding,
-                subject,
-                at,
-                body: Body::Over(raised.outcome(roster)),
-            });
+            self.out
+                .push_back(over(at, finding, subject, raised.outcome(roster)));
         }
     }
 

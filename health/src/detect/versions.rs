@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::claim::{Body, Claim, Detail, Outcome};
-use super::scene::{over, piece};
+use super::claim::{Body, Claim, Detail, Outcome, over, piece};
+
 use crate::event::{Agent, Attach};
 use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::claim::{Claim, Detail, Outcome};
+use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::raised::Whom;
-use super::scene::{Scene, over, piece};
+use super::scene::Scene;
 use super::straggler::StragglerRule;
 use crate::event::StepKind;
 use crate::id::Rank;

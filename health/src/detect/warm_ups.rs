@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::claim::{Claim, Detail, Outcome};
-use super::scene::{Scene, over, piece};
+use super::claim::{Claim, Detail, Outcome, over, piece};
+use super::scene::Scene;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::stats;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::claim::{Body, Claim, Detail, Outcome};
+use super::super::claim::{self, Body, Claim, Detail, Outcome};
 use super::Scene;
 use crate::event::Signal;
 use crate::fault::{Order, Remedy, When};
@@ -171,12 +171,7 @@ impl Ledger {
         if self.open.remove(&(finding, subject.clone())).is_none() {
             return;
         }
-        let claim = Claim {
-            finding,
-            subject: subject.clone(),
-            at,
-            body: Body::Over(Outcome::default()),
-        };
+        let claim = claim::over(at, finding, subject.clone(), Outcome::default());
         let order = Order {
             remedy: Remedy::None,
             when: When::JobEnd,
