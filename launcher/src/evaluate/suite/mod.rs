@@ -16,7 +16,7 @@ use self::chosen::Chosen;
 use super::expect::Expectation;
 
 /// Seeds from here on are scored.
-pub(super) const SCORED: u64 = 19_000_000_000;
+pub(super) const SCORED: u64 = 29_000_000_000;
 /// Seeds from here to [`SCORED`] are for tuning.
 pub(super) const TUNING: u64 = 1_000_000_000;
 /// Most seeds of one scenario: each has so many of its own.
