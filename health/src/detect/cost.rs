@@ -29,7 +29,8 @@ impl Detector {
         add("checkpoint", beside(ledger.checkpoint, Finding::SlowCheckpoint));
         add("warm-up", beside(ledger.warm_up, Finding::SlowWarmUp));
         add("restart", hours(ledger.restart));
-        let lost: f64 = by_cause.values().sum::<f64>().min(gpu_hours);
+        // A sum of nothing is -0.0.
+        let lost = (by_cause.values().sum::<f64>() + 0.0).min(gpu_hours);
         let price = self.gpu_hour_price();
         let usual_s = ledger.usual_s();
         Cost {
