@@ -208,7 +208,8 @@ impl Agent {
     fn poll(&mut self, now_ns: u64) {
         self.each_source(now_ns, |source, send| source.poll(now_ns, send));
         if now_ns >= self.beat_at_ns {
-            self.beat_at_ns = now_ns + BEAT_EVERY_NS;
+            // With what is read once a second.
+            self.beat_at_ns = now_ns - now_ns % BEAT_EVERY_NS + BEAT_EVERY_NS;
             self.beat(now_ns);
         }
     }

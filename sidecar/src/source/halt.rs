@@ -3,6 +3,10 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::host::monotonic_ns;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Halt {
@@ -15,6 +19,12 @@ impl Halt {
     pub fn set(&self) {
         *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.bell.notify_all();
+    }
+
+    /// Sleeps until the clock's next whole second, or until it is over. Says whether it is. All that is read once a
+    /// second is read together, so that a node is woken, and sends, once.
+    pub fn sleep_to_next_second(&self) -> bool {
+        self.sleep(Duration::from_nanos(SECOND_NS - monotonic_ns() % SECOND_NS))
     }
 
     /// Sleeps for `time`, or until it is over. Says whether it is.

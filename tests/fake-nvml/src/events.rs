@@ -84,7 +84,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             Ok(Some(data)) => return code(unsafe { put(to, data) }),
             Ok(None) if Instant::now() >= until => return TIMEOUT,
             // A real wait sleeps in the kernel; this one looks at its file.
-            Ok(None) => sleep(Duration::from_millis(50)),
+            Ok(None) => sleep(Duration::from_millis(100)),
         }
     }
 }

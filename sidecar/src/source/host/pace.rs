@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 use std::thread::Builder;
-use std::time::Duration;
 
 use super::board::Board;
 use crate::host::monotonic_ns;
 use crate::source::halt::Halt;
 use crate::warn;
 
-/// Between two rounds.
-const FAST: Duration = Duration::from_secs(1);
 /// Every so many rounds is a slow one.
 const SLOW_EVERY: u64 = 10;
 /// Address space of a thread.
@@ -44,8 +41,7 @@ pub fn start<M: Meter>(mut meter: M, board: Arc<Board>, halt: Arc<Halt>) {
                 let slow = round.is_multiple_of(SLOW_EVERY);
                 meter.read(if slow { Pace::Slow } else { Pace::Fast }, &board);
             }
-            let took = Duration::from_nanos(monotonic_ns().saturating_sub(began));
-            if halt.sleep(FAST.saturating_sub(took)) {
+            if halt.sleep_to_next_second() {
                 return;
             }
         }

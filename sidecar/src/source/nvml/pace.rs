@@ -17,8 +17,6 @@ pub enum Pace {
     Slow,
 }
 
-/// Time between two fast rounds.
-pub const FAST_NS: u64 = 1_000_000_000;
 /// Every so many fast rounds is a slow one.
 pub const SLOW_EVERY: u64 = 10;
 

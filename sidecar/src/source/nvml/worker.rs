@@ -14,7 +14,7 @@ use super::desk::Desk;
 use super::halt::Halt;
 use super::library::{Gpu, Library};
 use super::mig::{self, Instance};
-use super::pace::{FAST_NS, Pace, SLOW_EVERY, Told};
+use super::pace::{Pace, SLOW_EVERY, Told};
 use super::reader::{Reader, Round};
 use crate::host::monotonic_ns;
 
@@ -60,7 +60,6 @@ impl Worker {
 
     /// Reads the GPU until `halt`, or until the driver itself is gone.
     pub fn run(mut self, halt: &Halt) {
-        let mut next_ns = monotonic_ns();
         let mut pause = FIRST_PAUSE;
         loop {
             match self.round() {
@@ -74,9 +73,7 @@ impl Worker {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
-            let now_ns = monotonic_ns();
-            next_ns = (next_ns + FAST_NS).max(now_ns);
-            if halt.sleep(Duration::from_nanos(next_ns - now_ns)) {
+            if halt.sleep_to_next_second() {
                 return;
             }
         }
