@@ -31,7 +31,7 @@ pub struct Ledger {
     /// When the last step closed, and the highest of all.
     last: Option<Time>,
     highest: u64,
-    /// Steps up to here were made before the restart.
+    /// Steps before this one were made before the restart.
     made: u64,
     restarted: bool,
 }
@@ -51,7 +51,7 @@ impl Ledger {
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
-        self.made = self.highest;
+        self.made = self.last.map_or(0, |_| self.highest + 1);
         self.restarted = self.last.is_some();
     }
 
@@ -71,7 +71,7 @@ impl Ledger {
             }
         }
         self.restarted = false;
-        if board.step <= self.made {
+        if board.step < self.made {
             // It was made before, and is made again.
             self.restart += board.dur_s * self.ranks;
             return;

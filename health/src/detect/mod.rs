@@ -256,7 +256,13 @@ impl Detector {
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
-                self.rows.join(attach.rank, self.roster.world_size);
+                // A log tells of the whole job, and has no process: no others will come.
+                let awaited = if attach.pid == 0 {
+                    0
+                } else {
+                    self.roster.world_size
+                };
+                self.rows.join(attach.rank, awaited);
             }
             Event::Detach(detach) if detach.restart == self.roster.restart => {
                 self.rows.leave(detach.rank);

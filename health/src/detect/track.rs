@@ -19,6 +19,9 @@ pub struct Track {
     heeded_from: u64,
 }
 
+/// A change is dated to the step after the last one that was tested, if that is so near: checkpoints and lost samples may
+/// lie between. What was in longer gaps nobody knows.
+const NEAR: u64 = 16;
 /// A refused alarm is looked at again after 1, 2, 4, ... and at last every 32 steps: looking costs far more than testing.
 const MOST_REFUSALS: u32 = 5;
 
@@ -26,7 +29,9 @@ impl Track {
     /// Feeds its test with ln(self-time over peers) of `step`. `bar`: none while its role warms up. What is named
     /// already is not tested again.
     pub fn feed(&mut self, x: f64, step: u64, bar: Option<&Bar>, is_named: bool) -> Option<Alarm> {
-        let before = self.last_step.replace(step).unwrap_or(step.saturating_sub(1));
+        let last = self.last_step.replace(step);
+        let near = last.filter(|last| step.saturating_sub(*last) <= NEAR);
+        let before = near.unwrap_or(step.saturating_sub(1));
         let Some(bar) = bar else {
             self.untested.0 += 1;
             self.untested.1 += x;

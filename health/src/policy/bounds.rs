@@ -16,7 +16,7 @@ const SHARE_STEPS: f64 = 4096.0;
 const CHECKPOINTS: f64 = 64.0;
 
 /// The most that a value may be.
-pub const AT_MOST: [(&str, f64); 9] = [
+pub const AT_MOST: [(&str, f64); 10] = [
     // Steps that are slow on purpose are kept beside the others: of those at least half.
     ("shift.held_steps", (JOB_STEPS / 2) as f64),
     ("shift.reference_steps", (JOB_STEPS / 2) as f64),
@@ -27,6 +27,8 @@ pub const AT_MOST: [(&str, f64); 9] = [
     ("kinds.recurrences", (OCCASIONS - 1) as f64),
     ("shares.window_steps", SHARE_STEPS),
     ("occasions.checkpoints", CHECKPOINTS),
+    // A share of the step: nothing loses more than all of it.
+    ("impact.critical_ratio", 1.0),
 ];
 
 /// The first of each pair must not pass the second.

@@ -184,7 +184,7 @@ impl Policy {
             return Err(bad(
                 &key,
                 value,
-                format!("must be at most {most}: no more is kept"),
+                format!("must be at most {most}: beyond that it never holds"),
             ));
         }
         *slot = match slot {
@@ -357,7 +357,10 @@ mod tests {
             let said = policy.set(key, most + 1.0).unwrap_err().to_string();
             assert_eq!(
                 said,
-                format!("{key} = {}: must be at most {most}: no more is kept", most + 1.0)
+                format!(
+                    "{key} = {}: must be at most {most}: beyond that it never holds",
+                    most + 1.0
+                )
             );
         }
     }

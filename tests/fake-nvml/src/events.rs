@@ -83,8 +83,8 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             // SAFETY: the caller's pointer.
             Ok(Some(data)) => return code(unsafe { put(to, data) }),
             Ok(None) if Instant::now() >= until => return TIMEOUT,
-            // A real wait sleeps in the kernel; this one looks at its file.
-            Ok(None) => sleep(Duration::from_millis(100)),
+            // A real wait sleeps in the kernel; this one looks at its file now and then.
+            Ok(None) => sleep(Duration::from_millis(200)),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::grown::Grown;
 const OWN: usize = 64;
 const OF_CHILD: usize = 2;
 /// Threads that are followed.
-const FOLLOWED: usize = 16;
+const FOLLOWED: usize = 8;
 
 /// Of one rank's processes.
 #[derive(Debug, Default)]
