@@ -260,3 +260,24 @@ fn what_is_not_to_be_believed_changes_nothing() {
     assert_eq!(report.coverage.steps_ratio, Some(1.0));
     assert_eq!(report.coverage.frames_lost, 5);
 }
+
+/// What a job's log says stands for all of its ranks: nobody waits for the others, and no time is lost for that.
+#[test]
+fn a_log_speaks_for_all() {
+    let mut job = Job::new(0);
+    job.see(Event::Attach(Attach {
+        rank: Rank(0),
+        local_rank: 0,
+        world_size: 8,
+        restart: 0,
+        pid: 0,
+        gpu: None,
+        role: "".into(),
+        framework: "log of test".into(),
+    }));
+    for step in 0..50 {
+        job.step(step, &[0.04]);
+    }
+    let cost = job.detector.report().cost;
+    assert!(cost.lost_gpu_hours < 0.01 * cost.gpu_hours, "{cost:?}");
+}
