@@ -1,0 +1,303 @@
+//! The collectives as a table: how bytes are counted, what the wire carries for them, what a right result is.
+//!
+//! Counting is nccl-tests' (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>): `size` is that of
+//! the larger of the two buffers of a rank, `count` the elements that the call is given, algbw = size / time, and
+//! busbw = algbw × factor, which makes the figure comparable to a link's rate however many ranks there are.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dtype::Dtype;
+
+/// A collective operation. Where there is something to reduce, it is the sum.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collective {
+    /// Every rank has the sum of all ranks' buffers.
+    AllReduce,
+    /// Rank r has the r-th block of that sum.
+    ReduceScatter,
+    /// Every rank has the blocks of all ranks, in their order.
+    AllGather,
+    /// Every rank has the root's buffer.
+    Broadcast,
+    /// Rank r has the r-th block of every rank, in their order.
+    AllToAll,
+}
+
+/// Why a size cannot be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// Nothing would be sent.
+    #[error("0 bytes cannot be measured")]
+    Zero,
+    /// Half an element.
+    #[error("{bytes} bytes are not a whole number of {dtype} elements of {} bytes", dtype.size())]
+    Elements {
+        /// The size that was asked for.
+        bytes: u64,
+        /// Of the elements.
+        dtype: Dtype,
+    },
+    /// Less than one element for each rank.
+    #[error(
+        "{bytes} bytes are less than one {dtype} element for each of {ranks} ranks: {collective} needs {least}"
+    )]
+    Blocks {
+        /// The size that was asked for.
+        bytes: u64,
+        /// Of the elements.
+        dtype: Dtype,
+        /// Ranks that share them.
+        ranks: usize,
+        /// The operation.
+        collective: Collective,
+        /// Bytes that would do.
+        least: u64,
+    },
+    /// It does not fit into the address space.
+    #[error("{bytes} bytes are more than this machine can address")]
+    Absurd {
+        /// The size that was asked for.
+        bytes: u64,
+    },
+}
+
+/// One collective at one size: what a transport is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The operation.
+    pub collective: Collective,
+    /// Of the elements.
+    pub dtype: Dtype,
+    /// Elements that the call is given: of the whole buffer, or of one block where ranks have blocks.
+    pub count: usize,
+    /// Whether input and output are one buffer.
+    pub in_place: bool,
+    /// Ranks that take part.
+    pub ranks: usize,
+    /// Whose buffer a broadcast sends.
+    pub root: usize,
+}
+
+impl Collective {
+    /// All of them.
+    pub const ALL: [Collective; 5] = [
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Broadcast,
+        Collective::AllToAll,
+    ];
+
+    /// `all-reduce`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Collective::AllReduce => "all-reduce",
+            Collective::ReduceScatter => "reduce-scatter",
+            Collective::AllGather => "all-gather",
+            Collective::Broadcast => "broadcast",
+            Collective::AllToAll => "all-to-all",
+        }
+    }
+
+    /// busbw / algbw: the share of `size` that crosses each rank's link. Of one rank nothing does, except that a
+    /// broadcast counts as a copy.
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let n = ranks as f64;
+        match self {
+            Collective::AllReduce => 2.0 * (n - 1.0) / n,
+            Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll => (n - 1.0) / n,
+            Collective::Broadcast => 1.0,
+        }
+    }
+
+    /// The reduction's name in nccl-tests' tables.
+    pub fn redop(self) -> &'static str {
+        if self.reduces() { "sum" } else { "none" }
+    }
+
+    /// Whether it sums.
+    pub fn reduces(self) -> bool {
+        matches!(self, Collective::AllReduce | Collective::ReduceScatter)
+    }
+
+    /// Whether it can work on one buffer. An all-to-all cannot: a block would be overwritten before it is sent.
+    pub fn in_place(self) -> bool {
+        self != Collective::AllToAll
+    }
+
+    /// Whether the larger buffer has a block for each rank.
+    fn blocks(self) -> bool {
+        !matches!(self, Collective::AllReduce | Collective::Broadcast)
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Plan {
+    /// The largest plan of at most `bytes`: sizes of blocks are rounded down, as nccl-tests does. Out of place, root 0.
+    pub fn new(collective: Collective, dtype: Dtype, bytes: u64, ranks: usize) -> Result<Plan, SizeError> {
+        if bytes == 0 {
+            return Err(SizeError::Zero);
+        }
+        let absurd = SizeError::Absurd { bytes };
+        let size = usize::try_from(bytes).map_err(|_| absurd)?;
+        if size > isize::MAX as usize / 4 {
+            return Err(absurd);
+        }
+        if !size.is_multiple_of(dtype.size()) {
+            return Err(SizeError::Elements { bytes, dtype });
+        }
+        let elements = size / dtype.size();
+        let count = if collective.blocks() {
+            elements / ranks
+        } else {
+            elements
+        };
+        if count == 0 {
+            let least = (ranks * dtype.size()) as u64;
+            return Err(SizeError::Blocks {
+                bytes,
+                dtype,
+                ranks,
+                collective,
+                least,
+            });
+        }
+        Ok(Plan {
+            collective,
+            dtype,
+            count,
+            in_place: false,
+            ranks,
+            root: 0,
+        })
+    }
+
+    /// The same on one buffer.
+    pub fn in_place(self) -> Plan {
+        Plan {
+            in_place: true,
+            ..self
+        }
+    }
+
+    /// Elements in a rank's input.
+    pub fn send_elements(&self) -> usize {
+        match self.collective {
+            Collective::ReduceScatter | Collective::AllToAll => self.count * self.ranks,
+            _ => self.count,
+        }
+    }
+
+    /// Elements in a rank's output.
+    pub fn receive_elements(&self) -> usize {
+        match self.collective {
+            Collective::AllGather | Collective::AllToAll => self.count * self.ranks,
+            _ => self.count,
+        }
+    }
+
+    /// Where in the one buffer of an operation in place `rank`'s input begins, in elements.
+    pub fn send_offset(&self, rank: usize) -> usize {
+        match self.collective {
+            Collective::AllGather => rank * self.count,
+            _ => 0,
+        }
+    }
+
+    /// Where in the one buffer of an operation in place `rank`'s output begins, in elements.
+    pub fn receive_offset(&self, rank: usize) -> usize {
+        match self.collective {
+            Collective::ReduceScatter => rank * self.count,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the larger buffer: the `size` column.
+    pub fn bytes(&self) -> u64 {
+        (self.send_elements().max(self.receive_elements()) * self.dtype.size()) as u64
+    }
+
+    /// The `root` column: -1 where there is none.
+    pub fn root_column(&self) -> i64 {
+        if self.collective == Collective::Broadcast {
+            self.root as i64
+        } else {
+            -1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_as_nccl_tests_counts_them() {
+        let check = |collective, bytes, ranks, (count, send, receive, size)| {
+            let plan = Plan::new(collective, Dtype::F32, bytes, ranks).unwrap();
+            let seen = (
+                plan.count,
+                plan.send_elements(),
+                plan.receive_elements(),
+                plan.bytes(),
+            );
+            assert_eq!(seen, (count, send, receive, size), "{collective} {bytes} {ranks}");
+        };
+        check(Collective::AllReduce, 64, 3, (16, 16, 16, 64));
+        check(Collective::Broadcast, 64, 3, (16, 16, 16, 64));
+        check(Collective::AllGather, 64, 3, (5, 5, 15, 60));
+        check(Collective::ReduceScatter, 64, 3, (5, 15, 5, 60));
+        check(Collective::AllToAll, 64, 3, (5, 15, 15, 60));
+    }
+
+    #[test]
+    fn factors_are_nccl_tests_own() {
+        assert_eq!(Collective::AllReduce.bus_factor(8), 1.75);
+        assert_eq!(Collective::AllGather.bus_factor(8), 0.875);
+        assert_eq!(Collective::AllToAll.bus_factor(4), 0.75);
+        assert_eq!(Collective::Broadcast.bus_factor(8), 1.0);
+        assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
+    }
+
+    #[test]
+    fn sizes_that_make_no_sense_are_named() {
+        let check = |collective, dtype, bytes, ranks, text: &str| {
+            let error = Plan::new(collective, dtype, bytes, ranks).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        };
+        let (reduce, gather) = (Collective::AllReduce, Collective::AllGather);
+        check(reduce, Dtype::F32, 0, 2, "0 bytes cannot be measured");
+        check(
+            reduce,
+            Dtype::F32,
+            6,
+            2,
+            "6 bytes are not a whole number of float elements of 4 bytes",
+        );
+        check(
+            gather,
+            Dtype::Bf16,
+            4,
+            3,
+            "4 bytes are less than one bfloat16 element for each of 3 ranks: all-gather needs 6",
+        );
+        let all = u64::MAX.to_string();
+        check(
+            reduce,
+            Dtype::F32,
+            u64::MAX,
+            2,
+            &format!("{all} bytes are more than this machine can address"),
+        );
+    }
+}

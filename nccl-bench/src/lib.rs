@@ -1,0 +1,10 @@
+//! Measures collectives: over NCCL where there are GPUs, over TCP everywhere, and keeps every rank's times.
+//!
+//! `collective` says what is run and counted, `pattern` what a right result is, `transport` who carries it, `measure`
+//! what comes out. Whether a figure is good is not known here.
+
+pub mod collective;
+pub mod dtype;
+pub mod measure;
+pub mod pattern;
+pub mod transport;

@@ -1,0 +1,5 @@
+//! What was measured, and how it is summed up. Every rank's times are kept: a mean hides the slow one.
+
+mod result;
+
+pub use result::*;

@@ -1,0 +1,198 @@
+//! Result types. Field names that nccl-tests' `-J` file has too mean the same here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::{Collective, Plan};
+use crate::dtype::Dtype;
+use crate::transport::About;
+
+/// Of the JSON that [`Report`] is.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A whole run of the bench.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Version of the program; of an imported file, the program that wrote it.
+    pub version: String,
+    /// What carried it.
+    #[serde(flatten)]
+    pub about: About,
+    /// The operation.
+    pub collective: Collective,
+    /// Of the elements.
+    #[serde(rename = "type")]
+    pub dtype: Dtype,
+    /// Who took part, in order.
+    pub ranks: Vec<RankPlace>,
+    /// One for each size, in order.
+    pub results: Vec<Row>,
+}
+
+/// Where a rank ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankPlace {
+    /// Its number.
+    pub rank: usize,
+    /// Its host's name.
+    pub host: String,
+    /// Its process, for people only.
+    #[serde(default)]
+    pub pid: u32,
+    /// Its GPU, as the transport names it; empty: none.
+    #[serde(default)]
+    pub device: String,
+}
+
+/// One size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Bytes of the larger buffer of a rank.
+    pub size: u64,
+    /// Elements that the call was given.
+    pub count: usize,
+    /// Of the elements.
+    #[serde(rename = "type")]
+    pub dtype: Dtype,
+    /// `sum` or `none`.
+    pub redop: String,
+    /// -1: none.
+    pub root: i64,
+    /// With two buffers.
+    pub out_of_place: Option<Timing>,
+    /// With one.
+    pub in_place: Option<Timing>,
+}
+
+/// How long it took. Times are in microseconds, bandwidths in GB/s (1e9), as in nccl-tests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Mean over iterations of the time of the slowest rank.
+    pub time: f64,
+    /// `size` / `time`.
+    pub alg_bw: f64,
+    /// `alg_bw` × the collective's factor.
+    pub bus_bw: f64,
+    /// Wrong elements of all ranks; `None`: not verified.
+    pub nwrong: Option<u64>,
+    /// Median over iterations of the time of the slowest rank; of an imported file, 0: not known.
+    #[serde(default)]
+    pub p50: f64,
+    /// 99th percentile of the same.
+    #[serde(default)]
+    pub p99: f64,
+    /// The rank with the largest median.
+    #[serde(default)]
+    pub slowest_rank: Option<usize>,
+    /// Every rank's times, in the order of ranks.
+    #[serde(default)]
+    pub ranks: Vec<RankTimes>,
+}
+
+/// One rank's times.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankTimes {
+    /// The rank.
+    pub rank: usize,
+    /// Of each iteration, in microseconds.
+    pub times: Vec<f64>,
+    /// Wrong elements of this rank's output; `None`: not verified.
+    #[serde(default)]
+    pub nwrong: Option<u64>,
+}
+
+impl RankTimes {
+    /// Its median, in microseconds.
+    pub fn median(&self) -> f64 {
+        quantile(&sorted(&self.times), 0.5)
+    }
+}
+
+impl Timing {
+    /// Sums up what all ranks measured of `plan`.
+    pub fn new(plan: &Plan, ranks: Vec<RankTimes>) -> Timing {
+        let iterations = ranks.iter().map(|rank| rank.times.len()).min().unwrap_or(0);
+        let slowest = |i: usize| ranks.iter().map(|rank| rank.times[i]).fold(0.0, f64::max);
+        let of_slowest: Vec<f64> = (0..iterations).map(slowest).collect();
+        let time = of_slowest.iter().sum::<f64>() / iterations.max(1) as f64;
+        let ordered = sorted(&of_slowest);
+        let alg_bw = bandwidth(plan.bytes(), time);
+        let wrong: Vec<u64> = ranks.iter().filter_map(|rank| rank.nwrong).collect();
+        let slowest_rank = ranks
+            .iter()
+            .max_by(|a, b| a.median().total_cmp(&b.median()))
+            .map(|rank| rank.rank);
+        Timing {
+            time,
+            alg_bw,
+            bus_bw: alg_bw * plan.collective.bus_factor(plan.ranks),
+            nwrong: (wrong.len() == ranks.len()).then(|| wrong.iter().sum()),
+            p50: quantile(&ordered, 0.5),
+            p99: quantile(&ordered, 0.99),
+            slowest_rank,
+            ranks,
+        }
+    }
+
+    /// Bus bandwidth of the median iteration, GB/s: what is judged, because one late iteration does not move it.
+    pub fn median_bus_bw(&self, plan: &Plan) -> f64 {
+        bandwidth(plan.bytes(), self.p50) * plan.collective.bus_factor(plan.ranks)
+    }
+}
+
+/// GB/s of so many bytes in so many microseconds; 0 of no time.
+fn bandwidth(bytes: u64, time: f64) -> f64 {
+    if time > 0.0 {
+        bytes as f64 / time / 1e3
+    } else {
+        0.0
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// Nearest rank of sorted values; 0 of none.
+fn quantile(ordered: &[f64], q: f64) -> f64 {
+    let at = (q * ordered.len() as f64).ceil() as usize;
+    ordered.get(at.max(1) - 1).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(rank: usize, times: &[f64], nwrong: Option<u64>) -> RankTimes {
+        RankTimes {
+            rank,
+            times: times.to_vec(),
+            nwrong,
+        }
+    }
+
+    #[test]
+    fn the_slowest_rank_of_each_iteration_counts() {
+        let plan = Plan::new(Collective::AllReduce, Dtype::F32, 8_000, 2).unwrap();
+        let ranks = vec![
+            times(0, &[1.0, 5.0, 2.0], Some(0)),
+            times(1, &[3.0, 4.0, 3.0], Some(2)),
+        ];
+        let timing = Timing::new(&plan, ranks);
+        assert!((timing.time - 11.0 / 3.0).abs() < 1e-9);
+        assert_eq!((timing.p50, timing.p99), (3.0, 5.0));
+        assert_eq!((timing.slowest_rank, timing.nwrong), (Some(1), Some(2)));
+        assert!((timing.alg_bw - 8.0 / (11.0 / 3.0)).abs() < 1e-9);
+        assert_eq!(timing.alg_bw, timing.bus_bw, "the factor of two ranks is one");
+    }
+
+    #[test]
+    fn a_rank_that_did_not_verify_leaves_all_unverified() {
+        let plan = Plan::new(Collective::AllReduce, Dtype::F32, 8, 2).unwrap();
+        let timing = Timing::new(&plan, vec![times(0, &[1.0], Some(0)), times(1, &[1.0], None)]);
+        assert_eq!(timing.nwrong, None);
+    }
+}
