@@ -135,6 +135,9 @@ fn examples() -> Vec<Event> {
             collectives: 12,
             bytes: 536_870_912,
             dur_ns: 2_700_000,
+            exposed_ns: None,
+            unfit: 0,
+            gpu: false,
         }),
         Event::Host(HostReading {
             rank: Some(Rank(2)),

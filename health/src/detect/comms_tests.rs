@@ -30,6 +30,9 @@ fn step(comm: u64, step: u64, ranks: &[u32], ms: &[Option<f64>], comms: &mut Com
             collectives: 1,
             bytes: 1000,
             dur_ns: (ms * 1e6) as u64,
+            exposed_ns: None,
+            unfit: 0,
+            gpu: false,
         });
     }
 }

@@ -75,4 +75,15 @@ pub struct Comm {
     pub bytes: u64,
     /// Time in them, waiting for others and transfer together.
     pub dur_ns: u64,
+    /// Of `dur_ns`, what the rank stood still for; of collectives that run beside its work that is the last one of the
+    /// step. `None`: all of it, as far as is known.
+    #[serde(default)]
+    pub exposed_ns: Option<u64>,
+    /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short to
+    /// tell (under 8 KiB): the shortest time in these is no transfer.
+    #[serde(default)]
+    pub unfit: u32,
+    /// Timed by the GPU (the NCCL plugin) and not on the host.
+    #[serde(default)]
+    pub gpu: bool,
 }

@@ -103,6 +103,9 @@ impl Ran<'_> {
                 collectives,
                 bytes,
                 dur_ns: (seconds.max(0.0) * 1e9).round() as u64,
+                exposed_ns: None,
+                unfit: 0,
+                gpu: false,
             })
         })
     }

@@ -61,6 +61,9 @@ impl Groups {
                     collectives: 1,
                     bytes,
                     dur_ns: ((took + last - own(rank)?) * 1e6).round() as u64,
+                    exposed_ns: None,
+                    unfit: 0,
+                    gpu: false,
                 })
             }));
         }

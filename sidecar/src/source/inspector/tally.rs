@@ -144,6 +144,9 @@ impl Tally {
             collectives: u32::try_from(open.count).unwrap_or(u32::MAX),
             bytes: open.bytes,
             dur_ns: open.dur_ns,
+            exposed_ns: None,
+            unfit: 0,
+            gpu: false,
         }));
     }
 

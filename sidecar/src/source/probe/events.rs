@@ -71,6 +71,9 @@ pub(super) fn comm(rank: Rank, restart: u32, comm: &paceline_ring::Comm) -> even
         collectives: comm.collectives,
         bytes: comm.bytes,
         dur_ns: comm.duration_ns,
+        exposed_ns: None,
+        unfit: 0,
+        gpu: false,
     }
 }
 
