@@ -11,6 +11,7 @@ pub mod frame;
 pub mod id;
 pub mod line;
 pub mod policy;
+pub mod preflight;
 pub mod report;
 pub mod sim;
 pub mod stats;

@@ -8,7 +8,7 @@ mod judge;
 mod kernel;
 mod nvlink;
 mod order;
-mod table;
+pub(crate) mod table;
 
 pub use catalogue::{Class, ClassRow, XidRow};
 pub use judge::{FaultTables, Judgement, Repeat, recovery_order};

@@ -16,7 +16,7 @@ pub struct TableError {
 
 /// One row.
 #[derive(Clone, Debug)]
-pub(super) struct Row<'a> {
+pub(crate) struct Row<'a> {
     table: &'static str,
     line: usize,
     cells: BTreeMap<&'a str, &'a str>,
@@ -50,7 +50,7 @@ impl<'a> Row<'a> {
 }
 
 /// The rows of `text`, in order. Cells that are missing at a line's end are empty.
-pub(super) fn rows<'a>(table: &'static str, text: &'a str) -> Result<Vec<Row<'a>>, TableError> {
+pub(crate) fn rows<'a>(table: &'static str, text: &'a str) -> Result<Vec<Row<'a>>, TableError> {
     let mut lines = (1..)
         .zip(text.lines())
         .filter(|(_, line)| !line.starts_with('#') && !line.trim().is_empty());

@@ -1,0 +1,162 @@
+//! Facts of the nodes' snapshots: what should be alike and is not, and what should not be at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::table::{FactRow, Rule};
+use super::{Judged, Noted, Place, PreflightTable};
+use crate::id::{GpuId, NodeId};
+use crate::verdict::Severity;
+
+/// One thing read of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fact {
+    /// Of which node.
+    pub node: NodeId,
+    /// Of which of its GPUs, if of one.
+    #[serde(default)]
+    pub gpu: Option<GpuId>,
+    /// Of which of its ports, if of one.
+    #[serde(default)]
+    pub port: Option<Arc<str>>,
+    /// Its name in `policy/preflight.toml`.
+    pub name: Arc<str>,
+    /// What was read; `None`: it could not be read.
+    pub value: Option<Arc<str>>,
+}
+
+impl Fact {
+    fn place(&self) -> Place {
+        let node = self.node.clone();
+        match (&self.gpu, &self.port) {
+            (Some(gpu), _) => Place::Gpu {
+                node,
+                gpu: gpu.clone(),
+            },
+            (None, Some(port)) => Place::Port {
+                node,
+                port: port.clone(),
+            },
+            (None, None) => Place::Node { node },
+        }
+    }
+}
+
+/// Judges all facts.
+pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged) {
+    // Ports are compared by their name, GPUs all with all.
+    let mut alike: BTreeMap<(&str, Option<&str>), Vec<&Fact>> = BTreeMap::new();
+    for fact in facts.iter().filter(|fact| fact.value.is_some()) {
+        alike
+            .entry((&fact.name, fact.port.as_deref()))
+            .or_default()
+            .push(fact);
+    }
+    for ((name, _), group) in alike {
+        let Some(row) = table.fact(name) else { continue };
+        match row.rule {
+            Rule::None => {
+                judged.comparisons += group.len();
+                let bad = group.iter().filter(|fact| !is_nothing(text(fact)));
+                let told = bad.map(|fact| note(row, fact, text(fact).to_owned()));
+                judged.findings.extend(told);
+            }
+            Rule::Same => same(row, &group, judged),
+        }
+    }
+}
+
+fn text(fact: &Fact) -> &str {
+    fact.value.as_deref().unwrap_or("")
+}
+
+fn is_nothing(text: &str) -> bool {
+    matches!(text.trim(), "" | "0" | "no" | "false" | "none")
+}
+
+fn same(row: &FactRow, group: &[&Fact], judged: &mut Judged) {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for fact in group {
+        *counts.entry(text(fact)).or_default() += 1;
+    }
+    if group.len() > 1 {
+        judged.comparisons += 1;
+    }
+    if counts.len() < 2 {
+        return;
+    }
+    if let Some((usual, _)) = counts.iter().find(|(_, count)| **count * 2 > group.len()) {
+        let off = group.iter().filter(|fact| text(fact) != *usual);
+        let told = off.map(|fact| note(row, fact, format!("{} instead of {usual}", text(fact))));
+        judged.findings.extend(told);
+        return;
+    }
+    // No majority, as between two nodes: the lesser one where less is bad, else nobody is at fault more than another.
+    let number = |fact: &Fact| text(fact).parse::<f64>().ok();
+    let most = group
+        .iter()
+        .filter_map(|fact| number(fact))
+        .max_by(f64::total_cmp);
+    let lesser = |fact: &Fact| number(fact).zip(most).is_some_and(|(own, most)| own < most);
+    if row.less_is_bad && group.iter().any(|fact| lesser(fact)) {
+        let most = most.unwrap_or_default();
+        let off = group.iter().filter(|fact| lesser(fact));
+        judged
+            .findings
+            .extend(off.map(|fact| note(row, fact, format!("{} instead of {most}", text(fact)))));
+        return;
+    }
+    let kinds: Vec<String> = counts
+        .iter()
+        .map(|(value, count)| format!("{value} ({count}×)"))
+        .collect();
+    let mut noted = note(row, group[0], kinds.join(", "));
+    noted.place = Place::Job;
+    noted.severity = noted.severity.min(Severity::Warning);
+    judged.findings.push(noted);
+}
+
+fn note(row: &FactRow, fact: &Fact, what: String) -> Noted {
+    Noted {
+        place: fact.place(),
+        or: Vec::new(),
+        what: fact.name.clone(),
+        severity: row.severity,
+        value: None,
+        unit: "".into(),
+        comparisons: Vec::new(),
+        sure: true,
+        says: format!("{}: {what}", row.says).into(),
+        cause: "".into(),
+        advice: "".into(),
+    }
+}
+
+/// Gives findings about metrics the facts that explain them.
+pub(super) fn explain(table: &PreflightTable, judged: &mut Judged) {
+    let facts: Vec<(Place, Arc<str>, Arc<str>)> = judged
+        .findings
+        .iter()
+        .filter(|noted| noted.metric().is_none())
+        .map(|noted| (noted.place.clone(), noted.what.clone(), noted.says.clone()))
+        .collect();
+    for noted in &mut judged.findings {
+        let Some(metric) = noted.metric() else { continue };
+        let causes = &table.metric(metric).causes;
+        let fits = |place: &Place| match (&noted.place, place) {
+            (Place::Gpu { gpu: own, .. }, Place::Gpu { gpu, .. }) => own == gpu,
+            (own, other) => own.node().is_some() && own.node() == other.node(),
+        };
+        let found = causes
+            .iter()
+            .find_map(|cause| facts.iter().find(|(place, name, _)| name == cause && fits(place)));
+        if let Some((place, _, says)) = found {
+            noted.cause = match place {
+                Place::Port { port, .. } => format!("{port}: {says}").into(),
+                _ => says.clone(),
+            };
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Who is to blame for a slow way between two nodes: one of them, or only the way between these two.
+//!
+//! A node is well if at least one of its ways is: a slow node has none. So a node is blamed when every way of it is slow,
+//! one of them to a partner that proved well; a way is blamed when both its ends proved well and it was slow each time.
+//! What is neither stays open and says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Metric, NoiseLimits, Place, PreflightTable, Sample};
+use crate::id::NodeId;
+use crate::verdict::Severity;
+
+/// Everything measured over one way, in one metric and rail.
+#[derive(Clone, Debug)]
+pub(super) struct Way<'a> {
+    pub a: &'a NodeId,
+    pub b: &'a NodeId,
+    /// The best that was seen.
+    pub value: f64,
+    /// How far a mean of passes may be off by chance, as a share.
+    pub sigma: f64,
+    /// How often it was measured.
+    pub times: u32,
+    /// How bad it is beside the others.
+    pub severity: Option<Severity>,
+}
+
+impl<'a> Way<'a> {
+    fn other(&self, node: &NodeId) -> Option<&'a NodeId> {
+        match (self.a == node, self.b == node) {
+            (true, _) => Some(self.b),
+            (_, true) => Some(self.a),
+            _ => None,
+        }
+    }
+}
+
+/// All ways of one metric, condition and rail, judged beside each other.
+#[derive(Clone, Debug)]
+pub(super) struct Ways<'a> {
+    pub metric: Metric,
+    pub rail: Option<u32>,
+    pub ways: Vec<Way<'a>>,
+    /// What the better half of the nodes reaches; `None`: nothing to compare with.
+    pub expected: Option<f64>,
+}
+
+/// Who is to blame.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Blame {
+    pub place: Place,
+    pub or: Vec<Place>,
+    pub severity: Severity,
+    pub value: f64,
+    pub sure: bool,
+}
+
+/// Sorts the samples of pairs into ways.
+pub(super) fn sort<'a>(table: &PreflightTable, samples: &'a [Sample]) -> Vec<Ways<'a>> {
+    type Key<'a> = (Metric, &'a Arc<str>, Option<u32>);
+    let mut groups: BTreeMap<Key<'a>, BTreeMap<(&NodeId, &NodeId), Vec<&'a Sample>>> = BTreeMap::new();
+    for sample in samples {
+        if let Place::Pair { a, b } = &sample.place {
+            let group = groups.entry((sample.metric, &sample.conditions, sample.rail));
+            let ways = group.or_default();
+            ways.entry((a, b)).or_default().push(sample);
+        }
+    }
+    groups
+        .into_iter()
+        .map(|((metric, _, rail), ways)| Ways::of(table, metric, rail, ways))
+        .collect()
+}
+
+impl<'a> Ways<'a> {
+    fn of(
+        table: &PreflightTable,
+        metric: Metric,
+        rail: Option<u32>,
+        samples: BTreeMap<(&'a NodeId, &'a NodeId), Vec<&'a Sample>>,
+    ) -> Ways<'a> {
+        let row = table.metric(metric);
+        let way = |((a, b), of): ((&'a NodeId, &'a NodeId), Vec<&'a Sample>)| {
+            let best = of.iter().copied().reduce(|one, other| {
+                let better = row.best(one.value, other.value);
+                if better == one.value { one } else { other }
+            })?;
+            Some(Way {
+                a,
+                b,
+                value: best.value,
+                sigma: chance(best),
+                times: u32::try_from(of.len()).unwrap_or(u32::MAX),
+                severity: None,
+            })
+        };
+        let ways = samples.into_iter().filter_map(way).collect();
+        let mut all = Ways {
+            metric,
+            rail,
+            ways,
+            expected: None,
+        };
+        all.compare(table);
+        all
+    }
+
+    fn compare(&mut self, table: &PreflightTable) {
+        let row = table.metric(self.metric);
+        let mut bests: Vec<f64> = self.best_of_nodes(table).into_values().collect();
+        // Two nodes have one way, and nothing beside which it could be slow.
+        if self.ways.len() < 2 {
+            return;
+        }
+        bests.sort_by(|one, other| {
+            if row.best(*one, *other) == *one {
+                std::cmp::Ordering::Less
+            } else {
+                std::cmp::Ordering::Greater
+            }
+        });
+        // The better of the two in the middle: of two pairs the better one says what can be reached.
+        let expected = bests[(bests.len() - 1) / 2];
+        self.expected = Some(expected);
+        let fleet = upper_spread(&bests, expected);
+        for way in &mut self.ways {
+            let sigma = way.sigma.hypot(fleet);
+            way.severity = row.severity(way.value, expected, sigma, &table.noise);
+        }
+    }
+
+    fn best_of_nodes(&self, table: &PreflightTable) -> BTreeMap<&'a NodeId, f64> {
+        let row = table.metric(self.metric);
+        let mut best: BTreeMap<&NodeId, f64> = BTreeMap::new();
+        for way in &self.ways {
+            for node in [way.a, way.b] {
+                let known = best.entry(node).or_insert(way.value);
+                *known = row.best(*known, way.value);
+            }
+        }
+        best
+    }
+
+    /// Nodes that have a way that is well.
+    pub fn well(&self) -> BTreeSet<&'a NodeId> {
+        let well = self.ways.iter().filter(|way| way.severity.is_none());
+        well.flat_map(|way| [way.a, way.b]).collect()
+    }
+
+    /// The slow ways of `node`.
+    pub fn slow_of<'s>(&'s self, node: &'s NodeId) -> impl Iterator<Item = (&'s Way<'a>, &'a NodeId)> + 's {
+        let slow = self.ways.iter().filter(|way| way.severity.is_some());
+        slow.filter_map(move |way| Some((way, way.other(node)?)))
+    }
+
+    /// Who is to blame for what is slow.
+    pub fn blame(&self) -> Vec<Blame> {
+        let well = self.well();
+        let slow: Vec<&Way<'_>> = self.ways.iter().filter(|way| way.severity.is_some()).collect();
+        let unwell: BTreeSet<&NodeId> = slow
+            .iter()
+            .flat_map(|way| [way.a, way.b])
+            .filter(|node| !well.contains(node))
+            .collect();
+        let mut blamed: BTreeSet<&NodeId> = BTreeSet::new();
+        let mut found: Vec<Blame> = Vec::new();
+        for node in unwell {
+            if let Some(blame) = self.blame_node(node, &well) {
+                blamed.insert(node);
+                found.push(blame);
+            }
+        }
+        for way in slow {
+            if blamed.contains(way.a) || blamed.contains(way.b) {
+                continue;
+            }
+            let pair = Place::pair(way.a, way.b);
+            let both_well = well.contains(way.a) && well.contains(way.b);
+            // Slow once between two that are well elsewhere is chance until it was seen again.
+            if both_well && way.times < 2 {
+                continue;
+            }
+            let end = |node: &NodeId| Place::Node { node: node.clone() };
+            let or = if both_well {
+                Vec::new()
+            } else {
+                vec![end(way.a), end(way.b)]
+            };
+            found.extend(way.severity.map(|severity| Blame {
+                place: pair,
+                or,
+                severity,
+                value: way.value,
+                sure: both_well,
+            }));
+        }
+        found
+    }
+
+    fn blame_node(&self, node: &'a NodeId, well: &BTreeSet<&NodeId>) -> Option<Blame> {
+        let to_well: Vec<&Way<'_>> = self
+            .slow_of(node)
+            .filter(|(_, other)| well.contains(other))
+            .map(|(way, _)| way)
+            .collect();
+        let severity = to_well.iter().filter_map(|way| way.severity).min()?;
+        let times: u32 = self.slow_of(node).map(|(way, _)| way.times).sum();
+        // The way to a good partner that is nearest to well: what this node can do at most.
+        let value = to_well.first().map(|way| way.value)?;
+        let or = if times < 2 {
+            to_well.iter().map(|way| Place::pair(way.a, way.b)).collect()
+        } else {
+            Vec::new()
+        };
+        let place = match self.rail {
+            Some(rail) => Place::Port {
+                node: node.clone(),
+                port: format!("rail {rail}").into(),
+            },
+            None => Place::Node { node: node.clone() },
+        };
+        Some(Blame {
+            place,
+            or,
+            severity,
+            value,
+            sure: times >= 2,
+        })
+    }
+}
+
+/// How far the median of a sample's passes may be off by chance, as a share of it (1.2533 σ / √n).
+pub(super) fn chance(sample: &Sample) -> f64 {
+    1.2533 * sample.spread / f64::from(sample.passes.max(1)).sqrt()
+}
+
+/// Whether a sample is too unsteady to conclude from.
+pub(super) fn unsteady(sample: &Sample, noise: &NoiseLimits) -> bool {
+    sample.spread > noise.unsteady && sample.passes >= 3
+}
+
+/// Spread of those better than `center`, as a share of it: those that are worse may be ill, and may be many.
+fn upper_spread(best_first: &[f64], center: f64) -> f64 {
+    let half = &best_first[..best_first.len().div_ceil(2)];
+    if half.len() < 4 || center <= 0.0 {
+        return 0.0;
+    }
+    let mut off: Vec<f64> = half.iter().map(|value| (value - center).abs() / center).collect();
+    crate::stats::median(&mut off).unwrap_or(0.0) * crate::stats::MAD_TO_SIGMA
+}

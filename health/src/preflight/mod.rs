@@ -1,0 +1,189 @@
+//! What a preflight concludes from what was measured: pure, like the detector. How it is measured is `nccl-bench`'s.
+//!
+//! Metrics are never added up: each is judged alone, against the others of this run, this place's own past, what others
+//! published, and the user's own floor.
+
+mod compare;
+mod facts;
+mod links;
+mod pairs;
+mod reference;
+mod report;
+mod result;
+mod table;
+
+pub use compare::{Judge, Past, Wanted};
+pub use facts::Fact;
+pub use pairs::{MAX_ROUNDS, next as next_pairs};
+pub use report::{NodeRow, Outcome, PREFLIGHT_SCHEMA, Problem, Report};
+pub use result::{Against, Comparison, Judged, Noted};
+pub use table::{Better, MetricRow, NoiseLimits, PreflightTable, Rule};
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{GpuId, NodeId};
+
+/// What is measured. Units stand in `policy/preflight.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Matrix multiplication on a GPU.
+    Gemm,
+    /// Copies inside a GPU's memory.
+    GpuMemory,
+    /// Copies from pinned host memory to a GPU.
+    HostToDevice,
+    /// Copies from a GPU to pinned host memory.
+    DeviceToHost,
+    /// Matrix multiplication on the CPU, where there is no GPU.
+    CpuGemm,
+    /// Copies in the host's memory, where there is no GPU.
+    CpuMemory,
+    /// All-reduce over the GPUs of one node.
+    LocalBusbw,
+    /// All-reduce over processes of one node without GPUs.
+    LocalBusbwHost,
+    /// All-reduce over two nodes.
+    PairBusbw,
+    /// Round trip of a small message between two nodes.
+    PairLatency,
+    /// Share of the segments between two nodes that had to be sent again.
+    PairLoss,
+    /// All-reduce over everything.
+    AllBusbw,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: [Metric; 12] = [
+        Metric::Gemm,
+        Metric::GpuMemory,
+        Metric::HostToDevice,
+        Metric::DeviceToHost,
+        Metric::CpuGemm,
+        Metric::CpuMemory,
+        Metric::LocalBusbw,
+        Metric::LocalBusbwHost,
+        Metric::PairBusbw,
+        Metric::PairLatency,
+        Metric::PairLoss,
+        Metric::AllBusbw,
+    ];
+
+    /// Its name in tables and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Gemm => "gemm",
+            Metric::GpuMemory => "gpu_memory",
+            Metric::HostToDevice => "host_to_device",
+            Metric::DeviceToHost => "device_to_host",
+            Metric::CpuGemm => "cpu_gemm",
+            Metric::CpuMemory => "cpu_memory",
+            Metric::LocalBusbw => "local_busbw",
+            Metric::LocalBusbwHost => "local_busbw_host",
+            Metric::PairBusbw => "pair_busbw",
+            Metric::PairLatency => "pair_latency",
+            Metric::PairLoss => "pair_loss",
+            Metric::AllBusbw => "all_busbw",
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What can be at fault, or is measured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Place {
+    /// One GPU.
+    Gpu {
+        /// Its node.
+        node: NodeId,
+        /// Which.
+        gpu: GpuId,
+    },
+    /// One node.
+    Node {
+        /// Which.
+        node: NodeId,
+    },
+    /// One network port or rail of a node.
+    Port {
+        /// Its node.
+        node: NodeId,
+        /// Which.
+        port: Arc<str>,
+    },
+    /// The way between two nodes. `a` sorts before `b`.
+    Pair {
+        /// One end.
+        a: NodeId,
+        /// The other.
+        b: NodeId,
+    },
+    /// All of it.
+    Job,
+}
+
+impl Place {
+    /// The pair of two nodes, in either order.
+    pub fn pair(one: &NodeId, other: &NodeId) -> Place {
+        let (a, b) = if one <= other { (one, other) } else { (other, one) };
+        Place::Pair {
+            a: a.clone(),
+            b: b.clone(),
+        }
+    }
+
+    /// The one node on which it lies, if it is one.
+    pub fn node(&self) -> Option<&NodeId> {
+        match self {
+            Place::Gpu { node, .. } | Place::Node { node } | Place::Port { node, .. } => Some(node),
+            Place::Pair { .. } | Place::Job => None,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Gpu { node, gpu } => write!(f, "{gpu} of node {node}"),
+            Place::Node { node } => write!(f, "node {node}"),
+            Place::Port { node, port } => write!(f, "port {port} of node {node}"),
+            Place::Pair { a, b } => write!(f, "the way between {a} and {b}"),
+            Place::Job => f.write_str("all nodes together"),
+        }
+    }
+}
+
+/// One thing measured once (in several passes).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Of what.
+    pub place: Place,
+    /// What.
+    pub metric: Metric,
+    /// Under which conditions: only samples of equal conditions are compared. GPU model, bytes, NCCL version, ...
+    pub conditions: Arc<str>,
+    /// The rail over which it went, where rails were measured apart.
+    #[serde(default)]
+    pub rail: Option<u32>,
+    /// When: 0 is the first time, more are repeats.
+    pub round: u32,
+    /// Median of the passes, in the metric's unit.
+    pub value: f64,
+    /// Robust standard deviation of the passes over their median; 0 with fewer than three.
+    pub spread: f64,
+    /// Passes.
+    pub passes: u32,
+    /// Bytes of a message, for those that have messages.
+    #[serde(default)]
+    pub bytes: u64,
+}

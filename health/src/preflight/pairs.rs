@@ -1,0 +1,144 @@
+//! Which nodes to measure against each other next: first disjoint pairs, then suspects with partners that proved well.
+
+use std::collections::BTreeSet;
+
+use super::links::{Ways, sort};
+use super::{Place, PreflightTable, Sample};
+use crate::id::NodeId;
+
+/// Rounds of pairs at most, however many nodes.
+pub const MAX_ROUNDS: u32 = 3;
+
+/// Two slow ways to partners that are well are enough to blame a node.
+const ENOUGH: usize = 2;
+
+/// The pairs of round `round` (from 0) among `nodes`, which are those still there. Disjoint; empty: nothing is open.
+pub fn next(
+    table: &PreflightTable,
+    nodes: &[NodeId],
+    samples: &[Sample],
+    round: u32,
+) -> Vec<(NodeId, NodeId)> {
+    let chosen = match round {
+        0 => nodes.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect(),
+        1..MAX_ROUNDS => Chooser::new(table, nodes, samples).choose(),
+        _ => Vec::new(),
+    };
+    chosen
+        .into_iter()
+        .map(|(a, b): (&NodeId, &NodeId)| (a.clone(), b.clone()))
+        .collect()
+}
+
+struct Chooser<'a> {
+    nodes: &'a [NodeId],
+    all: Vec<Ways<'a>>,
+    met: BTreeSet<(&'a NodeId, &'a NodeId)>,
+    free: BTreeSet<&'a NodeId>,
+    pairs: Vec<(&'a NodeId, &'a NodeId)>,
+}
+
+impl<'a> Chooser<'a> {
+    fn new(table: &PreflightTable, nodes: &'a [NodeId], samples: &'a [Sample]) -> Chooser<'a> {
+        let met = samples.iter().filter_map(|sample| match &sample.place {
+            Place::Pair { a, b } => Some((a, b)),
+            _ => None,
+        });
+        Chooser {
+            nodes,
+            all: sort(table, samples),
+            met: met.collect(),
+            free: nodes.iter().collect(),
+            pairs: Vec::new(),
+        }
+    }
+
+    fn choose(mut self) -> Vec<(&'a NodeId, &'a NodeId)> {
+        let nodes = self.nodes;
+        let suspects: Vec<&NodeId> = nodes.iter().filter(|node| self.is_open(node)).collect();
+        for suspect in suspects {
+            let partner = self.partner(suspect);
+            self.pair_up(suspect, partner);
+        }
+        self.repeat_slow_ways();
+        // Nobody has proved well (three nodes, say): those in doubt try each other.
+        let open: Vec<&NodeId> = nodes.iter().filter(|node| self.is_open(node)).collect();
+        for node in open {
+            let other = nodes
+                .iter()
+                .find(|other| *other != node && self.free.contains(other) && !self.have_met(node, other));
+            self.pair_up(node, other);
+        }
+        self.pairs
+    }
+
+    fn pair_up(&mut self, node: &'a NodeId, partner: Option<&'a NodeId>) {
+        let Some(partner) = partner.filter(|_| self.free.contains(node)) else {
+            return;
+        };
+        self.free.remove(node);
+        self.free.remove(partner);
+        self.pairs.push((node, partner));
+    }
+
+    fn have_met(&self, one: &NodeId, other: &NodeId) -> bool {
+        self.met.contains(&(one, other)) || self.met.contains(&(other, one))
+    }
+
+    fn is_well(&self, node: &NodeId) -> bool {
+        !self.all.is_empty() && self.all.iter().all(|ways| ways.well().contains(node))
+    }
+
+    /// In doubt, and another way would tell. Of three nodes two ways are as slow as each other when the middle one is:
+    /// all three are tried.
+    fn is_open(&self, node: &NodeId) -> bool {
+        if self.nodes.len() == 3 {
+            return self
+                .nodes
+                .iter()
+                .any(|other| other != node && !self.have_met(node, other));
+        }
+        if self.is_well(node) {
+            return false;
+        }
+        let to_well = self.all.iter().map(|ways| {
+            let well = ways.well();
+            ways.slow_of(node)
+                .filter(|(_, other)| well.contains(other))
+                .count()
+        });
+        to_well.max().unwrap_or(0) < ENOUGH
+    }
+
+    fn partner(&self, node: &NodeId) -> Option<&'a NodeId> {
+        let can = |other: &&NodeId| self.free.contains(other) && *other != node && self.is_well(other);
+        self.nodes
+            .iter()
+            .find(|other| can(other) && !self.have_met(node, other))
+    }
+
+    /// Slow between two that are well elsewhere: once is chance.
+    fn repeat_slow_ways(&mut self) {
+        let mut again: Vec<(&NodeId, &NodeId)> = Vec::new();
+        for ways in &self.all {
+            let well = ways.well();
+            let slow = ways
+                .ways
+                .iter()
+                .filter(|way| way.severity.is_some() && way.times < 2);
+            again.extend(
+                slow.filter(|way| well.contains(way.a) && well.contains(way.b))
+                    .map(|way| (way.a, way.b)),
+            );
+        }
+        for (a, b) in again {
+            let of_nodes = |node: &NodeId| self.nodes.iter().find(|known| *known == node);
+            if let Some((a, b)) = of_nodes(a).zip(of_nodes(b))
+                && self.free.contains(a)
+                && self.free.contains(b)
+            {
+                self.pair_up(a, Some(b));
+            }
+        }
+    }
+}
