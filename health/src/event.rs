@@ -314,6 +314,12 @@ pub struct Beat {
     pub cpu_ns: u64,
     /// Resident memory of the sidecar, bytes.
     pub rss_bytes: u64,
+    /// Time that NCCL spent in our profiler plugin, all trainers of the node together, nanoseconds.
+    #[serde(default)]
+    pub plugin_ns: u64,
+    /// How often NCCL called it.
+    #[serde(default)]
+    pub plugin_calls: u64,
 }
 
 /// Where one rank is, by its own node's clock.

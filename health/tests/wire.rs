@@ -92,6 +92,8 @@ fn examples() -> Vec<Event> {
             spool_dropped: 0,
             cpu_ns: 51_000_000,
             rss_bytes: 9_437_184,
+            plugin_ns: 1_400_000,
+            plugin_calls: 20_000,
         }),
         Event::Policy(PolicyChange {
             key: "impact.warning_ratio".into(),

@@ -13,7 +13,7 @@ use paceline_health::event::{self, Beat, Event};
 use self::control::Control;
 use crate::host::{self, Process};
 use crate::site;
-use crate::source::{Losses, Source};
+use crate::source::{Cost, Losses, Source};
 use crate::uplink::Uplink;
 
 /// A node's sidecar is alive: told this often.
@@ -217,11 +217,15 @@ impl Agent {
     fn beat(&mut self, now_ns: u64) {
         let mut ranks = Vec::new();
         let mut losses = Losses::default();
+        let mut cost = Cost::default();
         for source in &mut self.sources {
             source.pulses(now_ns, &mut ranks);
             let own = source.losses();
             losses.dropped += own.dropped;
             losses.torn += own.torn;
+            let own = source.cost();
+            cost.plugin_ns += own.plugin_ns;
+            cost.plugin_calls += own.plugin_calls;
         }
         for source in &mut self.sources {
             source.notice(&ranks, now_ns);
@@ -233,6 +237,8 @@ impl Agent {
             spool_dropped: self.uplink.dropped(),
             cpu_ns: host::cpu_ns(),
             rss_bytes: host::rss_bytes(),
+            plugin_ns: cost.plugin_ns,
+            plugin_calls: cost.plugin_calls,
         };
         self.push(Event::Beat(beat), now_ns);
     }

@@ -29,6 +29,15 @@ pub struct Losses {
     pub torn: u64,
 }
 
+/// What our code cost inside trainers, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Time that NCCL spent in the profiler plugin, nanoseconds.
+    pub plugin_ns: u64,
+    /// How often NCCL called it.
+    pub plugin_calls: u64,
+}
+
 /// One thing to read from. Most have nothing to say to most of these.
 pub trait Source {
     /// Its name in [`paceline_health::event::Agent::sources`].
@@ -52,6 +61,11 @@ pub trait Source {
     /// What was lost so far.
     fn losses(&self) -> Losses {
         Losses::default()
+    }
+
+    /// What was spent in trainers so far.
+    fn cost(&self) -> Cost {
+        Cost::default()
     }
 
     /// Whether nothing more will come after one more poll, unless something new begins.

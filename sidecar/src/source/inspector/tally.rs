@@ -19,6 +19,8 @@ const MAX_PROCESSES: usize = 256;
 /// Steps that must have gone by, and so many times the collectives of a step: the files may lag by a few.
 const MIN_STEPS: u64 = 50;
 const MIN_TIMES: u64 = 10;
+/// Collectives that no member leaves before the last one has come.
+const ALL_MEET: [&str; 3] = ["AllReduce", "ReduceScatter", "AllGather"];
 /// How far from a whole number the collectives of a step may be.
 const WHOLE: f64 = 0.3;
 
@@ -102,6 +104,9 @@ impl Tally {
         let (Some(done), true) = (&record.done, record.ranks > 1) else {
             return;
         };
+        if !ALL_MEET.contains(&&*done.collective) {
+            return;
+        }
         let key = (record.comm, done.collective.clone(), record.pid);
         if !self.streams.contains_key(&key) && self.streams.len() >= MAX_STREAMS {
             self.lost += 1;
@@ -146,7 +151,7 @@ impl Tally {
             dur_ns: open.dur_ns,
             exposed_ns: None,
             unfit: 0,
-            gpu: false,
+            gpu: true,
         }));
     }
 
