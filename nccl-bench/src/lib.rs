@@ -6,5 +6,6 @@
 pub mod collective;
 pub mod dtype;
 pub mod measure;
+pub mod net;
 pub mod pattern;
 pub mod transport;

@@ -100,6 +100,15 @@ impl Deadline {
         (!left.is_zero()).then_some(left)
     }
 
+    /// The error of a call that this machine itself refused.
+    pub fn local(&self, what: &str, source: std::io::Error) -> TransportError {
+        TransportError::Local {
+            phase: self.phase.clone(),
+            what: what.to_owned(),
+            source,
+        }
+    }
+
     /// The error of having waited until now, for a rank if one is known.
     pub fn passed(&self, peer: Option<usize>) -> TransportError {
         TransportError::Deadline {
@@ -156,14 +165,36 @@ pub enum TransportError {
         /// What is wrong with it.
         what: String,
     },
-    /// A rank gave up, and said why.
-    #[error("{phase}: rank {peer} gave up: {reason}")]
+    /// Another rank's account of why a rank is to blame; or that rank's own.
+    #[error("{phase}: rank {peer}: {reason}")]
     Aborted {
         /// What was under way.
         phase: String,
         /// The rank.
         peer: usize,
-        /// Its error.
+        /// In the words of who saw it.
+        reason: String,
+    },
+    /// Nobody answers where a rank should be.
+    #[error("{phase}: rank {peer} not reached at {address}: {source}")]
+    Unreached {
+        /// What was under way.
+        phase: String,
+        /// The rank.
+        peer: usize,
+        /// Where it should listen.
+        address: std::net::SocketAddr,
+        /// What the last attempt said.
+        source: std::io::Error,
+    },
+    /// A rank turned this one away, or somebody was turned away where a rank was waited for.
+    #[error("{phase}: rank {peer} cannot be joined: {reason}")]
+    Refused {
+        /// What was under way.
+        phase: String,
+        /// The rank.
+        peer: usize,
+        /// In the words of who said no.
         reason: String,
     },
     /// This machine's own network calls fail.
@@ -206,4 +237,22 @@ pub enum TransportError {
         /// A collective, a type, a size.
         what: String,
     },
+}
+
+impl TransportError {
+    /// The rank that it is about, if it is about one.
+    pub fn peer(&self) -> Option<usize> {
+        match self {
+            TransportError::Deadline { peer, .. } => peer.0,
+            TransportError::Lost { peer, .. }
+            | TransportError::Refused { peer, .. }
+            | TransportError::Garbage { peer, .. }
+            | TransportError::Aborted { peer, .. }
+            | TransportError::Unreached { peer, .. } => Some(*peer),
+            TransportError::Local { .. }
+            | TransportError::Missing { .. }
+            | TransportError::Library { .. }
+            | TransportError::Unsupported { .. } => None,
+        }
+    }
 }
