@@ -1,0 +1,228 @@
+//! The handshake and the messages as bytes. No socket: a blocking and an asynchronous caller share it.
+//!
+//! ```text
+//! caller -> called   "PCSEAL" version 0 | Noise message 1 (psk, e)        8 + 48 bytes
+//! called -> caller   "PCSEAL" version s | Noise message 2 (e, ee)         8 + 48 bytes; s = 1: no common key, and zeros
+//! caller -> called   an empty message: proof that this caller is no replay of another's first message
+//! then, both ways    records: length (2 bytes, big endian) | ciphertext; a message is its length (4 bytes, little
+//!                    endian) and its bytes, in as many records as it needs
+//! ```
+
+use std::sync::Arc;
+
+use snow::{Builder, HandshakeState, StatelessTransportState};
+
+use crate::{Key, SealError, VERSION};
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const MAGIC: &[u8; 6] = b"PCSEAL";
+const HEAD: usize = 8;
+const REFUSED: u8 = 1;
+
+/// Bytes of each of the first two messages.
+pub const HANDSHAKE_BYTES: usize = HEAD + 48;
+
+/// Noise's longest record, and what of it is the tag.
+const RECORD: usize = 65_535;
+const TAG: usize = 16;
+const LENGTH: usize = 4;
+
+fn head(status: u8) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..6].copy_from_slice(MAGIC);
+    head[6] = VERSION;
+    head[7] = status;
+    head
+}
+
+/// Checks magic and version; returns the status.
+fn check_head(bytes: &[u8]) -> Result<u8, SealError> {
+    match bytes {
+        [magic @ .., version, status] if magic == MAGIC => {
+            if *version == VERSION {
+                Ok(*status)
+            } else {
+                Err(SealError::Version { theirs: *version })
+            }
+        }
+        _ => Err(SealError::Foreign),
+    }
+}
+
+fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, SealError> {
+    let pattern = PATTERN.parse().map_err(|_| SealError::Key)?;
+    Builder::new(pattern)
+        .psk(0, key.bytes())
+        .and_then(|builder| builder.prologue(prologue))
+        .map_err(|_| SealError::Key)
+}
+
+/// The caller's side: made, its first message sent, the answer read.
+pub struct Caller(HandshakeState);
+
+/// What both sides have after the handshake: one seals, one opens.
+pub type Pair = (Sealer, Opener);
+
+impl Caller {
+    /// Starts: the state, and the first message. Both ends must name the same `purpose`.
+    pub fn start(key: &Key, purpose: &str) -> Result<(Caller, [u8; HANDSHAKE_BYTES]), SealError> {
+        let mut state = builder(key, purpose.as_bytes())?
+            .build_initiator()
+            .map_err(|_| SealError::Key)?;
+        let mut first = [0; HANDSHAKE_BYTES];
+        first[..HEAD].copy_from_slice(&head(0));
+        state
+            .write_message(&[], &mut first[HEAD..])
+            .map_err(|_| SealError::Key)?;
+        Ok((Caller(state), first))
+    }
+
+    /// The answer came: what seals and opens, and the last bytes to send.
+    pub fn finish(mut self, answer: &[u8; HANDSHAKE_BYTES]) -> Result<(Pair, Vec<u8>), SealError> {
+        if check_head(&answer[..HEAD])? == REFUSED {
+            return Err(SealError::Key);
+        }
+        self.0
+            .read_message(&answer[HEAD..], &mut [])
+            .map_err(|_| SealError::Key)?;
+        let (mut sealer, opener) = pair(self.0)?;
+        let proof = sealer.seal(&[])?;
+        Ok(((sealer, opener), proof))
+    }
+}
+
+/// The called side's answer to a first message: the bytes to send, and what seals and opens if all is well. The caller
+/// is not proved before [`Opener`] has opened its empty message.
+pub fn answer(
+    key: &Key,
+    purpose: &str,
+    first: &[u8; HANDSHAKE_BYTES],
+) -> ([u8; HANDSHAKE_BYTES], Result<Pair, SealError>) {
+    let mut reply = [0; HANDSHAKE_BYTES];
+    let made = check_head(&first[..HEAD]).and_then(|_| {
+        let mut state = builder(key, purpose.as_bytes())?
+            .build_responder()
+            .map_err(|_| SealError::Key)?;
+        state
+            .read_message(&first[HEAD..], &mut [])
+            .map_err(|_| SealError::Key)?;
+        state
+            .write_message(&[], &mut reply[HEAD..])
+            .map_err(|_| SealError::Key)?;
+        pair(state)
+    });
+    reply[..HEAD].copy_from_slice(&head(if made.is_ok() { 0 } else { REFUSED }));
+    (reply, made)
+}
+
+fn pair(state: HandshakeState) -> Result<Pair, SealError> {
+    let noise = state
+        .into_stateless_transport_mode()
+        .map_err(|_| SealError::Key)?;
+    let noise = Arc::new(noise);
+    let sealer = Sealer {
+        noise: Arc::clone(&noise),
+        nonce: 0,
+    };
+    let opener = Opener {
+        noise,
+        nonce: 0,
+        bytes: Vec::new(),
+        message: Vec::new(),
+        wanted: None,
+    };
+    Ok((sealer, opener))
+}
+
+/// Turns messages into bytes for the other end.
+pub struct Sealer {
+    noise: Arc<StatelessTransportState>,
+    nonce: u64,
+}
+
+impl Sealer {
+    /// The bytes of a message.
+    pub fn seal(&mut self, message: &[u8]) -> Result<Vec<u8>, SealError> {
+        let too_long = SealError::TooLong {
+            bytes: message.len(),
+            limit: u32::MAX as usize,
+        };
+        let length = u32::try_from(message.len()).map_err(|_| too_long)?;
+        let mut plain = Vec::with_capacity(LENGTH + message.len());
+        plain.extend_from_slice(&length.to_le_bytes());
+        plain.extend_from_slice(message);
+        let mut out = Vec::with_capacity(plain.len() + (plain.len() / RECORD + 1) * (TAG + 2));
+        for piece in plain.chunks(RECORD - TAG) {
+            let begin = out.len();
+            out.resize(begin + 2 + piece.len() + TAG, 0);
+            let written = self
+                .noise
+                .write_message(self.nonce, piece, &mut out[begin + 2..])
+                .map_err(|_| SealError::Damaged)?;
+            self.nonce += 1;
+            // A record is at most 65,535 bytes by the size of `piece`.
+            out[begin..begin + 2].copy_from_slice(&(written as u16).to_be_bytes());
+        }
+        Ok(out)
+    }
+}
+
+/// Turns the other end's bytes into messages.
+pub struct Opener {
+    noise: Arc<StatelessTransportState>,
+    nonce: u64,
+    bytes: Vec<u8>,
+    message: Vec<u8>,
+    wanted: Option<usize>,
+}
+
+impl Opener {
+    /// How many more bytes are needed before anything can come of it: at least so many may be read from a stream
+    /// without reading what is not ours (after the last sealed message a stream may go on bare).
+    pub fn needs(&self) -> usize {
+        let whole = match *self.bytes {
+            [high, low, ..] => 2 + usize::from(u16::from_be_bytes([high, low])),
+            _ => 2,
+        };
+        whole.saturating_sub(self.bytes.len())
+    }
+
+    /// Takes bytes that were read, never more than [`Opener::needs`]; a message when they were its last. A message that
+    /// claims more than `limit` is refused before room is made for it.
+    pub fn take(&mut self, bytes: &[u8], limit: usize) -> Result<Option<Vec<u8>>, SealError> {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() < 2 || self.needs() > 0 {
+            return Ok(None);
+        }
+        let mut plain = vec![0; self.bytes.len()];
+        let length = self
+            .noise
+            .read_message(self.nonce, &self.bytes[2..], &mut plain)
+            .map_err(|_| SealError::Damaged)?;
+        self.nonce += 1;
+        self.bytes.clear();
+        let mut plain = &plain[..length];
+        let wanted = match self.wanted {
+            Some(wanted) => wanted,
+            None => {
+                let (length, rest) = plain.split_first_chunk::<LENGTH>().ok_or(SealError::Damaged)?;
+                plain = rest;
+                let bytes = u32::from_le_bytes(*length) as usize;
+                if bytes > limit {
+                    return Err(SealError::TooLong { bytes, limit });
+                }
+                self.wanted = Some(bytes);
+                bytes
+            }
+        };
+        self.message.extend_from_slice(plain);
+        if self.message.len() > wanted {
+            return Err(SealError::Damaged);
+        }
+        if self.message.len() < wanted {
+            return Ok(None);
+        }
+        self.wanted = None;
+        Ok(Some(std::mem::take(&mut self.message)))
+    }
+}

@@ -1,0 +1,196 @@
+//! Where the key comes from: a file that only its owner can read, or one made once for the user; each job has its own,
+//! derived from it.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use blake2::digest::{KeyInit, Mac, consts::U32};
+use blake2::{Blake2s256, Blake2sMac, Digest};
+
+/// Least and most bytes of a key file: the least is what cannot be guessed.
+const LEAST: usize = 32;
+const MOST: u64 = 4096;
+
+/// A key. It is printed nowhere, not even by `{:?}`.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// Why there is no key. Never says what is in a file.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be opened or read, or not be made.
+    #[error("the key file {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others could read or change it.
+    #[error("the key file {} is open to others (mode {mode:04o}): chmod 600 it, or mount the secret with mode 0400", path.display())]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is somebody else's.
+    #[error("the key file {} belongs to user {owner}, neither to this one ({ours}) nor to root", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// We are.
+        ours: u32,
+    },
+    /// Too little to be a secret, too much to be a key, or no regular file.
+    #[error("the key file {} has {bytes} bytes: {LEAST} to {MOST} are a key (head -c 32 /dev/urandom | base64)", path.display())]
+    Size {
+        /// Which.
+        path: PathBuf,
+        /// How many it has.
+        bytes: usize,
+    },
+    /// Nobody said where, and there is no folder of the user's own.
+    #[error("there is no key: give --key-file or PACELINE_KEY_FILE, or set HOME")]
+    Nowhere,
+}
+
+impl Key {
+    /// From a file. It must be ours or root's, and nobody else's to read; root's may be readable by a group, which is how
+    /// Kubernetes gives a Secret to a user that is not root.
+    pub fn read(path: &Path) -> Result<Key, KeyError> {
+        let failed = |source| KeyError::File {
+            path: path.into(),
+            source,
+        };
+        // Not to hang on a pipe; what is checked is the file that was opened, not its name.
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(nonblock)
+            .open(path)
+            .map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        let (mode, owner) = (about.mode() & 0o7777, about.uid());
+        let ours = rustix::process::geteuid().as_raw();
+        if owner != ours && owner != 0 {
+            let path = path.into();
+            return Err(KeyError::Foreign { path, owner, ours });
+        }
+        let allowed = if owner == 0 && ours != 0 { 0o640 } else { 0o600 };
+        // Owner's bits are the owner's affair.
+        if mode & 0o077 & !allowed != 0 {
+            let path = path.into();
+            return Err(KeyError::Open { path, mode });
+        }
+        let mut bytes = Vec::new();
+        if about.is_file() {
+            file.take(MOST + 1).read_to_end(&mut bytes).map_err(failed)?;
+        }
+        let text = bytes.trim_ascii();
+        if text.len() < LEAST || bytes.len() as u64 > MOST {
+            let (path, bytes) = (path.into(), text.len());
+            return Err(KeyError::Size { path, bytes });
+        }
+        Ok(Key(Blake2s256::digest(text).into()))
+    }
+
+    /// Where it is: `flag`, else PACELINE_KEY_FILE, else the user's own in the configuration folder, which is made if it
+    /// is not there. `variable` is the environment.
+    pub fn find(flag: Option<&Path>, variable: impl Fn(&str) -> Option<String>) -> Result<Key, KeyError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        if let Some(path) = flag
+            .map(PathBuf::from)
+            .or_else(|| set("PACELINE_KEY_FILE").map(PathBuf::from))
+        {
+            return Key::read(&path);
+        }
+        let folder = set("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| set("HOME").map(|home| Path::new(&home).join(".config")))
+            .ok_or(KeyError::Nowhere)?;
+        Key::of_user(&folder.join("paceline"))
+    }
+
+    /// The user's own key in `folder`, made if it is not there. Many nodes may make it at once (home is shared on most
+    /// clusters): one wins, all read the same.
+    pub fn of_user(folder: &Path) -> Result<Key, KeyError> {
+        let path = folder.join("key");
+        match Key::read(&path) {
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        make(folder, &path).map_err(|source| KeyError::File {
+            path: path.clone(),
+            source,
+        })?;
+        Key::read(&path)
+    }
+
+    /// The key of one job.
+    pub fn of_job(&self, job: &str) -> Key {
+        // The key's length is that of the MAC's own, which every one of 32 bytes is.
+        let Ok(mut mac) = <Blake2sMac<U32> as KeyInit>::new_from_slice(&self.0) else {
+            unreachable!("BLAKE2s takes keys of 32 bytes");
+        };
+        Mac::update(&mut mac, b"paceline job key 1\0");
+        Mac::update(&mut mac, job.as_bytes());
+        Key(mac.finalize().into_bytes().into())
+    }
+
+    /// Anything at all: for tests and for processes that inherit it.
+    pub fn from_bytes(bytes: [u8; 32]) -> Key {
+        Key(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// A new key under a name of its own, then linked to its place: a link is made whole or not at all, and never replaces
+/// one that is there, on NFS too.
+fn make(folder: &Path, path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let text = random_hex(32)?;
+    // Other nodes, containers with the same host name and threads may be at it too.
+    let own = folder.join(format!(".key-{}", random_hex(8)?));
+    let written = write_private(&own, &text).and_then(|()| match fs::hard_link(&own, path) {
+        Err(problem) if problem.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    });
+    let _ = fs::remove_file(&own);
+    written
+}
+
+fn random_hex(bytes: usize) -> io::Result<String> {
+    let mut secret = vec![0_u8; bytes];
+    let mut filled = 0;
+    while filled < bytes {
+        filled += rustix::rand::getrandom(&mut secret[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file: File = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.write_all(b"\n")?;
+    file.sync_all()
+}
