@@ -1,0 +1,112 @@
+//! A communicator: a rank's line to the others, and what the scenario has in store for it.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::hub::{LOOK, Line, Wish};
+use crate::scenario::{Rank, scenario};
+
+/// ncclResult_t.
+pub const SYSTEM_ERROR: i32 = 2;
+/// See [`SYSTEM_ERROR`].
+pub const REMOTE_ERROR: i32 = 6;
+/// See [`SYSTEM_ERROR`].
+pub const IN_PROGRESS: i32 = 7;
+
+/// See the module.
+pub struct Comm {
+    /// Ranks in it.
+    pub ranks: u32,
+    /// Which of them this is.
+    pub rank: u32,
+    line: OnceLock<Line>,
+    state: AtomicI32,
+    is_aborted: AtomicBool,
+    fault: Rank,
+    /// One collective at a time, as on a stream.
+    turn: Mutex<()>,
+}
+
+impl Comm {
+    /// One that is not ready yet.
+    pub fn new(ranks: u32, rank: u32) -> Comm {
+        Comm {
+            ranks,
+            rank,
+            line: OnceLock::new(),
+            state: AtomicI32::new(IN_PROGRESS),
+            is_aborted: AtomicBool::new(false),
+            fault: scenario()
+                .rank
+                .get(&rank.to_string())
+                .cloned()
+                .unwrap_or_default(),
+            turn: Mutex::default(),
+        }
+    }
+
+    /// Meets the others.
+    pub fn join(&self, port: u16) {
+        if self.fault.init_hang {
+            return self.wait_for_abort();
+        }
+        let state = match Line::join(port, self.ranks, self.rank) {
+            Ok(line) => {
+                let line = self.line.get_or_init(|| line);
+                if self.is_aborted.load(Ordering::Acquire) {
+                    line.cut();
+                }
+                0
+            }
+            Err(_) => SYSTEM_ERROR,
+        };
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// What ncclCommGetAsyncError answers.
+    pub fn state(&self) -> i32 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    /// Ends it: no collective of it goes on.
+    pub fn abort(&self) {
+        self.is_aborted.store(true, Ordering::Release);
+        if let Some(line) = self.line.get() {
+            line.cut();
+        }
+    }
+
+    fn wait_for_abort(&self) {
+        while !self.is_aborted.load(Ordering::Acquire) {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// One collective, in the thread of a stream: what comes of it. When another rank is gone it ends only when this one
+    /// is aborted, as a kernel on a GPU does.
+    pub fn run(&self, wish: &Wish) -> Option<Vec<u8>> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.fault.die {
+            std::process::abort();
+        }
+        if self.fault.hang {
+            self.wait_for_abort();
+        }
+        std::thread::sleep(Duration::from_millis(self.fault.delay_ms));
+        let answer = self.line.get().and_then(|line| line.ask(wish).ok());
+        if answer.is_none() {
+            self.state.store(REMOTE_ERROR, Ordering::Release);
+            self.wait_for_abort();
+        } else if self.fault.async_error != 0 {
+            self.state.store(self.fault.async_error, Ordering::Release);
+        }
+        let mut answer = answer?;
+        if self.fault.wrong
+            && let Some(byte) = answer.last_mut()
+        {
+            *byte ^= 0x10;
+        }
+        Some(answer)
+    }
+}

@@ -1,0 +1,201 @@
+//! Where the ranks of a communicator meet: a thread of the process that made its unique id, on the loopback. Every rank
+//! sends what it has, the thread computes, and every rank gets what it should have.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::math;
+
+/// What a rank wants of a collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    pub kind: Kind,
+    pub dtype: i32,
+    pub root: u32,
+    /// What it gives; for [`Kind::Exchange`], all of it one after the other.
+    pub gives: Vec<u8>,
+    /// For [`Kind::Exchange`]: to whom, and how many bytes.
+    pub to: Vec<(u32, u64)>,
+}
+
+/// The collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Exchange,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::AllReduce,
+    Kind::ReduceScatter,
+    Kind::AllGather,
+    Kind::Broadcast,
+    Kind::Exchange,
+];
+
+/// Opens a meeting place; its port.
+pub fn open() -> io::Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    std::thread::spawn(move || {
+        // A rank that leaves ends it; the others see their connections close.
+        let _ = run(&listener);
+    });
+    Ok(port)
+}
+
+fn run(listener: &TcpListener) -> io::Result<()> {
+    let mut ranks: Vec<Option<TcpStream>> = vec![None];
+    while ranks.iter().any(Option::is_none) {
+        let (mut stream, _) = listener.accept()?;
+        stream.set_nodelay(true)?;
+        let (size, rank) = (number(&mut stream)? as usize, number(&mut stream)? as usize);
+        ranks.resize_with(size, || None);
+        if let Some(place) = ranks.get_mut(rank) {
+            *place = Some(stream);
+        }
+    }
+    let mut ranks: Vec<TcpStream> = ranks.into_iter().flatten().collect();
+    for rank in &mut ranks {
+        rank.write_all(&[1])?;
+    }
+    loop {
+        let wishes = ranks.iter_mut().map(receive).collect::<io::Result<Vec<Wish>>>()?;
+        let answers = answer(&wishes).ok_or(io::ErrorKind::InvalidData)?;
+        for (rank, answer) in ranks.iter_mut().zip(answers) {
+            put(rank, answer.len() as u64)?;
+            rank.write_all(&answer)?;
+        }
+    }
+}
+
+/// What every rank gets. `None`: they want different things, as when ranks call different collectives.
+fn answer(wishes: &[Wish]) -> Option<Vec<Vec<u8>>> {
+    let first = wishes.first()?;
+    let alike = |wish: &Wish| (wish.kind, wish.dtype, wish.root) == (first.kind, first.dtype, first.root);
+    if !wishes.iter().all(alike) {
+        return None;
+    }
+    let everyone = |bytes: Vec<u8>| vec![bytes; wishes.len()];
+    Some(match first.kind {
+        Kind::AllReduce => everyone(sum(wishes)?),
+        Kind::ReduceScatter => {
+            let sum = sum(wishes)?;
+            sum.chunks(sum.len() / wishes.len()).map(<[u8]>::to_vec).collect()
+        }
+        Kind::AllGather => everyone(
+            wishes
+                .iter()
+                .flat_map(|wish| wish.gives.iter().copied())
+                .collect(),
+        ),
+        Kind::Broadcast => everyone(wishes.get(first.root as usize)?.gives.clone()),
+        Kind::Exchange => {
+            let mut answers = vec![Vec::new(); wishes.len()];
+            for wish in wishes {
+                let mut rest = wish.gives.as_slice();
+                for (peer, length) in &wish.to {
+                    let part = rest.split_off(..*length as usize)?;
+                    answers.get_mut(*peer as usize)?.extend_from_slice(part);
+                }
+            }
+            answers
+        }
+    })
+}
+
+fn sum(wishes: &[Wish]) -> Option<Vec<u8>> {
+    let (first, others) = wishes.split_first()?;
+    let mut sum = first.gives.clone();
+    for other in others {
+        if other.gives.len() != sum.len() || !math::add(first.dtype, &mut sum, &other.gives) {
+            return None;
+        }
+    }
+    Some(sum)
+}
+
+fn number(from: &mut TcpStream) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    from.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn put(to: &mut TcpStream, number: u64) -> io::Result<()> {
+    to.write_all(&number.to_le_bytes())
+}
+
+fn bytes(from: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; number(from)? as usize];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn receive(from: &mut TcpStream) -> io::Result<Wish> {
+    let kind = *KINDS
+        .get(number(from)? as usize)
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let (dtype, root) = (number(from)? as i32, number(from)? as u32);
+    let parts = number(from)?;
+    let to = (0..parts)
+        .map(|_| Ok((number(from)? as u32, number(from)?)))
+        .collect::<io::Result<_>>()?;
+    Ok(Wish {
+        kind,
+        dtype,
+        root,
+        gives: bytes(from)?,
+        to,
+    })
+}
+
+/// A rank's way to the meeting place.
+#[derive(Debug)]
+pub struct Line(TcpStream);
+
+impl Line {
+    /// Goes there, and waits until all have come.
+    pub fn join(port: u16, ranks: u32, rank: u32) -> io::Result<Line> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        put(&mut stream, ranks.into())?;
+        put(&mut stream, rank.into())?;
+        stream.read_exact(&mut [0])?;
+        Ok(Line(stream))
+    }
+
+    /// Sends a wish and waits for what comes of it.
+    pub fn ask(&self, wish: &Wish) -> io::Result<Vec<u8>> {
+        let mut stream = &self.0;
+        let mut head = vec![
+            wish.kind as u64,
+            wish.dtype as u64,
+            u64::from(wish.root),
+            wish.to.len() as u64,
+        ];
+        head.extend(
+            wish.to
+                .iter()
+                .flat_map(|(peer, length)| [u64::from(*peer), *length]),
+        );
+        head.push(wish.gives.len() as u64);
+        let head: Vec<u8> = head.into_iter().flat_map(u64::to_le_bytes).collect();
+        stream.write_all(&head)?;
+        stream.write_all(&wish.gives)?;
+        bytes(&mut self.0.try_clone()?)
+    }
+
+    /// Ends it: whoever waits in [`Line::ask`] returns.
+    pub fn cut(&self) {
+        // Cut once more is as good.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// How long somebody who waits for an abort sleeps between two looks.
+pub const LOOK: Duration = Duration::from_millis(2);

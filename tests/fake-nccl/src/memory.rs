@@ -1,0 +1,62 @@
+//! Memory of the pretended GPUs: of the host, with every allocation known, so that a wrong address is an error as it is
+//! on a GPU and not a crash.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+static KNOWN: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// What new memory holds: something that is no result.
+const DIRT: u8 = 0xA5;
+
+/// Allocates, and remembers it. Zero: there is no more.
+pub fn allocate(bytes: usize) -> usize {
+    // SAFETY: a plain allocation, of at least one byte.
+    let memory = unsafe { libc::memalign(256, bytes.max(1)) };
+    if memory.is_null() {
+        return 0;
+    }
+    // SAFETY: just allocated in this length.
+    unsafe { memory.cast::<u8>().write_bytes(DIRT, bytes) };
+    known().insert(memory as usize, bytes);
+    memory as usize
+}
+
+/// Frees what was allocated here.
+pub fn free(address: usize) -> bool {
+    let is_known = known().remove(&address).is_some();
+    if is_known {
+        // SAFETY: it came from memalign, and its entry is gone, so this is the only time.
+        unsafe { libc::free(address as *mut libc::c_void) };
+    }
+    is_known
+}
+
+/// Whether these bytes all belong to one allocation.
+pub fn holds(address: usize, bytes: usize) -> bool {
+    let known = known();
+    let before = known.range(..=address).next_back();
+    before.is_some_and(|(start, length)| address + bytes <= start + length)
+}
+
+fn known() -> std::sync::MutexGuard<'static, BTreeMap<usize, usize>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The bytes there.
+///
+/// # Safety
+/// [`holds`] said so, and nobody frees or writes them meanwhile, as CUDA asks of its callers too.
+pub unsafe fn bytes<'a>(address: usize, length: usize) -> &'a [u8] {
+    // SAFETY: as promised.
+    unsafe { std::slice::from_raw_parts(address as *const u8, length) }
+}
+
+/// The bytes there, to be written.
+///
+/// # Safety
+/// As [`bytes`], and nobody reads them meanwhile.
+pub unsafe fn bytes_mut<'a>(address: usize, length: usize) -> &'a mut [u8] {
+    // SAFETY: as promised.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
+}

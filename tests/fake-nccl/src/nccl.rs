@@ -1,0 +1,284 @@
+//! NCCL. Codes are those of ncclResult_t.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use crate::comm::{Comm, IN_PROGRESS, SYSTEM_ERROR};
+use crate::cuda::put;
+use crate::hub::{self, Kind, Wish};
+use crate::math::width;
+use crate::memory;
+use crate::scenario::{failure, scenario};
+use crate::stream::{Handles, STREAMS};
+
+const UNHANDLED_CUDA_ERROR: i32 = 1;
+pub(crate) const INVALID_ARGUMENT: i32 = 4;
+pub(crate) const INVALID_USAGE: i32 = 5;
+const MAGIC: u32 = 0xcafe_beef;
+/// What stands before the port in a unique id.
+const MARK: &[u8; 8] = b"fakenccl";
+
+pub(crate) static COMMS: Handles<Comm> = Handles::new();
+
+/// ncclUniqueId.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UniqueId([u8; 128]);
+
+/// ncclConfig_t as it was in 2.14; what came later stands behind.
+#[repr(C)]
+pub struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: i32,
+}
+
+pub(crate) fn result(function: &str, call: impl FnOnce() -> Result<(), i32>) -> i32 {
+    failure(function).unwrap_or_else(|| call().err().unwrap_or(0))
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetVersion(to: *mut i32) -> i32 {
+    result("ncclGetVersion", || {
+        // SAFETY: the caller's pointer.
+        unsafe { put(to, scenario().nccl) }.map_err(|_| INVALID_ARGUMENT)
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
+    let text: &CStr = match code {
+        0 => c"no error",
+        UNHANDLED_CUDA_ERROR => c"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        SYSTEM_ERROR => c"unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        3 => c"internal error - please report this issue to the NCCL developers",
+        INVALID_ARGUMENT => c"invalid argument (run with NCCL_DEBUG=WARN for details)",
+        INVALID_USAGE => c"invalid usage (run with NCCL_DEBUG=WARN for details)",
+        6 => c"remote process exited or there was a network error",
+        IN_PROGRESS => c"NCCL operation in progress",
+        _ => c"unknown result code",
+    };
+    text.as_ptr()
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
+    c"fake-nccl: as the scenario has it".as_ptr()
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetUniqueId(to: *mut UniqueId) -> i32 {
+    result("ncclGetUniqueId", || {
+        let port = hub::open().map_err(|_| SYSTEM_ERROR)?;
+        let mut id = UniqueId([0; 128]);
+        id.0[..8].copy_from_slice(MARK);
+        id.0[8..10].copy_from_slice(&port.to_le_bytes());
+        // SAFETY: the caller's pointer.
+        unsafe { put(to, id) }.map_err(|_| INVALID_ARGUMENT)
+    })
+}
+
+/// See NCCL. Without `blocking = 0` it waits, for ever if it must.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommInitRankConfig(
+    to: *mut *mut c_void,
+    ranks: i32,
+    id: UniqueId,
+    rank: i32,
+    config: *const Config,
+) -> i32 {
+    result("ncclCommInitRankConfig", || {
+        // SAFETY: null, or the caller's structure.
+        let config = unsafe { config.as_ref() }.ok_or(INVALID_ARGUMENT)?;
+        if config.magic != MAGIC || config.version < 21400 || config.size < size_of::<Config>() {
+            return Err(INVALID_ARGUMENT);
+        }
+        if ranks < 1 || !(0..ranks).contains(&rank) || id.0[..8] != *MARK {
+            return Err(INVALID_ARGUMENT);
+        }
+        crate::cuda::current().ok_or(UNHANDLED_CUDA_ERROR)?;
+        let port = u16::from_le_bytes([id.0[8], id.0[9]]);
+        let comm = Arc::new(Comm::new(ranks as u32, rank as u32));
+        let handle = COMMS.insert(Arc::clone(&comm));
+        // SAFETY: the caller's pointer.
+        unsafe { put(to, handle as *mut c_void) }.map_err(|_| INVALID_ARGUMENT)?;
+        let thread = std::thread::spawn(move || comm.join(port));
+        if config.blocking == 0 {
+            return Err(IN_PROGRESS);
+        }
+        thread.join().map_err(|_| SYSTEM_ERROR)
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, to: *mut i32) -> i32 {
+    result("ncclCommGetAsyncError", || {
+        let comm = COMMS.find(comm as usize).ok_or(INVALID_ARGUMENT)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(to, comm.state()) }.map_err(|_| INVALID_ARGUMENT)
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommAbort(comm: *mut c_void) -> i32 {
+    result("ncclCommAbort", || {
+        COMMS.remove(comm as usize).ok_or(INVALID_ARGUMENT)?.abort();
+        Ok(())
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommDestroy(comm: *mut c_void) -> i32 {
+    ncclCommAbort(comm)
+}
+
+/// Sets a collective going in a stream.
+fn start(
+    comm: *mut c_void,
+    stream: *mut c_void,
+    (kind, dtype, root): (Kind, i32, u32),
+    (from, gives): (u64, usize),
+    (to, gets): (u64, usize),
+) -> Result<(), i32> {
+    let comm = COMMS.find(comm as usize).ok_or(INVALID_ARGUMENT)?;
+    let stream = STREAMS.find(stream as usize).ok_or(INVALID_ARGUMENT)?;
+    if comm.state() == IN_PROGRESS {
+        return Err(INVALID_USAGE);
+    }
+    if !memory::holds(from as usize, gives) || !memory::holds(to as usize, gets) {
+        return Err(INVALID_ARGUMENT);
+    }
+    stream.then(move || {
+        // SAFETY: checked above; the caller keeps it until the stream has passed.
+        let gives = unsafe { memory::bytes(from as usize, gives) }.to_vec();
+        let wish = Wish {
+            kind,
+            dtype,
+            root,
+            gives,
+            to: Vec::new(),
+        };
+        let answer = comm.run(&wish).filter(|answer| answer.len() == gets);
+        if let Some(answer) = answer {
+            // SAFETY: as above.
+            unsafe { memory::bytes_mut(to as usize, gets) }.copy_from_slice(&answer);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn ranks(comm: *mut c_void) -> Result<usize, i32> {
+    Ok(COMMS.find(comm as usize).ok_or(INVALID_ARGUMENT)?.ranks as usize)
+}
+
+pub(crate) fn bytes(count: usize, dtype: i32) -> Result<usize, i32> {
+    Ok(count * width(dtype).ok_or(INVALID_ARGUMENT)?)
+}
+
+/// See NCCL. Sums only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclAllReduce(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: i32,
+    op: i32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> i32 {
+    result("ncclAllReduce", || {
+        let bytes = bytes(count, dtype)?;
+        if op != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        start(
+            comm,
+            stream,
+            (Kind::AllReduce, dtype, 0),
+            (from, bytes),
+            (to, bytes),
+        )
+    })
+}
+
+/// See NCCL. Sums only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclReduceScatter(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: i32,
+    op: i32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> i32 {
+    result("ncclReduceScatter", || {
+        let bytes = bytes(count, dtype)?;
+        if op != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        let gives = bytes * ranks(comm)?;
+        start(
+            comm,
+            stream,
+            (Kind::ReduceScatter, dtype, 0),
+            (from, gives),
+            (to, bytes),
+        )
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclAllGather(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: i32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> i32 {
+    result("ncclAllGather", || {
+        let bytes = bytes(count, dtype)?;
+        let gets = bytes * ranks(comm)?;
+        start(
+            comm,
+            stream,
+            (Kind::AllGather, dtype, 0),
+            (from, bytes),
+            (to, gets),
+        )
+    })
+}
+
+/// See NCCL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclBroadcast(
+    from: u64,
+    to: u64,
+    count: usize,
+    dtype: i32,
+    root: i32,
+    comm: *mut c_void,
+    stream: *mut c_void,
+) -> i32 {
+    result("ncclBroadcast", || {
+        let bytes = bytes(count, dtype)?;
+        let root = u32::try_from(root).map_err(|_| INVALID_ARGUMENT)?;
+        start(
+            comm,
+            stream,
+            (Kind::Broadcast, dtype, root),
+            (from, bytes),
+            (to, bytes),
+        )
+    })
+}

@@ -1,0 +1,152 @@
+//! Streams: threads that do what they are given in order. Events are marks in them.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A stream; a thread until it is dropped.
+pub struct Stream {
+    jobs: Sender<Job>,
+    pending: Arc<Gate>,
+    /// The GPU that it is of.
+    pub device: i32,
+}
+
+/// How much is not done yet.
+#[derive(Default)]
+struct Gate {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Stream {
+    pub fn new(device: i32) -> Stream {
+        let (jobs, queue) = channel::<Job>();
+        let pending = Arc::<Gate>::default();
+        let gate = Arc::clone(&pending);
+        std::thread::spawn(move || {
+            for job in queue {
+                job();
+                *gate.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                gate.changed.notify_all();
+            }
+        });
+        Stream {
+            jobs,
+            pending,
+            device,
+        }
+    }
+
+    /// Does this after what was given before.
+    pub fn then(&self, job: impl FnOnce() + Send + 'static) {
+        *self.pending.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        // The thread lives as long as this sender.
+        let _ = self.jobs.send(Box::new(job));
+    }
+
+    pub fn is_idle(&self) -> bool {
+        *self.pending.count.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    }
+
+    /// Waits until all is done, as cuStreamSynchronize does: without a bound.
+    pub fn wait(&self) {
+        let mut count = self.pending.count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count > 0 {
+            count = self
+                .pending
+                .changed
+                .wait(count)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A mark in a stream: when it was passed.
+#[derive(Default)]
+pub struct Event {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum State {
+    #[default]
+    Never,
+    Waiting,
+    At(Instant),
+}
+
+impl Event {
+    pub fn record(self: &Arc<Event>, stream: &Stream) {
+        self.set(State::Waiting);
+        let event = Arc::clone(self);
+        stream.then(move || event.set(State::At(Instant::now())));
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that was never recorded is passed, as CUDA has it.
+    pub fn is_passed(&self) -> bool {
+        !matches!(self.state(), State::Waiting)
+    }
+
+    /// Time from another to this; `None`: one was never recorded, or not passed.
+    pub fn since(&self, other: &Event) -> Option<Duration> {
+        match (other.state(), self.state()) {
+            (State::At(from), State::At(to)) => Some(to.saturating_duration_since(from)),
+            _ => None,
+        }
+    }
+}
+
+/// Things that C code names by a handle.
+pub struct Handles<T> {
+    known: Mutex<(usize, std::collections::BTreeMap<usize, Arc<T>>)>,
+}
+
+impl<T> Handles<T> {
+    pub const fn new() -> Handles<T> {
+        Handles {
+            known: Mutex::new((0, std::collections::BTreeMap::new())),
+        }
+    }
+
+    pub fn insert(&self, thing: Arc<T>) -> usize {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.0 += 1;
+        // Not an address that anybody could read.
+        let handle = known.0 << 4;
+        known.1.insert(handle, thing);
+        handle
+    }
+
+    pub fn find(&self, handle: usize) -> Option<Arc<T>> {
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .get(&handle)
+            .cloned()
+    }
+
+    pub fn remove(&self, handle: usize) -> Option<Arc<T>> {
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .remove(&handle)
+    }
+}
+
+/// Streams that were made.
+pub static STREAMS: Handles<Stream> = Handles::new();
+/// Events that were made.
+pub static EVENTS: Handles<Event> = Handles::new();
