@@ -4,6 +4,7 @@
 //! what comes out. Whether a figure is good is not known here.
 
 pub mod collective;
+pub mod cuda;
 pub mod dtype;
 pub mod measure;
 pub mod net;

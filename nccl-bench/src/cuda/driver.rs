@@ -97,7 +97,11 @@ impl Driver {
     pub fn open(path: Option<&Path>) -> Result<Arc<Driver>, CudaError> {
         let library = Loaded::open(&CUDA, path)?;
         let functions = Functions::find(&library)?;
-        let mut driver = Driver { functions, version: 0, gpus: 0 };
+        let mut driver = Driver {
+            functions,
+            version: 0,
+            gpus: 0,
+        };
         // SAFETY: the signature is the header's.
         driver.check("cuInit", unsafe { (functions.init)(0) })?;
         let (mut version, mut count) = (0, 0);
@@ -122,7 +126,11 @@ impl Driver {
     pub(super) fn check(&self, call: &'static str, code: i32) -> Result<(), CudaError> {
         match code {
             0 => Ok(()),
-            code => Err(CudaError::Call { call, code, text: self.describe(code) }),
+            code => Err(CudaError::Call {
+                call,
+                code,
+                text: self.describe(code),
+            }),
         }
     }
 
@@ -132,7 +140,8 @@ impl Driver {
             // SAFETY: the signature is the header's; the pointer is valid for the call.
             let answer = unsafe { function(code, &mut text) };
             // SAFETY: on success it is a text that lives as long as the library, which is never closed.
-            (answer == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+            (answer == 0 && !text.is_null())
+                .then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         match (ask(self.functions.error_name), ask(self.functions.error_text)) {
             (Some(name), Some(text)) => format!("{text} ({name})"),

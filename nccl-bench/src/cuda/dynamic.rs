@@ -77,7 +77,11 @@ impl Loaded {
                 Err(error) => tried.push(told(&path, &error)),
             }
         }
-        Err(LoadError::NotFound { name: wanted.name, flag: wanted.flag, tried })
+        Err(LoadError::NotFound {
+            name: wanted.name,
+            flag: wanted.flag,
+            tried,
+        })
     }
 
     /// A function, if the library has it.
@@ -95,25 +99,31 @@ impl Loaded {
 fn told(path: &Path, error: &libloading::Error) -> String {
     let text = error.to_string();
     let path = path.display().to_string();
-    if text.starts_with(&path) { text } else { format!("{path}: {text}") }
+    if text.starts_with(&path) {
+        text
+    } else {
+        format!("{path}: {text}")
+    }
 }
 
-/// A table of functions of one library: `functions! { Table { create: "cuInit": fn(u32) -> i32, .. } }`. Those after
-/// `optional` came with a later version and may be missing.
+/// A table of functions of one library: `functions! { #[allow(dead_code, reason = "it is not found")] Table { create: "cuInit": fn(u32) -> i32, .. } }`. Those in
+/// `optional { .. }` behind it came with a later version and may be missing.
 macro_rules! functions {
     (
         $(#[$meta:meta])*
         $table:ident {
             $($name:ident: $symbol:literal: fn($($argument:ty),* $(,)?) -> $result:ty,)*
-            $(optional $later:ident: $later_symbol:literal: fn($($later_argument:ty),*) -> $later_result:ty,)*
         }
+        $(optional {
+            $($later:ident: $later_symbol:literal: fn($($later_argument:ty),*) -> $later_result:ty,)*
+        })?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         #[allow(missing_docs, reason = "each is the function of the library that it is named after")]
         pub(crate) struct $table {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-            $(pub $later: Option<unsafe extern "C" fn($($later_argument),*) -> $later_result>,)*
+            $($(pub $later: Option<unsafe extern "C" fn($($later_argument),*) -> $later_result>,)*)?
         }
 
         impl $table {
@@ -125,10 +135,10 @@ macro_rules! functions {
                         // SAFETY: the signature is that of the library's header.
                         $name: unsafe { library.function($symbol) }.ok_or_else(|| missing($symbol))?,
                     )*
-                    $(
+                    $($(
                         // SAFETY: as above.
                         $later: unsafe { library.function($later_symbol) },
-                    )*
+                    )*)?
                 })
             }
         }
@@ -145,18 +155,28 @@ mod tests {
     fn who_names_a_library_gets_that_or_an_error() {
         let error = Loaded::open(&CUDA, Some(Path::new("/nonexistent/libcuda.so"))).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("no libcuda.so.1 found") && text.contains("/nonexistent/libcuda.so"), "{text}");
+        assert!(
+            text.contains("no libcuda.so.1 found") && text.contains("/nonexistent/libcuda.so"),
+            "{text}"
+        );
         assert!(text.contains("--cuda-lib"), "{text}");
         assert_eq!(text.matches("/nonexistent/libcuda.so").count(), 1, "{text}");
     }
 
     #[test]
     fn a_library_without_the_function_names_it() {
-        functions! { Table { absent: "paceline_has_no_such_function": fn() -> i32, } }
+        functions! { #[allow(dead_code, reason = "it is not found")] Table { absent: "paceline_has_no_such_function": fn() -> i32, } }
         let libc = Loaded::open(&CUDA, Some(Path::new("libc.so.6"))).unwrap();
         let error = Table::find(&libc).unwrap_err();
-        assert!(error.to_string().contains("libc.so.6 has no function paceline_has_no_such_function"));
-        functions! { Lenient { pid: "getpid": fn() -> i32, optional absent: "paceline_has_no_such_function": fn() -> i32, } }
+        assert!(
+            error
+                .to_string()
+                .contains("libc.so.6 has no function paceline_has_no_such_function")
+        );
+        functions! {
+            Lenient { pid: "getpid": fn() -> i32, }
+            optional { absent: "paceline_has_no_such_function": fn() -> i32, }
+        }
         let table = Lenient::find(&libc).unwrap();
         assert!(table.absent.is_none());
         // SAFETY: getpid takes nothing.

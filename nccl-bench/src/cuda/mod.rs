@@ -6,11 +6,14 @@ mod driver;
 mod dynamic;
 mod gpu;
 mod places;
+mod stream;
 
 pub use cublas::{Blas, Gemm};
 pub use driver::{CudaError, Driver};
-pub use dynamic::{LoadError, Loaded};
-pub use gpu::{Event, Gpu, Memory, Pinned, Stream};
-pub use places::{CUBLAS, CUDA, Wanted};
 pub(crate) use dynamic::functions;
+pub use dynamic::{LoadError, Loaded};
+pub use gpu::{Gpu, Memory, Pinned};
 pub(crate) use places::NCCL;
+pub use places::{CUBLAS, CUDA, Wanted};
+pub(crate) use stream::pause;
+pub use stream::{Event, Stream};

@@ -60,13 +60,30 @@ impl Wanted {
     /// All places, the first to be tried first. Whole paths are only those of files that exist; names without a folder
     /// are left to the dynamic linker.
     pub(crate) fn places(&self, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-        let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let set = |name: &str| {
+            variable(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         if let Some(path) = set(self.variable) {
-            return if path.is_dir() { self.in_folder(&path) } else { vec![path] };
+            return if path.is_dir() {
+                self.in_folder(&path)
+            } else {
+                vec![path]
+            };
         }
-        let homes = self.homes.iter().filter_map(|(home, below)| Some(set(home)?.join(below)));
-        let sites = if self.packages.is_empty() { Vec::new() } else { sites(&set) };
-        let packages = sites.iter().flat_map(|site| self.packages.iter().map(move |package| site.join(package)));
+        let homes = self
+            .homes
+            .iter()
+            .filter_map(|(home, below)| Some(set(home)?.join(below)));
+        let sites = if self.packages.is_empty() {
+            Vec::new()
+        } else {
+            sites(&set)
+        };
+        let packages = sites
+            .iter()
+            .flat_map(|site| self.packages.iter().map(move |package| site.join(package)));
         let whole = homes.chain(packages).flat_map(|folder| self.in_folder(&folder));
         let whole = whole.filter(|path| path.exists());
         whole.chain(self.files.iter().map(PathBuf::from)).collect()
@@ -75,12 +92,20 @@ impl Wanted {
 
 /// Python's site directories: of the active environment, of `python3` on the path, of `PYTHONPATH`, of the system.
 fn sites(set: &impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
-    let listed = |name: &str| set(name).map(|list| std::env::split_paths(&list).collect::<Vec<_>>()).unwrap_or_default();
-    let beside_python = listed("PATH").into_iter().filter(|folder| folder.join("python3").exists());
+    let listed = |name: &str| {
+        set(name)
+            .map(|list| std::env::split_paths(&list).collect::<Vec<_>>())
+            .unwrap_or_default()
+    };
+    let beside_python = listed("PATH")
+        .into_iter()
+        .filter(|folder| folder.join("python3").exists());
     // A link to the interpreter in bin/ does not lead to the environment's packages: its own folder does.
     let beside_python = beside_python.filter_map(|folder| folder.parent().map(Path::to_owned));
     let prefixes = [set("VIRTUAL_ENV"), set("CONDA_PREFIX")].into_iter().flatten();
-    let prefixes = prefixes.chain(beside_python).chain([PathBuf::from("/usr/local"), PathBuf::from("/usr")]);
+    let prefixes = prefixes
+        .chain(beside_python)
+        .chain([PathBuf::from("/usr/local"), PathBuf::from("/usr")]);
     let mut sites = listed("PYTHONPATH");
     for prefix in prefixes {
         let lib = prefix.join("lib");
@@ -88,7 +113,10 @@ fn sites(set: &impl Fn(&str) -> Option<PathBuf>) -> Vec<PathBuf> {
             .into_iter()
             .flatten()
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")))
+            .filter(|path| {
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+            })
             .collect();
         versions.sort();
         for version in versions {
@@ -126,13 +154,30 @@ mod tests {
             "PATH" => at("bin"),
             _ => None,
         });
-        let ours: Vec<&PathBuf> = places.iter().filter(|path| path.starts_with(root.path())).collect();
+        let ours: Vec<&PathBuf> = places
+            .iter()
+            .filter(|path| path.starts_with(root.path()))
+            .collect();
         assert_eq!(ours, [&home, &active, &beside]);
-        assert_eq!(places.last().unwrap(), Path::new("libnccl.so.2"), "the linker is asked last");
+        assert_eq!(
+            places.last().unwrap(),
+            Path::new("libnccl.so.2"),
+            "the linker is asked last"
+        );
 
         let named = NCCL.places(|name| (name == "PACELINE_NCCL_LIB").then(|| "/x/libnccl.so".into()));
-        assert_eq!(named, [PathBuf::from("/x/libnccl.so")], "who names one wants that one");
-        let folder = NCCL.places(|name| if name == "PACELINE_NCCL_LIB" { at("nccl/lib") } else { None });
+        assert_eq!(
+            named,
+            [PathBuf::from("/x/libnccl.so")],
+            "who names one wants that one"
+        );
+        let folder = NCCL.places(|name| {
+            if name == "PACELINE_NCCL_LIB" {
+                at("nccl/lib")
+            } else {
+                None
+            }
+        });
         assert_eq!(folder, [home]);
         let nothing = CUDA.places(|_| None);
         assert_eq!(nothing, [PathBuf::from("libcuda.so.1")]);

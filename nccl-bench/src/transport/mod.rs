@@ -3,6 +3,8 @@
 //! Every call blocks, and ends by its deadline: with an error that names the phase and, where one is known, the rank
 //! that was waited for. After an error nothing but [`Transport::abort`] and dropping is of use.
 
+pub mod nccl;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,204 @@
+//! NCCL's functions, opened at run time, and its answers. <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::cuda::{LoadError, Loaded, NCCL, functions};
+use crate::transport::{Deadline, TransportError};
+
+functions! {
+    /// What every version has.
+    Oldest {
+        version: "ncclGetVersion": fn(*mut i32) -> i32,
+    }
+}
+
+functions! {
+    /// What is called.
+    Functions {
+        unique_id: "ncclGetUniqueId": fn(*mut UniqueId) -> i32,
+        init: "ncclCommInitRankConfig": fn(*mut *mut c_void, i32, UniqueId, i32, *mut Config) -> i32,
+        async_error: "ncclCommGetAsyncError": fn(*mut c_void, *mut i32) -> i32,
+        abort: "ncclCommAbort": fn(*mut c_void) -> i32,
+        destroy: "ncclCommDestroy": fn(*mut c_void) -> i32,
+        all_reduce: "ncclAllReduce": fn(u64, u64, usize, i32, i32, *mut c_void, *mut c_void) -> i32,
+        reduce_scatter: "ncclReduceScatter": fn(u64, u64, usize, i32, i32, *mut c_void, *mut c_void) -> i32,
+        all_gather: "ncclAllGather": fn(u64, u64, usize, i32, *mut c_void, *mut c_void) -> i32,
+        broadcast: "ncclBroadcast": fn(u64, u64, usize, i32, i32, *mut c_void, *mut c_void) -> i32,
+        send: "ncclSend": fn(u64, usize, i32, i32, *mut c_void, *mut c_void) -> i32,
+        receive: "ncclRecv": fn(u64, usize, i32, i32, *mut c_void, *mut c_void) -> i32,
+        group_start: "ncclGroupStart": fn() -> i32,
+        group_end: "ncclGroupEnd": fn() -> i32,
+        error_text: "ncclGetErrorString": fn(i32) -> *const c_char,
+    }
+    optional {
+        last_error: "ncclGetLastError": fn(*mut c_void) -> *const c_char,
+    }
+}
+
+/// ncclUniqueId: what rank 0 makes and every rank must have to join.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UniqueId(pub [u8; 128]);
+
+/// ncclConfig_t as it was in 2.14. A later NCCL takes what the older structure did not have from its defaults, because
+/// the structure says of which version it is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: i32,
+}
+
+impl Config {
+    /// One whose calls return before they are done, so that a deadline can end them.
+    pub fn not_blocking() -> Config {
+        Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: LEAST.0 as u32,
+            blocking: 0,
+        }
+    }
+}
+
+/// ncclInProgress: no error.
+pub const IN_PROGRESS: i32 = 7;
+/// The oldest that has communicators whose calls do not block.
+pub const LEAST: Version = Version(21400);
+/// The oldest in which ranks may share a GPU.
+pub const SHARING: Version = Version(23000);
+
+/// A version as NCCL counts it: 23007 is 2.30.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub i32);
+
+impl fmt::Display for Version {
+    /// Up to 2.8 the major version stands for thousands, since for ten thousands.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let major = if self.0 < 10_000 { 1000 } else { 10_000 };
+        write!(f, "{}.{}.{}", self.0 / major, self.0 % major / 100, self.0 % 100)
+    }
+}
+
+/// The library.
+#[derive(Debug)]
+pub struct Nccl {
+    pub(super) functions: Functions,
+    /// Its version.
+    pub version: Version,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl Nccl {
+    /// Opens the library at `path`, or where the system has it.
+    ///
+    /// # Errors
+    /// When there is none, or it is too old, or lacks a function.
+    pub fn open(path: Option<&Path>) -> Result<Nccl, LoadError> {
+        let library = Loaded::open(&NCCL, path)?;
+        // The version first: an old library is better called old than named by what it lacks.
+        let oldest = Oldest::find(&library)?;
+        let mut version = 0;
+        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        unsafe { (oldest.version)(&mut version) };
+        let version = Version(version);
+        if version < LEAST {
+            return Err(LoadError::TooOld {
+                path: library.path,
+                found: version.to_string(),
+                least: LEAST.to_string(),
+                what: "to give up on a collective that hangs",
+            });
+        }
+        Ok(Nccl {
+            functions: Functions::find(&library)?,
+            version,
+            path: library.path,
+        })
+    }
+
+    /// What rank 0 makes for the others.
+    pub fn unique_id(&self, deadline: &Deadline) -> Result<UniqueId, TransportError> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the signature is the header's; the pointer is valid for the call.
+        let code = unsafe { (self.functions.unique_id)(&mut id) };
+        self.check("ncclGetUniqueId", code, std::ptr::null_mut(), deadline)?;
+        Ok(id)
+    }
+
+    /// An answer as a result. "In progress" is none.
+    pub(super) fn check(
+        &self,
+        call: &'static str,
+        code: i32,
+        comm: *mut c_void,
+        deadline: &Deadline,
+    ) -> Result<(), TransportError> {
+        if code == 0 || code == IN_PROGRESS {
+            return Ok(());
+        }
+        let phase = deadline.phase().to_owned();
+        Err(TransportError::Library {
+            phase,
+            call,
+            code: code.into(),
+            message: self.describe(code, comm),
+        })
+    }
+
+    fn describe(&self, code: i32, comm: *mut c_void) -> String {
+        // SAFETY: the signature is the header's; its texts are static.
+        let text = unsafe { copied((self.functions.error_text)(code)) };
+        let last = self.functions.last_error.map(|last_error| {
+            // SAFETY: as above; the communicator is null or lives. The text is copied at once.
+            unsafe { copied((last_error)(comm)) }
+        });
+        let last = last.unwrap_or_default();
+        if last.is_empty() {
+            text
+        } else {
+            format!("{text}: {}", last.trim())
+        }
+    }
+}
+
+/// Copies a text of C.
+///
+/// # Safety
+/// `from` is null or ends in a zero byte.
+unsafe fn copied(from: *const c_char) -> String {
+    if from.is_null() {
+        return String::new();
+    }
+    // SAFETY: as promised.
+    unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_nccl_counts_them() {
+        for (code, text) in [
+            (2708, "2.7.8"),
+            (21400, "2.14.0"),
+            (22703, "2.27.3"),
+            (23007, "2.30.7"),
+        ] {
+            assert_eq!(Version(code).to_string(), text);
+        }
+        assert!(Version(2708) < LEAST && Version(22907) < SHARING && Version(23007) >= SHARING);
+    }
+
+    #[test]
+    fn structures_have_the_size_of_the_header() {
+        assert_eq!((size_of::<Config>(), size_of::<UniqueId>()), (24, 128));
+        assert_eq!(std::mem::offset_of!(Config, blocking), 16);
+    }
+}

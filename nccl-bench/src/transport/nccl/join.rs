@@ -1,0 +1,103 @@
+//! How a rank comes to its GPU and to the others.
+
+use std::sync::Arc;
+
+use super::api::{Nccl, SHARING, UniqueId, Version};
+use super::comm::Comm;
+use super::errors::{missing, of_gpu};
+use super::{NAME, Options, SHARE, STAGE};
+use crate::cuda::{Driver, Gpu, Pinned, Stream};
+use crate::transport::{Deadline, Transport, TransportError};
+
+/// Opens the libraries and the GPU, and joins the other ranks.
+pub fn join(
+    side: &mut dyn Transport,
+    options: &Options,
+    deadline: &Deadline,
+) -> Result<(Comm, Pinned, Stream, Arc<Nccl>), TransportError> {
+    let nccl = Arc::new(Nccl::open(options.nccl_lib.as_deref()).map_err(missing)?);
+    let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
+    let index = place(options, &nccl, driver.gpus)?;
+    let gpu = Gpu::open(&driver, index).map_err(|error| of_gpu(error, deadline))?;
+    let stream = gpu.stream().map_err(|error| of_gpu(error, deadline))?;
+    let stage = gpu.pinned(STAGE).map_err(|error| of_gpu(error, deadline))?;
+    same_version(side, &nccl, deadline)?;
+    let mine = if side.rank() == 0 {
+        Some(nccl.unique_id(deadline)?)
+    } else {
+        None
+    };
+    let id = share_id(side, mine, deadline)?;
+    let comm = Comm::join(&nccl, &gpu, id, (side.rank(), side.ranks()), deadline)?;
+    Ok((comm, stage, stream, nccl))
+}
+
+/// Which GPU is this rank's.
+fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportError> {
+    if options.local_rank < gpus {
+        return Ok(options.local_rank);
+    }
+    if !options.share {
+        return Err(TransportError::Missing {
+            transport: NAME,
+            what: format!("a GPU for local rank {}", options.local_rank),
+            tried: format!("the CUDA driver shows {gpus} to this process"),
+        });
+    }
+    let unsupported = |what| {
+        Err(TransportError::Unsupported {
+            transport: NAME,
+            what,
+        })
+    };
+    if nccl.version < SHARING {
+        return unsupported(format!(
+            "two ranks on one GPU: NCCL {} is older than {SHARING} ({})",
+            nccl.version,
+            nccl.path.display()
+        ));
+    }
+    if std::env::var(SHARE.0).ok().as_deref() != Some(SHARE.1) {
+        return unsupported(format!(
+            "two ranks on one GPU without {}={} in its environment",
+            SHARE.0, SHARE.1
+        ));
+    }
+    Ok(options.local_rank % gpus)
+}
+
+/// Ranks with different versions of NCCL may hang or crash: better told before.
+fn same_version(side: &mut dyn Transport, nccl: &Nccl, deadline: &Deadline) -> Result<(), TransportError> {
+    let mine = nccl.version.0 as u64;
+    let newest = side.agree(mine, deadline)?;
+    let oldest = u64::MAX - side.agree(u64::MAX - mine, deadline)?;
+    if newest == oldest {
+        return Ok(());
+    }
+    let version = |code| Version(code as i32);
+    let what = format!(
+        "ranks with different versions of NCCL: {} to {} (this one has {}, {})",
+        version(oldest),
+        version(newest),
+        nccl.version,
+        nccl.path.display()
+    );
+    Err(TransportError::Unsupported {
+        transport: NAME,
+        what,
+    })
+}
+
+/// Brings rank 0's id to all: the others hand in zeros, and the largest of each eight bytes is rank 0's.
+fn share_id(
+    side: &mut dyn Transport,
+    mine: Option<UniqueId>,
+    deadline: &Deadline,
+) -> Result<UniqueId, TransportError> {
+    let mine = mine.map_or([0; 128], |id| id.0);
+    let mut id = [0; 128];
+    for (to, from) in id.as_chunks_mut::<8>().0.iter_mut().zip(mine.as_chunks::<8>().0) {
+        *to = side.agree(u64::from_le_bytes(*from), deadline)?.to_le_bytes();
+    }
+    Ok(UniqueId(id))
+}
