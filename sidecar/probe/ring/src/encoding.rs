@@ -1,5 +1,6 @@
 //! The 64 bytes of each record. Offsets are those of `layout.md`.
 
+use crate::collective::{Collective, KIND_COLLECTIVE, KIND_TIMED, Timed};
 use crate::layout::{SLOT_BYTES, SLOT_WORDS, Slot};
 use crate::record::{
     Attach, Axis, Comm, Detach, Framework, Group, Layout, Mark, Note, PhaseWord, Record, Role, Step,
@@ -16,6 +17,12 @@ const KIND_COMM: u16 = 10;
 /// Kind of the record in a slot.
 pub(crate) fn kind_of(slot: &Slot) -> u16 {
     (slot[1] >> 32) as u16
+}
+
+/// The words behind sequence, checksum and kind.
+fn payload(slot: &Slot) -> [u64; 6] {
+    let [_, _, rest @ ..] = *slot;
+    rest
 }
 
 impl Record {
@@ -53,6 +60,8 @@ impl Record {
             Record::Work(work) => work.encode(&mut bytes),
             Record::Group(group) => group.encode(&mut bytes),
             Record::Comm(comm) => comm.encode(&mut bytes),
+            Record::Collective(did) => bytes.put_words(KIND_COLLECTIVE, did.words()),
+            Record::Timed(timed) => bytes.put_words(KIND_TIMED, timed.words()),
             Record::Unknown(kind) => bytes.put(12, kind.to_le_bytes()),
         }
         bytes.words()
@@ -80,6 +89,8 @@ impl Record {
             KIND_WORK => Record::Work(Work::decode(&bytes)),
             KIND_GROUP => Record::Group(Group::decode(&bytes)),
             KIND_COMM => Record::Comm(Comm::decode(&bytes)),
+            KIND_COLLECTIVE => Record::Collective(Collective::of(payload(slot))),
+            KIND_TIMED => Record::Timed(Timed::of(payload(slot))),
             kind => Record::Unknown(kind),
         }
     }
@@ -136,6 +147,7 @@ impl Attach {
                 Framework::Torch => 1u8,
                 Framework::Demo => 2,
                 Framework::Other => 3,
+                Framework::Nccl => 4,
             }],
         );
         bytes.put(56, self.nccl);
@@ -154,6 +166,7 @@ impl Attach {
             framework: match bytes.0[55] {
                 1 => Framework::Torch,
                 2 => Framework::Demo,
+                4 => Framework::Nccl,
                 _ => Framework::Other,
             },
             nccl: bytes.array(56),
@@ -283,6 +296,13 @@ impl Bytes {
 
     fn put<const N: usize>(&mut self, at: usize, value: [u8; N]) {
         self.0[at..at + N].copy_from_slice(&value);
+    }
+
+    fn put_words(&mut self, kind: u16, words: [u64; 6]) {
+        self.put(12, kind.to_le_bytes());
+        for (i, word) in words.iter().enumerate() {
+            self.put(16 + 8 * i, word.to_le_bytes());
+        }
     }
 
     /// Cut at a character's border, so that what is read back is UTF-8.

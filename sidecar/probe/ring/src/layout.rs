@@ -29,9 +29,13 @@ pub(crate) const AT_HEAD: usize = 64;
 pub(crate) const AT_TAIL: usize = 128;
 pub(crate) const AT_HEARTBEAT: usize = 136;
 pub(crate) const AT_DROPPED: usize = 192;
+pub(crate) const AT_GIVEN_UP: usize = 200;
+pub(crate) const AT_CALLS: usize = 208;
+pub(crate) const AT_CALLS_NS: usize = 216;
 pub(crate) const AT_PROGRESS: usize = 256;
 pub(crate) const AT_PROGRESS_SINCE: usize = 264;
 pub(crate) const AT_CONTROL: usize = 320;
+pub(crate) const AT_SAMPLE: usize = 324;
 /// The reader's memory: copies of the last attach and role slots that it released.
 pub(crate) const AT_ATTACH_COPY: usize = 384;
 pub(crate) const AT_ROLE_COPY: usize = 448;

@@ -4,18 +4,35 @@
 //! The writer never waits: a full ring drops the record and counts it. This crate knows no event, no rank and no
 //! network; it has no dependency, so that anything loaded into a trainer can carry it.
 
+#![cfg_attr(loom, allow(dead_code, reason = "only the protocol runs there"))]
+
+#[cfg(not(loom))]
+mod bare;
+mod collective;
 mod encoding;
 mod layout;
+#[cfg(not(loom))]
 mod map;
+mod protocol;
+#[cfg(not(loom))]
 mod reader;
 mod record;
+mod sync;
+#[cfg(not(loom))]
 mod writer;
 
+#[cfg(not(loom))]
+pub use bare::{BARE_CAPACITY, Bare, StepGlance};
+pub use collective::{Collective, Function, KIND_COLLECTIVE, KIND_TIMED, Timed};
+
 pub use layout::{CAPACITY, HEADER_BYTES, MAGIC, SLOT_BYTES, SPARE_SLOTS, VERSION};
+#[cfg(not(loom))]
 pub use map::monotonic_ns;
+#[cfg(not(loom))]
 pub use reader::{Next, OpenError, Progress, Reader};
 pub use record::{
     Attach, Axis, Comm, Detach, Framework, Group, Layout, Mark, Note, PhaseWord, Record, Role, Step,
     StepWord, Work,
 };
+#[cfg(not(loom))]
 pub use writer::{CreateError, Writer, Wrote};

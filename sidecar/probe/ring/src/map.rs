@@ -20,6 +20,7 @@ struct Timespec {
     nsec: c_long,
 }
 
+const PROT_READ: c_int = 1;
 const PROT_READ_WRITE: c_int = 1 | 2;
 const MAP_SHARED: c_int = 1;
 const MAP_PRIVATE_ANONYMOUS: c_int = 2 | 0x20;
@@ -35,6 +36,37 @@ pub fn monotonic_ns() -> u64 {
     (time.sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.nsec as u64)
+}
+
+/// Maps `len` bytes of an open file for as long as the process lives; null where that cannot be.
+pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
+    let prot = if writes { PROT_READ_WRITE } else { PROT_READ };
+    // SAFETY: no address is asked for, so nothing that exists is replaced; the result is checked.
+    let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MAP_SHARED, fd, 0) };
+    if base as isize == -1 {
+        std::ptr::null_mut()
+    } else {
+        base.cast()
+    }
+}
+
+/// A page for as long as the process lives, which a forked child reads as zeros; null where that cannot be.
+pub(crate) fn wiped_page() -> *mut u8 {
+    // SAFETY: as above; the advice is for exactly the page that was just made.
+    unsafe {
+        let base = mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            PROT_READ_WRITE,
+            MAP_PRIVATE_ANONYMOUS,
+            -1,
+            0,
+        );
+        if base as isize == -1 || madvise(base, PAGE, MADV_WIPEONFORK) != 0 {
+            return std::ptr::null_mut();
+        }
+        base.cast()
+    }
 }
 
 /// A mapping of `len` bytes, seen only through atomics: other processes write to it.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::encoding::{KIND_ATTACH, KIND_ROLE, kind_of};
 use crate::layout::*;
 use crate::map::Map;
+use crate::protocol;
 use crate::record::{PhaseWord, Record};
 
 /// How long a reserved slot is waited for before it is given up.
@@ -171,15 +172,7 @@ impl Reader {
 
     /// The slot at a byte offset, if it is published under this sequence and whole.
     fn slot(&self, at: usize, sequence: u64) -> Option<Slot> {
-        if u64::from_le(self.map.u64(at).load(Acquire)) != sequence {
-            return None;
-        }
-        let mut slot: Slot = [0; SLOT_WORDS];
-        for (i, word) in slot.iter_mut().enumerate() {
-            *word = u64::from_le(self.map.u64(at + i * 8).load(Relaxed));
-        }
-        let stated = slot[1] as u32;
-        (slot[0] == sequence && stated == checksum(&slot, sequence)).then_some(slot)
+        protocol::read(|i| self.map.u64(at + i * 8), sequence)
     }
 
     /// Slots read so far, since the ring began: what [`Reader::release`] takes once they are safe.
@@ -248,6 +241,24 @@ impl Reader {
     /// Tells every writer to stop writing.
     pub fn stop_writing(&self) {
         self.map.u32(AT_CONTROL).fetch_or(CONTROL_STOP.to_le(), Relaxed);
+    }
+
+    /// Asks the NCCL plugin for GPU times in one of so many windows of steps: 0 leaves it to the plugin, `u32::MAX` is
+    /// never. It takes hold with the next collective.
+    pub fn sample(&self, one_of: u32) {
+        self.map.u32(AT_SAMPLE).store(one_of.to_le(), Relaxed);
+    }
+
+    /// What the NCCL plugin cost its process: how often it was called, and nanoseconds in it. Both are scaled up from
+    /// one collective in sixteen.
+    pub fn spent(&self) -> (u64, u64) {
+        let word = |at| u64::from_le(self.map.u64(at).load(Relaxed));
+        (word(AT_CALLS), word(AT_CALLS_NS))
+    }
+
+    /// Collectives of which the NCCL plugin could not tell everything.
+    pub fn given_up(&self) -> u64 {
+        u64::from_le(self.map.u64(AT_GIVEN_UP).load(Relaxed))
     }
 
     /// The process that writes.

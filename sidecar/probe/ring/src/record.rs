@@ -41,6 +41,8 @@ pub enum Framework {
     Torch,
     /// The demo's trainer.
     Demo,
+    /// None: NCCL's profiler plugin, whatever it was that loaded NCCL.
+    Nccl,
     /// Anything else.
     #[default]
     Other,
@@ -224,6 +226,10 @@ pub enum Record {
     Group(Group),
     /// Kind 10.
     Comm(Comm),
+    /// Kind 11.
+    Collective(crate::Collective),
+    /// Kind 12.
+    Timed(crate::Timed),
     /// A kind of a later version.
     Unknown(u16),
 }

@@ -4,10 +4,11 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::layout::*;
 use crate::map::{Map, monotonic_ns};
+use crate::protocol::{self, Gate};
 use crate::record::{PhaseWord, Record};
 
 /// Why there is no ring. The trainer goes on without.
@@ -127,27 +128,18 @@ impl Writer {
         if self.is_off() {
             return Wrote::Off;
         }
-        let head = self.map.u64(AT_HEAD);
-        let in_use = head
-            .load(Relaxed)
-            .wrapping_sub(self.map.u64(AT_TAIL).load(Acquire));
-        if in_use >= self.mask + 1 - SPARE_SLOTS {
-            self.map.u64(AT_DROPPED).fetch_add(1, Relaxed);
+        let gate = Gate {
+            head: self.map.u64(AT_HEAD),
+            tail: self.map.u64(AT_TAIL),
+            dropped: self.map.u64(AT_DROPPED),
+            room: self.mask + 1 - SPARE_SLOTS,
+        };
+        let Some(index) = gate.reserve() else {
             return Wrote::Dropped;
-        }
-        let index = head.fetch_add(1, Relaxed);
-        self.publish(index, record.encode());
-        Wrote::Published
-    }
-
-    fn publish(&self, index: u64, mut slot: Slot) {
-        let sequence = index + 1;
-        slot[1] |= u64::from(checksum(&slot, sequence));
+        };
         let at = HEADER_BYTES + (index & self.mask) as usize * SLOT_BYTES;
-        for (i, word) in slot.iter().enumerate().skip(1) {
-            self.map.u64(at + i * 8).store(word.to_le(), Relaxed);
-        }
-        self.map.u64(at).store(sequence.to_le(), Release);
+        protocol::publish(|i| self.map.u64(at + i * 8), index, record.encode());
+        Wrote::Published
     }
 
     /// Says which step the trainer is in and what it does there. To be called before it can block.

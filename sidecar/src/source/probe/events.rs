@@ -12,6 +12,7 @@ pub(super) fn attach(attach: &paceline_ring::Attach, pid: u32, role: Arc<str>) -
     let mut framework = match attach.framework {
         Framework::Torch => format!("torch {major}.{minor}.{patch}"),
         Framework::Demo => "demo".to_owned(),
+        Framework::Nccl => "nccl".to_owned(),
         Framework::Other => "other".to_owned(),
     };
     for (name, version) in [("cuda", &attach.cuda[..]), ("nccl", &attach.nccl[..])] {

@@ -189,7 +189,11 @@ impl Ring {
                     value: 0,
                 }))
             }
-            Record::Attach(_) | Record::Role(_) | Record::Unknown(_) => None,
+            Record::Attach(_)
+            | Record::Role(_)
+            | Record::Collective(_)
+            | Record::Timed(_)
+            | Record::Unknown(_) => None,
         }
     }
 

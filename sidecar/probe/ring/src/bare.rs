@@ -1,0 +1,310 @@
+//! A writer for what lives inside NCCL: made of system calls alone. Nothing here allocates, panics, locks or starts a
+//! thread, so that a library which links it needs neither Rust's allocator nor its unwinder.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::layout::*;
+use crate::map;
+use crate::protocol::{self, Gate};
+use crate::writer::Wrote;
+
+unsafe extern "C" {
+    fn open(path: *const c_char, flags: c_int, ...) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn ftruncate(fd: c_int, len: i64) -> c_int;
+    fn rename(from: *const c_char, to: *const c_char) -> c_int;
+    fn unlink(path: *const c_char) -> c_int;
+    fn getpid() -> c_int;
+    fn geteuid() -> u32;
+}
+
+const O_RDONLY: c_int = 0;
+const O_RDWR: c_int = 2;
+const O_CREAT: c_int = 0o100;
+const O_EXCL: c_int = 0o200;
+const O_CLOEXEC: c_int = 0o2_000_000;
+const OWNER_ONLY: c_int = 0o600;
+
+/// Slots of the plugin's ring: 512 KiB, two seconds at two thousand collectives a second.
+pub const BARE_CAPACITY: u32 = 8192;
+const LEN: usize = HEADER_BYTES + BARE_CAPACITY as usize * SLOT_BYTES;
+const MASK: u64 = BARE_CAPACITY as u64 - 1;
+/// Longest path, with its zero.
+const PATH: usize = 512;
+
+/// A ring that a process makes once, in a static. Until then, and where it cannot be made, writes are off.
+#[derive(Debug)]
+pub struct Bare {
+    base: AtomicPtr<u8>,
+    /// A page that a forked child reads as zero.
+    owner: AtomicPtr<u8>,
+}
+
+impl Default for Bare {
+    fn default() -> Bare {
+        Bare::new()
+    }
+}
+
+impl Bare {
+    /// None yet.
+    pub const fn new() -> Bare {
+        Bare {
+            base: AtomicPtr::new(ptr::null_mut()),
+            owner: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Makes `<dir>/<pid>-nccl.ring`; false where that cannot be. To be called once, before others write.
+    pub fn create(&self, dir: &CStr) -> bool {
+        // SAFETY: it takes nothing and cannot fail.
+        let pid = unsafe { getpid() }.unsigned_abs();
+        let mut draft = Path::new(dir);
+        draft.push(b"/.").number(pid).push(b"-nccl.ring");
+        let mut path = Path::new(dir);
+        path.push(b"/").number(pid).push(b"-nccl.ring");
+        let (Some(draft), Some(path)) = (draft.c_str(), path.c_str()) else {
+            return false;
+        };
+        // SAFETY: both paths end in a zero and outlive the calls.
+        let fd = unsafe {
+            unlink(draft);
+            open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, OWNER_ONLY)
+        };
+        if fd < 0 {
+            return false;
+        }
+        let base = fill(fd, pid);
+        let owner = map::wiped_page();
+        // SAFETY: the descriptor is ours and open; the mapping stays without it.
+        let made = unsafe { close(fd) } == 0 && !base.is_null() && !owner.is_null();
+        if made {
+            self.base.store(base, Release);
+            // SAFETY: the page is ours, and nobody else knows it yet.
+            unsafe { AtomicU64::from_ptr(owner.cast()) }.store(1, Relaxed);
+            self.owner.store(owner, Release);
+        }
+        // SAFETY: as above.
+        unsafe {
+            if made && rename(draft, path) == 0 {
+                return true;
+            }
+            self.owner.store(ptr::null_mut(), Release);
+            unlink(draft);
+        }
+        false
+    }
+
+    /// Writes one record of a kind that is words alone.
+    #[inline]
+    pub fn write(&self, kind: u16, words: [u64; 6]) -> Wrote {
+        if self.is_off() {
+            return Wrote::Off;
+        }
+        let base = self.base.load(Relaxed);
+        // SAFETY: `is_off` saw the mapping, which is never undone; offsets are those of the layout, inside LEN.
+        let gate = unsafe {
+            Gate {
+                head: word(base, AT_HEAD),
+                tail: word(base, AT_TAIL),
+                dropped: word(base, AT_DROPPED),
+                room: MASK + 1 - SPARE_SLOTS,
+            }
+        };
+        let Some(index) = gate.reserve() else {
+            return Wrote::Dropped;
+        };
+        let at = HEADER_BYTES + (index & MASK) as usize * SLOT_BYTES;
+        let [a, b, c, d, e, f] = words;
+        let slot = [0, u64::from(kind) << 32, a, b, c, d, e, f];
+        // SAFETY: `i` is a word of the slot, and the slot is inside the mapping.
+        protocol::publish(|i| unsafe { word(base, at + (i & 7) * 8) }, index, slot);
+        Wrote::Published
+    }
+
+    /// Whether writing does nothing: no ring, a forked child, or the kill switch.
+    #[inline]
+    pub fn is_off(&self) -> bool {
+        let owner = self.owner.load(Acquire);
+        if owner.is_null() {
+            return true;
+        }
+        // SAFETY: both mappings are there when `owner` is, and are never undone.
+        unsafe {
+            let ours = (*AtomicU64::from_ptr(owner.cast())).load(Relaxed) != 0;
+            let control = half(self.base.load(Relaxed), AT_CONTROL).load(Relaxed);
+            !ours || u32::from_le(control) & CONTROL_STOP != 0
+        }
+    }
+
+    /// In one of how many windows the reader wants GPU times: 0 leaves it to the writer, `u32::MAX` is never.
+    pub fn sample(&self) -> u32 {
+        self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
+    }
+
+    /// Adds to what the plugin cost: callbacks, and time in them.
+    #[inline]
+    pub fn spend(&self, calls: u64, ns: u64) {
+        self.add(AT_CALLS, calls);
+        self.add(AT_CALLS_NS, ns);
+    }
+
+    /// Collectives of which not everything could be told.
+    #[inline]
+    pub fn give_up(&self) {
+        self.add(AT_GIVEN_UP, 1);
+    }
+
+    fn add(&self, at: usize, amount: u64) {
+        let base = self.base.load(Acquire);
+        if !base.is_null() && !self.owner.load(Relaxed).is_null() {
+            // SAFETY: the mapping is never undone; `at` is an offset of the header.
+            unsafe { word(base, at) }.fetch_add(amount, Relaxed);
+        }
+    }
+
+    fn at(&self, at: usize) -> Option<&AtomicU32> {
+        let base = self.base.load(Acquire);
+        // SAFETY: as in `add`.
+        (!base.is_null()).then(|| unsafe { half(base, at) })
+    }
+}
+
+/// The header of a new ring in the open file; null where it cannot be mapped.
+fn fill(fd: c_int, pid: u32) -> *mut u8 {
+    // SAFETY: a descriptor of ours.
+    if unsafe { ftruncate(fd, LEN as i64) } != 0 {
+        return ptr::null_mut();
+    }
+    let base = map::shared(fd, LEN, true);
+    if base.is_null() {
+        return base;
+    }
+    // SAFETY: the mapping is LEN long, offsets are those of the header, and nobody else knows it yet.
+    unsafe {
+        word(base, AT_MAGIC).store(u64::from_ne_bytes(MAGIC), Relaxed);
+        half(base, AT_VERSION).store(VERSION.to_le(), Relaxed);
+        half(base, AT_HEADER_BYTES).store((HEADER_BYTES as u32).to_le(), Relaxed);
+        half(base, AT_SLOT_BYTES).store((SLOT_BYTES as u32).to_le(), Relaxed);
+        half(base, AT_CAPACITY).store(BARE_CAPACITY.to_le(), Relaxed);
+        half(base, AT_PID).store(pid.to_le(), Relaxed);
+        half(base, AT_UID).store(geteuid().to_le(), Relaxed);
+    }
+    base
+}
+
+/// The step of this process as its hook's ring says, read where it stands. Found late: hooks arm at the first step.
+#[derive(Debug)]
+pub struct StepGlance {
+    base: AtomicPtr<u8>,
+}
+
+impl Default for StepGlance {
+    fn default() -> StepGlance {
+        StepGlance::new()
+    }
+}
+
+impl StepGlance {
+    /// Not found yet.
+    pub const fn new() -> StepGlance {
+        StepGlance {
+            base: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Looks for `<dir>/<pid>.ring`, unless it was found.
+    pub fn look(&self, dir: &CStr) {
+        if !self.base.load(Acquire).is_null() {
+            return;
+        }
+        let mut path = Path::new(dir);
+        // SAFETY: it takes nothing and cannot fail.
+        let pid = unsafe { getpid() }.unsigned_abs();
+        path.push(b"/").number(pid).push(b".ring");
+        let Some(path) = path.c_str() else { return };
+        // SAFETY: the path ends in a zero and outlives the call.
+        let fd = unsafe { open(path, O_RDONLY | O_CLOEXEC) };
+        if fd < 0 {
+            return;
+        }
+        let base = map::shared(fd, HEADER_BYTES, false);
+        // SAFETY: a descriptor of ours; the mapping stays.
+        unsafe { close(fd) };
+        // SAFETY: the header is mapped. Of two threads that look at once the page of one is never used again.
+        let is_ring =
+            !base.is_null() && unsafe { word(base, AT_MAGIC) }.load(Relaxed) == u64::from_ne_bytes(MAGIC);
+        if is_ring {
+            self.base.store(base, Release);
+        }
+    }
+
+    /// The step that the trainer is in; `None`: no hook, or none yet.
+    #[inline]
+    pub fn step(&self) -> Option<u64> {
+        let base = self.base.load(Acquire);
+        // SAFETY: the header is mapped and stays.
+        (!base.is_null()).then(|| u64::from_le(unsafe { word(base, AT_PROGRESS) }.load(Relaxed)) >> 8)
+    }
+}
+
+/// # Safety
+/// `base + at` must be eight aligned bytes of a mapping that is never undone.
+#[inline]
+unsafe fn word<'a>(base: *mut u8, at: usize) -> &'a AtomicU64 {
+    // SAFETY: by the caller.
+    unsafe { AtomicU64::from_ptr(base.add(at).cast()) }
+}
+
+/// # Safety
+/// As [`word`], four bytes.
+#[inline]
+unsafe fn half<'a>(base: *mut u8, at: usize) -> &'a AtomicU32 {
+    // SAFETY: by the caller.
+    unsafe { AtomicU32::from_ptr(base.add(at).cast()) }
+}
+
+/// A path put together without an allocator. One that is too long is none.
+struct Path {
+    bytes: [u8; PATH],
+    len: usize,
+}
+
+impl Path {
+    fn new(dir: &CStr) -> Path {
+        let mut path = Path {
+            bytes: [0; PATH],
+            len: 0,
+        };
+        path.push(dir.to_bytes());
+        path
+    }
+
+    fn push(&mut self, text: &[u8]) -> &mut Path {
+        for byte in text {
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = *byte;
+            }
+            self.len = self.len.saturating_add(1);
+        }
+        self
+    }
+
+    fn number(&mut self, number: u32) -> &mut Path {
+        let mut scale = 1_000_000_000;
+        while scale > 0 {
+            if number >= scale || scale == 1 {
+                self.push(&[b'0' + ((number / scale) % 10) as u8]);
+            }
+            scale /= 10;
+        }
+        self
+    }
+
+    fn c_str(&self) -> Option<*const c_char> {
+        (self.len < PATH).then(|| self.bytes.as_ptr().cast())
+    }
+}

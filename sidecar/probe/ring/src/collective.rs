@@ -1,0 +1,142 @@
+//! What the NCCL plugin writes: a collective when it is enqueued, and once more when the GPU's times are there. Both go
+//! between words and structs without a byte array in between, so that the plugin's side holds no panic and no
+//! allocation.
+
+/// Kind of [`Collective`].
+pub const KIND_COLLECTIVE: u16 = 11;
+/// Kind of [`Timed`].
+pub const KIND_TIMED: u16 = 12;
+
+/// What a collective does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Function {
+    /// None of those below.
+    #[default]
+    Other = 0,
+    /// All-reduce.
+    AllReduce = 1,
+    /// Reduce-scatter.
+    ReduceScatter = 2,
+    /// All-gather.
+    AllGather = 3,
+    /// Broadcast from a root.
+    Broadcast = 4,
+    /// Reduce to a root.
+    Reduce = 5,
+}
+
+impl Function {
+    /// By its number in a record.
+    pub const fn of(number: u8) -> Function {
+        match number {
+            1 => Function::AllReduce,
+            2 => Function::ReduceScatter,
+            3 => Function::AllGather,
+            4 => Function::Broadcast,
+            5 => Function::Reduce,
+            _ => Function::Other,
+        }
+    }
+
+    /// Whether no member leaves before the last one has come: then the shortest duration is the transfer.
+    pub const fn all_meet(self) -> bool {
+        matches!(
+            self,
+            Function::AllReduce | Function::ReduceScatter | Function::AllGather
+        )
+    }
+}
+
+/// A collective was enqueued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collective {
+    /// The communicator.
+    pub comm: u64,
+    /// Its number among those of its function in the communicator, as NCCL counts: the same on all members.
+    pub sequence: u64,
+    /// The largest buffer of all ranks together, as nccl-tests counts.
+    pub bytes: u64,
+    /// When, CLOCK_MONOTONIC ns.
+    pub enqueued_ns: u64,
+    /// Its number in this process, modulo 2³²: [`Timed`] names it by that.
+    pub ticket: u32,
+    /// The step in which the hook says that this process is, modulo 2³²; 0: no hook, or none yet.
+    pub step: u32,
+    /// What it does.
+    pub function: Function,
+    /// 0 unknown, 1 ring, 2 tree, 3 and 4 CollNet direct and chain, 5 and 6 NVLS and NVLS tree, 7 PAT.
+    pub algorithm: u8,
+    /// 0 unknown, 1 LL, 2 LL128, 3 Simple.
+    pub protocol: u8,
+    /// Channels that carry it; 0: NCCL does not say.
+    pub channels: u8,
+    /// A [`Timed`] of it is to come.
+    pub is_timed: bool,
+}
+
+impl Collective {
+    /// The payload.
+    pub const fn words(&self) -> [u64; 6] {
+        let last = self.function as u64
+            | (self.algorithm as u64) << 8
+            | (self.protocol as u64) << 16
+            | (self.channels as u64) << 24
+            | (self.is_timed as u64) << 32;
+        let ids = self.ticket as u64 | (self.step as u64) << 32;
+        [self.comm, self.sequence, self.bytes, self.enqueued_ns, ids, last]
+    }
+
+    /// From the payload.
+    pub const fn of(words: [u64; 6]) -> Collective {
+        let [comm, sequence, bytes, enqueued_ns, ids, last] = words;
+        Collective {
+            comm,
+            sequence,
+            bytes,
+            enqueued_ns,
+            ticket: ids as u32,
+            step: (ids >> 32) as u32,
+            function: Function::of(last as u8),
+            algorithm: (last >> 8) as u8,
+            protocol: (last >> 16) as u8,
+            channels: (last >> 24) as u8,
+            is_timed: (last >> 32) & 1 != 0,
+        }
+    }
+}
+
+/// A collective's times on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timed {
+    /// The communicator.
+    pub comm: u64,
+    /// Start of the first channel, ns of the GPU's own clock (globaltimer): compare durations, never instants.
+    pub start_ns: u64,
+    /// From there to the end of the last channel; 0: given up, not every channel was told of.
+    pub duration_ns: u64,
+    /// See [`Collective::ticket`].
+    pub ticket: u32,
+    /// Channels whose end was told.
+    pub channels: u8,
+}
+
+impl Timed {
+    /// The payload.
+    pub const fn words(&self) -> [u64; 6] {
+        let ids = self.ticket as u64 | (self.channels as u64) << 32;
+        [self.comm, self.start_ns, self.duration_ns, ids, 0, 0]
+    }
+
+    /// From the payload.
+    pub const fn of(words: [u64; 6]) -> Timed {
+        let [comm, start_ns, duration_ns, ids, _, _] = words;
+        Timed {
+            comm,
+            start_ns,
+            duration_ns,
+            ticket: ids as u32,
+            channels: (ids >> 32) as u8,
+        }
+    }
+}
