@@ -129,7 +129,8 @@ impl World {
         if self.uplink.is_stuck(self.now_ns) {
             self.reconnect();
         }
-        self.up.extend(std::iter::from_fn(|| self.uplink.poll_send()));
+        self.up
+            .extend(std::iter::from_fn(|| self.uplink.poll_send(self.now_ns)));
         self.check();
     }
 
@@ -215,6 +216,7 @@ impl World {
             if self.uplink.is_up() && self.uplink.settled() == self.uplink.last_seq() {
                 return;
             }
+            self.now_ns += 1_000_000;
             self.act(Act::Up(0));
             self.act(Act::Down(0));
         }
@@ -307,4 +309,27 @@ fn a_new_journal_takes_over() {
     world.calm();
     assert_eq!(world.seen(1), (1..=10).collect());
     assert_eq!(world.intake.lost(), 5, "and says what it does not have");
+}
+
+/// Beats wait for company, and leave at once when something comes that does not wait.
+#[test]
+fn ordinary_events_leave_together() {
+    let mut world = World::new(1 << 20);
+    world.push(8);
+    world.calm();
+    let sent = |world: &mut World| world.uplink.poll_send(world.now_ns).is_some();
+    world.push(1);
+    assert!(!sent(&mut world));
+    world.now_ns += 200_000_000;
+    world.push(2);
+    assert!(sent(&mut world), "both in one message");
+    assert!(!sent(&mut world));
+    world.push(3);
+    assert!(!sent(&mut world));
+    world.push(8);
+    assert!(
+        sent(&mut world),
+        "an exit is told at once, with what came before it"
+    );
+    assert!(!sent(&mut world));
 }

@@ -83,7 +83,7 @@ impl Bench {
     }
 
     fn exchange(&mut self, now_ns: u64) {
-        while let Some(bytes) = self.agent.uplink().poll_send() {
+        while let Some(bytes) = self.agent.uplink().poll_send(now_ns) {
             let Ok(Up::Batch(batch)) = decode_up(&bytes) else {
                 panic!("no batch")
             };

@@ -177,7 +177,7 @@ impl Shell {
 
     async fn send(&mut self) {
         let Some(link) = &mut self.link else { return };
-        while let Some(message) = self.agent.uplink().poll_send() {
+        while let Some(message) = self.agent.uplink().poll_send(monotonic_ns()) {
             if link.send(message).await.is_err() {
                 return self.drop_link();
             }

@@ -17,6 +17,8 @@ use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
 /// Most frames on their way: what a link may buffer.
 const WINDOW: u64 = 8 * 1024;
+/// What is told many times a second waits this long for company: every message costs both ends a wake-up or two.
+const HOLD_NS: u64 = 150_000_000;
 
 /// What a message from the aggregator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Uplink {
     acked: u64,
     /// When the link last proved that it works, while something is on its way.
     progress_ns: u64,
+    /// When what was pushed last has to leave.
+    due_ns: u64,
     journal: Option<u64>,
 }
 
@@ -67,15 +71,18 @@ impl Uplink {
             sent: 0,
             acked: 0,
             progress_ns: 0,
+            due_ns: u64::MAX,
             journal: None,
         }
     }
 
-    /// Numbers an event; it is sent as soon as there is a link.
+    /// Numbers an event; it is sent as soon as there is a link, or with others of its kind a moment later.
     pub fn push(&mut self, provenance: Provenance, event: &Event, now_ns: u64) -> u64 {
         if self.sent == self.acked {
             self.progress_ns = now_ns;
         }
+        let hold_ns = if may_wait(event) { HOLD_NS } else { 0 };
+        self.due_ns = self.due_ns.min(now_ns.saturating_add(hold_ns));
         self.spool.push(provenance, event)
     }
 
@@ -94,6 +101,7 @@ impl Uplink {
         self.acked = self.acked.max(welcome.upto.min(self.spool.last_seq()));
         self.spool.ack(self.acked);
         self.sent = self.acked;
+        self.due_ns = now_ns;
         let new_journal = self.journal.is_some_and(|journal| journal != welcome.journal);
         self.journal = Some(welcome.journal);
         Heard::Welcome { new_journal }
@@ -134,15 +142,19 @@ impl Uplink {
             && ack.upto >= self.acked
     }
 
-    /// The next message for the link.
-    pub fn poll_send(&mut self) -> Option<Vec<u8>> {
+    /// The next message for the link, if one is due.
+    pub fn poll_send(&mut self, now_ns: u64) -> Option<Vec<u8>> {
         if std::mem::take(&mut self.hello_due) {
             return Some(encode(&Up::Hello(self.me.clone())));
         }
-        if self.link != Link::Up || self.sent.saturating_sub(self.acked) >= WINDOW {
+        let is_full = self.sent.saturating_sub(self.acked) >= WINDOW;
+        if self.link != Link::Up || is_full || now_ns < self.due_ns {
             return None;
         }
-        let (after, first_seq, events) = self.spool.run_after(self.sent)?;
+        let Some((after, first_seq, events)) = self.spool.run_after(self.sent) else {
+            self.due_ns = u64::MAX;
+            return None;
+        };
         let Hello { job, node, agent, .. } = self.me.clone();
         let batch = Batch {
             v: SCHEMA_VERSION,
@@ -182,4 +194,12 @@ impl Uplink {
     pub fn dropped(&self) -> u64 {
         self.spool.dropped()
     }
+}
+
+/// Whether it is one of many like it; faults, and what begins or ends something, are told at once.
+fn may_wait(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Step(_) | Event::Beat(_) | Event::Comm(_) | Event::Gpu(_) | Event::Host(_) | Event::Port(_)
+    )
 }
