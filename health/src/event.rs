@@ -16,6 +16,7 @@ mod kernel;
 mod layout;
 mod port;
 mod ras;
+mod source;
 
 pub use gpu::*;
 pub use host::*;
@@ -23,6 +24,7 @@ pub use kernel::*;
 pub use layout::*;
 pub use port::*;
 pub use ras::*;
+pub use source::*;
 
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,6 +76,8 @@ pub enum Event {
     Port(PortReading),
     /// What NCCL's RAS service answered: told when ranks stand still, and when what it says has changed.
     Ras(RasReport),
+    /// Nothing comes from a source that was asked for: told when it changes.
+    Source(SourceState),
 }
 
 impl Event {

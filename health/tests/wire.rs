@@ -213,6 +213,10 @@ fn examples() -> Vec<Event> {
             errors: 0,
             text: "".into(),
         }),
+        Event::Source(SourceState {
+            source: "step-log".into(),
+            trouble: "train.log is not there".into(),
+        }),
     ]
 }
 

@@ -56,6 +56,8 @@ struct Xid {
     description: String,
     class: Class,
     severity: Severity,
+    /// The message after the number decides, and none was given: what is said below holds for the number alone.
+    needs_message: bool,
     /// What should be done, and when.
     action: Remedy,
     when: When,
@@ -137,7 +139,9 @@ impl Xid {
             |pick: fn(&paceline_health::fault::XidRow) -> &String| row.map(pick).cloned().unwrap_or_default();
         let description = text(|row| &row.description);
         let of_class = &tables.class(judged.class).means;
-        let means = if judged.means == description || row.is_none() {
+        let means = if row.is_none() {
+            "The number is not in the catalogue: it is recorded, told once and never acted on.".to_owned()
+        } else if judged.means == description {
             of_class.clone()
         } else {
             judged.means.clone()
@@ -149,6 +153,7 @@ impl Xid {
             description,
             class: judged.class,
             severity: judged.severity,
+            needs_message: message.is_empty() && matches!(judged.class, Class::Decode | Class::FollowText),
             action: judged.order.remedy,
             when: judged.order.when,
             acts_on_node: judged.acts_on_node(),
@@ -178,6 +183,7 @@ impl Xid {
             let _ = writeln!(text, "{}", style.paint(Paint::Faint, &self.name));
         }
         let mut action = match self.action {
+            _ if self.needs_message => "what the message asks for: --message TEXT decodes it".to_owned(),
             Remedy::None => "nothing now".to_owned(),
             remedy => format!("{} {}", remedy.words(), self.when.words()),
         };

@@ -94,12 +94,15 @@ impl Found {
 
 fn render(gpu: &SurveyedGpu, style: Style) -> String {
     let uuid = gpu.gpu_uuid.as_ref().map_or("(no UUID)", |uuid| uuid.as_str());
-    let mut text = format!(
-        "\n{}  {}  {}\n",
-        style.paint(Paint::Strong, uuid),
-        gpu.pci_bus_id,
-        gpu.model
-    );
+    let title = format!("GPU {}  {uuid}", gpu.index);
+    let mut text = format!("\n{}", style.paint(Paint::Strong, title));
+    for known in [&*gpu.pci_bus_id, &*gpu.model] {
+        if !known.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "  {known}");
+        }
+    }
+    text.push('\n');
     if gpu.access != Access::Readable {
         let _ = writeln!(
             text,

@@ -1,5 +1,6 @@
 //! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::gaps::Gaps;
@@ -12,6 +13,8 @@ use crate::verdict::Subject;
 
 /// A rank number above this is not believed: memory is bounded before it is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
+/// Sources that are remembered as telling nothing.
+const MAX_MUTE: usize = 4096;
 
 /// One rank in the current epoch.
 #[derive(Clone, Debug)]
@@ -67,6 +70,8 @@ pub struct Roster {
     pub signals: Vec<Signal>,
     pub gaps: Gaps,
     pub sources: Vec<Arc<str>>,
+    /// Sources from which nothing comes, and why.
+    pub mute: BTreeMap<(NodeId, Arc<str>), Arc<str>>,
     /// Counts what changes where ranks stand.
     pub shape: u64,
 }
@@ -193,6 +198,14 @@ impl Roster {
                     if !self.sources.contains(source) && self.sources.len() < 64 {
                         self.sources.push(source.clone());
                     }
+                }
+            }
+            Event::Source(state) => {
+                let key = (frame.node.clone(), state.source.clone());
+                if state.trouble.is_empty() {
+                    self.mute.remove(&key);
+                } else if self.mute.len() < MAX_MUTE {
+                    self.mute.insert(key, state.trouble.clone());
                 }
             }
             // Its command has ended, and with it every rank on it.

@@ -187,6 +187,8 @@ impl Detector {
         {
             notes.push(format!("{source}"));
         }
+        let mute = self.roster.mute.iter().take(8);
+        notes.extend(mute.map(|((node, source), why)| format!("{source} of {node} tells nothing: {why}")));
         notes.extend(self.faults.notes());
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(

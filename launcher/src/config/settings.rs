@@ -207,9 +207,15 @@ pub(crate) fn value_of(key: &str, text: &str) -> Result<f64, String> {
     let number: f64 = match text {
         "true" if key.starts_with(OBSERVE) => 1.0,
         "false" if key.starts_with(OBSERVE) => 0.0,
-        _ => text
-            .parse()
-            .map_err(|_| format!("{key} must be a number, not `{text}`"))?,
+        _ => {
+            let wanted = if key.starts_with(OBSERVE) {
+                "true or false"
+            } else {
+                "a number"
+            };
+            let wrong = |_| format!("{key} must be {wanted}, not `{text}`");
+            text.parse().map_err(wrong)?
+        }
     };
     policy.apply(key, number).map_err(|problem| problem.to_string())?;
     Ok(number)

@@ -239,8 +239,8 @@ impl Block {
             ),
             (
                 seen.ring_dropped,
-                "record dropped by a full ring",
-                "records dropped by full rings",
+                "record dropped by a full ring or queue",
+                "records dropped by full rings or queues",
             ),
             (seen.ring_torn, "torn record", "torn records"),
             (seen.journal_lost, "frame not journaled", "frames not journaled"),

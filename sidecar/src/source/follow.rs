@@ -44,6 +44,11 @@ impl Follow {
         }
     }
 
+    /// Whether there is such a file.
+    pub fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Lines that were left out.
     pub fn too_long(&self) -> u64 {
         self.too_long

@@ -13,6 +13,7 @@ pub mod replay;
 pub mod sim_gpu;
 pub mod step_log;
 pub mod trainers;
+mod yields;
 
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Pulse};

@@ -122,7 +122,7 @@ fn words(access: &GpuAccess) -> String {
     let what = match access.state {
         Access::Readable => "It can be read",
         Access::Absent => "There is no NVIDIA driver and no library",
-        Access::NoLibrary => "NVIDIA's library is missing, though there is a driver",
+        Access::NoLibrary => "NVIDIA's library cannot be loaded",
         Access::NoDriver => "The driver is not loaded or does not answer",
         Access::VersionMismatch => "Library and driver are of different versions",
         Access::NoPermission => "The devices may not be opened",

@@ -20,6 +20,7 @@ use paceline_health::event::Pulse;
 pub use self::record::{Done, Record, RecordError, read};
 pub use self::tally::Tally;
 use super::follow::Follow;
+use super::yields::{Read, Yields};
 use super::{Losses, Send, Source};
 use crate::{host, warn};
 
@@ -44,6 +45,7 @@ struct Shared {
 pub struct Inspector {
     records: Receiver<Record>,
     shared: Arc<Shared>,
+    yields: Yields,
     tally: Tally,
 }
 
@@ -57,12 +59,15 @@ impl Inspector {
     fn of(path: PathBuf, host: String) -> Inspector {
         let (sender, records) = sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared::default());
+        let hint = "is a record of NCCL Inspector's of this host".to_owned();
+        let yields = Yields::new("nccl-inspector", path.clone(), hint);
         let mut reader = Reader {
             path,
             host,
             files: BTreeMap::new(),
             sender,
             shared: Arc::clone(&shared),
+            seen: yields.read(),
         };
         // What stands there now is of another job, or of an earlier one.
         reader.list(false);
@@ -78,6 +83,7 @@ impl Inspector {
         Inspector {
             records,
             shared,
+            yields,
             tally: Tally::default(),
         }
     }
@@ -91,6 +97,7 @@ struct Reader {
     files: BTreeMap<PathBuf, Option<Follow>>,
     sender: SyncSender<Record>,
     shared: Arc<Shared>,
+    seen: Arc<Read>,
 }
 
 impl Reader {
@@ -102,9 +109,9 @@ impl Reader {
             }
             looks = looks.wrapping_add(1);
             for (path, slot) in &mut self.files {
-                let keeps = slot
-                    .as_mut()
-                    .is_none_or(|follow| follow_on(path, follow, &self.host, &self.sender, &self.shared));
+                let keeps = slot.as_mut().is_none_or(|follow| {
+                    follow_on(path, follow, &self.host, &self.sender, &self.shared, &self.seen)
+                });
                 if !keeps {
                     *slot = None;
                 }
@@ -138,14 +145,18 @@ fn follow_on(
     host: &str,
     sender: &SyncSender<Record>,
     shared: &Shared,
+    seen: &Read,
 ) -> bool {
     let mut is_ours = true;
     let done = follow.read(&mut |line| {
         if !is_ours {
             return;
         }
-        match record::read(line) {
-            Ok(record) if &*record.host != host && !record.host.is_empty() => is_ours = false,
+        let read = record::read(line);
+        let is_here = |record: &Record| record.host.is_empty() || &*record.host == host;
+        seen.line(read.as_ref().is_ok_and(is_here));
+        match read {
+            Ok(record) if !is_here(&record) => is_ours = false,
             Ok(record) => {
                 if let Err(TrySendError::Full(_)) = sender.try_send(record) {
                     shared.dropped.fetch_add(1, Ordering::Relaxed);
@@ -157,6 +168,9 @@ fn follow_on(
             }
         }
     });
+    if follow.is_open() {
+        seen.found();
+    }
     if let Err(error) = &done {
         warn::once("inspector file", format_args!("{}: {error}", path.display()));
     }
@@ -168,7 +182,10 @@ impl Source for Inspector {
         "nccl-inspector"
     }
 
-    fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        if let Some(trouble) = self.yields.look(now_ns) {
+            send(Provenance::Live, trouble);
+        }
         for record in self.records.try_iter().take(MAX_WAITING) {
             self.tally.take(&record, &mut |event| {
                 send(Provenance::Live, event);
@@ -182,6 +199,7 @@ impl Source for Inspector {
 
     fn introduce(&mut self, _send: &mut Send<'_>) {
         self.tally.introduce();
+        self.yields.forget();
     }
 
     fn losses(&self) -> Losses {
@@ -189,6 +207,12 @@ impl Source for Inspector {
             dropped: self.shared.dropped.load(Ordering::Relaxed) + self.tally.lost(),
             torn: self.shared.torn.load(Ordering::Relaxed),
         }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        // Asked at the end only.
+        self.yields.over();
+        true
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Survey {
 /// One GPU, or an instance of one.
 #[derive(Clone, Debug, Serialize)]
 pub struct SurveyedGpu {
+    /// Its number in the driver's list.
+    pub index: u32,
     /// UUID; `None`: the GPU has no handle.
     pub gpu_uuid: Option<GpuId>,
     /// PCI bus id.
@@ -69,14 +71,17 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
         let run = move || {
             let _round = desk.begin("nvmlDeviceGetHandleByIndex_v2");
             let answer = match library.gpu(index, Arc::clone(&desk)) {
-                Ok(gpu) => ask(&gpu),
-                Err(code) => vec![unread(None, code.access(), code.to_string())],
+                Ok(gpu) => ask(index, &gpu),
+                Err(code) => vec![unread(index, None, code.access(), code.to_string())],
             };
             // Who asked may have given up.
             let _ = sender.send((index, answer));
         };
         if let Err(error) = Builder::new().spawn(run) {
-            gpus.insert(index, vec![unread(None, Access::Failing, error.to_string())]);
+            gpus.insert(
+                index,
+                vec![unread(index, None, Access::Failing, error.to_string())],
+            );
         }
     }
     while gpus.len() < count as usize {
@@ -89,7 +94,12 @@ pub fn survey(path: Option<&Path>, deadline: Duration) -> Result<Survey, Refusal
     for (index, desk) in (0..).zip(desks) {
         gpus.entry(index).or_insert_with(|| {
             let call = desk.busy(monotonic_ns()).map_or("a call", |(_, call)| call);
-            vec![unread(None, Access::Silent, format!("{call} has not come back"))]
+            vec![unread(
+                index,
+                None,
+                Access::Silent,
+                format!("{call} has not come back"),
+            )]
         });
     }
     Ok(Survey {
@@ -125,8 +135,9 @@ fn open(path: Option<&Path>, deadline: Duration) -> Result<(Arc<Library>, u32), 
     Ok((library, count))
 }
 
-fn unread(gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
+fn unread(index: u32, gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
     SurveyedGpu {
+        index,
         gpu_uuid: gpu.map(|gpu| gpu.uuid.clone()),
         pci_bus_id: gpu.map(|gpu| Arc::clone(&gpu.pci)).unwrap_or_default(),
         model: gpu.map(|gpu| Arc::clone(&gpu.model)).unwrap_or_default(),
@@ -139,7 +150,7 @@ fn unread(gpu: Option<&Gpu>, access: Access, text: String) -> SurveyedGpu {
     }
 }
 
-fn ask(gpu: &Gpu) -> Vec<SurveyedGpu> {
+fn ask(index: u32, gpu: &Gpu) -> Vec<SurveyedGpu> {
     let mut reader = Reader::new(gpu.clone());
     let second = reader.read(Pace::Slow).and_then(|_| {
         std::thread::sleep(APART);
@@ -150,7 +161,7 @@ fn ask(gpu: &Gpu) -> Vec<SurveyedGpu> {
     });
     let round = match second {
         Ok(answer) => answer,
-        Err(code) => return vec![unread(Some(gpu), code.access(), code.to_string())],
+        Err(code) => return vec![unread(index, Some(gpu), code.access(), code.to_string())],
     };
     let whole = SurveyedGpu {
         signals: round.readings,
@@ -161,11 +172,11 @@ fn ask(gpu: &Gpu) -> Vec<SurveyedGpu> {
             .map(|(call, ns)| (call, ns / 1000))
             .collect(),
         fields_us: reader.latency_us(),
-        ..unread(Some(gpu), Access::Readable, String::new())
+        ..unread(index, Some(gpu), Access::Readable, String::new())
     };
     let instances = round.instances.into_iter().map(|instance| SurveyedGpu {
         signals: instance.own,
-        ..unread(Some(&instance.gpu), Access::Readable, String::new())
+        ..unread(index, Some(&instance.gpu), Access::Readable, String::new())
     });
     std::iter::once(whole).chain(instances).collect()
 }

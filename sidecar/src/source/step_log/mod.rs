@@ -19,6 +19,7 @@ use paceline_health::id::Rank;
 pub use self::format::{Line, Lines, PatternError, StepPattern};
 pub use self::meter::{Measured, Meter};
 use super::follow::Follow;
+use super::yields::{Read, Yields};
 use super::{Losses, Send, Source};
 use crate::{host, warn};
 
@@ -46,6 +47,7 @@ struct Shared {
 pub struct StepLog {
     said: Receiver<Said>,
     shared: Arc<Shared>,
+    yields: Yields,
     meter: Meter,
     /// Ranks that this job has, by its environment; zero: not known.
     world_size: u32,
@@ -70,7 +72,19 @@ impl StepLog {
         let theirs = Arc::clone(&shared);
         // Before the thread: what stands in it now is old.
         let follow = Follow::new(path.clone(), false);
-        let run = move || read(follow, &path, Lines::new(pattern), &sender, &theirs);
+        let hint = match &pattern {
+            Some(_) => "fits --step-regex",
+            None => "tells of a step in a format that is known: --step-regex says what yours look like",
+        };
+        // What the command prints has no name of its own.
+        let name = if path.starts_with("/proc") {
+            PathBuf::from("its output")
+        } else {
+            path.clone()
+        };
+        let yields = Yields::new("step-log", name, hint.to_owned());
+        let seen = yields.read();
+        let run = move || read(follow, &path, Lines::new(pattern), &sender, &theirs, &seen);
         let thread = std::thread::Builder::new()
             .name("step log".into())
             .stack_size(512 << 10);
@@ -83,6 +97,7 @@ impl StepLog {
         StepLog {
             said,
             shared,
+            yields,
             meter: Meter::default(),
             world_size: ranks.unwrap_or(0),
             attach: None,
@@ -121,13 +136,16 @@ fn read(
     mut lines: Lines,
     sender: &SyncSender<Said>,
     shared: &Shared,
+    seen: &Read,
 ) {
     let mut gone = false;
     while !shared.over.load(Ordering::Relaxed) && !gone {
         let too_long = follow.too_long();
         let at_ns = host::monotonic_ns();
         let done = follow.read(&mut |line| {
-            let Some(said) = lines.read(line) else { return };
+            let said = lines.read(line);
+            seen.line(said.is_some());
+            let Some(said) = said else { return };
             let format = lines.format().unwrap_or_default();
             match sender.try_send((said, at_ns, format)) {
                 Ok(()) => {}
@@ -140,6 +158,9 @@ fn read(
         shared
             .lost
             .fetch_add(follow.too_long() - too_long, Ordering::Relaxed);
+        if follow.is_open() {
+            seen.found();
+        }
         match done {
             Ok(false) => {}
             Ok(true) => {
@@ -160,7 +181,10 @@ impl Source for StepLog {
         "step-log"
     }
 
-    fn poll(&mut self, _now_ns: u64, send: &mut Send<'_>) {
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        if let Some(trouble) = self.yields.look(now_ns) {
+            send(Provenance::Live, trouble);
+        }
         while let Ok((line, at_ns, format)) = self.said.try_recv() {
             self.attach(format);
             let measured = self.meter.take(line, at_ns);
@@ -203,6 +227,7 @@ impl Source for StepLog {
 
     fn introduce(&mut self, _send: &mut Send<'_>) {
         self.is_attached = false;
+        self.yields.forget();
     }
 
     fn losses(&self) -> Losses {
@@ -215,7 +240,11 @@ impl Source for StepLog {
     fn is_idle(&mut self) -> bool {
         // Asked at the end only: nobody else will come. The round that is under way may have missed the last lines.
         let round = self.shared.rounds.load(Ordering::Acquire);
-        round >= *self.last_round.get_or_insert(round + 2)
+        let is_read = round >= *self.last_round.get_or_insert(round + 2);
+        if is_read {
+            self.yields.over();
+        }
+        is_read
     }
 }
 
