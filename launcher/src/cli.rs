@@ -157,6 +157,9 @@ pub(crate) struct ReplayArgs {
     /// Leave out lines that cannot be read, and say how many.
     #[arg(long)]
     pub(crate) skip_broken: bool,
+    /// Judge as if ranks had not said where their steps went: by who comes late to collectives alone.
+    #[arg(long)]
+    pub(crate) hide_phases: bool,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,

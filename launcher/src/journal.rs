@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use paceline_health::event::Event;
+use paceline_health::event::{Event, Signal};
 use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::{Detector, Entry, Policy};
 
@@ -46,6 +46,8 @@ pub(crate) struct Journal<R = BufReader<File>> {
     reader: R,
     skip_broken: bool,
     insisted: Vec<(String, f64)>,
+    /// What ranks said of where their steps went is left out.
+    hides_phases: bool,
     lines: usize,
     /// Lines that were left out because they could not be read.
     pub(crate) broken: usize,
@@ -92,12 +94,19 @@ impl<R: BufRead> Journal<R> {
         self
     }
 
+    /// Leaves out what ranks said of where their steps went.
+    pub(crate) fn hiding_phases(mut self, hides: bool) -> Journal<R> {
+        self.hides_phases = hides;
+        self
+    }
+
     fn new(path: PathBuf, reader: R, skip_broken: bool) -> Journal<R> {
         Journal {
             path,
             reader,
             skip_broken,
             insisted: Vec::new(),
+            hides_phases: false,
             lines: 0,
             broken: 0,
             torn: false,
@@ -155,6 +164,14 @@ impl<R: BufRead> Journal<R> {
         }
     }
 
+    fn hide(&self, entry: &mut Entry) {
+        if let Event::Step(step) = &mut entry.frame.event
+            && self.hides_phases
+        {
+            (step.phases, step.signal) = (None, Signal::S0);
+        }
+    }
+
     fn refuse(&mut self, column: usize, message: String) -> Result<(), JournalError> {
         if self.skip_broken {
             self.broken += 1;
@@ -204,6 +221,7 @@ impl<R: BufRead> Journal<R> {
         let mut detector = Detector::new(policy);
         while let Some(mut entry) = self.next()? {
             self.insist(&mut entry);
+            self.hide(&mut entry);
             detector.observe(entry.at_ns, &entry.frame);
             each(&entry, &mut detector)?;
         }

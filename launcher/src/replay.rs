@@ -16,7 +16,9 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
     let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
     let mut policy = Policy::default();
     policy.set_all(changes.iter().map(|(key, value)| (key.as_str(), *value)))?;
-    let mut journal = Journal::open(&args.journal, args.skip_broken)?.insisting_on(changes);
+    let mut journal = Journal::open(&args.journal, args.skip_broken)?
+        .insisting_on(changes)
+        .hiding_phases(args.hide_phases);
     let outcome = if args.verdicts {
         print_verdicts(&mut journal, policy)
     } else {

@@ -4,7 +4,7 @@ use super::path::Path;
 use super::plan::{Place, Plan};
 use super::rows::{Row, Sample};
 use super::work::WorkModels;
-use crate::event::StepKind;
+use crate::event::{Signal, StepKind};
 use crate::id::Rank;
 use crate::stats;
 use crate::time::Time;
@@ -60,6 +60,8 @@ pub struct Board<'a> {
     pub at: Time,
     pub step: u64,
     pub kind: StepKind,
+    /// How self-times are known; S0 when they are not.
+    pub signal: Signal,
     /// First and last journal entry of its samples.
     pub entries: (u64, u64),
     pub plan: &'a Plan,
@@ -81,6 +83,7 @@ impl<'a> Board<'a> {
             at: row.closed_at,
             step: row.step,
             kind: row.kind,
+            signal: row.signal,
             entries: (u64::MAX, 0),
             plan,
             seats: Vec::with_capacity(row.len()),

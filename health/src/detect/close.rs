@@ -14,8 +14,12 @@ impl Detector {
     /// Closes the rows that are due, and shows each to the rules.
     pub(super) fn close_rows(&mut self, at: Time) {
         let patience = self.patience();
-        while let Some(row) = self.rows.take_due(at, patience) {
+        while let Some(mut row) = self
+            .rows
+            .take_due(at, patience, |row| self.waits.are_in(row.step))
+        {
             self.last_row = self.last_row.max(row.step);
+            self.waits.fill(&mut row, &self.comms);
             if row.kind == StepKind::Train {
                 let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
                 self.tempo.observe(longest);

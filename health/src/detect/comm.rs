@@ -221,6 +221,11 @@ impl Comm {
         (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
     }
 
+    /// Whether anything was done in it.
+    pub fn has_reports(&self) -> bool {
+        self.last_closed.is_some() || !self.open.is_empty()
+    }
+
     /// Steps that have not closed.
     #[cfg(test)]
     pub fn open_steps(&self) -> usize {

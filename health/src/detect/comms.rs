@@ -1,6 +1,6 @@
 //! All communicators: which a rank is in, and which should be equally fast.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::comm::{Comm, Likeness};
 use super::plan::Plan;
@@ -25,6 +25,9 @@ pub struct Comms {
     /// Steps of communicators that have closed, and as many when they were last judged.
     closed: u64,
     judged_closed: u64,
+    /// The GPU times them: the host's sums are of the same.
+    by_gpu: bool,
+    has_unfit: bool,
     /// The step at which they were last judged, and at which the last of them turned slow.
     pub judged: u64,
     pub turned: u64,
@@ -81,11 +84,53 @@ impl Comms {
         self.all.entry(group.comm).or_default().join(group);
     }
 
-    /// Takes what a member did in a step.
-    pub fn add(&mut self, did: &event::Comm) {
-        if let Some(comm) = self.all.get_mut(&did.comm) {
-            self.closed += comm.add(did);
+    /// Takes what a member did in a step; gives the size of the communicator, if it counts. Those that the GPU times
+    /// take the place of what the host saw of the same collectives.
+    pub fn add(&mut self, did: &event::Comm) -> Option<u32> {
+        if did.gpu && !self.by_gpu {
+            self.by_gpu = true;
+            self.all.retain(|_, comm| !comm.has_reports());
+            let known = &self.all;
+            for ids in &mut self.of_rank {
+                ids.retain(|id| known.contains_key(id));
+            }
         }
+        if self.by_gpu && !did.gpu {
+            return None;
+        }
+        self.has_unfit |= did.unfit > 0;
+        let comm = self.all.get_mut(&did.comm)?;
+        self.closed += comm.add(did);
+        Some(comm.size)
+    }
+
+    /// Whether some of what was done joins stages of a pipeline, as far as its kind tells: sends and receives.
+    pub fn has_unfit(&self) -> bool {
+        self.has_unfit
+    }
+
+    /// Which ranks are joined by communicators in which something was done: a number for each rank that is in one, the
+    /// same for those that are joined. Ranks of different numbers meet in ways that nobody sees.
+    pub fn islands(&self) -> BTreeMap<Rank, u32> {
+        let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
+        for comm in self.all.values().filter(|comm| comm.has_reports()) {
+            let Some(least) = comm.members.first() else {
+                continue;
+            };
+            let joined: BTreeSet<u32> = comm
+                .members
+                .iter()
+                .filter_map(|rank| of.get(rank).copied())
+                .collect();
+            let number = joined.first().copied().unwrap_or(least.0).min(least.0);
+            if joined.iter().any(|other| *other != number) {
+                for island in of.values_mut().filter(|island| joined.contains(island)) {
+                    *island = number;
+                }
+            }
+            of.extend(comm.members.iter().map(|rank| (*rank, number)));
+        }
+        of
     }
 
     /// Says on which nodes the members are. `moved`: ranks may stand elsewhere than before.

@@ -50,7 +50,8 @@ impl Inference {
 
     /// Takes a step; gives the stages once they were learned.
     pub fn step(&mut self, board: &Board<'_>, comms: &Comms, table: &StragglerThresholds) -> Option<Stages> {
-        let is_pipeline = board.micro_batches > 1 && board.plan.stages == 1;
+        let may_pipe = board.micro_batches > 1 || comms.has_unfit();
+        let is_pipeline = may_pipe && board.plan.stages == 1;
         if self.is_done || !is_pipeline || comms.is_empty() || board.seats.len() < 2 * MIN_COMMS {
             return None;
         }

@@ -65,6 +65,7 @@ mod track;
 mod versions;
 mod victims;
 mod view;
+mod waits;
 mod wander;
 mod warm_ups;
 mod work;
@@ -87,6 +88,7 @@ use self::silence::{Scope, SilenceRule};
 use self::straggler::StragglerRule;
 use self::tempo::Tempo;
 use self::view::view;
+use self::waits::Waits;
 use self::work::WorkModels;
 use crate::event::{Event, Step};
 use crate::frame::{AGGREGATOR, Frame};
@@ -121,6 +123,7 @@ pub struct Detector {
     work: WorkModels,
     causes: Causes,
     comms: Comms,
+    waits: Waits,
     links: LinkRule,
     straggler: StragglerRule,
     job_rules: JobRules,
@@ -156,6 +159,7 @@ impl Detector {
             work: WorkModels::default(),
             causes: Causes::default(),
             comms: Comms::default(),
+            waits: Waits::default(),
             links: LinkRule::default(),
             straggler: StragglerRule::default(),
             job_rules: JobRules::default(),
@@ -233,6 +237,7 @@ impl Detector {
             self.rows.clear();
             self.causes.clear_ranks();
             self.comms.clear();
+            self.waits.clear();
             self.inference.clear();
             self.stages.clear();
             self.links.clear(at, self.roster.world_size);
@@ -292,7 +297,9 @@ impl Detector {
             Event::Group(group) if group.restart == self.roster.restart => self.comms.join(group),
             Event::Comm(did) if did.restart == self.roster.restart => {
                 self.links.trust(frame.provenance);
-                self.comms.add(did);
+                if let Some(size) = self.comms.add(did) {
+                    self.waits.add(did, size);
+                }
             }
             Event::Beat(_) | Event::Ras(_) => {
                 let scope = Scope {
@@ -321,6 +328,7 @@ impl Detector {
     fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart {
             self.straggler.trust(frame.provenance);
+            self.waits.need(step);
             self.rows.add(at, self.entry, step);
         }
     }

@@ -5,7 +5,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::event::{Step, StepKind};
+use super::waits::Stood;
+use crate::event::{Signal, Step, StepKind};
 use crate::id::Rank;
 use crate::time::Time;
 
@@ -15,6 +16,9 @@ const MIN_OPEN: usize = 64;
 const MAX_OPEN: usize = 4096;
 /// A rank that has reported this many steps more will not report this one: its sample was lost.
 const PASSED_BY: u64 = 3;
+
+/// Steps in which nothing came of a step's collectives any more: they will not come.
+const HELD: usize = 4;
 
 /// One rank's part of a row. Seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +44,8 @@ pub struct Row {
     pub step: u64,
     /// The kind of the step: that of the rank with the most special one.
     pub kind: StepKind,
+    /// How self-times are known; S0 when they are not.
+    pub signal: Signal,
     opened: Time,
     /// When it closed.
     pub closed_at: Time,
@@ -62,6 +68,26 @@ impl Row {
     /// How many.
     pub fn len(&self) -> usize {
         self.filled
+    }
+
+    /// Whether any rank said where its step went.
+    pub fn has_phases(&self) -> bool {
+        self.signal == Signal::S2
+    }
+
+    /// Gives ranks the self-time that their collectives leave of the step.
+    pub fn fill(&mut self, stood: impl Fn(Rank) -> Option<Stood>) {
+        for (sample, rank) in self.samples.iter_mut().zip(0..) {
+            let Some((sample, stood)) = sample.as_mut().zip(stood(Rank(rank))) else {
+                continue;
+            };
+            let own_s = sample.dur_s - stood.exposed_s;
+            if own_s > 0.0 {
+                sample.self_s = Some(own_s);
+                sample.wait_s = stood.exposed_s;
+                self.signal = Signal::S1;
+            }
+        }
     }
 
     fn has(&self, rank: Rank) -> bool {
@@ -179,7 +205,11 @@ impl Rows {
         if now < row.step.saturating_add(PASSED_BY) {
             row.settled += 1;
         }
-        row.put(step.rank, Sample::of(step, entry));
+        let sample = Sample::of(step, entry);
+        if sample.self_s.is_some() {
+            row.signal = Signal::S2;
+        }
+        row.put(step.rank, sample);
     }
 
     /// The place of a step's row, which is opened if it was not.
@@ -197,6 +227,7 @@ impl Rows {
                 Row {
                     step,
                     kind,
+                    signal: Signal::S0,
                     opened: at,
                     closed_at: at,
                     samples: Vec::with_capacity(self.latest.len()),
@@ -213,12 +244,14 @@ impl Rows {
         self.late
     }
 
-    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out.
-    pub fn take_due(&mut self, now: Time, patience: Duration) -> Option<Row> {
+    /// The oldest row, if it is due: complete, overdue by `patience`, or pushed out. One whose collectives are not
+    /// `are_in` waits for them, but for some steps only.
+    pub fn take_due(&mut self, now: Time, patience: Duration, are_in: impl Fn(&Row) -> bool) -> Option<Row> {
         let row = self.open.front()?;
         let most = (MAX_SAMPLES / self.latest.len().max(1)).clamp(MIN_OPEN, MAX_OPEN);
         let overdue = row.opened + patience <= now;
-        let complete = row.settled >= self.latest.len() + self.absent;
+        let complete = row.settled >= self.latest.len() + self.absent
+            && (self.open.len() > HELD || row.has_phases() || are_in(row));
         if !(complete || overdue || self.open.len() > most) {
             return None;
         }
@@ -240,7 +273,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Phases, Signal};
+    use crate::event::Phases;
 
     const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -271,9 +304,14 @@ mod tests {
             add(&mut rows, 0, 1);
             rows.leave(Rank(away));
             rows.join(Rank(away), 0);
-            assert!(rows.take_due(Time::ZERO, PATIENCE).is_none(), "rank 1 is to come");
+            assert!(
+                rows.take_due(Time::ZERO, PATIENCE, |_| true).is_none(),
+                "rank 1 is to come"
+            );
             add(&mut rows, 1, 1);
-            let row = rows.take_due(Time::ZERO, PATIENCE).expect("all have reported");
+            let row = rows
+                .take_due(Time::ZERO, PATIENCE, |_| true)
+                .expect("all have reported");
             assert_eq!(row.len(), 2);
         }
     }
@@ -291,6 +329,9 @@ mod tests {
         }
         rows.leave(Rank(0));
         add(&mut rows, 1, 1);
-        assert_eq!(rows.take_due(Time::ZERO, PATIENCE).map(|row| row.len()), Some(2));
+        assert_eq!(
+            rows.take_due(Time::ZERO, PATIENCE, |_| true).map(|row| row.len()),
+            Some(2)
+        );
     }
 }

@@ -141,7 +141,7 @@ impl<'a> Scene<'a> {
         let signal = if self.board.is_empty() {
             Signal::S0
         } else {
-            Signal::S2
+            self.board.signal
         };
         Detail {
             severity,

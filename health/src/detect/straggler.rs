@@ -2,10 +2,12 @@
 //!
 //! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
 
+mod tell;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use super::board::{Board, Seat};
-use super::claim::{Body, Claim, Detail, Outcome, over};
+use super::claim::{Claim, Outcome};
 use super::cusum::{Alarm, Bar, Clearing};
 use super::history::History;
 use super::localise::{self, Located};
@@ -18,7 +20,6 @@ use super::view::View;
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
-use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
@@ -40,6 +41,10 @@ pub struct StragglerRule {
     /// The step before the first.
     born: Option<u64>,
     provenance: Provenance,
+    /// How the latest self-times are known.
+    signal: Option<Signal>,
+    /// Ranks were late together, and nobody saw how they hand lateness on to each other.
+    is_inherited: bool,
     out: VecDeque<Claim>,
 }
 
@@ -53,6 +58,7 @@ impl StragglerRule {
         self.roles = Readiness::default();
         self.history.clear();
         self.born = None;
+        self.is_inherited = false;
     }
 
     /// Where the step times came from.
@@ -68,6 +74,16 @@ impl StragglerRule {
     /// Whether any rank's phases were ever known.
     pub fn has_phases(&self) -> bool {
         !self.tracks.is_empty()
+    }
+
+    /// Whether all that is known of self-times is what collectives leave of the steps.
+    pub fn has_waits_only(&self) -> bool {
+        self.signal == Some(Signal::S1)
+    }
+
+    /// Whether some were late together in a way that could not be followed.
+    pub fn is_inherited(&self) -> bool {
+        self.is_inherited
     }
 
     /// What is slow now.
@@ -91,6 +107,7 @@ impl StragglerRule {
             return;
         }
         self.born.get_or_insert(board.step.saturating_sub(1));
+        self.signal = Some(board.signal);
         if let Some(last) = board.seats.last() {
             let ranks = last.rank.0 as usize + 1;
             self.tracks
@@ -233,6 +250,10 @@ impl StragglerRule {
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
         let bar = self.roles.bar(role)?;
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
+        if board.signal == Signal::S1 && view.waits.are_apart(&slow, view.comms) {
+            self.is_inherited = true;
+            return None;
+        }
         let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
         let account = Account::open(&members, alarm.start, &self.history, view.plan);
         if !account.is_waited_for(view.limits) {
@@ -290,99 +311,5 @@ impl StragglerRule {
         }
         part.account.gain_s = 0.0;
         self.end(view.at, &part, view.roster, view.job);
-    }
-
-    /// Tells what was raised, unless it is one rank's turn of what is known to wander.
-    fn introduce(&mut self, view: &View<'_>, index: usize) {
-        let raised = &mut self.raised[index];
-        let since = self.history.time_of(raised.start).unwrap_or(view.at);
-        let cause = view
-            .causes
-            .explain(&raised.account.suspect(&raised.members, since), &view.scope())
-            .map(|explained| explained.cause);
-        if matches!(raised.whom, Whom::Rank(_)) {
-            // Counters are read once a second: a cause may come a little later.
-            let mut wandering = view.wandering.iter().flatten().copied();
-            raised.wanders_for = wandering.find(|known| cause.is_none_or(|cause| cause == *known));
-        }
-        if let Some(cause) = raised.wanders_for {
-            *self.untold.entry(cause).or_default() += raised.account.gain_s;
-        }
-        self.claim(view, index, true);
-    }
-
-    fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
-        let raised = &self.raised[index];
-        let impact = raised.account.impact();
-        let severity = limits.impact.severity(impact);
-        if raised.few_peers {
-            severity.min(Severity::Warning)
-        } else {
-            severity
-        }
-    }
-
-    fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
-        if raised.wanders_for.is_some() {
-            return;
-        }
-        let finding = raised.whom.finding();
-        if let Some(subject) = raised.whom.subject(roster, job) {
-            self.out
-                .push_back(over(at, finding, subject, raised.outcome(roster)));
-        }
-    }
-
-    /// Says what is open; unless `always`, only when a cause was found.
-    fn claim(&mut self, view: &View<'_>, index: usize, always: bool) {
-        let severity = self.severity(index, view.limits);
-        let raised = &mut self.raised[index];
-        let Some(subject) = raised.whom.subject(view.roster, view.job) else {
-            return;
-        };
-        let since = self.history.time_of(raised.start).unwrap_or(view.at);
-        let suspect = raised.account.suspect(&raised.members, since);
-        let explained = view.causes.explain(&suspect, &view.scope());
-        if explained.is_none() && !always {
-            return;
-        }
-        raised.severity = raised.severity.max(severity);
-        raised.explain(view.at, explained);
-        if raised
-            .wanders_for
-            .is_some_and(|known| [Cause::Unknown, known].contains(&raised.cause()))
-        {
-            return;
-        }
-        raised.wanders_for = None;
-        let mut evidence = raised.evidence();
-        let mut signals = vec![Signal::S2];
-        let mut provenance = self.provenance;
-        if let Some(explained) = &raised.explained {
-            evidence.extend(explained.evidence.iter().cloned());
-            signals.extend(&explained.signals);
-            signals.sort_unstable();
-            signals.dedup();
-            provenance = provenance.max(explained.provenance);
-        }
-        let detail = Detail {
-            severity: raised.severity,
-            since,
-            since_step: Some(raised.start + 1),
-            step: Some(raised.step),
-            cause: raised.cause(),
-            signals,
-            provenance,
-            slowdown_ratio: Some(raised.account.x().exp()),
-            impact_ratio: Some(raised.account.impact()),
-            lost_rank_s: raised.lost(view.roster),
-            evidence,
-        };
-        self.out.push_back(Claim {
-            finding: raised.whom.finding(),
-            subject,
-            at: view.at,
-            body: Body::Holds(Box::new(detail)),
-        });
     }
 }

@@ -173,6 +173,7 @@ impl Detector {
                 );
             }
         }
+        notes.extend(self.blurred());
         if self.rows.late() > 0 {
             let late = self.rows.late();
             notes.push(format!(
@@ -198,6 +199,26 @@ impl Detector {
             ));
         }
         notes.truncate(64);
+        notes
+    }
+
+    /// What waits in collectives alone do not tell.
+    fn blurred(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.straggler.has_waits_only() {
+            notes.push(
+                "no phases came: who is slow is told by who comes late to collectives (S1), summed over a step and \
+                 communicator; data loading and garbage collection cannot be told from slow work"
+                    .to_owned(),
+            );
+        }
+        if self.straggler.is_inherited() {
+            notes.push(
+                "ranks that share no communicator were late together: what joins them (sends between pipeline stages) was \
+                 not seen, so that nobody can say with whom it began"
+                    .to_owned(),
+            );
+        }
         notes
     }
 

@@ -4,6 +4,7 @@ use super::causes::{Causes, Scope};
 use super::comms::Comms;
 use super::plan::Plan;
 use super::roster::Roster;
+use super::waits::Waits;
 use crate::id::JobId;
 use crate::policy::Thresholds;
 use crate::time::Time;
@@ -18,6 +19,7 @@ pub struct View<'a> {
     pub plan: &'a Plan,
     pub causes: &'a Causes,
     pub comms: &'a Comms,
+    pub waits: &'a Waits,
     pub limits: &'a Thresholds,
     /// Causes of slowness that is known to wander between ranks.
     pub wandering: [Option<Cause>; 3],
@@ -45,6 +47,7 @@ macro_rules! view {
             plan: &$detector.plan,
             causes: &$detector.causes,
             comms: &$detector.comms,
+            waits: &$detector.waits,
             limits: &$detector.policy.detector,
             wandering: $detector.job_rules.wandering(),
         }

@@ -49,6 +49,8 @@ pub struct WorldSpec {
     pub host: Option<bool>,
     /// Whether communicators are declared and timed.
     pub comms: bool,
+    /// Whether ranks say where their steps went.
+    pub phases: bool,
     /// Whether the job says how fast it was before it began.
     pub baseline: bool,
     /// For how long a job that hangs goes on hanging until somebody kills it, seconds.
@@ -173,6 +175,7 @@ impl Default for WorldSpec {
             readings: true,
             host: None,
             comms: false,
+            phases: true,
             baseline: false,
             hang_s: 180.0,
             faults: Vec::new(),

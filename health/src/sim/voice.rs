@@ -277,10 +277,10 @@ impl World {
             step,
             kind,
             dur_ns,
-            phases: Some(phases),
+            phases: self.spec.phases.then_some(phases),
             micro_batches: u16::try_from(self.layout.micro).unwrap_or(u16::MAX),
             tokens,
-            signal: Signal::S2,
+            signal: if self.spec.phases { Signal::S2 } else { Signal::S0 },
             sum_sq,
             expert_tokens,
         }

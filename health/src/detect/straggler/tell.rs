@@ -1,0 +1,117 @@
+//! What is told of what was found slow.
+
+use super::StragglerRule;
+use crate::detect::claim::{Body, Claim, Detail, over, piece};
+use crate::detect::raised::{Raised, Whom};
+use crate::detect::roster::Roster;
+use crate::detect::view::View;
+use crate::event::Signal;
+use crate::id::JobId;
+use crate::policy::Thresholds;
+use crate::time::Time;
+use crate::verdict::{Cause, Severity};
+
+impl StragglerRule {
+    /// Tells what was raised, unless it is one rank's turn of what is known to wander.
+    pub(super) fn introduce(&mut self, view: &View<'_>, index: usize) {
+        let raised = &mut self.raised[index];
+        let since = self.history.time_of(raised.start).unwrap_or(view.at);
+        let cause = view
+            .causes
+            .explain(&raised.account.suspect(&raised.members, since), &view.scope())
+            .map(|explained| explained.cause);
+        if matches!(raised.whom, Whom::Rank(_)) {
+            // Counters are read once a second: a cause may come a little later.
+            let mut wandering = view.wandering.iter().flatten().copied();
+            raised.wanders_for = wandering.find(|known| cause.is_none_or(|cause| cause == *known));
+        }
+        if let Some(cause) = raised.wanders_for {
+            *self.untold.entry(cause).or_default() += raised.account.gain_s;
+        }
+        self.claim(view, index, true);
+    }
+
+    pub(super) fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
+        let raised = &self.raised[index];
+        let impact = raised.account.impact();
+        let severity = limits.impact.severity(impact);
+        if raised.few_peers {
+            severity.min(Severity::Warning)
+        } else {
+            severity
+        }
+    }
+
+    pub(super) fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
+        if raised.wanders_for.is_some() {
+            return;
+        }
+        let finding = raised.whom.finding();
+        if let Some(subject) = raised.whom.subject(roster, job) {
+            self.out
+                .push_back(over(at, finding, subject, raised.outcome(roster)));
+        }
+    }
+
+    /// Says what is open; unless `always`, only when a cause was found.
+    pub(super) fn claim(&mut self, view: &View<'_>, index: usize, always: bool) {
+        let severity = self.severity(index, view.limits);
+        let raised = &mut self.raised[index];
+        let Some(subject) = raised.whom.subject(view.roster, view.job) else {
+            return;
+        };
+        let since = self.history.time_of(raised.start).unwrap_or(view.at);
+        let suspect = raised.account.suspect(&raised.members, since);
+        let explained = view.causes.explain(&suspect, &view.scope());
+        if explained.is_none() && !always {
+            return;
+        }
+        raised.severity = raised.severity.max(severity);
+        raised.explain(view.at, explained);
+        if raised
+            .wanders_for
+            .is_some_and(|known| [Cause::Unknown, known].contains(&raised.cause()))
+        {
+            return;
+        }
+        raised.wanders_for = None;
+        let mut evidence = raised.evidence();
+        let mut signals = vec![self.signal.unwrap_or(Signal::S2)];
+        if signals == [Signal::S1]
+            && let Whom::Rank(rank) = raised.whom
+        {
+            evidence.push(piece(
+                "came_last_ratio",
+                view.waits.came_last(rank, raised.account.rows),
+                None,
+            ));
+        }
+        let mut provenance = self.provenance;
+        if let Some(explained) = &raised.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            signals.extend(&explained.signals);
+            signals.sort_unstable();
+            signals.dedup();
+            provenance = provenance.max(explained.provenance);
+        }
+        let detail = Detail {
+            severity: raised.severity,
+            since,
+            since_step: Some(raised.start + 1),
+            step: Some(raised.step),
+            cause: raised.cause(),
+            signals,
+            provenance,
+            slowdown_ratio: Some(raised.account.x().exp()),
+            impact_ratio: Some(raised.account.impact()),
+            lost_rank_s: raised.lost(view.roster),
+            evidence,
+        };
+        self.out.push_back(Claim {
+            finding: raised.whom.finding(),
+            subject,
+            at: view.at,
+            body: Body::Holds(Box::new(detail)),
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! S1: what ranks spent in collectives, where no phases say how long they worked.
+//!
+//! A rank's step is its own work and its time in collectives; what they leave of it is self-time. In one collective the
+//! shortest time is the transfer, what a rank is longer in it is its wait, and who is in it shortest came last. Only
+//! durations on each rank's own clock are compared, and a rank is judged only in steps of which all its communicators
+//! told: a sum that was lost would look like work.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::comms::Comms;
+use super::rows::Row;
+use crate::event;
+use crate::id::Rank;
+
+/// Steps whose sums are kept; more, and the oldest goes.
+const MAX_OPEN: usize = 64;
+/// Steps of which it is kept who came last: bits of a word.
+const KEPT: u64 = 64;
+/// Share of a communicator's members without which nobody can say who came last.
+const ENOUGH: f64 = 0.75;
+
+/// Sums of steps that have not closed.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// Some rank's steps come without phases.
+    is_needed: bool,
+    open: BTreeMap<u64, Met>,
+    closed: Option<u64>,
+    /// By rank's number: in how many communicators it was in the last step that closed.
+    usual: Vec<u8>,
+    /// By rank's number: whether it came last somewhere, the latest step in the lowest bit.
+    votes: Vec<u64>,
+}
+
+/// What has come of one step.
+#[derive(Debug, Default)]
+struct Met {
+    /// By communicator.
+    parts: BTreeMap<u64, Vec<Part>>,
+    /// By rank's number: in how many communicators it was.
+    counts: Vec<u8>,
+    /// Members of communicators that have not told, where others of them have.
+    awaited: usize,
+    /// Ranks that have told of fewer communicators than in the step before.
+    short: usize,
+}
+
+/// One rank in one communicator. Seconds.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    rank: Rank,
+    own_s: f64,
+    exposed_s: f64,
+    is_fit: bool,
+}
+
+/// What collectives say of one rank's step. Seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stood {
+    /// Standing still in all its communicators.
+    pub exposed_s: f64,
+    /// It came last in one, by more than the others came apart.
+    came_last: bool,
+    /// Some of its communicators told.
+    is_told: bool,
+    /// One of its communicators did not tell.
+    is_partial: bool,
+}
+
+impl Waits {
+    /// Forgets everything: a new group of ranks begins.
+    pub fn clear(&mut self) {
+        *self = Waits::default();
+    }
+
+    /// A step has come: if it has no phases, sums are kept from now on.
+    pub fn need(&mut self, step: &event::Step) {
+        self.is_needed |= step.phases.is_none();
+    }
+
+    /// Takes what a member of a communicator of `size` did in a step.
+    pub fn add(&mut self, did: &event::Comm, size: u32) {
+        let is_late = self.closed.is_some_and(|closed| did.step <= closed);
+        if !self.is_needed || is_late {
+            return;
+        }
+        let usual = &self.usual;
+        let met = self.open.entry(did.step).or_insert_with(|| Met {
+            short: usual.iter().filter(|count| **count > 0).count(),
+            ..Met::default()
+        });
+        let parts = met.parts.entry(did.comm).or_default();
+        if parts.is_empty() {
+            met.awaited += size as usize;
+        }
+        met.awaited = met.awaited.saturating_sub(1);
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        parts.push(Part {
+            rank: did.rank,
+            own_s: seconds(did.dur_ns),
+            exposed_s: seconds(did.exposed_ns.unwrap_or(did.dur_ns).min(did.dur_ns)),
+            is_fit: did.unfit == 0,
+        });
+        let index = did.rank.0 as usize;
+        met.counts.resize(met.counts.len().max(index + 1), 0);
+        met.counts[index] = met.counts[index].saturating_add(1);
+        if usual.get(index) == Some(&met.counts[index]) {
+            met.short = met.short.saturating_sub(1);
+        }
+        while self.open.len() > MAX_OPEN {
+            self.open.pop_first();
+        }
+    }
+
+    /// Whether nothing more is expected of a step. Where nobody ever told of collectives nothing is.
+    pub fn are_in(&self, step: u64) -> bool {
+        match self.open.get(&step) {
+            Some(met) => met.awaited == 0 && met.short == 0,
+            None => self.usual.iter().all(|count| *count == 0),
+        }
+    }
+
+    /// Fills in self-times of a row that has none.
+    pub fn fill(&mut self, row: &mut Row, comms: &Comms) {
+        if !self.is_needed {
+            return;
+        }
+        let met = self.open.remove(&row.step);
+        self.open = self.open.split_off(&row.step);
+        self.closed = Some(row.step);
+        let Some(met) = met.filter(|_| !row.has_phases()) else {
+            return;
+        };
+        let stood = met.stood(comms);
+        self.vote(&stood);
+        self.usual = met.counts;
+        row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
+    }
+
+    /// Share of the latest `steps` (as far as they are kept) in which a rank came last in some communicator.
+    pub fn came_last(&self, rank: Rank, steps: u64) -> f64 {
+        let steps = steps.clamp(1, KEPT);
+        let votes = self.votes.get(rank.0 as usize).copied().unwrap_or(0);
+        f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
+    }
+
+    /// Whether ranks that are late together meet in no communicator, over any others, that was seen. What joins them (the
+    /// sends of a pipeline) may hand lateness on, and which of them it began with nobody can tell.
+    pub fn are_apart(&self, late: &[Rank], comms: &Comms) -> bool {
+        let islands = comms.islands();
+        let mut of_late = late.iter().map(|rank| islands.get(rank));
+        let first = of_late.next();
+        of_late.any(|island| Some(island) != first)
+    }
+
+    fn vote(&mut self, stood: &[Stood]) {
+        self.votes.resize(self.votes.len().max(stood.len()), 0);
+        for (votes, stood) in self.votes.iter_mut().zip(stood) {
+            *votes = (*votes << 1) | u64::from(stood.came_last);
+        }
+    }
+}
+
+impl Met {
+    /// By rank's number.
+    fn stood(&self, comms: &Comms) -> Vec<Stood> {
+        let mut all = vec![Stood::default(); self.counts.len()];
+        for (id, parts) in &self.parts {
+            let Some(comm) = comms.get(*id) else { continue };
+            let mut told = BTreeSet::new();
+            for part in parts {
+                if let Some(stood) = all
+                    .get_mut(part.rank.0 as usize)
+                    .filter(|_| told.insert(part.rank))
+                {
+                    stood.exposed_s += part.exposed_s;
+                    stood.is_told = true;
+                }
+            }
+            for rank in comm.members.iter().filter(|rank| !told.contains(rank)) {
+                if let Some(stood) = all.get_mut(rank.0 as usize) {
+                    stood.is_partial = true;
+                }
+            }
+            let enough = told.len() as f64 >= ENOUGH * f64::from(comm.size);
+            if let Some(rank) = last(parts).filter(|_| enough) {
+                all[rank.0 as usize].came_last = true;
+            }
+        }
+        all
+    }
+}
+
+/// Who came last, if it was later than the others lie apart.
+fn last(parts: &[Part]) -> Option<Rank> {
+    if parts.len() < 2 || parts.iter().any(|part| !part.is_fit) {
+        return None;
+    }
+    let mut order: Vec<&Part> = parts.iter().collect();
+    order.sort_unstable_by(|a, b| a.own_s.total_cmp(&b.own_s));
+    let (first, rest) = order.split_first()?;
+    let (next, longest) = (rest.first()?, rest.last()?);
+    let stands_out = next.own_s - first.own_s > longest.own_s - next.own_s;
+    (stands_out && first.own_s < next.own_s).then_some(first.rank)
+}
+
+impl Stood {
+    /// All of its communicators told.
+    fn is_whole(&self) -> bool {
+        self.is_told && !self.is_partial
+    }
+}

@@ -1,0 +1,207 @@
+//! Blame from collectives alone: worlds whose ranks do not say where their steps went, and what a rule says of them
+//! that accuses whoever is the shortest in its own communicator.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_health::event::{Comm, Event, Signal};
+use paceline_health::report::Report;
+use paceline_health::sim::{World, WorldSpec};
+use paceline_health::verdict::{Finding, Subject};
+use paceline_health::{Detector, Frame, Policy};
+
+/// What was seen of a world, and what came of it.
+struct Seen {
+    report: Report,
+    naive: BTreeSet<u32>,
+}
+
+fn watch(world: &str, faults: &[&str], is_seen: impl Fn(&Frame) -> bool) -> Seen {
+    let text = format!("{world} comms=on phases=off seed=1000000007");
+    let mut spec = WorldSpec::parse(&text).expect(world);
+    spec.faults = faults.iter().map(|fault| fault.parse().expect(fault)).collect();
+    let mut detector = Detector::new(Policy::default());
+    let mut naive = Naive::default();
+    for (at, frame) in World::new(spec).expect(world).filter(|(_, frame)| is_seen(frame)) {
+        if let Event::Comm(did) = &frame.event {
+            naive.take(did);
+        }
+        detector.observe(at, &frame);
+    }
+    let report = detector.report();
+    Seen {
+        report,
+        naive: naive.accuses(),
+    }
+}
+
+impl Seen {
+    /// Every finding and whom it names.
+    fn named(&self) -> Vec<(Finding, String)> {
+        let who = |subject: &Subject| match subject {
+            Subject::Rank { rank, .. } => format!("rank {rank}"),
+            Subject::Link { node, peer } => {
+                let end = peer.as_ref().map_or(String::new(), |peer| format!("-{}", peer.0));
+                format!("{}{end}", node.0)
+            }
+            Subject::Node { node } => node.0.to_string(),
+            _ => "job".to_owned(),
+        };
+        let verdicts = self.report.verdicts.iter();
+        verdicts
+            .map(|verdict| (verdict.finding, who(&verdict.subject)))
+            .collect()
+    }
+
+    fn notes(&self) -> String {
+        self.report.coverage.notes.join("\n")
+    }
+}
+
+/// The shortest in its own communicator in four steps of five, by half of what the next one takes, is to blame.
+#[derive(Default)]
+struct Naive {
+    rows: BTreeMap<(u64, u64), BTreeMap<u32, u64>>,
+}
+
+impl Naive {
+    fn take(&mut self, did: &Comm) {
+        let row = self.rows.entry((did.comm, did.step)).or_default();
+        row.insert(did.rank.0, did.dur_ns);
+    }
+
+    fn accuses(&self) -> BTreeSet<u32> {
+        let mut wins: BTreeMap<(u64, u32), usize> = BTreeMap::new();
+        let mut steps: BTreeMap<u64, usize> = BTreeMap::new();
+        // The last hundred steps: whatever happens has happened by then.
+        let last = self.rows.keys().map(|(_, step)| *step).max().unwrap_or(0);
+        for ((comm, step), row) in self.rows.iter().filter(|((_, step), _)| step + 100 > last) {
+            let mut order: Vec<(u64, u32)> = row.iter().map(|(rank, ns)| (*ns, *rank)).collect();
+            order.sort_unstable();
+            *steps.entry(*comm).or_default() += 1;
+            if let [first, next, ..] = order[..]
+                && first.0 * 2 <= next.0
+            {
+                *wins.entry((*comm, first.1)).or_default() += 1;
+            }
+            let _ = step;
+        }
+        let wins = wins
+            .into_iter()
+            .filter(|((comm, _), wins)| wins * 5 >= steps[comm] * 4);
+        wins.map(|((_, rank), _)| rank).collect()
+    }
+}
+
+const PIPELINE: &str = "nodes=4 gpus=4 dp=4 pp=4 micro=8 steps=300";
+const SLOW_0: &str = "slow rank=0 factor=1.2 from=100";
+
+fn not_of(size: u32) -> impl Fn(&Frame) -> bool {
+    // Numbers of communicators say nothing of their kind; names do.
+    let pipes = std::cell::RefCell::new(BTreeSet::new());
+    move |frame| match &frame.event {
+        Event::Group(group) if ["pp", "world"].contains(&&*group.name) => {
+            assert!(group.size >= size);
+            pipes.borrow_mut().insert(group.comm);
+            false
+        }
+        Event::Comm(did) => !pipes.borrow().contains(&did.comm),
+        _ => true,
+    }
+}
+
+#[test]
+fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
+    for layout in ["declared", "undeclared"] {
+        let seen = watch(&format!("{PIPELINE} layout={layout}"), &[SLOW_0], |_| true);
+        assert_eq!(
+            seen.named(),
+            [(Finding::Straggler, "rank 0".to_owned())],
+            "{layout}"
+        );
+        let verdict = &seen.report.verdicts[0];
+        assert_eq!(verdict.signals, [Signal::S1]);
+        assert!(
+            verdict.raised_step.is_some_and(|step| step <= 110),
+            "{:?}",
+            verdict.raised_step
+        );
+        // Ranks of a replica: rank 0, 4, 8 and 12 are its stages.
+        assert_eq!(seen.naive, BTreeSet::from([0, 4, 8, 12]), "{layout}");
+    }
+}
+
+#[test]
+fn what_joins_stages_was_not_seen_and_nobody_is_named() {
+    let seen = watch(PIPELINE, &[SLOW_0], not_of(4));
+    assert_eq!(seen.named(), []);
+    assert!(seen.notes().contains("share no communicator"), "{}", seen.notes());
+    assert_eq!(seen.naive, BTreeSet::from([0, 4, 8, 12]));
+}
+
+#[test]
+fn one_late_rank_is_that_rank() {
+    for (world, faults) in [
+        ("nodes=4 gpus=4 steps=300", ["slow rank=5 factor=1.1 from=100"]),
+        (
+            "nodes=4 gpus=4 steps=300 framework=fsdp",
+            ["slow rank=5 factor=1.1 from=100"],
+        ),
+        ("nodes=4 gpus=4 tp=4 steps=300", ["slow rank=5 factor=1.1 from=1"]),
+        (
+            "nodes=2 gpus=4 tp=2 steps=900 sigma=0.05",
+            ["slow rank=5 factor=1.15 from=100"],
+        ),
+    ] {
+        let seen = watch(world, &faults, |_| true);
+        assert_eq!(
+            seen.named(),
+            [(Finding::Straggler, "rank 5".to_owned())],
+            "{world}"
+        );
+        assert!(seen.notes().contains("(S1)"), "{}", seen.notes());
+    }
+}
+
+#[test]
+fn a_slow_link_is_the_link_and_no_rank() {
+    for (world, fault, link) in [
+        (
+            "nodes=8 gpus=4 dp=4 tp=4 pp=2 micro=4 hop=5ms steps=500",
+            "link node=1 peer=5 factor=4 from=200",
+            "node1-node5",
+        ),
+        (
+            "nodes=8 gpus=4 dp=8 tp=4 transfer=40ms steps=500",
+            "link node=3 factor=3 from=200",
+            "node3",
+        ),
+    ] {
+        let seen = watch(world, &[fault], |_| true);
+        assert_eq!(seen.named(), [(Finding::SlowLink, link.to_owned())], "{world}");
+    }
+}
+
+#[test]
+fn sums_that_were_lost_accuse_nobody() {
+    for world in [
+        "nodes=4 gpus=4 tp=4 steps=500 sigma=0.02",
+        "nodes=4 gpus=4 dp=4 pp=4 micro=8 steps=500",
+    ] {
+        let faults = ["loss share=0.1", "reorder share=0.1"];
+        let seen = watch(world, &faults, |_| true);
+        assert_eq!(seen.named(), [], "{world}");
+        assert!(seen.report.coverage.frames_lost > 0);
+    }
+}
+
+#[test]
+fn without_collectives_only_wall_times_are_left() {
+    let seen = watch(
+        "nodes=2 gpus=4 steps=200",
+        &["slow rank=5 factor=1.5 from=100"],
+        |frame| !matches!(frame.event, Event::Comm(_)),
+    );
+    let ranks: Vec<_> = seen.named().into_iter().filter(|(_, who)| who != "job").collect();
+    assert_eq!(ranks, []);
+    assert!(seen.notes().contains("(S0)"), "{}", seen.notes());
+}
