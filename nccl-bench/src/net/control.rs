@@ -6,6 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::{Purpose, Seat, Wire};
 use crate::transport::{Deadline, TransportError};
 
@@ -69,6 +72,31 @@ impl Control {
     ) -> Result<Option<Vec<Vec<u8>>>, TransportError> {
         let done = self.try_collect(mine, deadline);
         done.map_err(|error| self.settle(error, deadline))
+    }
+
+    /// [`Control::collect`] for something that is written as JSON.
+    pub fn gather_json<T: Serialize + DeserializeOwned>(
+        &mut self,
+        mine: &T,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<T>>, TransportError> {
+        let broken = |peer, error: serde_json::Error| TransportError::Garbage {
+            phase: deadline.phase().to_owned(),
+            peer,
+            what: format!("JSON that cannot be read: {error}"),
+        };
+        let bytes = serde_json::to_vec(mine).map_err(|error| broken(self.rank, error))?;
+        let Some(all) = self.collect(bytes, deadline)? else {
+            return Ok(None);
+        };
+        let parse = |(peer, bytes): (usize, Vec<u8>)| {
+            serde_json::from_slice(&bytes).map_err(|error| broken(peer, error))
+        };
+        all.into_iter()
+            .enumerate()
+            .map(parse)
+            .collect::<Result<_, _>>()
+            .map(Some)
     }
 
     /// Rank 0's bytes, on every rank. What the others hand in does not matter.
@@ -201,24 +229,22 @@ impl Control {
             },
             _ => error,
         };
-        self.tell(verdict.peer(), &verdict.to_string());
+        self.tell(verdict.peer(), &verdict.reason());
         verdict
     }
 
     /// Another rank says what it saw, and takes rank 0's conclusion for its own.
     fn report(&self, error: TransportError, inquest: &Deadline) -> TransportError {
         let wire = &self.wires[0];
-        let _ = send(wire, ABORT, &notice(error.peer(), &error.to_string()), inquest);
+        let _ = send(wire, ABORT, &notice(error.peer(), &error.reason()), inquest);
         // Rank 0 may have waited for others as long as we for it.
         let patience = Deadline::new(inquest.phase(), 2 * INQUEST);
         match last_words(wire, &patience) {
-            Ok((Some(peer), reason)) if Some(peer) != error.peer() && peer != self.rank => {
-                TransportError::Aborted {
-                    phase: inquest.phase().to_owned(),
-                    peer,
-                    reason,
-                }
-            }
+            Ok((Some(peer), reason)) if peer != self.rank => TransportError::Aborted {
+                phase: inquest.phase().to_owned(),
+                peer,
+                reason,
+            },
             // Rank 0 itself ended.
             Err(lost @ TransportError::Lost { .. }) => lost,
             _ => error,

@@ -18,6 +18,7 @@ pub use hello::Purpose;
 pub use reception::Seat;
 pub use rendezvous::{Meeting, meet};
 pub use wire::Wire;
+pub(crate) use wire::{is_pause, ready};
 
 use crate::transport::Deadline;
 

@@ -4,6 +4,7 @@
 //! that was waited for. After an error nothing but [`Transport::abort`] and dropping is of use.
 
 pub mod nccl;
+pub mod tcp;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -242,6 +243,35 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// What it says, without the phase and without "rank so-and-so:" of somebody else's account.
+    pub fn reason(&self) -> String {
+        match self {
+            TransportError::Aborted { reason, .. } => reason.clone(),
+            other => {
+                let text = other.to_string();
+                let phase = other.phase().map(|phase| format!("{phase}: "));
+                phase
+                    .and_then(|phase| text.strip_prefix(&phase).map(str::to_owned))
+                    .unwrap_or(text)
+            }
+        }
+    }
+
+    /// What was under way, if anything was.
+    pub fn phase(&self) -> Option<&str> {
+        match self {
+            TransportError::Deadline { phase, .. }
+            | TransportError::Lost { phase, .. }
+            | TransportError::Garbage { phase, .. }
+            | TransportError::Aborted { phase, .. }
+            | TransportError::Unreached { phase, .. }
+            | TransportError::Refused { phase, .. }
+            | TransportError::Local { phase, .. }
+            | TransportError::Library { phase, .. } => Some(phase),
+            TransportError::Missing { .. } | TransportError::Unsupported { .. } => None,
+        }
+    }
+
     /// The rank that it is about, if it is about one.
     pub fn peer(&self) -> Option<usize> {
         match self {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod net;
+mod tcp;
 
 use std::thread;
 use std::time::Duration;

@@ -1,0 +1,240 @@
+//! Collectives over TCP, for hosts without GPUs and for the host network of those with them.
+//!
+//! `schedule` says what a rank sends and receives, `engine` does it, `sum` adds. Links are opened when a schedule first
+//! needs them.
+
+mod engine;
+pub mod schedule;
+pub mod sum;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Shutdown};
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use engine::{Buffers, Engine, Patience};
+use schedule::{Algorithm, Schedule, choose, input, result, schedule, space};
+
+use crate::collective::Plan;
+use crate::measure::RankTimes;
+use crate::net::{Control, Purpose, Seat, Wire};
+use crate::pattern;
+use crate::transport::{About, Deadline, Transport, TransportError};
+
+/// What may be chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpOptions {
+    /// Instead of the fastest.
+    pub algorithm: Option<Algorithm>,
+}
+
+/// One rank's end.
+pub struct Tcp {
+    options: TcpOptions,
+    seat: Seat,
+    control: Control,
+    links: BTreeMap<usize, Wire>,
+    patience: Patience,
+    ready: Option<Ready>,
+}
+
+/// What was prepared.
+struct Ready {
+    plan: Plan,
+    schedule: Schedule,
+    buffers: Buffers,
+}
+
+impl Tcp {
+    /// Joins the group that `seat` belongs to.
+    pub fn join(mut seat: Seat, options: TcpOptions, deadline: &Deadline) -> Result<Tcp, TransportError> {
+        let control = Control::open(&mut seat, deadline)?;
+        let patience = patience(&seat);
+        Ok(Tcp {
+            options,
+            seat,
+            control,
+            links: BTreeMap::new(),
+            patience,
+            ready: None,
+        })
+    }
+
+    fn try_prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
+        let algorithm = self.options.algorithm.unwrap_or_else(|| choose(plan));
+        let rank = self.seat.rank;
+        let schedule = schedule(plan, rank, algorithm);
+        for peer in schedule.peers() {
+            if !self.links.contains_key(&peer) {
+                self.links
+                    .insert(peer, self.seat.connect(peer, Purpose::Data(0), deadline)?);
+            }
+        }
+        let buffers = Buffers {
+            dtype: Some(plan.dtype),
+            input: (!plan.in_place).then(|| vec![0; plan.send_elements() * plan.dtype.size()]),
+            input_at: input(plan, rank).at,
+            output: vec![0; space(plan)],
+        };
+        let ready = self.ready.insert(Ready {
+            plan: *plan,
+            schedule,
+            buffers,
+        });
+        ready.fill(rank);
+        Ok(())
+    }
+
+    /// All ranks must mean the same: else the bytes of one are taken for something else by another.
+    fn compare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
+        let mine = format!("{plan:?} {:?}", self.options.algorithm);
+        let Some(all) = self.control.collect(mine.clone().into_bytes(), deadline)? else {
+            return self.control.share(Vec::new(), deadline).map(|_| ());
+        };
+        match all.iter().position(|other| other != mine.as_bytes()) {
+            None => self.control.share(Vec::new(), deadline).map(|_| ()),
+            Some(peer) => Err(TransportError::Garbage {
+                phase: deadline.phase().to_owned(),
+                peer,
+                what: format!(
+                    "another plan: {}, not {mine}",
+                    String::from_utf8_lossy(&all[peer])
+                ),
+            }),
+        }
+    }
+
+    /// Runs what was prepared once.
+    fn once(&mut self, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
+        self.repeat(1, deadline)
+    }
+
+    fn repeat(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
+        let Some(ready) = &mut self.ready else {
+            return Err(TransportError::Unsupported {
+                transport: "tcp",
+                what: "a run before it is prepared".into(),
+            });
+        };
+        let mut engine = Engine::new(&ready.schedule, &mut ready.buffers, self.links.values());
+        let mut times = Vec::with_capacity(iterations as usize);
+        for _ in 0..iterations {
+            let began = Instant::now();
+            engine.run(self.patience, deadline)?;
+            times.push(began.elapsed());
+        }
+        Ok(times)
+    }
+
+    /// Closes the links, so that peers learn of it, and finds out who failed first.
+    fn fail(&mut self, error: TransportError, deadline: &Deadline) -> TransportError {
+        self.close();
+        self.control.settle(error, deadline)
+    }
+
+    fn close(&mut self) {
+        for link in self.links.values() {
+            // It may be closed already.
+            let _ = link.stream().shutdown(Shutdown::Both);
+        }
+        self.ready = None;
+    }
+}
+
+impl Ready {
+    fn fill(&mut self, rank: usize) {
+        let own = pattern::input(&self.plan, rank);
+        match &mut self.buffers.input {
+            Some(input) => *input = own,
+            None => {
+                let at = input(&self.plan, rank).at;
+                self.buffers.output[at..at + own.len()].copy_from_slice(&own);
+            }
+        }
+    }
+}
+
+impl Transport for Tcp {
+    fn about(&self) -> About {
+        let waiting = if self.patience.polite {
+            "yielding"
+        } else {
+            "spinning"
+        };
+        let mut details = BTreeMap::from([("waiting".to_owned(), waiting.to_owned())]);
+        if let Some(algorithm) = self.options.algorithm {
+            details.insert("algorithm".to_owned(), format!("{algorithm:?}").to_lowercase());
+        }
+        About {
+            transport: "tcp".to_owned(),
+            simulated: false,
+            details,
+        }
+    }
+
+    fn rank(&self) -> usize {
+        self.seat.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.seat.ranks
+    }
+
+    fn prepare(&mut self, plan: &Plan, deadline: &Deadline) -> Result<(), TransportError> {
+        self.ready = None;
+        self.compare(plan, deadline)
+            .and_then(|()| self.try_prepare(plan, deadline))
+            .map_err(|error| self.fail(error, deadline))
+    }
+
+    fn run(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
+        self.repeat(iterations, deadline)
+            .map_err(|error| self.fail(error, deadline))
+    }
+
+    fn verify(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
+        let rank = self.seat.rank;
+        if let Some(ready) = &mut self.ready {
+            ready.buffers.output.fill(0xA5); // What is left from before must not look right.
+            ready.fill(rank);
+        }
+        self.once(deadline).map_err(|error| self.fail(error, deadline))?;
+        let wrong = |ready: &Ready| {
+            let output = &ready.buffers.output[result(&ready.plan, rank).range()];
+            pattern::wrong(&ready.plan, rank, output)
+        };
+        Ok(self.ready.as_ref().map_or(0, wrong))
+    }
+
+    fn agree(&mut self, value: u64, deadline: &Deadline) -> Result<u64, TransportError> {
+        self.control.agree(value, deadline).inspect_err(|_| self.close())
+    }
+
+    fn gather(
+        &mut self,
+        mine: RankTimes,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<RankTimes>>, TransportError> {
+        self.control
+            .gather_json(&mine, deadline)
+            .inspect_err(|_| self.close())
+    }
+
+    fn abort(&mut self) {
+        // First the reason, so that nobody sees only the end.
+        self.control.abort("it was told to stop");
+        self.close();
+    }
+}
+
+/// Ranks that have a core each look for bytes all the time; ranks that share one must let the others run.
+fn patience(seat: &Seat) -> Patience {
+    let here = seat.peers()[seat.rank].ip();
+    let local = |address: IpAddr| address == here || address.is_loopback();
+    let neighbours = seat.peers().iter().filter(|peer| local(peer.ip())).count();
+    let cores = available_parallelism().map_or(1, usize::from);
+    Patience {
+        awake: Duration::from_micros(500),
+        polite: neighbours > cores,
+    }
+}

@@ -1,0 +1,35 @@
+//! Which algorithm for which size: a table, from measurements (docs/preflight.md says how to repeat them).
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::{Collective, Plan};
+
+/// A way to do a collective. One that there is not for a collective or a number of ranks is replaced by its nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// Fewest steps: recursive doubling, a binomial tree, everybody to everybody.
+    Doubling,
+    /// Rabenseifner's.
+    Halving,
+    /// Fewest bytes: a ring, or a chain.
+    Ring,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 3] = [Algorithm::Doubling, Algorithm::Halving, Algorithm::Ring];
+}
+
+/// Up to so many bytes the steps cost more than the bytes.
+const SMALL: u64 = 32 << 10;
+
+/// The fastest, as far as it has been measured.
+pub fn choose(plan: &Plan) -> Algorithm {
+    let small = plan.bytes() <= SMALL;
+    match plan.collective {
+        _ if small => Algorithm::Doubling,
+        Collective::AllReduce if plan.ranks.is_power_of_two() => Algorithm::Halving,
+        _ => Algorithm::Ring,
+    }
+}
