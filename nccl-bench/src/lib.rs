@@ -6,6 +6,7 @@
 pub mod collective;
 pub mod cuda;
 pub mod dtype;
+pub mod gpu;
 pub mod measure;
 pub mod net;
 pub mod pattern;

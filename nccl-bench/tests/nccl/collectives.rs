@@ -61,7 +61,7 @@ fn large_buffers_pass_the_stage_in_parts() {
     let seen = Stage::new("").ranks(2, |mut nccl| {
         let deadline = Deadline::new("verify", LONG);
         nccl.prepare(
-            &Plan::new(Collective::AllReduce, Dtype::Bf16, 33_000_002, 2).unwrap(),
+            &Plan::new(Collective::AllReduce, Dtype::Bf16, 17_000_002, 2).unwrap(),
             &deadline,
         )?;
         nccl.verify(&deadline)

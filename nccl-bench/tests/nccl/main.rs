@@ -6,3 +6,4 @@
 mod collectives;
 mod failures;
 mod stage;
+mod work;

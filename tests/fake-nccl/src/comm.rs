@@ -87,6 +87,9 @@ impl Comm {
     /// is aborted, as a kernel on a GPU does.
     pub fn run(&self, wish: &Wish) -> Option<Vec<u8>> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_aborted.load(Ordering::Acquire) {
+            return None;
+        }
         if self.fault.die {
             std::process::abort();
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::cuda::{at_pace, put};
 use crate::math::{from_brain, from_half};
 use crate::memory;
-use crate::scenario::failure;
+use crate::scenario::{self, failure};
 use crate::stream::{Handles, STREAMS};
 
 const NOT_INITIALIZED: i32 = 1;
@@ -117,6 +117,8 @@ pub unsafe extern "C" fn cublasGemmEx(
             return Err(INVALID_VALUE);
         }
         let device = stream.device;
+        // The first column is that of twice B.
+        let is_wrong = scenario::gpu(device).wrong == "cublasGemmEx";
         stream.then(move || {
             at_pace(device, || {
                 // SAFETY: just checked; the caller keeps them until the stream has passed.
@@ -132,6 +134,7 @@ pub unsafe extern "C" fn cublasGemmEx(
                         let sum: f32 = (0..k)
                             .map(|at| read(a, row + at * lda) * read(b, at + column * ldb))
                             .sum();
+                        let sum = if is_wrong && column == 0 { 2.0 * sum } else { sum };
                         *to = (alpha * sum
                             + if beta == 0.0 {
                                 0.0

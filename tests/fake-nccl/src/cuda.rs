@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::memory;
-use crate::scenario::{failure, scenario};
+use crate::scenario::{self, failure, scenario};
+use crate::stream;
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 const OUT_OF_MEMORY: i32 = 2;
@@ -98,10 +99,7 @@ pub unsafe fn put<T>(to: *mut T, value: T) -> Result<(), i32> {
 pub fn at_pace(device: i32, work: impl FnOnce()) {
     let began = Instant::now();
     work();
-    let slow = scenario()
-        .gpu
-        .get(&device.to_string())
-        .map_or(1.0, |gpu| gpu.slow);
+    let slow = scenario::gpu(device).slow;
     if slow > 1.0 {
         std::thread::sleep(began.elapsed().mul_f64(slow - 1.0).min(Duration::from_secs(10)));
     }
@@ -231,10 +229,14 @@ pub unsafe extern "C" fn cuMemAlloc_v2(to: *mut u64, bytes: usize) -> i32 {
     code(allocate("cuMemAlloc_v2", bytes).and_then(|address| unsafe { put(to, address as u64) }))
 }
 
-/// See CUDA.
+/// See CUDA. Waits for its GPU.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: u64) -> i32 {
-    let freed = enter("cuMemFree_v2").map(|()| memory::free(address as usize));
+    let freed = enter("cuMemFree_v2").map(|()| {
+        // As CUDA does: what is still under way may use it.
+        current().iter().for_each(|device| stream::wait_for_all(*device));
+        memory::free(address as usize)
+    });
     code(freed.and_then(|freed| if freed { Ok(()) } else { Err(INVALID_VALUE) }))
 }
 

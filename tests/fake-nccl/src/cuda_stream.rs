@@ -7,11 +7,12 @@ use crate::cuda::{
     INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, at_pace, code, current, enter, put,
 };
 use crate::memory;
+use crate::scenario;
 use crate::stream::{EVENTS, Event, STREAMS, Stream};
 
 /// Copies in a stream. What is pageable memory on the host is not known here, so only the GPU's side is checked.
 fn copy(
-    function: &str,
+    function: &'static str,
     (to, check_to): (usize, bool),
     (from, check_from): (usize, bool),
     bytes: usize,
@@ -23,10 +24,14 @@ fn copy(
         }
         let stream = STREAMS.find(stream as usize).ok_or(INVALID_HANDLE)?;
         let device = stream.device;
+        let is_wrong = scenario::gpu(device).wrong == function;
         stream.then(move || {
             // SAFETY: the GPU's side was checked, the other is the caller's promise, as is that they do not overlap.
             at_pace(device, || unsafe {
-                (to as *mut u8).copy_from_nonoverlapping(from as *const u8, bytes)
+                (to as *mut u8).copy_from_nonoverlapping(from as *const u8, bytes);
+                if is_wrong && bytes > 0 {
+                    *(to as *mut u8).add(bytes - 1) ^= 0x10;
+                }
             });
         });
         Ok(())

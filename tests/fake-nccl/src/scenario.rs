@@ -19,6 +19,7 @@
 //!
 //! [gpu.1]
 //! slow = 1.5                  # what it computes and copies takes so many times as long
+//! wrong = "cublasGemmEx"      # what this function computes or copies is not quite right
 //! ```
 
 use std::collections::BTreeMap;
@@ -83,11 +84,16 @@ pub struct Rank {
 pub struct Gpu {
     /// What it computes and copies takes so many times as long.
     pub slow: f64,
+    /// What this function computes or copies is not quite right.
+    pub wrong: String,
 }
 
 impl Default for Gpu {
     fn default() -> Gpu {
-        Gpu { slow: 1.0 }
+        Gpu {
+            slow: 1.0,
+            wrong: String::new(),
+        }
     }
 }
 
@@ -105,6 +111,15 @@ pub fn scenario() -> &'static Scenario {
             std::process::abort()
         })
     })
+}
+
+/// What is particular about a GPU.
+pub(crate) fn gpu(index: i32) -> Gpu {
+    scenario()
+        .gpu
+        .get(&index.to_string())
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// What a function answers if it is to fail.

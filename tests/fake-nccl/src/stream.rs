@@ -1,5 +1,6 @@
 //! Streams: threads that do what they are given in order. Events are marks in them.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Stream {
     jobs: Sender<Job>,
     pending: Arc<Gate>,
+    all: Arc<Gate>,
     /// The GPU that it is of.
     pub device: i32,
 }
@@ -21,46 +23,74 @@ struct Gate {
     changed: Condvar,
 }
 
+impl Gate {
+    fn add(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn done(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.changed.notify_all();
+    }
+
+    fn is_clear(&self) -> bool {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    }
+
+    fn wait(&self) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count > 0 {
+            count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What is under way on each GPU, in whatever stream.
+fn device_gate(device: i32) -> Arc<Gate> {
+    static GATES: Mutex<BTreeMap<i32, Arc<Gate>>> = Mutex::new(BTreeMap::new());
+    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(gates.entry(device).or_default())
+}
+
+/// Waits until a GPU has nothing to do.
+pub fn wait_for_all(device: i32) {
+    device_gate(device).wait();
+}
+
 impl Stream {
     pub fn new(device: i32) -> Stream {
         let (jobs, queue) = channel::<Job>();
-        let pending = Arc::<Gate>::default();
-        let gate = Arc::clone(&pending);
+        let (pending, all) = (Arc::<Gate>::default(), device_gate(device));
+        let gates = [Arc::clone(&pending), Arc::clone(&all)];
         std::thread::spawn(move || {
             for job in queue {
                 job();
-                *gate.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-                gate.changed.notify_all();
+                gates.iter().for_each(|gate| gate.done());
             }
         });
         Stream {
             jobs,
             pending,
+            all,
             device,
         }
     }
 
     /// Does this after what was given before.
     pub fn then(&self, job: impl FnOnce() + Send + 'static) {
-        *self.pending.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.pending.add();
+        self.all.add();
         // The thread lives as long as this sender.
         let _ = self.jobs.send(Box::new(job));
     }
 
     pub fn is_idle(&self) -> bool {
-        *self.pending.count.lock().unwrap_or_else(PoisonError::into_inner) == 0
+        self.pending.is_clear()
     }
 
     /// Waits until all is done, as cuStreamSynchronize does: without a bound.
     pub fn wait(&self) {
-        let mut count = self.pending.count.lock().unwrap_or_else(PoisonError::into_inner);
-        while *count > 0 {
-            count = self
-                .pending
-                .changed
-                .wait(count)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        self.pending.wait();
     }
 }
 
@@ -109,13 +139,13 @@ impl Event {
 
 /// Things that C code names by a handle.
 pub struct Handles<T> {
-    known: Mutex<(usize, std::collections::BTreeMap<usize, Arc<T>>)>,
+    known: Mutex<(usize, BTreeMap<usize, Arc<T>>)>,
 }
 
 impl<T> Handles<T> {
     pub const fn new() -> Handles<T> {
         Handles {
-            known: Mutex::new((0, std::collections::BTreeMap::new())),
+            known: Mutex::new((0, BTreeMap::new())),
         }
     }
 

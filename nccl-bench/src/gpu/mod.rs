@@ -1,0 +1,257 @@
+//! What each GPU of this node can do by itself: products of matrices, memory, the way to the host. Several passes of
+//! each, and each metric for itself: a sum would hide the one that is bad.
+//!
+//! On a host without GPUs the CPU can be measured instead; its metrics have names of their own, and it is never done
+//! unless asked for.
+
+mod cpu;
+mod device;
+mod work;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline_health::event::Missing;
+use paceline_health::id::GpuId;
+use serde::{Deserialize, Serialize};
+
+pub use work::work;
+
+use crate::cuda::CudaError;
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// On what.
+    pub place: Place,
+    /// The CUDA driver's library; `None`: where the system has it.
+    pub cuda_lib: Option<PathBuf>,
+    /// cuBLAS.
+    pub cublas_lib: Option<PathBuf>,
+    /// How often each metric is measured. The median of three stands one that is off, of five two.
+    pub passes: usize,
+    /// How long a pass takes at least. Shorter ones are measured quicker and less well.
+    pub pass: Duration,
+    /// Rows and columns of the matrices. Small ones do not fill a GPU.
+    pub size: usize,
+    /// Bytes that are copied within a GPU's memory; it takes twice as much. Must be more than its caches hold.
+    pub memory: usize,
+    /// Bytes that are copied between host and GPU, in locked memory, twice.
+    pub transfer: usize,
+    /// Threads of the CPU; `None`: as many as this process may use.
+    pub threads: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            place: Place::Gpus,
+            cuda_lib: None,
+            cublas_lib: None,
+            passes: 5,
+            pass: Duration::from_millis(20),
+            size: 8192,
+            memory: 1 << 30,
+            transfer: 64 << 20,
+            threads: None,
+        }
+    }
+}
+
+impl Options {
+    /// For the CPU: passes are as long as the periods in which a control group counts its time (100 ms), so that a node
+    /// which may compute only half of the time shows it.
+    pub fn of_cpu() -> Options {
+        Options {
+            place: Place::Cpu,
+            pass: Duration::from_millis(200),
+            size: 384,
+            memory: 64 << 20,
+            ..Options::default()
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Every GPU that this process sees.
+    Gpus,
+    /// The CPU, in the place of GPUs.
+    Cpu,
+}
+
+/// A figure of one device; more is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Product of bfloat16 matrices, FLOP/s.
+    GemmBf16,
+    /// Product of 32-bit float matrices without TF32, FLOP/s.
+    GemmF32,
+    /// Copy within the GPU's memory: bytes read and bytes written, B/s.
+    MemoryCopy,
+    /// Copy from locked memory of the host, B/s. One GPU at a time.
+    HostToDevice,
+    /// Copy to locked memory of the host, B/s. One GPU at a time.
+    DeviceToHost,
+    /// The CPU's product of 32-bit float matrices, all threads together, FLOP/s.
+    CpuMatmul,
+    /// The CPU's copy of memory, all threads together: bytes read and bytes written, B/s.
+    CpuMemoryCopy,
+}
+
+impl Metric {
+    /// Those of a GPU, in the order in which they are measured.
+    pub const OF_GPU: [Metric; 5] = [
+        Metric::GemmBf16,
+        Metric::GemmF32,
+        Metric::MemoryCopy,
+        Metric::HostToDevice,
+        Metric::DeviceToHost,
+    ];
+    /// Those of the CPU.
+    pub const OF_CPU: [Metric; 2] = [Metric::CpuMatmul, Metric::CpuMemoryCopy];
+
+    /// As in JSON: `gemm_bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::GemmBf16 => "gemm_bf16",
+            Metric::GemmF32 => "gemm_f32",
+            Metric::MemoryCopy => "memory_copy",
+            Metric::HostToDevice => "host_to_device",
+            Metric::DeviceToHost => "device_to_host",
+            Metric::CpuMatmul => "cpu_matmul",
+            Metric::CpuMemoryCopy => "cpu_memory_copy",
+        }
+    }
+
+    /// `FLOP/s` or `B/s`.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::GemmBf16 | Metric::GemmF32 | Metric::CpuMatmul => "FLOP/s",
+            _ => "B/s",
+        }
+    }
+}
+
+/// What one device did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Which.
+    pub device: Device,
+    /// Every metric of such a device: its figures, or why there are none.
+    pub metrics: BTreeMap<Metric, Outcome>,
+}
+
+/// A GPU or the CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its kind.
+    pub place: Place,
+    /// Its number as this process counts; the CPU has 0.
+    pub index: u32,
+    /// UUID; `None`: the CPU, or a GPU that did not say.
+    pub uuid: Option<GpuId>,
+    /// PCI bus id, `0000:b3:00.0`; empty: the CPU.
+    pub pci: String,
+    /// Product name.
+    pub model: String,
+}
+
+/// A metric's figures, or the reason why there are none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Measured),
+    /// It was not.
+    Missing(Missing),
+}
+
+impl Outcome {
+    /// The median, if there is one.
+    pub fn median(&self) -> Option<f64> {
+        match self {
+            Outcome::Measured(measured) => Some(measured.median),
+            Outcome::Missing(_) => None,
+        }
+    }
+}
+
+/// The passes of one metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Each pass, in its order.
+    pub passes: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+    /// How far the best and the worst are apart, as a share of the median.
+    pub spread: f64,
+}
+
+impl Measured {
+    /// Of passes; `None`: of none, or of some that are no measurements.
+    pub fn of(passes: Vec<f64>) -> Option<Measured> {
+        let mut ordered = passes.clone();
+        ordered.sort_by(f64::total_cmp);
+        let (least, most) = (*ordered.first()?, *ordered.last()?);
+        let (lower, upper) = (ordered[(ordered.len() - 1) / 2], ordered[ordered.len() / 2]);
+        let median = f64::midpoint(lower, upper);
+        let is_sound = least > 0.0 && most.is_finite();
+        is_sound.then(|| Measured {
+            passes,
+            median,
+            spread: (most - least) / median,
+        })
+    }
+}
+
+/// Why nothing could be measured at all.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WorkError {
+    /// No library, no driver, no GPU.
+    #[error("work of the GPUs: {0}")]
+    Cuda(#[from] CudaError),
+    /// The driver did not even say which GPUs there are.
+    #[error("work of the GPUs: cuInit has not come back in {seconds:.1} s")]
+    Silent {
+        /// How long it was given.
+        seconds: f64,
+    },
+    /// The system gives no thread.
+    #[error("no thread: {0}")]
+    Thread(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_summed_up_by_their_median() {
+        let odd = Measured::of(vec![3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(
+            (odd.median, odd.spread, odd.passes),
+            (2.0, 1.0, vec![3.0, 1.0, 2.0])
+        );
+        assert_eq!(Measured::of(vec![1.0, 2.0, 3.0, 10.0]).unwrap().median, 2.5);
+        assert_eq!(Measured::of(vec![]), None);
+        assert_eq!(
+            Measured::of(vec![1.0, f64::INFINITY]),
+            None,
+            "a pass that took no time is no measurement"
+        );
+    }
+
+    #[test]
+    fn metrics_are_named_as_in_json() {
+        for metric in Metric::OF_GPU.into_iter().chain(Metric::OF_CPU) {
+            assert_eq!(serde_json::to_value(metric).unwrap(), metric.name());
+        }
+        let missing = serde_json::to_value(Outcome::Missing(Missing::Unsupported)).unwrap();
+        assert_eq!(missing, serde_json::json!({"missing": "unsupported"}));
+    }
+}
