@@ -10,4 +10,5 @@ pub mod gpu;
 pub mod measure;
 pub mod net;
 pub mod pattern;
+pub mod preflight;
 pub mod transport;

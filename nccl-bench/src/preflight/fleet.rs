@@ -1,0 +1,69 @@
+//! All nodes as who leads a preflight sees them: real ones over sealed streams, or simulated.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::Report;
+
+use super::message::Found;
+
+/// One thing that a node is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Read what the node is.
+    Snapshot,
+    /// Let its GPUs, or its CPU, work.
+    Work {
+        /// 0, or which repeat.
+        round: u32,
+    },
+    /// All-reduce inside the node.
+    Local {
+        /// 0, or which repeat.
+        round: u32,
+    },
+    /// Measure in a group.
+    Group {
+        /// Its nodes, in order of their ranks.
+        nodes: Vec<NodeId>,
+        /// The asked node's rank.
+        rank: usize,
+        /// Which round of pairs; `None`: all nodes together.
+        pair_round: Option<u32>,
+    },
+}
+
+/// Why a node did not do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// In words, with the phase.
+    pub what: String,
+    /// The node that it blames.
+    pub peer: Option<NodeId>,
+    /// It takes no part any more.
+    pub lost: bool,
+}
+
+impl Fault {
+    pub(super) fn of(what: String, peer: Option<NodeId>, lost: bool) -> Fault {
+        Fault { what, peer, lost }
+    }
+}
+
+/// All nodes.
+pub trait Fleet {
+    /// Those still there, in their order.
+    fn nodes(&self) -> Vec<NodeId>;
+
+    /// Asks, and waits for all answers, no longer than `limit` (and a little). One for each task's node.
+    fn ask(
+        &mut self,
+        phase: &str,
+        tasks: Vec<(NodeId, Task)>,
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Result<Found, Fault>>;
+
+    /// Tells all that are left what came of it.
+    fn done(&mut self, report: &Report);
+}

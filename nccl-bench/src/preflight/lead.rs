@@ -1,0 +1,74 @@
+//! Leading a preflight: the first node takes part like all others, and asks the questions.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paceline_health::preflight::{Past, Report, Sample};
+
+use super::conduct::{Brief, conduct};
+use super::member::{Me, attend};
+use super::star::{Expected, gather};
+use super::tools::Tools;
+use super::{Mode, PreflightError};
+
+/// What the leader is told besides who it is.
+pub struct Lead<'a> {
+    /// Where the others find it.
+    pub listener: TcpListener,
+    /// Whom it waits for.
+    pub expected: Expected,
+    /// How thorough.
+    pub mode: Mode,
+    /// How long it waits for the others.
+    pub wait: Duration,
+    /// Bus bandwidth that must be reached, GB/s.
+    pub min_busbw: Option<f64>,
+    /// What is known of earlier runs, once it is known what was measured.
+    pub past: &'a dyn Fn(&[Sample]) -> Vec<Past>,
+}
+
+/// Leads a preflight and takes part in it.
+pub fn lead(
+    lead: Lead<'_>,
+    me: &Me,
+    tools: &dyn Tools,
+    phase: &mut dyn FnMut(&str, u32, u32),
+) -> Result<Report, PreflightError> {
+    let began = Instant::now();
+    let own = lead.listener.local_addr().map_err(PreflightError::Listen)?;
+    // Itself it finds on loopback; the others are told the address by which they found it.
+    let first = match own {
+        any if any.ip().is_unspecified() && any.is_ipv6() => format!("[::1]:{}", any.port()),
+        any if any.ip().is_unspecified() => format!("127.0.0.1:{}", any.port()),
+        one => one.to_string(),
+    };
+    let wait = lead.wait;
+    thread::scope(|scope| {
+        let member = scope.spawn(move || attend(&first, me, tools, wait, &mut |_| ()));
+        phase("rendezvous", 0, 1);
+        let gathered = gather(
+            lead.listener,
+            &me.key,
+            &me.job,
+            &lead.expected,
+            lead.mode,
+            began + wait,
+        );
+        let (mut star, problems) = gathered.map_err(PreflightError::Listen)?;
+        let brief = Brief {
+            mode: lead.mode,
+            job: me.job.clone(),
+            paceline: me.paceline.clone(),
+            min_busbw: lead.min_busbw,
+            simulated: false,
+            began,
+            problems,
+        };
+        let report = conduct(&mut star, brief, lead.past, phase);
+        drop(star);
+        // What it says of itself stands in the report.
+        let _ = member.join();
+        Ok(report)
+    })
+}

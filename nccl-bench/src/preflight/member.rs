@@ -1,0 +1,213 @@
+//! A node's side: finds the first node, does what it is asked, and learns what came of it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::Report;
+use paceline_seal::{Key, SealError, Sealed, dial};
+
+use super::PreflightError;
+use super::group;
+use super::message::{Answer, Ask, CONTROL, Failed, Found, Hello, MOST_REPORT, Order, PROTOCOL, Welcome};
+use super::mode::{Limits, Mode};
+use super::tools::Tools;
+use crate::transport::Deadline;
+
+/// Between two attempts to reach a first node that is not there yet.
+const RETRY: Duration = Duration::from_millis(100);
+/// A handshake with a first node that is there.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Beyond the total, for what the first node does after the last phase.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Who this node is.
+#[derive(Clone, Debug)]
+pub struct Me {
+    /// Its name.
+    pub node: NodeId,
+    /// The job.
+    pub job: Arc<str>,
+    /// The job's key.
+    pub key: Key,
+    /// Version of the program.
+    pub paceline: Arc<str>,
+}
+
+/// Attends: until the first node says what came of it, or is gone.
+pub fn attend(
+    first: &str,
+    me: &Me,
+    tools: &dyn Tools,
+    wait: Duration,
+    phase: &mut dyn FnMut(&str),
+) -> Result<Report, PreflightError> {
+    let deadline = Instant::now() + wait;
+    phase("rendezvous");
+    let (mut stream, own) = find(first, me, deadline)?;
+    let mut listener = listen(own).map_err(PreflightError::Listen)?;
+    let hello = Hello {
+        protocol: PROTOCOL,
+        paceline: Arc::clone(&me.paceline),
+        node: me.node.clone(),
+        job: Arc::clone(&me.job),
+        port: listener.1,
+    };
+    let mut now: Arc<str> = "rendezvous".into();
+    let lost = |phase: &Arc<str>, source| PreflightError::FirstLost {
+        first: first.to_owned(),
+        phase: Arc::clone(phase),
+        source,
+    };
+    send(&mut stream, &hello, deadline).map_err(|error| lost(&now, error))?;
+    // The first node may wait for others longer than we took to reach it.
+    let patience = deadline + wait + GRACE;
+    let mode = match receive(&mut stream, patience).map_err(|error| lost(&now, error))? {
+        Welcome::Come { mode } => mode,
+        Welcome::Refused { why } => return Err(PreflightError::Refused { why }),
+    };
+    let limits = mode.limits();
+    let end = Instant::now() + wait + limits.total + GRACE;
+    loop {
+        let ask: Ask = receive(&mut stream, end).map_err(|error| lost(&now, error))?;
+        now = Arc::clone(&ask.phase);
+        phase(&ask.phase);
+        if let Order::Done(report) = ask.order {
+            return Ok(*report);
+        }
+        let result = perform(&ask, me, tools, &limits, &mut listener);
+        let answer = Answer {
+            id: ask.id,
+            result,
+            port: listener.1,
+        };
+        send(&mut stream, &answer, end).map_err(|error| lost(&now, error))?;
+    }
+}
+
+fn perform(
+    ask: &Ask,
+    me: &Me,
+    tools: &dyn Tools,
+    limits: &Limits,
+    listener: &mut (TcpListener, u16),
+) -> Result<Found, Failed> {
+    let deadline = Deadline::new(&*ask.phase, Duration::from_millis(ask.limit_ms));
+    match &ask.order {
+        Order::Snapshot => tools.snapshot(&me.node, &deadline),
+        Order::Work { round } => tools.work(&me.node, *round, limits, &deadline),
+        Order::Local { round } => tools.local(&me.node, *round, limits, &deadline),
+        Order::Group(group) => {
+            let own = listener
+                .0
+                .local_addr()
+                .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |own| own.ip());
+            // Each group has a listener of its own: what comes late for the last one meets nobody.
+            let failed = |error: io::Error| Failed {
+                what: format!("{}: cannot listen: {error}", ask.phase),
+                peer: None,
+            };
+            let next = listen(own).map_err(failed)?;
+            let (this, _) = std::mem::replace(listener, next);
+            group::run(group, &me.key, this, limits, &deadline)
+        }
+        Order::Done(_) => Ok(Found::default()),
+    }
+}
+
+/// A listener for others, of the family in which the first node is reached, and its port.
+fn listen(family: IpAddr) -> io::Result<(TcpListener, u16)> {
+    let any: IpAddr = match family {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let listener = TcpListener::bind((any, 0))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+/// The first node, as soon as it is there; and the address by which we reach it.
+fn find(first: &str, me: &Me, deadline: Instant) -> Result<(Sealed, IpAddr), PreflightError> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name is not known");
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(PreflightError::FirstAbsent {
+                first: first.to_owned(),
+                source: last,
+            });
+        }
+        match connect(first, left) {
+            Ok(stream) => {
+                let own = stream.local_addr().map_err(PreflightError::Listen)?.ip();
+                match dial(stream, &me.key, CONTROL, deadline.min(Instant::now() + HANDSHAKE)) {
+                    Ok(sealed) => return Ok((sealed, own)),
+                    // It was there and went away, or has too much to do: it may come back.
+                    Err(SealError::Io { source, .. }) => last = source,
+                    Err(SealError::Deadline { .. }) => {
+                        last = io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            "it answers the connection, but says nothing",
+                        );
+                    }
+                    Err(error) => {
+                        return Err(PreflightError::Stranger {
+                            first: first.to_owned(),
+                            source: error,
+                        });
+                    }
+                }
+            }
+            Err(error) => last = error,
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+fn connect(first: &str, left: Duration) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = first.to_socket_addrs()?.collect();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, left.min(HANDSHAKE)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+pub(super) fn send<T: serde::Serialize>(
+    stream: &mut Sealed,
+    message: &T,
+    deadline: Instant,
+) -> Result<(), SealError> {
+    stream.send(&encode(message), deadline)
+}
+
+/// A message of ours as JSON: every key is a string, so nothing can go wrong.
+pub(super) fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
+fn receive<T: serde::de::DeserializeOwned>(stream: &mut Sealed, deadline: Instant) -> Result<T, SealError> {
+    let bytes = stream.receive(MOST_REPORT, deadline)?;
+    decode(&bytes)
+}
+
+/// A message from a node that has the key, but perhaps another version.
+pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, SealError> {
+    serde_json::from_slice(bytes).map_err(|error| SealError::Io {
+        what: "message",
+        source: io::Error::new(io::ErrorKind::InvalidData, error),
+    })
+}
+
+impl Mode {
+    /// How long a node may wait for the first one.
+    pub fn wait(self) -> Duration {
+        self.limits().rendezvous
+    }
+}

@@ -1,0 +1,451 @@
+//! The first node's side: takes the others in, asks them, and never waits for any longer than a phase may take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{Problem, Report};
+use paceline_seal::{Key, SealError, Sealed, Sender, accept};
+
+use super::fleet::{Fault, Fleet, Task};
+use super::member::{decode, encode};
+use super::message::{Answer, Ask, CONTROL, Found, Group, Hello, MOST_BYTES, Order, PROTOCOL, Welcome};
+use super::mode::Mode;
+
+/// Connections that are greeted at a time.
+const GREETED: usize = 256;
+/// How long one may take to say who it is.
+const GREETING: Duration = Duration::from_secs(5);
+/// How long a node that was asked may take to take the question, and its answer to arrive after its own deadline.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Whom the first node waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// How many, itself included.
+    pub count: usize,
+    /// Their names, in order, if they are known.
+    pub names: Vec<String>,
+}
+
+impl Expected {
+    /// Where `node` stands in the list: by its name, or by the first part of it.
+    fn position(&self, node: &NodeId) -> Option<usize> {
+        let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
+        let name = node.as_str();
+        let by = |same: &dyn Fn(&str) -> bool| self.names.iter().position(|known| same(known));
+        by(&|known| known == name).or_else(|| by(&|known| short(known) == short(name)))
+    }
+}
+
+struct Member {
+    sender: Sender,
+    address: IpAddr,
+    port: u16,
+}
+
+/// The nodes that came.
+pub struct Star {
+    members: BTreeMap<NodeId, Member>,
+    order: Vec<NodeId>,
+    inbox: mpsc::Receiver<(NodeId, Result<Answer, SealError>)>,
+    asked: u32,
+    groups: u64,
+}
+
+/// A connection that said who it is, or why it did not.
+enum Arrival {
+    Hello(Box<(Hello, Sealed, SocketAddr, IpAddr)>),
+    Stranger(IpAddr, String),
+}
+
+/// Waits until all are there, at most until the deadline. Those that are missing, and strangers, are problems.
+pub fn gather(
+    listener: TcpListener,
+    key: &Key,
+    job: &str,
+    expected: &Expected,
+    mode: Mode,
+    deadline: Instant,
+) -> io::Result<(Star, Vec<Problem>)> {
+    listener.set_nonblocking(true)?;
+    let (sender, arrivals) = mpsc::channel();
+    let busy = Arc::new(AtomicUsize::new(0));
+    let mut guests: BTreeMap<NodeId, (Sealed, SocketAddr, IpAddr, u16)> = BTreeMap::new();
+    let mut strangers: Vec<(IpAddr, String)> = Vec::new();
+    while guests.len() < expected.count && Instant::now() < deadline {
+        while busy.load(Ordering::Acquire) < GREETED {
+            let Ok((stream, from)) = listener.accept() else {
+                break;
+            };
+            greet(stream, from, key.clone(), sender.clone(), Arc::clone(&busy));
+        }
+        match arrivals.recv_timeout(Duration::from_millis(10)) {
+            Ok(Arrival::Hello(guest)) => {
+                let (hello, sealed, from, here) = *guest;
+                match admit(&hello, job, &guests, expected) {
+                    Ok(()) => drop(guests.insert(hello.node, (sealed, from, here, hello.port))),
+                    Err(why) => {
+                        refuse(sealed, &why);
+                        strangers.push((from.ip(), format!("{}: {why}", hello.node)));
+                    }
+                }
+            }
+            Ok(Arrival::Stranger(from, why)) => strangers.push((from, why)),
+            Err(_) => {}
+        }
+    }
+    let problems = missing(expected, &guests, &strangers);
+    Ok((Star::of(guests, expected, mode), problems))
+}
+
+fn greet(
+    stream: TcpStream,
+    from: SocketAddr,
+    key: Key,
+    arrivals: mpsc::Sender<Arrival>,
+    busy: Arc<AtomicUsize>,
+) {
+    busy.fetch_add(1, Ordering::AcqRel);
+    let done = Arc::clone(&busy);
+    let work = move || {
+        let greeted = hello(stream, &key);
+        let arrival = match greeted {
+            Ok((hello, sealed, here)) => Arrival::Hello(Box::new((hello, sealed, from, here))),
+            Err(error) => Arrival::Stranger(from.ip(), error.to_string()),
+        };
+        // The gathering may be over.
+        let _ = arrivals.send(arrival);
+        busy.fetch_sub(1, Ordering::AcqRel);
+    };
+    if thread::Builder::new()
+        .name("greet".to_owned())
+        .spawn(work)
+        .is_err()
+    {
+        done.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn hello(stream: TcpStream, key: &Key) -> Result<(Hello, Sealed, IpAddr), SealError> {
+    let io = |source| SealError::Io {
+        what: "stream",
+        source,
+    };
+    stream.set_nonblocking(false).map_err(io)?;
+    let here = stream.local_addr().map_err(io)?.ip();
+    let deadline = Instant::now() + GREETING;
+    let mut sealed = accept(stream, key, CONTROL, deadline)?;
+    let bytes = sealed.receive(MOST_BYTES, deadline)?;
+    Ok((decode(&bytes)?, sealed, here))
+}
+
+fn admit<T>(
+    hello: &Hello,
+    job: &str,
+    guests: &BTreeMap<NodeId, T>,
+    expected: &Expected,
+) -> Result<(), String> {
+    if hello.protocol != PROTOCOL {
+        return Err(format!(
+            "it runs paceline {}, whose preflight speaks version {}, here it is version {PROTOCOL}",
+            hello.paceline, hello.protocol
+        ));
+    }
+    if &*hello.job != job {
+        return Err(format!("it belongs to job {}", hello.job));
+    }
+    if guests.contains_key(&hello.node) {
+        return Err(format!("there is a node called {} already", hello.node));
+    }
+    if !expected.names.is_empty() && expected.position(&hello.node).is_none() {
+        return Err(format!("{} is not among the nodes of this preflight", hello.node));
+    }
+    Ok(())
+}
+
+fn refuse(mut sealed: Sealed, why: &str) {
+    let refused = Welcome::Refused { why: why.to_owned() };
+    // Whether it hears that is its affair.
+    let _ = sealed.send(&encode(&refused), Instant::now() + SLACK);
+}
+
+/// What is told of those that did not come.
+fn missing<T>(
+    expected: &Expected,
+    guests: &BTreeMap<NodeId, T>,
+    strangers: &[(IpAddr, String)],
+) -> Vec<Problem> {
+    let problem = |node: Option<NodeId>, what: String| Problem {
+        lost: true,
+        node,
+        phase: "rendezvous".into(),
+        what: what.into(),
+    };
+    if guests.len() >= expected.count {
+        return Vec::new();
+    }
+    let there: BTreeSet<usize> = guests.keys().filter_map(|node| expected.position(node)).collect();
+    let absent = expected
+        .names
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !there.contains(at));
+    let mut told: Vec<Problem> = absent
+        .map(|(_, name)| {
+            let what = reason(name, strangers).unwrap_or_else(|| "did not come in time".to_owned());
+            problem(Some(NodeId::from(&**name)), what)
+        })
+        .collect();
+    if told.is_empty() {
+        let known: Vec<String> = guests.keys().map(ToString::to_string).collect();
+        let turned: Vec<String> = strangers
+            .iter()
+            .map(|(from, why)| format!("; {from} was turned away: {why}"))
+            .collect();
+        let what = format!(
+            "{} of {} nodes came: {}{}",
+            known.len(),
+            expected.count,
+            known.join(", "),
+            turned.concat()
+        );
+        told.push(problem(None, what));
+    }
+    told
+}
+
+/// Why a node was turned away, if it was: found by its address.
+fn reason(name: &str, strangers: &[(IpAddr, String)]) -> Option<String> {
+    if strangers.is_empty() {
+        return None;
+    }
+    let own: Vec<IpAddr> = std::net::ToSocketAddrs::to_socket_addrs(&(name, 0))
+        .map(|addresses| addresses.map(|address| address.ip()).collect())
+        .unwrap_or_default();
+    let prefix = format!("{name}: ");
+    strangers
+        .iter()
+        .rev()
+        .find(|(from, why)| own.contains(from) || why.starts_with(&prefix))
+        .map(|(from, why)| {
+            format!(
+                "was turned away ({from}): {}",
+                why.strip_prefix(&prefix).unwrap_or(why)
+            )
+        })
+}
+
+impl Star {
+    fn of(
+        guests: BTreeMap<NodeId, (Sealed, SocketAddr, IpAddr, u16)>,
+        expected: &Expected,
+        mode: Mode,
+    ) -> Star {
+        let (sender, inbox) = mpsc::channel();
+        // How others reach this host: as the first of them did.
+        let outside = guests
+            .values()
+            .find(|(_, from, ..)| !from.ip().is_loopback())
+            .map(|(_, _, here, _)| *here);
+        let mut members = BTreeMap::new();
+        for (node, (mut sealed, from, _, port)) in guests {
+            // A reply that cannot be sent shows when the node does not answer.
+            let _ = sealed.send(&encode(&Welcome::Come { mode }), Instant::now() + SLACK);
+            let address = match from.ip() {
+                ip if ip.is_loopback() => outside.unwrap_or(ip),
+                ip => ip,
+            };
+            let (to, mut receiver) = (sealed.sender, sealed.receiver);
+            let (inbox, name) = (sender.clone(), node.clone());
+            let far = Instant::now() + mode.limits().total * 4;
+            let listen = move || {
+                loop {
+                    let answer = receiver.receive(MOST_BYTES, far).and_then(|bytes| decode(&bytes));
+                    let over = answer.is_err();
+                    if inbox.send((name.clone(), answer)).is_err() || over {
+                        return;
+                    }
+                }
+            };
+            if thread::Builder::new()
+                .name("member".to_owned())
+                .spawn(listen)
+                .is_ok()
+            {
+                let sender = to;
+                members.insert(
+                    node,
+                    Member {
+                        sender,
+                        address,
+                        port,
+                    },
+                );
+            }
+        }
+        let mut order: Vec<NodeId> = members.keys().cloned().collect();
+        order.sort_by_key(|node| expected.position(node).unwrap_or(usize::MAX));
+        Star {
+            members,
+            order,
+            inbox,
+            asked: 0,
+            groups: 0,
+        }
+    }
+
+    fn lose(&mut self, node: &NodeId) {
+        if let Some(member) = self.members.remove(node) {
+            member.sender.close();
+        }
+        self.order.retain(|known| known != node);
+    }
+
+    fn order(&mut self, task: &Task, groups: &BTreeMap<Vec<NodeId>, (u64, SocketAddr)>) -> Option<Order> {
+        Some(match task {
+            Task::Snapshot => Order::Snapshot,
+            Task::Work { round } => Order::Work { round: *round },
+            Task::Local { round } => Order::Local { round: *round },
+            Task::Group {
+                nodes,
+                rank,
+                pair_round,
+            } => {
+                let (id, leader) = *groups.get(nodes)?;
+                Order::Group(Group {
+                    id,
+                    leader,
+                    nodes: nodes.clone(),
+                    rank: *rank,
+                    pair_round: *pair_round,
+                })
+            }
+        })
+    }
+
+    /// Where each group meets.
+    fn places(&mut self, tasks: &[(NodeId, Task)]) -> BTreeMap<Vec<NodeId>, (u64, SocketAddr)> {
+        let mut places = BTreeMap::new();
+        for (_, task) in tasks {
+            if let Task::Group { nodes, .. } = task
+                && !places.contains_key(nodes)
+                && let Some(leader) = nodes.first().and_then(|node| self.members.get(node))
+            {
+                self.groups += 1;
+                let place = (self.groups, SocketAddr::new(leader.address, leader.port));
+                places.insert(nodes.clone(), place);
+            }
+        }
+        places
+    }
+
+    fn send_all(
+        &mut self,
+        phase: &str,
+        tasks: &[(NodeId, Task)],
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Fault> {
+        let places = self.places(tasks);
+        let mut failed = BTreeMap::new();
+        for (node, task) in tasks {
+            let Some(order) = self.order(task, &places) else {
+                let what = format!("{phase}: its group has no leader any more");
+                failed.insert(node.clone(), Fault::of(what, None, false));
+                continue;
+            };
+            let ask = Ask {
+                id: self.asked,
+                phase: phase.into(),
+                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                order,
+            };
+            let Some(member) = self.members.get_mut(node) else {
+                continue;
+            };
+            if let Err(error) = member.sender.send(&encode(&ask), Instant::now() + SLACK) {
+                let what = format!("{phase}: cannot be asked: {error}");
+                failed.insert(node.clone(), Fault::of(what, None, true));
+            }
+        }
+        failed
+    }
+}
+
+impl Fleet for Star {
+    fn nodes(&self) -> Vec<NodeId> {
+        self.order.clone()
+    }
+
+    fn ask(
+        &mut self,
+        phase: &str,
+        tasks: Vec<(NodeId, Task)>,
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Result<Found, Fault>> {
+        self.asked += 1;
+        let failed = self.send_all(phase, &tasks, limit);
+        let mut waiting: BTreeSet<NodeId> = tasks.into_iter().map(|(node, _)| node).collect();
+        waiting.retain(|node| !failed.contains_key(node));
+        let mut answers: BTreeMap<NodeId, Result<Found, Fault>> = failed
+            .into_iter()
+            .map(|(node, fault)| (node, Err(fault)))
+            .collect();
+        let deadline = Instant::now() + limit + SLACK;
+        while !waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.inbox.recv_timeout(left) {
+                Ok((node, Ok(answer))) if answer.id == self.asked => {
+                    if let Some(member) = self.members.get_mut(&node) {
+                        member.port = answer.port;
+                    }
+                    waiting.remove(&node);
+                    let result = answer
+                        .result
+                        .map_err(|failed| Fault::of(failed.what, failed.peer, false));
+                    answers.insert(node, result);
+                }
+                // An answer to an earlier question, after its deadline; the end of a node that was lost before.
+                Ok((_, Ok(_))) => {}
+                Ok((node, Err(_))) if !waiting.contains(&node) => {}
+                Ok((node, Err(error))) => {
+                    waiting.remove(&node);
+                    let what = format!("{phase}: lost it: {error}");
+                    answers.insert(node, Err(Fault::of(what, None, true)));
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        for node in waiting {
+            let what = format!("{phase}: no answer within {:.0} s", limit.as_secs_f64());
+            answers.insert(node, Err(Fault::of(what, None, true)));
+        }
+        let lost: Vec<NodeId> = answers
+            .iter()
+            .filter(|(_, answer)| answer.as_ref().is_err_and(|fault| fault.lost))
+            .map(|(node, _)| node.clone())
+            .collect();
+        lost.iter().for_each(|node| self.lose(node));
+        answers
+    }
+
+    fn done(&mut self, report: &Report) {
+        let ask = Ask {
+            id: u32::MAX,
+            phase: "report".into(),
+            limit_ms: 0,
+            order: Order::Done(Box::new(report.clone())),
+        };
+        let bytes = encode(&ask);
+        for member in self.members.values_mut() {
+            // It will say itself that it never heard.
+            let _ = member.sender.send(&bytes, Instant::now() + SLACK * 3);
+        }
+    }
+}
