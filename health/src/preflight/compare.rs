@@ -125,11 +125,12 @@ impl<'a> Judge<'a> {
                 compared.extend(self.beside_reference(row, sample));
                 compared.extend(self.beside_wish(sample));
                 judged.comparisons += compared.len();
+                let mut bad: Vec<Comparison> = compared.into_iter().flatten().collect();
                 if unsteady(sample, &self.table.noise) {
                     judged.unsteady.push((sample.place.clone(), metric));
-                    continue;
+                    // What the user asks for is asked of busy machines too.
+                    bad.retain(|comparison| comparison.against == Against::Floor);
                 }
-                let bad: Vec<Comparison> = compared.into_iter().flatten().collect();
                 self.tell_place(row, sample, bad, judged);
             }
         }
