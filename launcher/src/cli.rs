@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Evaluate(EvaluateArgs),
     /// List the GPUs of this machine, and every signal that can be read of them.
     Gpus(GpusArgs),
+    /// Measure collectives over NCCL or TCP: every rank's times, every result verified.
+    NcclBench(Box<paceline_nccl_bench::BenchOptions>),
     /// See the whole path at work: eight real processes, simulated GPUs, one of which overheats.
     Demo(DemoArgs),
     /// Put a fault into a run that is under way, to see what is told of it.

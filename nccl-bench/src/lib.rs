@@ -4,6 +4,7 @@
 //! what comes out. Whether a figure is good is not known here.
 
 pub mod collective;
+mod command;
 pub mod cuda;
 pub mod dtype;
 pub mod gpu;
@@ -12,3 +13,5 @@ pub mod net;
 pub mod pattern;
 pub mod preflight;
 pub mod transport;
+
+pub use command::{BenchOptions, Carrier, main};

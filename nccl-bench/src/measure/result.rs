@@ -102,6 +102,17 @@ pub struct RankTimes {
     pub nwrong: Option<u64>,
 }
 
+impl RankPlace {
+    /// On this host.
+    pub fn here() -> RankPlace {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        RankPlace {
+            host,
+            ..RankPlace::default()
+        }
+    }
+}
+
 impl RankTimes {
     /// Its median, in microseconds.
     pub fn median(&self) -> f64 {

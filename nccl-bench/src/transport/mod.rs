@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::Plan;
-use crate::measure::RankTimes;
+use crate::measure::{RankPlace, RankTimes};
 
 /// A rank's end of a transport.
 pub trait Transport: Send {
@@ -50,6 +50,16 @@ pub trait Transport: Send {
         mine: RankTimes,
         deadline: &Deadline,
     ) -> Result<Option<Vec<RankTimes>>, TransportError>;
+
+    /// Brings to rank 0 where every rank runs, in their order; a transport that knows a rank's device says so. One that
+    /// does not carry this leaves rank 0 with what it knows of itself.
+    fn places(
+        &mut self,
+        mine: RankPlace,
+        _deadline: &Deadline,
+    ) -> Result<Option<Vec<RankPlace>>, TransportError> {
+        Ok((self.rank() == 0).then(|| vec![mine]))
+    }
 
     /// Gives up at once, whatever is under way, so that peers that wait for this rank learn of it.
     fn abort(&mut self);

@@ -18,7 +18,7 @@ use self::errors::of_gpu;
 use super::{About, Deadline, Transport, TransportError};
 use crate::collective::Plan;
 use crate::cuda::{Event, Gpu, Memory, Pinned, Stream, pause};
-use crate::measure::RankTimes;
+use crate::measure::{RankPlace, RankTimes};
 use crate::pattern;
 
 const NAME: &str = "nccl";
@@ -336,6 +336,15 @@ impl Transport for NcclTransport {
         deadline: &Deadline,
     ) -> Result<Option<Vec<RankTimes>>, TransportError> {
         self.side.gather(mine, deadline)
+    }
+
+    fn places(
+        &mut self,
+        mine: RankPlace,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<RankPlace>>, TransportError> {
+        let device = self.device();
+        self.side.places(RankPlace { device, ..mine }, deadline)
     }
 
     fn abort(&mut self) {

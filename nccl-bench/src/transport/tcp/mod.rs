@@ -16,7 +16,7 @@ use engine::{Buffers, Engine, Patience};
 use schedule::{Algorithm, Schedule, choose, input, result, schedule, space};
 
 use crate::collective::Plan;
-use crate::measure::RankTimes;
+use crate::measure::{RankPlace, RankTimes};
 use crate::net::{Control, Purpose, Seat, Wire};
 use crate::pattern;
 use crate::transport::{About, Deadline, Transport, TransportError};
@@ -215,6 +215,16 @@ impl Transport for Tcp {
         mine: RankTimes,
         deadline: &Deadline,
     ) -> Result<Option<Vec<RankTimes>>, TransportError> {
+        self.control
+            .gather_json(&mine, deadline)
+            .inspect_err(|_| self.close())
+    }
+
+    fn places(
+        &mut self,
+        mine: RankPlace,
+        deadline: &Deadline,
+    ) -> Result<Option<Vec<RankPlace>>, TransportError> {
         self.control
             .gather_json(&mine, deadline)
             .inspect_err(|_| self.close())

@@ -1,0 +1,175 @@
+//! The command: reads options, joins the other ranks or starts them, measures, prints.
+
+mod local;
+mod options;
+mod progress;
+mod size;
+mod table;
+mod who;
+
+use std::fs;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+pub use options::{BenchOptions, Carrier};
+
+use crate::measure::{Report, Rounds, Sweep};
+use crate::net::{Handshake, Seat};
+use crate::transport::nccl::{self, NcclTransport};
+use crate::transport::tcp::{Tcp, TcpOptions};
+use crate::transport::{Deadline, Transport, TransportError};
+use progress::Progress;
+use who::{Identity, Who};
+
+/// Results were wrong.
+const WRONG: u8 = 2;
+/// A rank, a library or a device was missing, or one was lost.
+const NOT_MEASURED: u8 = 3;
+/// A mistake in the command line (`EX_USAGE` of sysexits.h).
+const USAGE: u8 = 64;
+
+/// A mistake in the command line or the environment.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// The whole command. `handshake` proves the job's key on each connection, if it has one.
+pub fn main(options: &BenchOptions, handshake: Option<Handshake>) -> ExitCode {
+    local::follow_parent();
+    let outcome = run(options, handshake);
+    outcome.unwrap_or_else(|problem| {
+        // Whoever saw it first-hand has said so, or rank 0 says so for all.
+        let heard = matches!(problem.downcast_ref(), Some(TransportError::Aborted { .. }));
+        if !heard || options.rank.is_none_or(|rank| rank == 0) {
+            let _ = writeln!(io::stderr(), "paceline nccl-bench: error: {problem:#}");
+        }
+        ExitCode::from(if problem.is::<Usage>() {
+            USAGE
+        } else {
+            NOT_MEASURED
+        })
+    })
+}
+
+fn run(options: &BenchOptions, handshake: Option<Handshake>) -> Result<ExitCode> {
+    match who::who(options, |name| std::env::var(name).ok())? {
+        Who::All(ranks) => {
+            sweep(options, ranks)?; // Mistakes are told once, not by each rank.
+            local::start(ranks, options.share_gpus)
+        }
+        Who::One(identity) => one(options, identity, handshake),
+    }
+}
+
+fn one(options: &BenchOptions, identity: Identity, handshake: Option<Handshake>) -> Result<ExitCode> {
+    let sweep = sweep(options, identity.ranks)?;
+    let deadline = Deadline::new("start", options.join_limit());
+    let local_rank = identity.local_rank;
+    let seat = identity.sit(options, handshake, &deadline)?;
+    let mut transport = transport(options, seat, local_rank, &deadline)?;
+    let rank = transport.rank();
+    let mut progress = Progress::new(sweep.timings(), rank == 0);
+    let report = sweep.run(transport.as_mut(), |row| progress.seen(row))?;
+    drop(progress);
+    let Some(report) = report else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    print(options, &report)?;
+    let timings = report
+        .results
+        .iter()
+        .flat_map(|row| [&row.out_of_place, &row.in_place])
+        .flatten();
+    let wrong: u64 = timings.filter_map(|timing| timing.nwrong).sum();
+    Ok(if wrong == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(WRONG)
+    })
+}
+
+fn sweep(options: &BenchOptions, ranks: usize) -> Result<Sweep, Usage> {
+    let range = (options.begin, options.end);
+    let plans = size::plans(options.collective, options.dtype, ranks, range, options.step());
+    let mut plans = plans.map_err(Usage)?;
+    if options.root >= ranks {
+        return Err(Usage(format!(
+            "--root {}: there are {ranks} ranks, from 0",
+            options.root
+        )));
+    }
+    plans.iter_mut().for_each(|plan| plan.root = options.root);
+    let needed = plans
+        .iter()
+        .map(|plan| plan.bytes().saturating_mul(3))
+        .max()
+        .unwrap_or(0);
+    let memory = rustix::system::sysinfo();
+    let memory = (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit.max(1)));
+    if options.transport == Carrier::Tcp && needed > memory {
+        let most = options.end;
+        return Err(Usage(format!(
+            "{most} bytes take {needed} bytes of memory; this host has {memory}"
+        )));
+    }
+    let rounds = Rounds {
+        iterations: options.iterations,
+        warm_ups: options.warm_ups,
+        checks: options.checks,
+        together: options.together,
+        limit: std::time::Duration::from_secs(options.timeout),
+    };
+    let (collective, dtype) = (options.collective, options.dtype);
+    Ok(Sweep {
+        collective,
+        dtype,
+        plans,
+        in_place: !options.out_of_place,
+        rounds,
+    })
+}
+
+fn transport(
+    options: &BenchOptions,
+    seat: Seat,
+    local_rank: u32,
+    deadline: &Deadline,
+) -> Result<Box<dyn Transport>, TransportError> {
+    let tcp = TcpOptions {
+        algorithm: options.algorithm,
+    };
+    let tcp = Box::new(Tcp::join(seat, tcp, deadline)?);
+    match options.transport {
+        Carrier::Tcp => Ok(tcp),
+        Carrier::Nccl => {
+            let nccl_lib = options.nccl_lib.clone();
+            let options = nccl::Options {
+                nccl_lib,
+                cuda_lib: None,
+                local_rank,
+                share: options.share_gpus,
+            };
+            Ok(Box::new(NcclTransport::open(tcp, &options, deadline)?))
+        }
+    }
+}
+
+fn print(options: &BenchOptions, report: &Report) -> Result<()> {
+    let json = || serde_json::to_string(report).context("writing the result as JSON");
+    if let Some(path) = &options.json_file {
+        fs::write(path, json()? + "\n").with_context(|| format!("writing {}", path.display()))?;
+    }
+    let text = if options.json {
+        json()? + "\n"
+    } else {
+        let rows: String = report.results.iter().map(table::row).collect();
+        table::head(report) + &rows + &table::foot(report)
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // A reader that went away (`| head`) is no error.
+        Err(problem) if problem.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("writing the result"),
+    }
+}

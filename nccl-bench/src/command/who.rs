@@ -1,0 +1,281 @@
+//! Which rank this process is, and how it finds the others: from options, else from what launchers leave in the
+//! environment.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+use super::Usage;
+use super::options::BenchOptions;
+use crate::net::{Handshake, Meeting, Place, Seat, meet};
+use crate::transport::{Deadline, TransportError};
+
+/// Variables of a rank, the number of ranks, and the rank on its host.
+const LAUNCHERS: [(&str, &str, &str); 3] = [
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+];
+/// One after the port that torchrun uses if it is told nothing.
+const PORT: u16 = 29501;
+
+/// This process's part.
+pub(super) enum Who {
+    /// It starts so many ranks here and waits for them.
+    All(usize),
+    /// It is one of them.
+    One(Identity),
+}
+
+/// One rank.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    pub(super) local_rank: u32,
+    pub(super) found: Found,
+}
+
+/// How it finds the others.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Rank 0 knows them.
+    Master(SocketAddr),
+    /// They are all known.
+    Peers(Vec<SocketAddr>),
+}
+
+/// Reads options, and `environment` for what they leave open.
+pub(super) fn who(
+    options: &BenchOptions,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Who, Usage> {
+    let number = |name: &str| -> Result<Option<u32>, Usage> {
+        let Some(text) = environment(name) else {
+            return Ok(None);
+        };
+        let parsed = text.trim().parse();
+        parsed
+            .map(Some)
+            .map_err(|_| Usage(format!("{name}: `{text}` is not a number")))
+    };
+    if let (None, Some(ranks), None) = (options.rank, options.ranks, &options.master) {
+        return Ok(Who::All(ranks as usize));
+    }
+    let master = match &options.master {
+        Some(master) => Some(master.clone()),
+        None => match environment("MASTER_ADDR") {
+            Some(host) => {
+                let port = number("MASTER_PORT")?.map_or(u32::from(PORT), |port| port + 1);
+                Some(format!("{host}:{port}"))
+            }
+            None => None,
+        },
+    };
+    if master.is_none() && options.peers.is_empty() {
+        return match options.rank {
+            Some(_) => Err(Usage("--rank needs --master or --peers".to_owned())),
+            None => Ok(Who::All(1)),
+        };
+    }
+    let mut known = (options.rank, options.ranks, None);
+    for (rank, ranks, local) in LAUNCHERS {
+        if known.0.is_none() {
+            known = (number(rank)?, known.1.or(number(ranks)?), number(local)?);
+        }
+    }
+    let missing = |what: &str| {
+        Usage(format!(
+            "{what} is missing, and no launcher's variable (RANK, ...) says it"
+        ))
+    };
+    let rank = known.0.ok_or_else(|| missing("--rank"))? as usize;
+    let listed = (!options.peers.is_empty()).then_some(options.peers.len());
+    let ranks = known
+        .1
+        .map(|ranks| ranks as usize)
+        .or(listed)
+        .ok_or_else(|| missing("--ranks"))?;
+    if rank >= ranks {
+        return Err(Usage(format!(
+            "rank {rank} is not one of {ranks}: they count from 0"
+        )));
+    }
+    if listed.is_some_and(|listed| listed != ranks) {
+        return Err(Usage(format!(
+            "--peers names {} ranks of {ranks}",
+            options.peers.len()
+        )));
+    }
+    let found = match master {
+        Some(master) if listed.is_none() => Found::Master(resolve(&master)?),
+        _ => Found::Peers(options.peers.clone()),
+    };
+    let local_rank = known.2.unwrap_or(0);
+    Ok(Who::One(Identity {
+        rank,
+        ranks,
+        local_rank,
+        found,
+    }))
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Usage> {
+    let found = address.to_socket_addrs();
+    let mut found = found.map_err(|error| Usage(format!("--master {address}: {error}")))?;
+    found
+        .next()
+        .ok_or_else(|| Usage(format!("--master {address}: no such host")))
+}
+
+impl Identity {
+    /// Takes the rank's seat among the others.
+    pub(super) fn sit(
+        self,
+        options: &BenchOptions,
+        handshake: Option<Handshake>,
+        deadline: &Deadline,
+    ) -> Result<Seat, TransportError> {
+        let Identity {
+            rank, ranks, found, ..
+        } = self;
+        let group = group(&options.job);
+        match found {
+            Found::Master(master) => {
+                let listener = options.listener_on_stdin.then(inherited).transpose();
+                let listener = listener.map_err(|error| deadline.local("standard input", error))?;
+                meet(
+                    Meeting {
+                        rank,
+                        ranks,
+                        master,
+                        listener,
+                        group,
+                        handshake,
+                    },
+                    deadline,
+                )
+            }
+            Found::Peers(peers) => {
+                let own = peers[rank];
+                let bind = |error| deadline.local(&format!("listening on {own}"), error);
+                let listener = TcpListener::bind(own).map_err(bind)?;
+                let place = Place {
+                    rank,
+                    peers,
+                    listener,
+                    group,
+                    handshake,
+                };
+                Seat::take(place).map_err(|error| deadline.local("the listener", error))
+            }
+        }
+    }
+}
+
+fn inherited() -> std::io::Result<TcpListener> {
+    let fd = rustix::io::dup(rustix::stdio::stdin())?;
+    Ok(TcpListener::from(fd))
+}
+
+/// A number for a job's name (FNV-1a).
+fn group(job: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    job.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, FromArgMatches};
+
+    fn of(words: &str, environment: &[(&str, &str)]) -> Result<Who, Usage> {
+        let command = BenchOptions::augment_args(clap::Command::new("bench"));
+        let words = std::iter::once("bench").chain(words.split_whitespace());
+        let options = BenchOptions::from_arg_matches(&command.get_matches_from(words)).unwrap();
+        let set = |name: &str| {
+            environment
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        who(&options, set)
+    }
+
+    fn one(words: &str, environment: &[(&str, &str)]) -> Identity {
+        match of(words, environment) {
+            Ok(Who::One(identity)) => identity,
+            Ok(Who::All(ranks)) => panic!("{words}: all {ranks}"),
+            Err(error) => panic!("{words}: {}", error.0),
+        }
+    }
+
+    #[test]
+    fn a_rank_is_told_by_options_or_by_its_launcher() {
+        let master = |text: &str| Found::Master(text.parse().unwrap());
+        let right = |rank, ranks, local_rank, found| Identity {
+            rank,
+            ranks,
+            local_rank,
+            found,
+        };
+        let torch = [
+            ("RANK", "5"),
+            ("WORLD_SIZE", "8"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29400"),
+        ];
+        assert_eq!(one("", &torch), right(5, 8, 1, master("127.0.0.1:29401")));
+        let slurm = [
+            ("SLURM_PROCID", "2"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_LOCALID", "0"),
+        ];
+        assert_eq!(
+            one("--master 127.0.0.1:7", &slurm),
+            right(2, 4, 0, master("127.0.0.1:7"))
+        );
+        let given = one("--rank 1 --ranks 3 --master [::1]:7", &torch);
+        assert_eq!(given, right(1, 3, 0, master("[::1]:7")));
+        let peers: Vec<SocketAddr> = ["10.0.0.1:7", "10.0.0.2:7"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        let given = one("--rank 1 --peers 10.0.0.1:7,10.0.0.2:7", &[]);
+        assert_eq!(given, right(1, 2, 0, Found::Peers(peers)));
+    }
+
+    #[test]
+    fn without_a_rank_all_are_started() {
+        assert!(matches!(of("--ranks 3", &[("RANK", "1")]), Ok(Who::All(3))));
+        assert!(matches!(of("", &[]), Ok(Who::All(1))));
+    }
+
+    #[test]
+    fn what_is_missing_or_makes_no_sense_is_named() {
+        let check = |words, environment: &[(&str, &str)], text: &str| {
+            let error = of(words, environment).err().map(|usage| usage.0);
+            assert_eq!(error.as_deref(), Some(text), "{words}");
+        };
+        check("--rank 1", &[], "--rank needs --master or --peers");
+        check(
+            "--rank 3 --ranks 3 --master 127.0.0.1:7",
+            &[],
+            "rank 3 is not one of 3: they count from 0",
+        );
+        check(
+            "--rank 0 --ranks 3 --peers 1.1.1.1:1",
+            &[],
+            "--peers names 1 ranks of 3",
+        );
+        check(
+            "--master 127.0.0.1:7",
+            &[("RANK", "x")],
+            "RANK: `x` is not a number",
+        );
+        let text = "--ranks is missing, and no launcher's variable (RANK, ...) says it";
+        check("--rank 0 --master 127.0.0.1:7", &[], text);
+    }
+}

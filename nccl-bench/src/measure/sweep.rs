@@ -1,0 +1,135 @@
+//! Times one plan after the other on all ranks.
+
+use std::time::Duration;
+
+use super::{RankPlace, RankTimes, Report, Row, SCHEMA_VERSION, Timing};
+use crate::collective::{Collective, Plan};
+use crate::dtype::Dtype;
+use crate::transport::{Deadline, Transport, TransportError};
+
+/// How often, and how long at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// Timed.
+    pub iterations: u32,
+    /// Not timed, before them.
+    pub warm_ups: u32,
+    /// Verified, after them; 0: no result is looked at.
+    pub checks: u32,
+    /// All ranks begin each iteration together, instead of one right after the other.
+    pub together: bool,
+    /// For all of this at one size.
+    pub limit: Duration,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds {
+            iterations: 20,
+            warm_ups: 5,
+            checks: 1,
+            together: false,
+            limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Times `plan` on all ranks; rank 0 gets the result.
+pub fn time(
+    transport: &mut dyn Transport,
+    plan: &Plan,
+    rounds: &Rounds,
+) -> Result<Option<Timing>, TransportError> {
+    let how = if plan.in_place { "in place" } else { "out of place" };
+    let phase = format!("{} of {} bytes {how}", plan.collective, plan.bytes());
+    let deadline = Deadline::new(phase, rounds.limit);
+    transport.prepare(plan, &deadline)?;
+    transport.run(rounds.warm_ups, &deadline)?;
+    let mut times = Vec::new();
+    for _ in 0..if rounds.together { rounds.iterations } else { 1 } {
+        transport.barrier(&deadline)?;
+        times.extend(transport.run(if rounds.together { 1 } else { rounds.iterations }, &deadline)?);
+    }
+    let mut nwrong = None;
+    for _ in 0..rounds.checks {
+        nwrong = Some(nwrong.unwrap_or(0) + transport.verify(&deadline)?);
+    }
+    let times = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
+    let mine = RankTimes {
+        rank: transport.rank(),
+        times,
+        nwrong,
+    };
+    let gathered = transport.gather(mine, &deadline)?;
+    Ok(gathered.map(|ranks| Timing::new(plan, ranks)))
+}
+
+/// What is measured, at which sizes.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// The operation.
+    pub collective: Collective,
+    /// Of the elements.
+    pub dtype: Dtype,
+    /// Out of place, in order; each is also run in place where that is possible and wanted.
+    pub plans: Vec<Plan>,
+    /// Also on one buffer.
+    pub in_place: bool,
+    /// Each of them.
+    pub rounds: Rounds,
+}
+
+impl Sweep {
+    /// How many timings that are.
+    pub fn timings(&self) -> usize {
+        self.plans.len()
+            * if self.in_place && self.collective.in_place() {
+                2
+            } else {
+                1
+            }
+    }
+
+    /// Runs them all on all ranks. Rank 0 gets the report, and is shown each timing of it as it is done.
+    pub fn run(
+        &self,
+        transport: &mut dyn Transport,
+        mut seen: impl FnMut(&Row),
+    ) -> Result<Option<Report>, TransportError> {
+        let deadline = Deadline::new("roll call", self.rounds.limit);
+        let place = RankPlace {
+            rank: transport.rank(),
+            pid: std::process::id(),
+            ..RankPlace::here()
+        };
+        let ranks = transport.places(place, &deadline)?;
+        let mut results = Vec::new();
+        for plan in &self.plans {
+            let mut row = Row {
+                size: plan.bytes(),
+                count: plan.count,
+                dtype: plan.dtype,
+                redop: plan.collective.redop().to_owned(),
+                root: plan.root_column(),
+                out_of_place: None,
+                in_place: None,
+            };
+            row.out_of_place = time(transport, plan, &self.rounds)?;
+            seen(&row);
+            if self.in_place && self.collective.in_place() {
+                row.in_place = time(transport, &plan.in_place(), &self.rounds)?;
+                seen(&row);
+            }
+            results.push(row);
+        }
+        Ok(ranks.map(|ranks| Report {
+            schema_version: SCHEMA_VERSION,
+            version: concat!("paceline ", env!("CARGO_PKG_VERSION")).to_owned(),
+            about: transport.about(),
+            collective: self.collective,
+            dtype: self.dtype,
+            ranks,
+            results,
+        }))
+    }
+}
