@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod bad_days;
+mod collectives;
 mod hosts;
 mod job;
 mod nodes;
