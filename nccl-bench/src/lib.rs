@@ -12,6 +12,7 @@ pub mod measure;
 pub mod net;
 pub mod pattern;
 pub mod preflight;
+pub mod snapshot;
 pub mod transport;
 
 pub use command::{BenchOptions, Carrier, main};

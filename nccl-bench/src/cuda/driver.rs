@@ -79,6 +79,36 @@ pub enum CudaError {
     },
 }
 
+functions! {
+    /// What can be asked without initializing it.
+    Asked {
+        version: "cuDriverGetVersion": fn(*mut i32) -> i32,
+    }
+}
+
+/// The CUDA version of the driver's library, `13.0`. Touches no GPU.
+///
+/// # Errors
+/// When there is no library.
+pub fn version(path: Option<&Path>) -> Result<String, CudaError> {
+    let asked = Asked::find(&Loaded::open(&CUDA, path)?)?;
+    let mut version = 0;
+    // SAFETY: the signature is the header's; the pointer is valid for the call.
+    match unsafe { (asked.version)(&mut version) } {
+        0 => Ok(version_text(version)),
+        code => Err(CudaError::Call {
+            call: "cuDriverGetVersion",
+            code,
+            text: format!("error {code}"),
+        }),
+    }
+}
+
+/// As people write it: 13000 is `13.0`.
+fn version_text(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
 /// The driver, initialized.
 #[derive(Debug)]
 pub struct Driver {
@@ -119,7 +149,7 @@ impl Driver {
 
     /// The version as people write it: `13.0`.
     pub fn version_text(&self) -> String {
-        format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
+        version_text(self.version)
     }
 
     /// An answer as a result.

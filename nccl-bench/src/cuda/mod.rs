@@ -9,7 +9,7 @@ mod places;
 mod stream;
 
 pub use cublas::{Blas, Gemm};
-pub use driver::{CudaError, Driver};
+pub use driver::{CudaError, Driver, version};
 pub(crate) use dynamic::functions;
 pub use dynamic::{LoadError, Loaded};
 pub use gpu::{Gpu, Memory, Pinned};

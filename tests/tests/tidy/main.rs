@@ -49,7 +49,7 @@ fn rooms_depend_on_each_other_in_one_direction() {
     let allowed = BTreeMap::from([
         ("sidecar/probe/ring", vec![]),
         ("health", vec![]),
-        ("nccl-bench", vec!["paceline-health", "paceline-seal"]),
+        ("nccl-bench", vec!["paceline-health", "paceline-seal", "paceline-sidecar"]),
         ("sidecar", vec!["paceline-health", "paceline-ring"]),
         (
             "launcher",

@@ -8,7 +8,7 @@ mod comm;
 mod errors;
 mod join;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use self::comm::{Buffers, Comm};
 use self::errors::of_gpu;
 use super::{About, Deadline, Transport, TransportError};
 use crate::collective::Plan;
-use crate::cuda::{Event, Gpu, Memory, Pinned, Stream, pause};
+use crate::cuda::{Event, Gpu, LoadError, Memory, Pinned, Stream, pause};
 use crate::measure::{RankPlace, RankTimes};
 use crate::pattern;
 
@@ -39,6 +39,14 @@ pub struct Options {
     /// Ranks may share a GPU: with more ranks than GPUs on a host, they are dealt out in turn. Takes NCCL 2.30 and
     /// [`SHARE`].
     pub share: bool,
+}
+
+/// The version of NCCL's library, `2.30.7`. Touches no GPU.
+///
+/// # Errors
+/// When there is none, or it is too old to be used.
+pub fn version(path: Option<&Path>) -> Result<String, LoadError> {
+    Nccl::open(path).map(|nccl| nccl.version.to_string())
 }
 
 /// One rank. See the module.

@@ -6,7 +6,7 @@
 
 mod board;
 mod cgroup;
-mod files;
+pub mod files;
 mod grown;
 mod node;
 mod pace;
