@@ -12,6 +12,9 @@ use crate::id::NodeId;
 use crate::stats::{median, median_without, robust_sigma};
 use crate::verdict::Severity;
 
+/// From so many on the spread of all stands for that of all others.
+const MANY: usize = 32;
+
 /// What earlier runs at this site measured of the same place under the same conditions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Past {
@@ -116,10 +119,13 @@ impl<'a> Judge<'a> {
             let row = self.table.metric(metric);
             let mut sorted: Vec<f64> = group.iter().map(|sample| sample.value).collect();
             sorted.sort_by(f64::total_cmp);
+            let spread = (sorted.len() >= MANY)
+                .then(|| robust_sigma(&mut sorted.clone()))
+                .flatten();
             for sample in &group {
                 let mut compared = Vec::new();
                 if !matches!(sample.place, Place::Pair { .. }) {
-                    compared.extend(self.beside_fleet(row, sample, &sorted));
+                    compared.extend(self.beside_fleet(row, sample, &sorted, spread));
                 }
                 compared.extend(self.beside_past(row, sample));
                 compared.extend(self.beside_reference(row, sample));
@@ -174,13 +180,22 @@ impl<'a> Judge<'a> {
         best.into_values().collect()
     }
 
-    fn beside_fleet(&self, row: &MetricRow, sample: &Sample, sorted: &[f64]) -> Option<Option<Comparison>> {
-        let own = sorted.iter().position(|value| *value == sample.value)?;
+    /// `spread` is that of all, if they are many: then one of them moves it as good as not.
+    fn beside_fleet(
+        &self,
+        row: &MetricRow,
+        sample: &Sample,
+        sorted: &[f64],
+        spread: Option<f64>,
+    ) -> Option<Option<Comparison>> {
+        let own = sorted.partition_point(|value| value.total_cmp(&sample.value).is_lt());
         let expected = median_without(sorted, own)?;
-        let mut others = sorted.to_vec();
-        others.remove(own);
-        let fleet =
-            robust_sigma(&mut others).map_or(0.0, |sigma| sigma / expected.abs().max(f64::MIN_POSITIVE));
+        let of_others = || {
+            let mut others = sorted.to_vec();
+            others.remove(own);
+            robust_sigma(&mut others)
+        };
+        let fleet = spread.or_else(of_others).unwrap_or(0.0) / expected.abs().max(f64::MIN_POSITIVE);
         let sigma = chance(sample).hypot(fleet);
         Some(self.compared(row, sample, expected, sigma, Against::Fleet, ""))
     }

@@ -33,6 +33,8 @@ pub fn next(
 struct Chooser<'a> {
     nodes: &'a [NodeId],
     all: Vec<Ways<'a>>,
+    /// Of each of them, the nodes that have a way that is well.
+    well: Vec<BTreeSet<&'a NodeId>>,
     met: BTreeSet<(&'a NodeId, &'a NodeId)>,
     free: BTreeSet<&'a NodeId>,
     pairs: Vec<(&'a NodeId, &'a NodeId)>,
@@ -44,9 +46,11 @@ impl<'a> Chooser<'a> {
             Place::Pair { a, b } => Some((a, b)),
             _ => None,
         });
+        let all = sort(table, samples);
         Chooser {
             nodes,
-            all: sort(table, samples),
+            well: all.iter().map(Ways::well).collect(),
+            all,
             met: met.collect(),
             free: nodes.iter().collect(),
             pairs: Vec::new(),
@@ -86,7 +90,7 @@ impl<'a> Chooser<'a> {
     }
 
     fn is_well(&self, node: &NodeId) -> bool {
-        !self.all.is_empty() && self.all.iter().all(|ways| ways.well().contains(node))
+        !self.well.is_empty() && self.well.iter().all(|well| well.contains(node))
     }
 
     /// In doubt, and another way would tell. Of three nodes two ways are as slow as each other when the middle one is:
@@ -101,8 +105,7 @@ impl<'a> Chooser<'a> {
         if self.is_well(node) {
             return false;
         }
-        let to_well = self.all.iter().map(|ways| {
-            let well = ways.well();
+        let to_well = self.all.iter().zip(&self.well).map(|(ways, well)| {
             ways.slow_of(node)
                 .filter(|(_, other)| well.contains(other))
                 .count()
@@ -120,8 +123,7 @@ impl<'a> Chooser<'a> {
     /// Slow between two that are well elsewhere: once is chance.
     fn repeat_slow_ways(&mut self) {
         let mut again: Vec<(&NodeId, &NodeId)> = Vec::new();
-        for ways in &self.all {
-            let well = ways.well();
+        for (ways, well) in self.all.iter().zip(&self.well) {
             let slow = ways
                 .ways
                 .iter()

@@ -115,23 +115,10 @@ impl Run<'_> {
             .filter_map(Place::node)
             .filter(|node| there.contains(*node))
             .collect();
-        let of_local = |node: &NodeId, samples: &[Sample]| {
-            let local = [Metric::LocalBusbw, Metric::LocalBusbwHost];
-            let only: Vec<Sample> = samples
-                .iter()
-                .filter(|sample| local.contains(&sample.metric))
-                .cloned()
-                .collect();
-            judge
-                .suspects(&only)
-                .iter()
-                .any(|place| place.node() == Some(node))
-        };
-        let local: Vec<NodeId> = suspects
-            .iter()
-            .filter(|node| of_local(node, &self.samples))
-            .map(|node| (*node).clone())
-            .collect();
+        let local = [Metric::LocalBusbw, Metric::LocalBusbwHost];
+        let of_local = |sample: &&Sample| local.contains(&sample.metric);
+        let local: Vec<Sample> = self.samples.iter().filter(of_local).cloned().collect();
+        let local = judge.suspects(&local);
         // The others work along, as they did the first time: what shares a machine with them does too.
         if suspects.is_empty() {
             return;

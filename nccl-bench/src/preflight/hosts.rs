@@ -196,7 +196,7 @@ mod tests {
         check("n[3-1]", 2, "a range that ends before it begins");
         check("n[x]", 2, "brackets hold numbers and ranges of numbers");
         check("n[0-99999999999999999]", 2, "more than 65,536 names");
-        check("n[0-999]m[0-999]", 9, "more than 65,536 names");
+        check("n[0-999]m[0-999]", 10, "more than 65,536 names");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Tests, and what they share.
 
+mod simulated;
+
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

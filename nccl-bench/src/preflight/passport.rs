@@ -1,0 +1,289 @@
+//! The fabric's passport: what every preflight at this site measured, as lines that are only ever added.
+//!
+//! One file for each node that leads, in a folder that all may share: no two writers ever append to one file at the same
+//! time from different hosts (which a shared file system would not keep apart), and on one host a lock keeps them in
+//! order. A line begins with the checksum of the rest: a line cut short by a kill is left out when it is read, and the
+//! next begins on a new line.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use paceline_health::preflight::{Metric, Past, Place, Sample};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// How its files end.
+const ENDING: &str = "passport";
+/// Longest line that is read.
+const MOST_LINE: usize = 64 << 10;
+/// So many values of a place are compared with: what was a year ago is another machine.
+const RECENT: usize = 50;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// When: seconds since 1970.
+    pub at: u64,
+    /// By which job's preflight.
+    pub job: Arc<str>,
+    /// It was well: nothing sure was found against it.
+    pub well: bool,
+    /// Of what.
+    pub place: Place,
+    /// What.
+    pub metric: Metric,
+    /// Under which conditions.
+    pub conditions: Arc<str>,
+    /// The best value of that preflight.
+    pub value: f64,
+}
+
+/// A folder of passports.
+#[derive(Clone, Debug)]
+pub struct Passports {
+    folder: PathBuf,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// All lines, oldest first.
+    pub stamps: Vec<Stamp>,
+    /// Lines that were cut short, damaged, or of a later version.
+    pub broken: usize,
+}
+
+impl Passports {
+    /// In this folder, which need not be there yet.
+    pub fn at(folder: impl Into<PathBuf>) -> Passports {
+        Passports {
+            folder: folder.into(),
+        }
+    }
+
+    /// Adds lines to this node's file.
+    pub fn add(&self, node: &str, stamps: &[Stamp]) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        let name: String = node.chars().map(plain).take(100).collect();
+        let path = self.folder.join(format!("{name}.{ENDING}"));
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        let mut text = String::new();
+        if !ends_in_newline(&mut file)? {
+            // A writer was killed within a line: ours begins on the next.
+            text.push('\n');
+        }
+        for stamp in stamps {
+            let line = serde_json::to_string(stamp).map_err(io::Error::other)?;
+            text += &format!("{:016x} {line}\n", checksum(line.as_bytes()));
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_data()
+    }
+
+    /// Everything in the folder. A folder that is not there has nothing in it.
+    pub fn read(&self) -> io::Result<History> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
+            other => other?,
+        };
+        let mut history = History::default();
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.retain(|path| path.extension().is_some_and(|ending| ending == ENDING));
+        paths.sort();
+        for path in paths {
+            read_file(&path, &mut history)?;
+        }
+        history.stamps.sort_by_key(|stamp| stamp.at);
+        Ok(history)
+    }
+}
+
+impl History {
+    /// What is known of the places, metrics and conditions of `samples` from preflights in which they were well: a
+    /// value that was bad is no baseline.
+    pub fn past(&self, samples: &[Sample]) -> Vec<Past> {
+        type Key<'a> = (&'a Place, Metric, &'a Arc<str>);
+        let mut past: BTreeMap<Key<'_>, Vec<f64>> = samples
+            .iter()
+            .map(|sample| ((&sample.place, sample.metric, &sample.conditions), Vec::new()))
+            .collect();
+        for stamp in self.stamps.iter().filter(|stamp| stamp.well) {
+            if let Some(values) = past.get_mut(&(&stamp.place, stamp.metric, &stamp.conditions)) {
+                values.push(stamp.value);
+            }
+        }
+        past.into_iter()
+            .filter(|(_, values)| !values.is_empty())
+            .map(|((place, metric, conditions), mut values)| Past {
+                place: place.clone(),
+                metric,
+                conditions: Arc::clone(conditions),
+                values: values.split_off(values.len().saturating_sub(RECENT)),
+            })
+            .collect()
+    }
+}
+
+fn ends_in_newline(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+fn read_file(path: &Path, history: &mut History) -> io::Result<()> {
+    let mut reader = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader
+            .by_ref()
+            .take(MOST_LINE as u64)
+            .read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        let text = line.strip_suffix(b"\n");
+        match text.and_then(parse) {
+            Some(stamp) => history.stamps.push(stamp),
+            // The empty line that ends a cut one is no loss of its own.
+            None if text == Some(b"") => {}
+            None => history.broken += 1,
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Stamp> {
+    let (sum, json) = line.split_at_checked(17)?;
+    let sum = u64::from_str_radix(std::str::from_utf8(&sum[..16]).ok()?, 16).ok()?;
+    if sum != checksum(json) {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
+}
+
+/// FNV-1a: against cut and torn lines, not against people who may write here anyway.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn stamp(at: u64, node: &str, value: f64) -> Stamp {
+        Stamp {
+            at,
+            job: "j".into(),
+            well: true,
+            place: Place::Node { node: node.into() },
+            metric: Metric::CpuGemm,
+            conditions: "c".into(),
+            value,
+        }
+    }
+
+    #[test]
+    fn many_writers_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let passports = Passports::at(folder.path().join("p"));
+        assert_eq!(passports.read().unwrap(), History::default());
+        thread::scope(|scope| {
+            for writer in 0..8_u64 {
+                let passports = &passports;
+                scope.spawn(move || {
+                    for at in 0..50 {
+                        let node = format!("n{}", writer % 3);
+                        passports
+                            .add(&node, &[stamp(at, &node, 1.0), stamp(at, &node, 2.0)])
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        let history = passports.read().unwrap();
+        assert_eq!((history.stamps.len(), history.broken), (800, 0));
+    }
+
+    #[test]
+    fn a_write_that_was_cut_anywhere_loses_only_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let passports = Passports::at(folder.path());
+        passports.add("n1", &[stamp(1, "n1", 1.0)]).unwrap();
+        let path = folder.path().join("n1.passport");
+        let before = fs::read(&path).unwrap();
+        passports.add("n1", &[stamp(2, "n1", 2.0)]).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for cut in before.len()..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            passports.add("n1", &[stamp(3, "n1", 3.0)]).unwrap();
+            let history = passports.read().unwrap();
+            let values: Vec<f64> = history.stamps.iter().map(|stamp| stamp.value).collect();
+            // A line that lacks but its newline is whole.
+            let is_whole = cut == whole.len() - 1;
+            assert_eq!(
+                values,
+                if is_whole {
+                    vec![1.0, 2.0, 3.0]
+                } else {
+                    vec![1.0, 3.0]
+                },
+                "cut at {cut}"
+            );
+            assert_eq!(history.broken, usize::from(cut > before.len() && !is_whole));
+        }
+    }
+
+    #[test]
+    fn the_past_is_of_the_same_conditions_and_well() {
+        let mut history = History::default();
+        for at in 0..60 {
+            history.stamps.push(stamp(at, "n1", at as f64));
+        }
+        history.stamps.push(Stamp {
+            well: false,
+            ..stamp(61, "n1", 1e9)
+        });
+        history.stamps.push(stamp(62, "n2", 1e9));
+        let sample = Sample {
+            place: Place::Node { node: "n1".into() },
+            metric: Metric::CpuGemm,
+            conditions: "c".into(),
+            rail: None,
+            round: 0,
+            value: 1.0,
+            spread: 0.0,
+            passes: 1,
+            bytes: 0,
+        };
+        let past = history.past(std::slice::from_ref(&sample));
+        assert_eq!(past.len(), 1);
+        assert_eq!((past[0].values.len(), past[0].values[0]), (RECENT, 10.0));
+        let other = Sample {
+            conditions: "d".into(),
+            ..sample
+        };
+        assert!(history.past(&[other]).is_empty());
+    }
+}

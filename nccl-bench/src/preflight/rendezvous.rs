@@ -1,0 +1,377 @@
+//! Where the nodes of a preflight meet, before training's own rendezvous: by a list, Slurm, torchrun's endpoint, or a
+//! headless service. The first node leads.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::hosts::{HostListError, expand};
+use super::star::Expected;
+
+/// Ports of preflights, when nobody gave one: below those that Linux hands out (32768), derived from the job's name so
+/// that two jobs do not meet.
+const PORTS: std::ops::Range<u64> = 23_000..29_000;
+
+/// What was said about who takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// `--nodes`.
+    pub nodes: Option<String>,
+    /// `--nodes-file`.
+    pub nodes_file: Option<PathBuf>,
+    /// `--rendezvous`: HOST or HOST:PORT of the first node.
+    pub rendezvous: Option<String>,
+    /// `--service`: a name that resolves to all nodes.
+    pub service: Option<String>,
+    /// `--nnodes`.
+    pub count: Option<usize>,
+    /// `--port`.
+    pub port: Option<u16>,
+    /// The command that will be run; torchrun's has an endpoint in it.
+    pub command: Vec<String>,
+    /// This node.
+    pub node: String,
+    /// The job.
+    pub job: String,
+}
+
+/// Why nobody knows where to meet.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum RendezvousError {
+    #[error(transparent)]
+    List(#[from] HostListError),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{from} names no nodes")]
+    Empty { from: &'static str },
+    #[error("how many nodes? {from} gives one address: add --nnodes N")]
+    Count { from: &'static str },
+    #[error("{what} is no HOST or HOST:PORT")]
+    Endpoint { what: String },
+    #[error("the service {service} has {found} of {count} addresses after {within} s")]
+    Service {
+        service: String,
+        found: usize,
+        count: usize,
+        within: u64,
+    },
+    #[error("cannot listen on port {port}: {source} (another port: --port)")]
+    Port { port: u16, source: io::Error },
+}
+
+/// Where to meet, and as what.
+#[derive(Debug)]
+pub struct Place {
+    /// HOST:PORT of the first node.
+    pub first: String,
+    /// Open where others come, if this node is the first.
+    pub listener: Option<TcpListener>,
+    /// Who is waited for.
+    pub expected: Expected,
+}
+
+enum Whom {
+    List(Vec<String>),
+    Endpoint(String, usize),
+}
+
+/// Finds out. `variable` is the environment.
+pub fn place(
+    asked: &Asked,
+    variable: &dyn Fn(&str) -> Option<String>,
+    wait: Duration,
+) -> Result<Place, RendezvousError> {
+    let derived = derived_port(&asked.job);
+    let whom = whom(asked, variable, wait)?;
+    let (host, port, expected) = match whom {
+        Whom::List(names) => {
+            let count = names.len();
+            (names[0].clone(), None, Expected { count, names })
+        }
+        Whom::Endpoint(endpoint, count) => {
+            let (host, port) = split(&endpoint)?;
+            let names = Vec::new();
+            (host, port, Expected { count, names })
+        }
+    };
+    // A rendezvous port in an endpoint is training's own: ours is beside it.
+    let port = asked.port.or(port).unwrap_or(derived);
+    let leads = expected
+        .names
+        .first()
+        .is_some_and(|name| is_same(name, &asked.node))
+        || is_here(&host);
+    let listener = leads.then(|| listen(port)).transpose()?;
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    Ok(Place {
+        first: format!("{host}:{port}"),
+        listener,
+        expected,
+    })
+}
+
+fn whom(
+    asked: &Asked,
+    variable: &dyn Fn(&str) -> Option<String>,
+    wait: Duration,
+) -> Result<Whom, RendezvousError> {
+    let list = |text: &str, from| {
+        let names = expand(text)?;
+        if names.is_empty() {
+            Err(RendezvousError::Empty { from })
+        } else {
+            Ok(Whom::List(names))
+        }
+    };
+    if let Some(nodes) = &asked.nodes {
+        return list(nodes, "--nodes");
+    }
+    if let Some(path) = &asked.nodes_file {
+        let text = std::fs::read_to_string(path).map_err(|source| RendezvousError::File {
+            path: path.clone(),
+            source,
+        })?;
+        let lines: Vec<&str> = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or("").trim())
+            .filter(|line| !line.is_empty())
+            .collect();
+        return list(&lines.join(","), "--nodes-file");
+    }
+    if let Some(service) = &asked.service {
+        let count = asked.count.ok_or(RendezvousError::Count { from: "--service" })?;
+        return Ok(Whom::Endpoint(of_service(service, count, wait)?, count));
+    }
+    if let Some(endpoint) = &asked.rendezvous {
+        let count = asked
+            .count
+            .ok_or(RendezvousError::Count { from: "--rendezvous" })?;
+        return Ok(Whom::Endpoint(endpoint.clone(), count));
+    }
+    for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"] {
+        if let Some(nodes) = variable(name).filter(|nodes| !nodes.is_empty()) {
+            return list(&nodes, "SLURM_JOB_NODELIST");
+        }
+    }
+    if let Some((endpoint, count)) = of_torchrun(asked, variable) {
+        let count = asked.count.or(count).ok_or(RendezvousError::Count {
+            from: "torchrun's endpoint",
+        })?;
+        // Training's own port is not ours.
+        let (host, _) = split(&endpoint)?;
+        if count > 1 {
+            return Ok(Whom::Endpoint(host, count));
+        }
+    }
+    Ok(Whom::List(vec![asked.node.clone()]))
+}
+
+/// torchrun's endpoint and number of nodes: from its arguments, or the variables that it reads for them (PET_...).
+fn of_torchrun(asked: &Asked, variable: &dyn Fn(&str) -> Option<String>) -> Option<(String, Option<usize>)> {
+    let option = |name: &str| {
+        let flag = format!("--{name}");
+        let mut words = asked.command.iter();
+        while let Some(word) = words.next() {
+            let (key, value) = word
+                .split_once('=')
+                .map_or((&**word, None), |(key, value)| (key, Some(value)));
+            if key.replace('_', "-") == flag {
+                return value.map(str::to_owned).or_else(|| words.next().cloned());
+            }
+        }
+        let name = format!("PET_{}", name.to_uppercase().replace('-', "_"));
+        variable(&name).filter(|value| !value.is_empty())
+    };
+    let endpoint = option("rdzv-endpoint").or_else(|| option("master-addr"))?;
+    // MIN:MAX of an elastic job: those that must be there.
+    let count = option("nnodes").and_then(|count| count.split(':').next()?.parse().ok());
+    Some((endpoint, count))
+}
+
+/// The lowest of the service's addresses, as soon as it has as many as there are nodes.
+fn of_service(service: &str, count: usize, wait: Duration) -> Result<String, RendezvousError> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let mut addresses: Vec<IpAddr> = (service, 0)
+            .to_socket_addrs()
+            .map(|found| found.map(|address| address.ip()).collect())
+            .unwrap_or_default();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if let Some(first) = addresses.first().filter(|_| addresses.len() >= count) {
+            return Ok(match first {
+                IpAddr::V4(ip) => ip.to_string(),
+                IpAddr::V6(ip) => format!("[{ip}]"),
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(RendezvousError::Service {
+                service: service.to_owned(),
+                found: addresses.len(),
+                count,
+                within: wait.as_secs(),
+            });
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// `host`, `host:port`, `[v6]:port`, `v6`.
+fn split(endpoint: &str) -> Result<(String, Option<u16>), RendezvousError> {
+    let wrong = || RendezvousError::Endpoint {
+        what: endpoint.to_owned(),
+    };
+    let parsed = |port: &str| port.parse::<u16>().map(Some).map_err(|_| wrong());
+    if endpoint.is_empty() {
+        return Err(wrong());
+    }
+    if let Some(rest) = endpoint.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+        let port = rest.strip_prefix(':').map_or(Ok(None), parsed)?;
+        return Ok((host.to_owned(), port));
+    }
+    match endpoint.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((endpoint.to_owned(), None)),
+        Some((host, port)) => Ok((host.to_owned(), parsed(port)?)),
+        None => Ok((endpoint.to_owned(), None)),
+    }
+}
+
+fn is_same(one: &str, other: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
+    let is_address = one.parse::<IpAddr>().is_ok();
+    one == other || (!is_address && short(one) == short(other))
+}
+
+/// Whether that is an address of this host: then a port can be opened on it.
+fn is_here(host: &str) -> bool {
+    (host, 0)
+        .to_socket_addrs()
+        .is_ok_and(|mut found| found.any(|address| TcpListener::bind(address).is_ok()))
+}
+
+fn listen(port: u16) -> Result<TcpListener, RendezvousError> {
+    // Of a host without IPv6 the second works.
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+        .map_err(|source| RendezvousError::Port { port, source })
+}
+
+fn derived_port(job: &str) -> u16 {
+    // FNV-1a: the same on every node, unlike the standard library's.
+    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    (PORTS.start + hash % (PORTS.end - PORTS.start)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(asked: &Asked, variables: &[(&str, &str)]) -> Result<Place, RendezvousError> {
+        let variable = |name: &str| {
+            let pair = variables.iter().find(|(known, _)| *known == name);
+            pair.map(|(_, value)| (*value).to_owned())
+        };
+        place(asked, &variable, Duration::from_millis(10))
+    }
+
+    fn asked(node: &str) -> Asked {
+        Asked {
+            node: node.into(),
+            job: "j".into(),
+            ..Asked::default()
+        }
+    }
+
+    #[test]
+    fn whoever_says_it_first() {
+        let slurm = [("SLURM_JOB_NODELIST", "s[1-3]")];
+        let place = found(&asked("s2"), &slurm).unwrap();
+        assert_eq!(place.first, format!("s1:{}", derived_port("j")));
+        assert!(place.listener.is_none());
+        assert_eq!(place.expected.names, ["s1", "s2", "s3"]);
+
+        let given = Asked {
+            nodes: Some("a,b".into()),
+            port: Some(4711),
+            ..asked("b")
+        };
+        let place = found(&given, &slurm).unwrap();
+        assert_eq!((&*place.first, place.expected.count), ("a:4711", 2));
+
+        let words = "torchrun --nnodes 2:4 --rdzv_endpoint=nowhere.invalid:29400 train.py";
+        let torchrun = Asked {
+            command: words.split(' ').map(str::to_owned).collect(),
+            ..asked("x")
+        };
+        let place = found(&torchrun, &[]).unwrap();
+        assert_eq!(place.first, format!("nowhere.invalid:{}", derived_port("j")));
+        assert_eq!(
+            place.expected,
+            Expected {
+                count: 2,
+                names: Vec::new()
+            }
+        );
+
+        let place = found(
+            &asked("x"),
+            &[("PET_MASTER_ADDR", "127.0.0.1"), ("PET_NNODES", "3")],
+        )
+        .unwrap();
+        assert!(place.listener.is_some());
+        assert_eq!(place.expected.count, 3);
+    }
+
+    #[test]
+    fn alone_it_is_the_first() {
+        let mut alone = asked("only");
+        alone.port = Some(0);
+        let place = found(&alone, &[]).unwrap();
+        assert!(place.listener.is_some());
+        assert_eq!(place.expected.names, ["only"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let check =
+            |asked: &Asked, wanted: &str| assert_eq!(found(asked, &[]).unwrap_err().to_string(), wanted);
+        let mut one = asked("x");
+        one.rendezvous = Some("h".into());
+        check(
+            &one,
+            "how many nodes? --rendezvous gives one address: add --nnodes N",
+        );
+        one.count = Some(2);
+        one.rendezvous = Some("h:x".into());
+        check(&one, "h:x is no HOST or HOST:PORT");
+        let mut one = asked("x");
+        one.nodes = Some("a[1".into());
+        check(&one, "host list \"a[1\", column 2: a bracket that is not closed");
+        one.nodes = Some(" ".into());
+        check(&one, "--nodes names no nodes");
+        let mut one = asked("x");
+        (one.service, one.count) = (Some("nothing.invalid".into()), Some(2));
+        check(&one, "the service nothing.invalid has 0 of 2 addresses after 0 s");
+    }
+
+    #[test]
+    fn endpoints() {
+        let check = |text: &str, host: &str, port| {
+            assert_eq!(split(text).unwrap(), (host.to_owned(), port), "{text}")
+        };
+        check("h", "h", None);
+        check("h:1", "h", Some(1));
+        check("[::1]:1", "::1", Some(1));
+        check("fe80::1", "fe80::1", None);
+    }
+}
