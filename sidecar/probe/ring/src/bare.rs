@@ -1,5 +1,6 @@
 //! A writer for what lives inside NCCL: made of system calls alone. Nothing here allocates, panics, locks or starts a
-//! thread, so that a library which links it needs neither Rust's allocator nor its unwinder.
+//! thread, so that a library which links it needs neither Rust's allocator nor its unwinder. Inlined, so that the
+//! compiler sees as much there.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -59,6 +60,7 @@ impl Bare {
     }
 
     /// Makes `<dir>/<pid>-nccl.ring`; false where that cannot be. To be called once, before others write.
+    #[inline]
     pub fn create(&self, dir: &CStr) -> bool {
         // SAFETY: it takes nothing and cannot fail.
         let pid = unsafe { getpid() }.unsigned_abs();
@@ -141,6 +143,7 @@ impl Bare {
     }
 
     /// In one of how many windows the reader wants GPU times: 0 leaves it to the writer, `u32::MAX` is never.
+    #[inline]
     pub fn sample(&self) -> u32 {
         self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
     }
@@ -158,6 +161,7 @@ impl Bare {
         self.add(AT_GIVEN_UP, 1);
     }
 
+    #[inline]
     fn add(&self, at: usize, amount: u64) {
         let base = self.base.load(Acquire);
         if !base.is_null() && !self.owner.load(Relaxed).is_null() {
@@ -166,6 +170,7 @@ impl Bare {
         }
     }
 
+    #[inline]
     fn at(&self, at: usize) -> Option<&AtomicU32> {
         let base = self.base.load(Acquire);
         // SAFETY: as in `add`.
@@ -174,6 +179,7 @@ impl Bare {
 }
 
 /// The header of a new ring in the open file; null where it cannot be mapped.
+#[inline]
 fn fill(fd: c_int, pid: u32) -> *mut u8 {
     // SAFETY: a descriptor of ours.
     if unsafe { ftruncate(fd, LEN as i64) } != 0 {
@@ -217,6 +223,7 @@ impl StepGlance {
     }
 
     /// Looks for `<dir>/<pid>.ring`, unless it was found.
+    #[inline]
     pub fn look(&self, dir: &CStr) {
         if !self.base.load(Acquire).is_null() {
             return;
@@ -274,6 +281,7 @@ struct Path {
 }
 
 impl Path {
+    #[inline]
     fn new(dir: &CStr) -> Path {
         let mut path = Path {
             bytes: [0; PATH],
@@ -283,6 +291,7 @@ impl Path {
         path
     }
 
+    #[inline]
     fn push(&mut self, text: &[u8]) -> &mut Path {
         for byte in text {
             if let Some(place) = self.bytes.get_mut(self.len) {
@@ -293,6 +302,7 @@ impl Path {
         self
     }
 
+    #[inline]
     fn number(&mut self, number: u32) -> &mut Path {
         let mut scale = 1_000_000_000;
         while scale > 0 {
@@ -304,6 +314,7 @@ impl Path {
         self
     }
 
+    #[inline]
     fn c_str(&self) -> Option<*const c_char> {
         (self.len < PATH).then(|| self.bytes.as_ptr().cast())
     }

@@ -50,6 +50,7 @@ pub(crate) type Slot = [u64; SLOT_WORDS];
 ///
 /// Written in closed form, which the compiler turns into vector code: with n bytes, A = a0 + Σ x, and
 /// B = n·a0 + Σ (n - i)·x (RFC 1950, section 9; b0 is zero here).
+#[inline]
 pub(crate) fn checksum(slot: &Slot, sequence: u64) -> u32 {
     const MODULUS: u32 = 65521;
     const FROM: usize = 12;

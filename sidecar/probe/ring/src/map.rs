@@ -29,6 +29,7 @@ const CLOCK_MONOTONIC: c_int = 1;
 const PAGE: usize = 4096;
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of the header's times.
+#[inline]
 pub fn monotonic_ns() -> u64 {
     let mut time = Timespec { sec: 0, nsec: 0 };
     // SAFETY: `time` is a valid timespec of the C ABI for the length of the call.
@@ -39,6 +40,7 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Maps `len` bytes of an open file for as long as the process lives; null where that cannot be.
+#[inline]
 pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
     let prot = if writes { PROT_READ_WRITE } else { PROT_READ };
     // SAFETY: no address is asked for, so nothing that exists is replaced; the result is checked.
@@ -51,6 +53,7 @@ pub(crate) fn shared(fd: c_int, len: usize, writes: bool) -> *mut u8 {
 }
 
 /// A page for as long as the process lives, which a forked child reads as zeros; null where that cannot be.
+#[inline]
 pub(crate) fn wiped_page() -> *mut u8 {
     // SAFETY: as above; the advice is for exactly the page that was just made.
     unsafe {

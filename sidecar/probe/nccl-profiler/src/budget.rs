@@ -1,0 +1,88 @@
+//! What we may cost, by our own measure: a share of the time that passes.
+
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Half a per cent of a step is the time of all callbacks in it, on whatever thread, at most.
+const PPM: u32 = 5_000;
+/// Judged over this long.
+const OVER_NS: u64 = 2_000_000_000;
+
+/// See the module.
+pub struct Budget {
+    ppm: AtomicU32,
+    spent_ns: AtomicU64,
+    /// Since when it is counted, and how much had been spent then.
+    since_ns: AtomicU64,
+    before_ns: AtomicU64,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget::new()
+    }
+}
+
+impl Budget {
+    /// Nothing spent.
+    pub const fn new() -> Budget {
+        Budget {
+            ppm: AtomicU32::new(PPM),
+            spent_ns: AtomicU64::new(0),
+            since_ns: AtomicU64::new(0),
+            before_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Millionths of the time that passes.
+    pub fn allow(&self, ppm: u32) {
+        self.ppm.store(ppm, Relaxed);
+    }
+
+    /// Adds time in callbacks.
+    pub fn spend(&self, ns: u64) {
+        self.spent_ns.fetch_add(ns, Relaxed);
+    }
+
+    /// Whether it was too much over the last stretch; told once for each, to one thread.
+    pub fn is_exceeded(&self, now_ns: u64) -> bool {
+        let since = self.since_ns.load(Relaxed);
+        let passed = now_ns.saturating_sub(since);
+        let is_first = since == 0;
+        if !is_first && passed < OVER_NS {
+            return false;
+        }
+        if self
+            .since_ns
+            .compare_exchange(since, now_ns, AcqRel, Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        let spent = self.spent_ns.load(Relaxed);
+        let used = spent.saturating_sub(self.before_ns.swap(spent, Relaxed));
+        !is_first && used.saturating_mul(1_000_000) / passed.max(1) > u64::from(self.ppm.load(Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_half_a_per_cent_is_told_once() {
+        let budget = Budget::new();
+        let second = 1_000_000_000;
+        budget.spend(second);
+        assert!(
+            !budget.is_exceeded(second),
+            "what came before the first look counts for nothing"
+        );
+        budget.spend(9_000_000);
+        assert!(!budget.is_exceeded(2 * second), "too soon to say");
+        assert!(!budget.is_exceeded(3 * second), "0.45 %");
+        budget.spend(11_000_000);
+        assert!(budget.is_exceeded(5 * second), "0.55 %");
+        assert!(!budget.is_exceeded(5 * second) && !budget.is_exceeded(7 * second));
+    }
+}

@@ -1,0 +1,172 @@
+//! The profiler plugin that NCCL loads into a trainer (`NCCL_PROFILER_PLUGIN`): each collective goes into the ring when
+//! it is enqueued, and once more with the GPU's times when these are sampled. What it means, what it costs and how to
+//! switch it off: `docs/nccl-profiler.md`.
+//!
+//! The job is not ours. No call waits, locks, allocates or can panic; no thread is started; what cannot be told is
+//! counted. `tests/elf.rs` holds the library that is shipped to that: it has no allocator, no unwinder and no thread.
+
+pub mod abi;
+pub mod budget;
+pub mod comms;
+pub mod plugin;
+pub mod rank;
+pub mod records;
+pub mod sampler;
+pub mod table;
+pub mod text;
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use abi::{COLL, Descr, Init4, Init5, KERNEL_CH, KERNEL_CH_STOP, Logger, OK, Profiler, StateArgs};
+use comms::Member;
+use plugin::Plugin;
+
+static PLUGIN: Plugin = Plugin::new();
+const NAME: *const c_char = c"Paceline".as_ptr();
+
+/// NCCL 2.27, and 2.31 and later by way of a shim if there were no newer one here.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+pub static ncclProfiler_v4: Profiler<Init4, u8> = Profiler {
+    name: NAME,
+    init: init4,
+    start: start::<u8>,
+    stop,
+    record,
+    finalize,
+};
+
+/// NCCL 2.28.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+pub static ncclProfiler_v5: Profiler<Init5, u64> = since5(init5);
+
+/// NCCL 2.29 and 2.30.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+pub static ncclProfiler_v6: Profiler<Init5, u64> = since5(init5);
+
+/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by others' measurements, and are off by default.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
+pub static ncclProfiler_v7: Profiler<Init5, u64> = since5(init7);
+
+const fn since5(init: Init5) -> Profiler<Init5, u64> {
+    Profiler {
+        name: NAME,
+        init,
+        start: start::<u64>,
+        stop,
+        record,
+        finalize,
+    }
+}
+
+extern "C" fn init4(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    id: u64,
+    _nodes: c_int,
+    ranks: c_int,
+    _rank: c_int,
+    _log: Logger,
+) -> c_int {
+    // SAFETY: arguments as NCCL gives them.
+    unsafe { join(context, mask, name, id, ranks, false) }
+}
+
+extern "C" fn init5(
+    context: *mut *mut c_void,
+    id: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    _nodes: c_int,
+    ranks: c_int,
+    _rank: c_int,
+    _log: Logger,
+) -> c_int {
+    // SAFETY: arguments as NCCL gives them.
+    unsafe { join(context, mask, name, id, ranks, false) }
+}
+
+extern "C" fn init7(
+    context: *mut *mut c_void,
+    id: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    _nodes: c_int,
+    ranks: c_int,
+    _rank: c_int,
+    _log: Logger,
+) -> c_int {
+    // SAFETY: arguments as NCCL gives them.
+    unsafe { join(context, mask, name, id, ranks, true) }
+}
+
+/// # Safety
+/// `context` may be written, `mask` is NCCL's, and `name` is null or ends in a zero.
+unsafe fn join(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    id: u64,
+    ranks: c_int,
+    is_costly: bool,
+) -> c_int {
+    if context.is_null() {
+        return OK;
+    }
+    let name = if name.is_null() {
+        c""
+    } else {
+        // SAFETY: by the caller.
+        unsafe { CStr::from_ptr(name) }
+    };
+    let member = Member {
+        id,
+        ranks: u32::try_from(ranks).unwrap_or(0),
+        name: records::name(name.to_bytes()),
+    };
+    // SAFETY: by the caller. Never an error: NCCL would go on without us, and say so in everybody's log.
+    unsafe { *context = PLUGIN.join(mask, member, is_costly) };
+    OK
+}
+
+extern "C" fn start<T: Copy + Into<u64>>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descr: *mut Descr<T>,
+) -> c_int {
+    if handle.is_null() || descr.is_null() {
+        return OK;
+    }
+    // SAFETY: NCCL gives a description whose union is of the type that it names, and a place for the handle.
+    unsafe {
+        let descr = &*descr;
+        *handle = match descr.kind.into() {
+            COLL => PLUGIN.enqueue(context, &descr.of.coll),
+            KERNEL_CH => PLUGIN.began(descr.parent, descr.of.kernel),
+            _ => std::ptr::null_mut(),
+        };
+    }
+    OK
+}
+
+extern "C" fn stop(handle: *mut c_void) -> c_int {
+    PLUGIN.stop(handle);
+    OK
+}
+
+extern "C" fn record(handle: *mut c_void, state: c_int, args: *mut StateArgs) -> c_int {
+    if state == KERNEL_CH_STOP && !args.is_null() {
+        // SAFETY: of this state the arguments hold the GPU's time.
+        PLUGIN.ended(handle, unsafe { (*args).timer });
+    }
+    OK
+}
+
+extern "C" fn finalize(context: *mut c_void) -> c_int {
+    PLUGIN.leave(context);
+    OK
+}

@@ -1,0 +1,366 @@
+//! What the callbacks do. NCCL calls from several threads at once: the one that enqueues, and those that watch kernels.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64};
+
+use paceline_ring::{
+    Bare, Collective, Function, KIND_COLLECTIVE, KIND_TIMED, StepGlance, Timed, Wrote, monotonic_ns,
+};
+
+use crate::abi::{COLL, Coll, KERNEL_CH, KernelCh};
+use crate::budget::Budget;
+use crate::comms::{Comms, Member};
+use crate::records;
+use crate::sampler::{NEVER, Sampler};
+use crate::table::{Claim, Handle, Table};
+use crate::{rank, text};
+
+/// Shorter messages are noise: latency, not transfer.
+pub const MIN_BYTES: u64 = 8 << 10;
+/// Callbacks of one collective in so many are timed, and stand for the others.
+const TIMED_ONE_IN: u64 = 16;
+/// Until the hook's ring is found it is looked for once in so many collectives.
+const LOOK_EVERY: u64 = 256;
+/// A sidecar that came later learns the communicators within this time.
+const TELL_AGAIN_NS: u64 = 60_000_000_000;
+/// Longest name of a directory.
+const DIR: usize = 400;
+/// A thread that finds another at work in the beginning gives way so many times at most.
+const PATIENCE: u32 = 1 << 20;
+
+unsafe extern "C" {
+    fn getenv(name: *const c_char) -> *const c_char;
+    fn sched_yield() -> c_int;
+}
+
+const NEW: u8 = 0;
+const BEGINNING: u8 = 1;
+const READY: u8 = 2;
+const OFF: u8 = 3;
+
+/// All that there is of us in a process.
+pub struct Plugin {
+    state: AtomicU8,
+    ring: Bare,
+    steps: StepGlance,
+    comms: Comms,
+    table: Table,
+    sampler: Sampler,
+    budget: Budget,
+    tickets: AtomicU64,
+    /// NCCL's own word, the same for all communicators.
+    mask: AtomicPtr<c_int>,
+    /// What was last asked for, of GPU times.
+    is_timing: AtomicBool,
+    told_ns: AtomicU64,
+    dir: UnsafeCell<[u8; DIR]>,
+}
+
+// SAFETY: `dir` is written by the one thread that takes the state from NEW to BEGINNING, and read after READY.
+unsafe impl Sync for Plugin {}
+
+impl Default for Plugin {
+    fn default() -> Plugin {
+        Plugin::new()
+    }
+}
+
+impl Plugin {
+    /// Before the first communicator.
+    pub const fn new() -> Plugin {
+        Plugin {
+            state: AtomicU8::new(NEW),
+            ring: Bare::new(),
+            steps: StepGlance::new(),
+            comms: Comms::new(),
+            table: Table::new(),
+            sampler: Sampler::new(),
+            budget: Budget::new(),
+            tickets: AtomicU64::new(0),
+            mask: AtomicPtr::new(std::ptr::null_mut()),
+            is_timing: AtomicBool::new(false),
+            told_ns: AtomicU64::new(0),
+            dir: UnsafeCell::new([0; DIR]),
+        }
+    }
+
+    /// A communicator begins; gives its context and the mask, null and 0 where nothing is watched. `is_costly`: a
+    /// version of NCCL whose kernel events cost too much to be on by default.
+    ///
+    /// # Safety
+    /// `mask` is null or NCCL's mask, which lives as long as NCCL.
+    pub unsafe fn join(&self, mask: *mut c_int, member: Member, is_costly: bool) -> *mut c_void {
+        let is_watched = member.ranks > 1 && !mask.is_null() && self.is_ready(is_costly);
+        if !is_watched || self.ring.is_off() {
+            return std::ptr::null_mut();
+        }
+        self.mask.store(mask, Release);
+        let Some(context) = self.comms.join(member) else {
+            self.ring.give_up();
+            return std::ptr::null_mut();
+        };
+        self.ring.write(records::GROUP, records::group(member));
+        let timing = self
+            .sampler
+            .wants(self.ring.sample(), self.steps.step(), self.comms.led());
+        self.ask(timing);
+        context
+    }
+
+    /// A communicator ends.
+    pub fn leave(&self, context: *mut c_void) {
+        if let Some(member) = self.comms.leave(context) {
+            self.table.forget(member.id, |timed| self.give_up(timed));
+        }
+    }
+
+    /// A collective is enqueued; gives its handle, null where nothing more of it is wanted.
+    pub fn enqueue(&self, context: *mut c_void, coll: &Coll) -> *mut c_void {
+        let Some((comm, member)) = self.comms.of(context) else {
+            return std::ptr::null_mut();
+        };
+        if self.ring.is_off() {
+            self.set_mask(0);
+            return std::ptr::null_mut();
+        }
+        let now_ns = monotonic_ns();
+        let ticket = self.tickets.fetch_add(1, Relaxed) + 1;
+        comm.count();
+        let step = self.step(ticket);
+        let mut did = describe(coll, member, ticket, now_ns, step);
+        let is_fit = did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0;
+        if is_fit && self.is_timing.load(Relaxed) {
+            match self.table.claim(ticket, member.id, did.channels) {
+                Claim::Taken => did.is_timed = true,
+                Claim::Evicted(old) => {
+                    did.is_timed = true;
+                    self.give_up(old);
+                }
+                Claim::Refused => self.ring.give_up(),
+            }
+        }
+        self.ring.write(KIND_COLLECTIVE, did.words());
+        let wants = self.sampler.wants(self.ring.sample(), step, self.comms.led());
+        if wants != self.is_timing.load(Relaxed) {
+            self.ask(wants);
+        }
+        self.now_and_then(ticket, now_ns);
+        self.spent(ticket, now_ns);
+        if did.is_timed {
+            Handle::Coll(ticket).pack()
+        } else {
+            std::ptr::null_mut()
+        }
+    }
+
+    /// A kernel has begun on a channel; gives the handle of that, null where nobody waits for it.
+    pub fn began(&self, parent: *mut c_void, kernel: KernelCh) -> *mut c_void {
+        let Some(Handle::Coll(ticket)) = Handle::unpack(parent) else {
+            return std::ptr::null_mut();
+        };
+        let begin = self.begin(ticket);
+        let handle = if self.table.start(ticket, kernel.channel, kernel.timer) {
+            Handle::Kernel(ticket, kernel.channel).pack()
+        } else {
+            std::ptr::null_mut()
+        };
+        self.spent(ticket, begin);
+        handle
+    }
+
+    /// The GPU's time at a kernel's end.
+    pub fn ended(&self, handle: *mut c_void, at_ns: u64) {
+        if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
+            let begin = self.begin(ticket);
+            self.table.ends(ticket, channel, at_ns);
+            self.spent(ticket, begin);
+        }
+    }
+
+    /// An event is over. Of a collective that is the host's part, which says nothing.
+    pub fn stop(&self, handle: *mut c_void) {
+        if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
+            let begin = self.begin(ticket);
+            if let Some(timed) = self.table.stop(ticket, channel) {
+                self.ring.write(KIND_TIMED, timed.words());
+            }
+            self.spent(ticket, begin);
+        }
+    }
+
+    fn give_up(&self, timed: Timed) {
+        self.ring.give_up();
+        self.ring.write(KIND_TIMED, timed.words());
+    }
+
+    fn step(&self, ticket: u64) -> Option<u64> {
+        let step = self.steps.step();
+        if step.is_none() && ticket.is_multiple_of(LOOK_EVERY) {
+            self.steps.look(self.dir());
+        }
+        step
+    }
+
+    /// What is due once in many collectives: communicators told again, and the cost judged.
+    fn now_and_then(&self, ticket: u64, now_ns: u64) {
+        let told = self.told_ns.load(Relaxed);
+        let is_due = now_ns.wrapping_sub(told) > TELL_AGAIN_NS;
+        if is_due
+            && self
+                .told_ns
+                .compare_exchange(told, now_ns, AcqRel, Relaxed)
+                .is_ok()
+        {
+            self.comms.each(|member| {
+                self.ring.write(records::GROUP, records::group(member));
+            });
+        }
+        if !ticket.is_multiple_of(LOOK_EVERY) || !self.budget.is_exceeded(now_ns) {
+            return;
+        }
+        if self.sampler.halve() {
+            self.ring.write(
+                records::NOTE,
+                records::note(b"NCCL plugin: over its budget, samples half"),
+            );
+        } else {
+            self.ring
+                .write(records::NOTE, records::note(b"NCCL plugin: over its budget, off"));
+            self.state.store(OFF, Release);
+            self.set_mask(0);
+        }
+    }
+
+    /// When a callback of this collective began, if it is one of those that are timed; 0: it is not.
+    fn begin(&self, ticket: u64) -> u64 {
+        if ticket.is_multiple_of(TIMED_ONE_IN) {
+            monotonic_ns()
+        } else {
+            0
+        }
+    }
+
+    fn spent(&self, ticket: u64, begin_ns: u64) {
+        if ticket.is_multiple_of(TIMED_ONE_IN) {
+            let ns = monotonic_ns().saturating_sub(begin_ns) * TIMED_ONE_IN;
+            self.ring.spend(TIMED_ONE_IN, ns);
+            self.budget.spend(ns);
+        }
+    }
+
+    fn ask(&self, timing: bool) {
+        if self.state.load(Relaxed) == READY {
+            self.is_timing.store(timing, Relaxed);
+            self.set_mask(COLL | if timing { KERNEL_CH } else { 0 });
+        }
+    }
+
+    fn set_mask(&self, bits: u64) {
+        let mask = self.mask.load(Acquire);
+        if !mask.is_null() {
+            // SAFETY: NCCL's word, aligned, alive as long as NCCL is; NCCL reads it atomically.
+            unsafe { AtomicI32::from_ptr(mask) }.store(bits as c_int, Relaxed);
+        }
+    }
+
+    /// Makes the ring at the first communicator. Others that begin at the same time give way until that is done.
+    fn is_ready(&self, is_costly: bool) -> bool {
+        if self
+            .state
+            .compare_exchange(NEW, BEGINNING, AcqRel, Acquire)
+            .is_ok()
+        {
+            let state = if self.begin_all(is_costly) { READY } else { OFF };
+            self.state.store(state, Release);
+        }
+        for _ in 0..PATIENCE {
+            if self.state.load(Acquire) != BEGINNING {
+                break;
+            }
+            // SAFETY: it takes nothing.
+            unsafe { sched_yield() };
+        }
+        self.state.load(Acquire) == READY
+    }
+
+    fn begin_all(&self, is_costly: bool) -> bool {
+        let (Some(dir), Some(identity)) = (variable(c"PACELINE_RING_DIR"), rank::identity(variable)) else {
+            return false;
+        };
+        // SAFETY: this thread alone has taken the state from NEW, and nobody reads before READY.
+        let kept = unsafe { &mut *self.dir.get() };
+        let bytes = dir.to_bytes_with_nul();
+        if bytes.len() > DIR {
+            return false;
+        }
+        for (to, from) in kept.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        match variable(c"PACELINE_NCCL_SAMPLE").map(CStr::to_bytes) {
+            Some(b"off") => self.sampler.every(NEVER),
+            Some(digits) => {
+                if let Some(windows) = text::number(digits) {
+                    self.sampler.every(windows);
+                }
+            }
+            None if is_costly => self.sampler.every(NEVER),
+            None => {}
+        }
+        if let Some(ppm) =
+            variable(c"PACELINE_NCCL_BUDGET_PPM").and_then(|text| text::number(text.to_bytes()))
+        {
+            self.budget.allow(ppm);
+        }
+        self.told_ns.store(monotonic_ns(), Relaxed);
+        self.ring.create(dir)
+            && self.ring.write(records::ATTACH, records::attach(identity)) == Wrote::Published
+    }
+
+    fn dir(&self) -> &CStr {
+        // SAFETY: only called with READY seen by way of a context. The bytes end in a zero and do not change any more.
+        unsafe { CStr::from_ptr(self.dir.get().cast()) }
+    }
+}
+
+fn describe(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
+    // SAFETY: NCCL's names are literals of its own, or null.
+    let (func, datatype, algo, proto) = unsafe {
+        (
+            text::head(coll.func),
+            text::head(coll.datatype),
+            text::head(coll.algo),
+            text::head(coll.proto),
+        )
+    };
+    let function = text::function(func);
+    let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
+    // As nccl-tests count: the buffer that holds everybody's part.
+    let parts = match function {
+        Function::AllGather | Function::ReduceScatter => u64::from(member.ranks),
+        _ => 1,
+    };
+    Collective {
+        comm: member.id,
+        sequence: coll.sequence,
+        bytes: of_rank.saturating_mul(parts),
+        enqueued_ns: now_ns,
+        ticket: ticket as u32,
+        step: step.unwrap_or(0) as u32,
+        function,
+        algorithm: text::algorithm(algo),
+        protocol: text::protocol(proto),
+        channels: coll.channels,
+        is_timed: false,
+    }
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: the name ends in a zero. The value is read at once; a program that changes its environment from another
+    // thread at that moment is in the same danger with each getenv of NCCL itself.
+    unsafe {
+        let value = getenv(name.as_ptr());
+        (!value.is_null() && *value != 0).then(|| CStr::from_ptr(value))
+    }
+}

@@ -1,0 +1,59 @@
+//! The ring's records of a process and its communicators, as words (`layout.md` of the ring; a test reads them back).
+
+use crate::comms::{Member, NAME};
+use crate::rank::Identity;
+
+/// Kinds.
+pub const ATTACH: u16 = 2;
+/// A line for people.
+pub const NOTE: u16 = 5;
+/// A communicator.
+pub const GROUP: u16 = 9;
+
+/// Framework of the attach record: this plugin.
+const NCCL: u64 = 4;
+/// CUDA's index of the device: NCCL does not say.
+const NO_DEVICE: u64 = 0xffff_ffff;
+
+/// Who writes here.
+pub fn attach(identity: Identity) -> [u64; 6] {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    [
+        pair(identity.rank, identity.local_rank),
+        pair(identity.world_size, identity.restart),
+        NO_DEVICE,
+        0,
+        NCCL << 56,
+        0,
+    ]
+}
+
+/// A communicator of which this rank is a member.
+pub fn group(member: Member) -> [u64; 6] {
+    let [a, b, c] = member.name;
+    [member.id, u64::from(member.ranks), a, b, c, 0]
+}
+
+/// Up to 48 bytes of text.
+pub fn note(text: &[u8]) -> [u64; 6] {
+    words(text)
+}
+
+/// A name of up to 24 bytes, cut where UTF-8 may be cut.
+pub fn name(text: &[u8]) -> [u64; NAME] {
+    let mut end = text.len().min(NAME * 8);
+    while end > 0 && text.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) {
+        end -= 1;
+    }
+    words(text.get(..end).unwrap_or_default())
+}
+
+fn words<const N: usize>(text: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (i, byte) in text.iter().enumerate() {
+        if let Some(word) = words.get_mut(i / 8) {
+            *word |= u64::from(*byte) << (i % 8 * 8);
+        }
+    }
+    words
+}

@@ -1,0 +1,240 @@
+//! Collectives that are on the GPU. A handle is a ticket, never an address: what comes late, twice or after its slot was
+//! given to another finds that the ticket does not match, and does nothing.
+//!
+//! Who works in a slot has it pinned, and a slot that is pinned goes to nobody else. No call here waits.
+
+use std::ffi::c_void;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use paceline_ring::Timed;
+
+/// Collectives that may be enqueued and not done; older ones are given up.
+pub const SLOTS: usize = 4096;
+/// NCCL's MAXCHANNELS.
+const CHANNELS: u8 = 64;
+/// Of a slot's word: the ticket in the upper 56 bits, then busy, then how often it is pinned.
+const BUSY: u64 = 1 << 7;
+const PINS: u64 = BUSY - 1;
+/// Attempts at a word that others change as well: each loses only to one that wins.
+const TRIES: usize = 64;
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handle {
+    /// A collective.
+    Coll(u64),
+    /// Its kernel on one channel.
+    Kernel(u64, u8),
+}
+
+impl Handle {
+    /// As NCCL keeps it; never null.
+    pub fn pack(self) -> *mut c_void {
+        let bits = match self {
+            Handle::Coll(ticket) => ticket << 8 | 1,
+            Handle::Kernel(ticket, channel) => ticket << 8 | u64::from(channel) << 2 | 2,
+        };
+        bits as usize as *mut c_void
+    }
+
+    /// `None` for what is no handle of ours.
+    pub fn unpack(handle: *mut c_void) -> Option<Handle> {
+        let bits = handle as usize as u64;
+        match bits & 3 {
+            1 if bits & 0xfc == 0 => Some(Handle::Coll(bits >> 8)),
+            2 => Some(Handle::Kernel(bits >> 8, (bits >> 2) as u8 & (CHANNELS - 1))),
+            _ => None,
+        }
+    }
+}
+
+/// See the module.
+pub struct Table {
+    slots: [Slot; SLOTS],
+}
+
+struct Slot {
+    word: AtomicU64,
+    /// A bit for each channel.
+    started: AtomicU64,
+    stopped: AtomicU64,
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+    comm: AtomicU64,
+    channels: AtomicU64,
+}
+
+/// What became of a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The slot is the collective's.
+    Taken,
+    /// So it is, and this one that had it before will not be told any more.
+    Evicted(Timed),
+    /// Somebody works in it: the collective goes untimed.
+    Refused,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table::new()
+    }
+}
+
+impl Table {
+    /// Empty.
+    pub const fn new() -> Table {
+        Table {
+            slots: [const { Slot::new() }; SLOTS],
+        }
+    }
+
+    fn slot(&self, ticket: u64) -> &Slot {
+        &self.slots[ticket as usize % SLOTS]
+    }
+
+    /// Takes the slot of a ticket for a collective on so many channels.
+    pub fn claim(&self, ticket: u64, comm: u64, channels: u8) -> Claim {
+        let slot = self.slot(ticket);
+        let before = slot.word.load(Acquire);
+        let ours = ticket << 8 | BUSY | 1;
+        let is_free = before & PINS == 0;
+        if !is_free
+            || slot
+                .word
+                .compare_exchange(before, ours, Acquire, Relaxed)
+                .is_err()
+        {
+            return Claim::Refused;
+        }
+        let evicted = (before & BUSY != 0).then(|| slot.given_up(before >> 8));
+        slot.started.store(0, Relaxed);
+        slot.stopped.store(0, Relaxed);
+        slot.first_ns.store(u64::MAX, Relaxed);
+        slot.last_ns.store(0, Relaxed);
+        slot.comm.store(comm, Relaxed);
+        slot.channels.store(u64::from(channels), Relaxed);
+        slot.word.fetch_sub(1, Release);
+        evicted.map_or(Claim::Taken, Claim::Evicted)
+    }
+
+    /// A kernel began on a channel; false when it is told for the second time, or of a collective that is not there.
+    pub fn start(&self, ticket: u64, channel: u8, at_ns: u64) -> bool {
+        if channel >= CHANNELS {
+            return false;
+        }
+        let Some(pin) = self.pin(ticket) else { return false };
+        let bit = 1 << channel;
+        if pin.slot.started.fetch_or(bit, Relaxed) & bit != 0 {
+            return false;
+        }
+        pin.slot.first_ns.fetch_min(at_ns, Relaxed);
+        true
+    }
+
+    /// The GPU's time at its end.
+    pub fn ends(&self, ticket: u64, channel: u8, at_ns: u64) {
+        let Some(pin) = self.pin(ticket) else { return };
+        if pin.slot.stopped.load(Relaxed) & (1 << channel) == 0 {
+            pin.slot.last_ns.fetch_max(at_ns, Relaxed);
+        }
+    }
+
+    /// The kernel is over on a channel; gives the collective's times when that was the last one.
+    pub fn stop(&self, ticket: u64, channel: u8) -> Option<Timed> {
+        let pin = self.pin(ticket)?;
+        let slot = pin.slot;
+        let bit = 1 << channel;
+        if slot.started.load(Relaxed) & bit == 0 {
+            return None;
+        }
+        // Each channel's times were written before its bit: who sees all bits sees all times.
+        let before = slot.stopped.fetch_or(bit, AcqRel);
+        let channels = (before | bit).count_ones();
+        if before & bit != 0 || u64::from(channels) != slot.channels.load(Relaxed) {
+            return None;
+        }
+        slot.word.fetch_and(!BUSY, Relaxed);
+        let first = slot.first_ns.load(Relaxed);
+        Some(Timed {
+            comm: slot.comm.load(Relaxed),
+            start_ns: first,
+            duration_ns: slot.last_ns.load(Relaxed).saturating_sub(first),
+            ticket: ticket as u32,
+            channels: channels as u8,
+        })
+    }
+
+    /// Gives up what is left of a communicator that ends.
+    pub fn forget(&self, comm: u64, mut tell: impl FnMut(Timed)) {
+        for slot in &self.slots {
+            let before = slot.word.load(Acquire);
+            let is_left = before & (BUSY | PINS) == BUSY && slot.comm.load(Relaxed) == comm;
+            if is_left
+                && slot
+                    .word
+                    .compare_exchange(before, before | 1, Acquire, Relaxed)
+                    .is_ok()
+            {
+                tell(slot.given_up(before >> 8));
+                slot.word.fetch_and(!(BUSY | PINS), Release);
+            }
+        }
+    }
+
+    fn pin(&self, ticket: u64) -> Option<Pin<'_>> {
+        let slot = self.slot(ticket);
+        let mut word = slot.word.load(Relaxed);
+        for _ in 0..TRIES {
+            if word >> 8 != ticket || word & BUSY == 0 || word & PINS == PINS {
+                return None;
+            }
+            match slot.word.compare_exchange_weak(word, word + 1, Acquire, Relaxed) {
+                Ok(_) => return Some(Pin { slot }),
+                Err(now) => word = now,
+            }
+        }
+        None
+    }
+}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            word: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            stopped: AtomicU64::new(0),
+            first_ns: AtomicU64::new(0),
+            last_ns: AtomicU64::new(0),
+            comm: AtomicU64::new(0),
+            channels: AtomicU64::new(0),
+        }
+    }
+
+    /// What is said of a collective whose channels did not all end.
+    fn given_up(&self, ticket: u64) -> Timed {
+        Timed {
+            comm: self.comm.load(Relaxed),
+            start_ns: self.first_ns.load(Relaxed),
+            duration_ns: 0,
+            ticket: ticket as u32,
+            channels: self.stopped.load(Relaxed).count_ones() as u8,
+        }
+    }
+}
+
+/// A slot that stays whose it is.
+struct Pin<'a> {
+    slot: &'a Slot,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.slot.word.fetch_sub(1, Release);
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,0 +1,280 @@
+/* Plays NCCL for a profiler plugin: loads it as NCCL does, and calls it in NCCL's order from NCCL's threads.
+ *
+ *   harness PLUGIN VERSION SCENARIO [COLLECTIVES]
+ *
+ * prints one line of what it did, and ends with 1 where the plugin answered what it must not. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "nccl_profiler.h"
+
+#define CHANNELS 32
+#define COMMS 64
+#define QUEUE 1024
+
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what);                                         \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static int version;
+static void *library;
+static profiler *plugin;
+static int mask; /* NCCL's global: the same word for every communicator */
+static struct {
+    void *context;
+    uint64_t sequence;
+} comms[COMMS];
+static unsigned long enqueued, timed, abandoned;
+
+static void load(const char *path) {
+    char symbol[32];
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) fprintf(stderr, "%s\n", dlerror());
+    CHECK(library);
+    snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
+    plugin = dlsym(library, symbol);
+    CHECK(plugin && plugin->name && plugin->name[0]);
+}
+
+static void join(int i, int ranks) {
+    char name[32];
+    uint64_t id = 0xc0117000 + (uint64_t)i;
+    snprintf(name, sizeof name, "comm_%d", i);
+    comms[i].context = (void *)-1;
+    int result = version == 4 ? plugin->init.v4(&comms[i].context, &mask, i ? name : NULL, id, 1, ranks, 0, NULL)
+                              : plugin->init.v5(&comms[i].context, id, &mask, i ? name : NULL, 1, ranks, 0, NULL);
+    CHECK(result == 0 && comms[i].context != (void *)-1);
+}
+
+/* One event by its version's layout. `count` is of floats. */
+static void *start(int type, void *context, void *parent, uint64_t number, size_t count, const char *func) {
+    void *handle = (void *)-1; /* what stands there before is nobody's business */
+    union {
+        descr_v4 v4;
+        descr_v5 v5;
+        descr_v7 v7;
+    } descr;
+    memset(&descr, 0xa5, sizeof descr); /* what is not set must not be read */
+#define FILL(v)                                                                                                        \
+    do {                                                                                                               \
+        (v).type = type, (v).parentObj = parent, (v).rank = 0;                                                         \
+        if (type == EVENT_COLL) {                                                                                      \
+            (v).coll.seqNumber = number, (v).coll.func = func, (v).coll.count = count;                                 \
+            (v).coll.datatype = "ncclFloat32", (v).coll.nChannels = CHANNELS;                                          \
+            (v).coll.algo = "RING", (v).coll.proto = "SIMPLE";                                                         \
+        } else {                                                                                                       \
+            (v).kernelCh.channelId = (uint8_t)count, (v).kernelCh.pTimer = number;                                     \
+        }                                                                                                              \
+    } while (0)
+    if (version == 4) FILL(descr.v4);
+    else if (version < 7) FILL(descr.v5);
+    else FILL(descr.v7);
+    CHECK(plugin->startEvent(context, &handle, &descr) == 0 && handle != (void *)-1);
+    return handle;
+}
+
+static void *enqueue(int i, size_t count, const char *func) {
+    enqueued++;
+    return start(EVENT_COLL, comms[i].context, NULL, comms[i].sequence++, count, func);
+}
+
+/* The kernel of a collective: all of its channels, begun in one order and ended in another. */
+static void run_kernel(void *context, void *coll, uint64_t at, int channels) {
+    void *kernel[CHANNELS];
+    for (int c = 0; c < channels; c++) kernel[c] = start(EVENT_KERNEL_CH, context, coll, at + (uint64_t)c, (size_t)c, NULL);
+    for (int c = channels - 1; c >= 0; c--) {
+        state_args args = {.kernelCh = {at + 5000 + (uint64_t)c}};
+        CHECK(plugin->recordEventState(kernel[c], STATE_KERNEL_CH_STOP, &args) == 0);
+        CHECK(plugin->stopEvent(kernel[c]) == 0);
+    }
+}
+
+static void finalize_all(int count) {
+    for (int i = 0; i < count; i++) CHECK(plugin->finalize(comms[i].context) == 0);
+}
+
+/* NCCL's two threads: one enqueues and stops, one watches kernels. */
+static struct {
+    void *context, *coll;
+} queue[QUEUE];
+static volatile unsigned long put, got;
+static volatile int over;
+
+static void *watch(void *unused) {
+    uint64_t clock = 1000;
+    for (;;) {
+        unsigned long seen = __atomic_load_n(&put, __ATOMIC_ACQUIRE);
+        if (got == seen) {
+            if (__atomic_load_n(&over, __ATOMIC_ACQUIRE) && got == __atomic_load_n(&put, __ATOMIC_ACQUIRE)) return unused;
+            sched_yield();
+            continue;
+        }
+        run_kernel(queue[got % QUEUE].context, queue[got % QUEUE].coll, clock += 100000, CHANNELS);
+        __atomic_store_n(&got, got + 1, __ATOMIC_RELEASE);
+    }
+}
+
+static void storm(unsigned long collectives) {
+    pthread_t watcher;
+    for (int i = 0; i < COMMS; i++) join(i, 8);
+    CHECK(mask == (EVENT_COLL | EVENT_KERNEL_CH));
+    CHECK(pthread_create(&watcher, NULL, watch, NULL) == 0);
+    for (unsigned long n = 0; n < collectives; n++) {
+        int i = (int)(n % COMMS);
+        void *coll = enqueue(i, 1 << 20, n % 3 ? "AllReduce" : "ReduceScatter");
+        if (!coll) continue;
+        while (put - __atomic_load_n(&got, __ATOMIC_ACQUIRE) >= QUEUE) sched_yield();
+        queue[put % QUEUE].context = comms[i].context;
+        queue[put % QUEUE].coll = coll;
+        __atomic_store_n(&put, put + 1, __ATOMIC_RELEASE);
+        timed++;
+        CHECK(plugin->stopEvent(coll) == 0);
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_RELEASE);
+    pthread_join(watcher, NULL);
+    finalize_all(COMMS);
+}
+
+/* One collective's whole life, then everything that comes too late, twice, or from nowhere. */
+static void stale(void) {
+    state_args args = {.kernelCh = {99}};
+    join(0, 2);
+    void *coll = enqueue(0, 1 << 20, "AllGather");
+    CHECK(coll);
+    void *kernel = start(EVENT_KERNEL_CH, comms[0].context, coll, 1, 0, NULL);
+    CHECK(kernel);
+    CHECK(!start(EVENT_KERNEL_CH, comms[0].context, coll, 1, 0, NULL)); /* twice */
+    CHECK(!start(EVENT_KERNEL_CH, comms[0].context, coll, 1, 200, NULL)); /* no such channel */
+    CHECK(!start(EVENT_KERNEL_CH, comms[0].context, NULL, 1, 0, NULL));
+    CHECK(!start(EVENT_KERNEL_CH, comms[0].context, kernel, 1, 1, NULL)); /* a kernel is no parent */
+    for (int twice = 0; twice < 2; twice++) {
+        plugin->recordEventState(kernel, STATE_KERNEL_CH_STOP, &args);
+        plugin->stopEvent(kernel);
+        plugin->stopEvent(coll);
+    }
+    plugin->recordEventState(kernel, STATE_KERNEL_CH_STOP, &args); /* after stop */
+    plugin->recordEventState(kernel, STATE_KERNEL_CH_STOP, NULL);
+    plugin->recordEventState(coll, 3, &args);
+    plugin->recordEventState(NULL, STATE_KERNEL_CH_STOP, &args);
+    plugin->stopEvent(NULL);
+    plugin->stopEvent((void *)~0ul);
+    plugin->stopEvent((void *)&args); /* an address is no handle */
+    CHECK(!start(EVENT_GROUP, comms[0].context, NULL, 0, 0, NULL));
+    CHECK(!start(EVENT_PROXY_OP, comms[0].context, coll, 0, 0, NULL));
+    CHECK(!start(EVENT_COLL, NULL, NULL, 0, 1 << 20, "AllReduce"));
+    CHECK(!start(EVENT_COLL, (void *)0x1234, NULL, 0, 1 << 20, "AllReduce"));
+    CHECK(!enqueue(0, 16, "AllReduce")); /* too short to be of use: told, not timed */
+    CHECK(!enqueue(0, 1 << 20, "Broadcast")); /* rooted */
+    finalize_all(1);
+    abandoned++; /* the one of which a single channel ended */
+    CHECK(!start(EVENT_KERNEL_CH, comms[0].context, coll, 1, 5, NULL));
+    CHECK(!start(EVENT_COLL, comms[0].context, NULL, 0, 1 << 20, "AllReduce"));
+    plugin->finalize(comms[0].context);
+    plugin->finalize(NULL);
+}
+
+static void in_order(unsigned long collectives) {
+    join(0, 2);
+    CHECK(mask & EVENT_COLL);
+    for (unsigned long n = 0; n < collectives; n++) {
+        void *coll = enqueue(0, 1 << 20, "AllReduce");
+        CHECK((coll != NULL) == ((mask & EVENT_KERNEL_CH) != 0));
+        if (!coll) continue;
+        CHECK(plugin->stopEvent(coll) == 0); /* the host is done long before the GPU */
+        run_kernel(comms[0].context, coll, 1000000 * (n + 1), CHANNELS);
+        timed++;
+    }
+    finalize_all(1);
+}
+
+static void reload(const char *path) {
+    for (int times = 0; times < 100; times++) {
+        in_order(10);
+        CHECK(dlclose(library) == 0);
+        load(path);
+    }
+}
+
+static void forked(void) {
+    in_order(10);
+    join(1, 2);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        void *coll = enqueue(1, 1 << 20, "AllReduce");
+        if (coll) run_kernel(comms[1].context, coll, 5, CHANNELS);
+        join(2, 2);
+        plugin->finalize(comms[1].context);
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    void *coll = enqueue(1, 1 << 20, "AllReduce"); /* the parent goes on */
+    CHECK(coll);
+    run_kernel(comms[1].context, coll, 5, CHANNELS);
+    timed++;
+    CHECK(plugin->finalize(comms[1].context) == 0);
+}
+
+static double now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+/* Medians over batches: what enqueuing costs, and what each callback of a kernel's channel costs. */
+static void bench(unsigned long batches) {
+    enum { BATCH = 200 };
+    double *enqueues = malloc(batches * sizeof *enqueues), *kernels = malloc(batches * sizeof *kernels);
+    void *colls[BATCH];
+    CHECK(enqueues && kernels && batches > 0);
+    join(0, 8);
+    for (unsigned long b = 0; b < batches; b++) {
+        double begin = now_ns();
+        for (int n = 0; n < BATCH; n++) colls[n] = enqueue(0, 1 << 20, "AllReduce");
+        double middle = now_ns();
+        for (int n = 0; n < BATCH; n++) run_kernel(comms[0].context, colls[n], 1000, CHANNELS);
+        enqueues[b] = (middle - begin) / BATCH;
+        kernels[b] = (now_ns() - middle) / (BATCH * CHANNELS * 3);
+        timed += BATCH;
+        usleep(2000); /* a reader comes by */
+    }
+    qsort(enqueues, batches, sizeof *enqueues, by_size);
+    qsort(kernels, batches, sizeof *kernels, by_size);
+    printf("enqueue_ns=%.1f enqueue_p99_ns=%.1f kernel_ns=%.1f kernel_p99_ns=%.1f ", enqueues[batches / 2],
+           enqueues[batches * 99 / 100], kernels[batches / 2], kernels[batches * 99 / 100]);
+    free(enqueues), free(kernels);
+    finalize_all(1);
+}
+
+int main(int count, char **words) {
+    CHECK(count >= 4);
+    version = atoi(words[2]);
+    const char *scenario = words[3];
+    unsigned long collectives = count > 4 ? strtoul(words[4], NULL, 10) : 0;
+    load(words[1]);
+    if (!strcmp(scenario, "order")) in_order(collectives);
+    else if (!strcmp(scenario, "storm")) storm(collectives);
+    else if (!strcmp(scenario, "stale")) stale();
+    else if (!strcmp(scenario, "reload")) reload(words[1]);
+    else if (!strcmp(scenario, "fork")) forked();
+    else if (!strcmp(scenario, "bench")) bench(collectives);
+    else CHECK(!"a scenario of that name");
+    printf("pid=%d enqueued=%lu timed=%lu abandoned=%lu mask=%d\n", (int)getpid(), enqueued, timed, abandoned, mask);
+    return 0;
+}

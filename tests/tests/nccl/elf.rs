@@ -1,0 +1,114 @@
+//! The library that is shipped: what it needs of the machine, and what it cost when it was measured.
+
+use std::process::Command;
+
+use super::harness::{self, Harness};
+
+/// All that the plugin may need: system calls and strings. No allocator, no unwinder, no thread, no lock.
+const ALLOWED: [&str; 17] = [
+    "bcmp",
+    "clock_gettime",
+    "close",
+    "ftruncate",
+    "getenv",
+    "geteuid",
+    "getpid",
+    "madvise",
+    "memcpy",
+    "memset",
+    "mmap",
+    "open",
+    "rename",
+    "sched_yield",
+    "strlen",
+    "unlink",
+    "__cxa_finalize",
+];
+
+/// Built as it is shipped, it needs nothing that can wait, allocate or unwind, nothing newer than glibc 2.17, and stays
+/// when NCCL unloads it.
+#[test]
+fn the_shipped_plugin_needs_system_calls_alone() {
+    let library = release();
+    let symbols = readelf(&library, "--dyn-syms");
+    let mut exported = Vec::new();
+    for line in symbols
+        .lines()
+        .filter(|line| line.contains(" GLOBAL ") || line.contains(" WEAK "))
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (is_needed, name) = (words[6] == "UND", words[7]);
+        let (name, version) = name.split_once('@').unwrap_or((name, ""));
+        if !is_needed {
+            exported.push(name.to_owned());
+            continue;
+        }
+        // What every library of gcc's asks for and does without.
+        if name.starts_with("_ITM_") || name == "__gmon_start__" {
+            continue;
+        }
+        assert!(ALLOWED.contains(&name), "the plugin needs {name}");
+        let version = version
+            .trim_start_matches('@')
+            .strip_prefix("GLIBC_2.")
+            .unwrap_or("99");
+        let minor: f64 = version.parse().unwrap();
+        assert!(minor <= 17.0, "{name} is of glibc 2.{version}");
+    }
+    exported.sort();
+    assert_eq!(
+        exported,
+        [4, 5, 6, 7].map(|version| format!("ncclProfiler_v{version}"))
+    );
+    let dynamic = readelf(&library, "-d");
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    let needed: Vec<&str> = dynamic.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    // NCCL itself needs them all.
+    let is_everywhere = |line: &&str| {
+        ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux"]
+            .iter()
+            .any(|name| line.contains(name))
+    };
+    assert!(needed.iter().all(is_everywhere), "{needed:?}");
+}
+
+/// What NCCL's threads pay. `tests/run` runs it; the gate is 150 ns a callback.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_a_callback() {
+    let program = harness::compile("nccl-harness-fast", &["-O2"]);
+    let plugin = release();
+    let mut harness = Harness::new();
+    let mut running = harness.start_with(&program, &plugin, 5, "bench", 500);
+    let read = harness.follow(&mut running);
+    let said = running.said();
+    println!("{said:?}, {} dropped", read.dropped);
+    assert_eq!(read.dropped, 0, "a ring that is full costs less");
+    assert!(said["enqueue_ns"] <= 150 && said["kernel_ns"] <= 150, "{said:?}");
+}
+
+/// The plugin as it is shipped.
+pub fn release() -> std::path::PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args([
+            "build",
+            "-q",
+            "--release",
+            "--locked",
+            "-p",
+            "paceline-nccl-profiler",
+            "--target-dir",
+        ])
+        .arg(harness::target())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    harness::plugin("release")
+}
+
+fn readelf(library: &std::path::Path, what: &str) -> String {
+    let output = Command::new("readelf").arg("-W").arg(what).arg(library).output();
+    let output = output.expect("readelf, of binutils as Rust's linker is");
+    String::from_utf8(output.stdout).unwrap()
+}

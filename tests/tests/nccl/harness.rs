@@ -1,0 +1,254 @@
+//! The C program, built once, and what it leaves in the ring directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use paceline_ring::{Collective, Next, Reader, Record, Timed};
+use tempfile::TempDir;
+
+/// The numbers that it printed, by name.
+pub type Said = BTreeMap<String, u64>;
+
+/// A ring directory and an environment.
+pub struct Harness {
+    dir: TempDir,
+    env: BTreeMap<&'static str, Option<String>>,
+    pid: u32,
+}
+
+/// A program that runs.
+pub struct Running {
+    child: Child,
+}
+
+/// A ring as it was left.
+#[derive(Default)]
+pub struct Read {
+    /// The first hundred thousand.
+    pub records: Vec<Record>,
+    pub count: u64,
+    pub dropped: u64,
+    pub torn: u64,
+    pub given_up: u64,
+}
+
+impl Harness {
+    pub fn new() -> Harness {
+        let dir = TempDir::new().unwrap();
+        let ring_dir = dir.path().join("rings");
+        std::fs::create_dir(&ring_dir).unwrap();
+        let env = [
+            ("PACELINE_RING_DIR", ring_dir.to_str().unwrap()),
+            ("PACELINE_NCCL_SAMPLE", "1"),
+            // Under AddressSanitizer and beside other tests the plugin is over any budget.
+            ("PACELINE_NCCL_BUDGET_PPM", "1000000000"),
+            ("RANK", "3"),
+            ("LOCAL_RANK", "1"),
+            ("WORLD_SIZE", "8"),
+        ];
+        let env = env
+            .into_iter()
+            .map(|(name, value)| (name, Some(value.to_owned())));
+        Harness {
+            env: env.collect(),
+            dir,
+            pid: 0,
+        }
+    }
+
+    pub fn set(&mut self, name: &'static str, value: Option<&str>) {
+        self.env.insert(name, value.map(str::to_owned));
+    }
+
+    pub fn ring_dir(&self) -> PathBuf {
+        self.dir.path().join("rings")
+    }
+
+    /// Runs a scenario to its end.
+    pub fn run(&mut self, version: u32, scenario: &str, collectives: u64) -> Said {
+        let said = self.start(version, scenario, collectives).said();
+        assert_eq!(said["pid"], u64::from(self.pid));
+        said
+    }
+
+    pub fn start(&mut self, version: u32, scenario: &str, collectives: u64) -> Running {
+        self.start_with(&program(), &plugin("debug"), version, scenario, collectives)
+    }
+
+    /// As `start`, with another build of both.
+    pub fn start_with(
+        &mut self,
+        program: &Path,
+        plugin: &Path,
+        version: u32,
+        scenario: &str,
+        collectives: u64,
+    ) -> Running {
+        let mut command = Command::new(program);
+        command
+            .arg(plugin)
+            .args([version.to_string(), scenario.to_owned(), collectives.to_string()]);
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        self.pid = child.id();
+        Running { child }
+    }
+
+    /// Runs one that is to fail: its code and what it said.
+    pub fn fails(&mut self, version: u32, scenario: &str, collectives: u64) -> (i32, String) {
+        let output = self
+            .start(version, scenario, collectives)
+            .child
+            .wait_with_output();
+        let output = output.unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap_or(-1), stderr)
+    }
+
+    /// Opens the ring of the program that was started last, once it is there.
+    pub fn reader(&self) -> Reader {
+        let path = self.ring_dir().join(format!("{}-nccl.ring", self.pid));
+        let began = Instant::now();
+        while !path.exists() && began.elapsed() < Duration::from_secs(30) {
+            std::thread::yield_now();
+        }
+        Reader::open(&path).unwrap()
+    }
+
+    /// What a program that has ended left.
+    pub fn read(&self) -> Read {
+        let mut reader = self.reader();
+        let mut read = Read::default();
+        read.drain(&mut reader, false);
+        read
+    }
+
+    /// Reads while the program runs.
+    pub fn follow(&self, running: &mut Running) -> Read {
+        let mut reader = self.reader();
+        let mut read = Read::default();
+        loop {
+            let is_over = running.child.try_wait().unwrap().is_some();
+            read.drain(&mut reader, !is_over);
+            reader.release(reader.position());
+            if is_over {
+                return read;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn rings(&self) -> usize {
+        std::fs::read_dir(self.ring_dir()).unwrap().count()
+    }
+}
+
+impl Read {
+    fn drain(&mut self, reader: &mut Reader, is_alive: bool) {
+        loop {
+            match reader.next(paceline_ring::monotonic_ns(), is_alive) {
+                Next::Record(record) => {
+                    self.count += 1;
+                    if self.records.len() < 100_000 {
+                        self.records.push(record);
+                    }
+                }
+                Next::Torn => {}
+                Next::Empty | Next::Pending => break,
+                Next::Broken => panic!("the ring is broken"),
+            }
+        }
+        (self.dropped, self.torn, self.given_up) = (reader.dropped(), reader.torn(), reader.given_up());
+    }
+
+    pub fn collectives(&self) -> Vec<Collective> {
+        let of = |record: &Record| match record {
+            Record::Collective(did) => Some(*did),
+            _ => None,
+        };
+        self.records.iter().filter_map(of).collect()
+    }
+
+    pub fn timed(&self) -> Vec<Timed> {
+        let of = |record: &Record| match record {
+            Record::Timed(timed) => Some(*timed),
+            _ => None,
+        };
+        self.records.iter().filter_map(of).collect()
+    }
+}
+
+impl Running {
+    /// What it printed, at its end, which must be a good one.
+    pub fn said(self) -> Said {
+        let output = self.child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {stderr}", output.status);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.parse::<f64>().unwrap() as u64))
+            .collect()
+    }
+}
+
+/// The plugin as cargo built it for these tests.
+pub fn plugin(profile: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let built = match profile {
+        "release" => target().join("release/libpaceline_nccl.so"),
+        _ => tests.with_file_name("libpaceline_nccl.so"),
+    };
+    assert!(built.exists(), "{} is not built", built.display());
+    built
+}
+
+/// Cargo's target directory.
+pub fn target() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.ancestors().nth(3).unwrap().to_owned()
+}
+
+/// The harness under AddressSanitizer and UndefinedBehaviorSanitizer.
+fn program() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            compile(
+                "nccl-harness-asan",
+                &["-O1", "-g", "-fsanitize=address,undefined"],
+            )
+        })
+        .clone()
+}
+
+/// Builds it with the C compiler that Rust links with.
+pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl-harness/harness.c");
+    let draft = target().join(format!("{name}.{}", std::process::id()));
+    let built = target().join(name);
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
+        .args(flags)
+        .arg("-o")
+        .args([&draft, &source])
+        .args(["-ldl", "-lpthread"])
+        .output()
+        .expect("a C compiler, which Rust needs as well");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    std::fs::rename(&draft, &built).unwrap();
+    built
+}

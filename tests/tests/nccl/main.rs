@@ -1,0 +1,182 @@
+//! NCCL's profiler plugin, driven by a C program that plays NCCL (`tests/nccl-harness`), under AddressSanitizer, and read
+//! as the sidecar reads it: every record is there, or was counted as dropped.
+
+#![allow(clippy::unwrap_used)] // A test that cannot go on fails.
+
+mod elf;
+mod harness;
+
+use harness::{Harness, Read};
+use paceline_ring::{Function, Record};
+
+/// Each version of the interface: communicator, collectives and GPU times arrive, field by field.
+#[test]
+fn each_version_of_the_interface() {
+    for version in [4, 5, 6, 7] {
+        let mut harness = Harness::new();
+        let said = harness.run(version, "order", 40);
+        assert_eq!((said["enqueued"], said["timed"]), (40, 40), "v{version}");
+        let read = harness.read();
+        let Some(Record::Attach(attach)) = read.records.first() else {
+            panic!("{:?}", read.records.first())
+        };
+        assert_eq!((attach.rank, attach.local_rank, attach.world_size), (3, 1, 8));
+        assert!(
+            matches!(&read.records[1], Record::Group(group) if group.comm == 0xc011_7000 && group.size == 2)
+        );
+        for (n, did) in read.collectives().iter().enumerate() {
+            assert_eq!((did.comm, did.sequence), (0xc011_7000, n as u64));
+            assert_eq!((did.function, did.bytes), (Function::AllReduce, 4 << 20));
+            assert_eq!((did.algorithm, did.protocol, did.channels), (1, 3, 32));
+            assert!(did.is_timed && did.step == 0 && did.enqueued_ns > 0);
+        }
+        let timed = read.timed();
+        assert_eq!((read.collectives().len(), timed.len()), (40, 40));
+        for (n, timed) in timed.iter().enumerate() {
+            // Channels begin 1 ns apart, and the last one to begin is the last to end.
+            assert_eq!(timed.start_ns, 1_000_000 * (n as u64 + 1));
+            assert_eq!((timed.duration_ns, timed.channels), (5_031, 32));
+        }
+    }
+}
+
+/// Kernel events cost too much on NCCL 2.31 and later, which asks for v7: off, unless somebody wants them.
+#[test]
+fn kernel_events_are_off_by_default_where_they_are_costly() {
+    for (version, sample, mask, timed) in [(7, None, 2, 0), (6, None, 66, 40), (6, Some("off"), 2, 0)] {
+        let mut harness = Harness::new();
+        harness.set("PACELINE_NCCL_SAMPLE", sample);
+        let said = harness.run(version, "order", 40);
+        assert_eq!(
+            (said["mask"], said["timed"]),
+            (mask, timed),
+            "v{version} {sample:?}"
+        );
+        assert_eq!(
+            harness.read().collectives().len(),
+            40,
+            "each is told all the same"
+        );
+    }
+}
+
+/// What is stale, doubled, foreign or malformed changes nothing, and is no time of anything.
+#[test]
+fn stale_and_double_calls() {
+    let mut harness = Harness::new();
+    harness.run(5, "stale", 0);
+    let read = harness.read();
+    assert_eq!(read.collectives().len(), 3);
+    let untimed: Vec<bool> = read.collectives().iter().map(|did| did.is_timed).collect();
+    assert_eq!(untimed, [true, false, false], "too short, and rooted");
+    let timed = read.timed();
+    assert_eq!(timed.len(), 1);
+    assert_eq!(
+        (timed[0].duration_ns, timed[0].channels),
+        (0, 1),
+        "given up, not told wrongly"
+    );
+    assert_eq!(read.given_up, 1);
+}
+
+#[test]
+fn unloaded_and_loaded_again() {
+    let mut harness = Harness::new();
+    let said = harness.run(6, "reload", 0);
+    let read = harness.read();
+    assert_eq!(said["enqueued"], 1_000);
+    assert_eq!((read.collectives().len(), read.timed().len()), (1_000, 1_000));
+    let tickets: Vec<u32> = read.collectives().iter().map(|did| did.ticket).collect();
+    assert!(tickets.is_sorted_by(|a, b| a < b), "one life, not a hundred");
+}
+
+/// A forked child shares the memory and must not speak in its parent's name.
+#[test]
+fn a_forked_child_is_silent() {
+    let mut harness = Harness::new();
+    let said = harness.run(5, "fork", 0);
+    let read = harness.read();
+    assert_eq!((read.collectives().len(), read.timed().len()), (11, 11));
+    assert_eq!(said["enqueued"], 11);
+    assert_eq!(harness.rings(), 1);
+}
+
+/// 64 communicators, 32 channels, two threads, nobody reads: the ring fills, and what is dropped is counted exactly.
+#[test]
+fn full_and_counted() {
+    let mut harness = Harness::new();
+    let said = harness.run(5, "storm", 100_000);
+    adds_up(&said, &harness.read());
+}
+
+/// The reader dies in the middle: its file is gone, the job goes on.
+#[test]
+fn the_reader_is_gone() {
+    let mut harness = Harness::new();
+    let running = harness.start(5, "storm", 300_000);
+    let mut reader = harness.reader();
+    while reader.position() < 1_000 {
+        reader.next(0, true);
+    }
+    drop(reader);
+    std::fs::remove_dir_all(harness.ring_dir()).unwrap();
+    let said = running.said();
+    assert_eq!((said["enqueued"], said["timed"]), (300_000, 300_000));
+}
+
+/// No directory to write to, or no rank: nothing is watched, and nothing is asked of NCCL.
+#[test]
+fn without_a_place_nothing_is_watched() {
+    for (name, value) in [
+        ("PACELINE_RING_DIR", None),
+        ("PACELINE_RING_DIR", Some("/nowhere")),
+        ("RANK", None),
+    ] {
+        let mut harness = Harness::new();
+        harness.set(name, value);
+        let (code, stderr) = harness.fails(5, "order", 10);
+        assert_eq!(code, 1, "the harness wants to be watched");
+        assert!(stderr.contains("not so: mask & EVENT_COLL"), "{stderr}");
+        assert_eq!(harness.rings(), 0);
+    }
+}
+
+/// Switched off by its reader while it runs: NCCL is told to call no more.
+#[test]
+fn the_kill_switch() {
+    let mut harness = Harness::new();
+    let running = harness.start(5, "storm", 1_000_000);
+    harness.reader().stop_writing();
+    let said = running.said();
+    assert_eq!(said["mask"], 0);
+    assert!(said["timed"] < said["enqueued"], "handles stop at once");
+}
+
+/// As `full_and_counted`, read all the while, a hundred times as much. `tests/run` runs it.
+#[test]
+#[ignore = "ten million collectives with 98 callbacks each take a minute or two"]
+fn ten_million() {
+    let mut harness = Harness::new();
+    let program = harness::compile("nccl-harness-asan-fast", &["-O2", "-fsanitize=address,undefined"]);
+    let mut running = harness.start_with(&program, &elf::release(), 5, "storm", 10_000_000);
+    let read = harness.follow(&mut running);
+    let said = running.said();
+    assert_eq!(said["enqueued"], 10_000_000);
+    adds_up(&said, &read);
+}
+
+/// Every collective and every time stands in the ring or was counted as dropped.
+fn adds_up(said: &harness::Said, read: &Read) {
+    // And the rank, once; and the 64 communicators, once and again each minute.
+    let others = (read.count + read.dropped).checked_sub(said["enqueued"] + said["timed"] + 1);
+    assert!(
+        others.is_some_and(|others| others >= 64 && others % 64 == 0),
+        "{said:?}, {} read, {} dropped",
+        read.count,
+        read.dropped
+    );
+    assert_eq!(
+        (said["timed"], read.given_up, read.torn),
+        (said["enqueued"], 0, 0)
+    );
+}
