@@ -8,6 +8,7 @@ mod command;
 pub mod cuda;
 pub mod dtype;
 pub mod gpu;
+pub mod import;
 pub mod measure;
 pub mod net;
 pub mod pattern;

@@ -49,6 +49,11 @@ pub fn version(path: Option<&Path>) -> Result<String, LoadError> {
     Nccl::open(path).map(|nccl| nccl.version.to_string())
 }
 
+/// A version as NCCL counts it, for people: of `22703`, `2.27.3`.
+pub(crate) fn version_text(code: &str) -> Option<String> {
+    code.parse().ok().map(|code| api::Version(code).to_string())
+}
+
 /// One rank. See the module.
 pub struct NcclTransport {
     /// Before what it uses: it is ended first.

@@ -1,0 +1,132 @@
+//! Results of nccl-tests (<https://github.com/NVIDIA/nccl-tests>), as text or as the JSON of its `-J`, in our own types.
+//! Our own reports are taken too.
+//!
+//! What a file does not hold is left unknown: percentiles without `-J`'s per-iteration times, and always the ranks' own
+//! times, which nccl-tests does not keep. A row that cannot be read is an error with its line: a result with holes would
+//! be compared as if it were whole.
+
+mod json;
+mod text;
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::collective::Collective;
+use crate::dtype::Dtype;
+use crate::measure::{Report, Timing};
+
+/// Largest file that is read; nccl-tests' are a few kilobytes.
+const MOST: u64 = 64 << 20;
+
+/// Why a file cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It cannot be read.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    /// It is larger than any result.
+    #[error("more than {} MiB: no result of nccl-tests", MOST >> 20)]
+    TooLarge,
+    /// A line of text.
+    #[error("line {line}: {what}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A place in JSON.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// A value in JSON.
+    #[error("{place}: {what}")]
+    Value {
+        /// Where: `results[3].type`.
+        place: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is nothing in it.
+    #[error("no rows of results: not the output of nccl-tests, or of a run that failed")]
+    Empty,
+    /// It does not say what was measured.
+    #[error("the file does not say which collective it is of (versions before 2.17 do not): name it")]
+    Collective,
+    /// It says one thing, the caller another.
+    #[error("the file is of {said}, not of {asked}")]
+    OtherCollective {
+        /// The file's.
+        said: Collective,
+        /// The caller's.
+        asked: Collective,
+    },
+}
+
+/// Reads a file. `collective` is needed where the file does not say it.
+///
+/// # Errors
+/// [`ImportError`].
+pub fn file(path: &Path, collective: Option<Collective>) -> Result<Report, ImportError> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?
+        .take(MOST + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        return Err(ImportError::TooLarge);
+    }
+    // Host names and logs in between may be anything.
+    read(&String::from_utf8_lossy(&bytes), collective)
+}
+
+/// Reads what a file holds.
+///
+/// # Errors
+/// [`ImportError`].
+pub fn read(text: &str, collective: Option<Collective>) -> Result<Report, ImportError> {
+    if text.trim_start().starts_with('{') {
+        json::read(text, collective)
+    } else {
+        text::read(text, collective)
+    }
+}
+
+/// What both say of the collective.
+fn agreed(said: Option<Collective>, asked: Option<Collective>) -> Result<Collective, ImportError> {
+    match (said, asked) {
+        (Some(said), Some(asked)) if said != asked => Err(ImportError::OtherCollective { said, asked }),
+        (said, asked) => said.or(asked).ok_or(ImportError::Collective),
+    }
+}
+
+/// The collective of a program of nccl-tests: `all_reduce_perf`, with or without a path.
+fn of_program(name: &str) -> Option<Collective> {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    Some(match name.strip_suffix("_perf").unwrap_or(name) {
+        "all_reduce" => Collective::AllReduce,
+        "reduce_scatter" => Collective::ReduceScatter,
+        "all_gather" => Collective::AllGather,
+        "broadcast" => Collective::Broadcast,
+        "alltoall" => Collective::AllToAll,
+        _ => return None,
+    })
+}
+
+/// An element type by nccl-tests' name.
+fn dtype(name: &str) -> Result<Dtype, String> {
+    let known = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
+    known.ok_or_else(|| format!("type {name} is none of float, half, bfloat16, int32"))
+}
+
+/// A timing of which the mean alone is known.
+fn timing([time, alg_bw, bus_bw]: [f64; 3], nwrong: Option<u64>) -> Timing {
+    Timing {
+        time,
+        alg_bw,
+        bus_bw,
+        nwrong,
+        p50: 0.0,
+        p99: 0.0,
+        slowest_rank: None,
+        ranks: Vec::new(),
+    }
+}
