@@ -95,10 +95,15 @@ impl Waits {
         }
         met.awaited = met.awaited.saturating_sub(1);
         let seconds = |ns: u64| ns as f64 / 1e9;
+        // On the GPU they may run beside the rank's work: one of them is what it surely stood still for.
+        let surely_ns = match did.gpu {
+            true => did.dur_ns / u64::from(did.collectives.max(1)),
+            false => did.dur_ns,
+        };
         parts.push(Part {
             rank: did.rank,
             own_s: seconds(did.dur_ns),
-            exposed_s: seconds(did.exposed_ns.unwrap_or(did.dur_ns).min(did.dur_ns)),
+            exposed_s: seconds(did.exposed_ns.unwrap_or(surely_ns).min(did.dur_ns)),
             is_fit: did.unfit == 0,
         });
         let index = did.rank.0 as usize;

@@ -7,6 +7,7 @@
 
 mod alarms;
 mod cause;
+mod collectives;
 mod cost;
 mod detection;
 mod failures;
@@ -45,6 +46,7 @@ pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
         cause::rows(cases),
         cost::rows(cases),
         alarms::rough_rows(cases),
+        collectives::rows(cases),
         detection::other_rows(cases),
     ]
     .concat()

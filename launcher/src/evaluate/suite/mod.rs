@@ -5,6 +5,7 @@
 //! transcript and test), so that nothing is fitted to what is scored.
 
 mod chosen;
+mod collectives;
 mod faults;
 mod healthy;
 mod imbalance;
@@ -41,6 +42,8 @@ pub(super) enum Suite {
     Causes,
     /// Jobs that hold themselves up.
     Imbalance,
+    /// Ranks do not say where their steps went: only collectives do.
+    Collectives,
     /// Nothing is wrong.
     Healthy,
     /// Nothing is wrong but the way to the detector.
@@ -53,7 +56,7 @@ pub(super) enum Suite {
 
 impl Suite {
     /// All, with what each holds.
-    pub(super) const ALL: [(Suite, &'static str, &'static str); 12] = [
+    pub(super) const ALL: [(Suite, &'static str, &'static str); 13] = [
         (
             Suite::Smoke,
             "smoke",
@@ -85,6 +88,11 @@ impl Suite {
             Suite::Imbalance,
             "imbalance",
             "uneven stages, packed sequences, busy experts",
+        ),
+        (
+            Suite::Collectives,
+            "collectives",
+            "slow ranks, links and healthy jobs, told by collectives alone",
         ),
         (
             Suite::Healthy,
@@ -301,6 +309,7 @@ pub(super) fn all() -> Vec<Scenario> {
         slow::scenarios(),
         faults::scenarios(),
         imbalance::scenarios(),
+        collectives::scenarios(),
         healthy::scenarios(),
     ]
     .concat()
