@@ -73,9 +73,14 @@ pub(crate) struct SettingArgs {
     /// Where journal and report go [default: ./paceline-JOB].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<String>,
-    /// Address of the job's aggregator [default: on this host, a port derived from the job].
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where the job's aggregator is, the same on all nodes: the node of that name or address runs it [default: on this
+    /// host; without a port one that follows from the job].
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) aggregator: Option<String>,
+    /// A file with the key by which the job's nodes know each other, 32 bytes or more, mode 0600 [default: one of this
+    /// user's own, made at need].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<String>,
     /// Address of /metrics on the aggregator [default: 127.0.0.1, any free port].
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,

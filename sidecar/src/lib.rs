@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod aggregator;
+pub mod guard;
 pub mod host;
 pub mod options;
 pub mod sink;
@@ -15,6 +16,7 @@ pub mod uplink;
 mod warn;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
@@ -23,8 +25,11 @@ pub use options::SidecarOptions;
 
 use agent::join::Invitation;
 use agent::{Agent, control, shell};
+use aggregator::Plan;
 use aggregator::control::Reload;
-use aggregator::{Plan, place};
+use aggregator::place::{self, Candidate};
+use guard::JobKey;
+use guard::den::Den;
 use sink::status::StatusStream;
 use source::Source;
 use source::host::Host;
@@ -62,7 +67,7 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     let controls = control::listen(std::io::stdin())?;
     let (status, end) = StatusStream::to(std::io::stdout());
     let sources = sources(&options)?;
-    let invitation = invitation(options, reload, status);
+    let invitation = invitation(options, reload, status)?;
     let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -121,7 +126,11 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     Ok(sources)
 }
 
-fn invitation(options: SidecarOptions, reload: Option<Reload>, status: StatusStream) -> Invitation {
+fn invitation(
+    options: SidecarOptions,
+    reload: Option<Reload>,
+    status: StatusStream,
+) -> anyhow::Result<Invitation> {
     let job = JobId::from(options.job.as_str());
     let node = NodeId::from(options.node.unwrap_or_else(host::hostname).as_str());
     let me = Hello {
@@ -130,10 +139,16 @@ fn invitation(options: SidecarOptions, reload: Option<Reload>, status: StatusStr
         node: node.clone(),
         agent: host::incarnation(),
     };
-    let (candidates, alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
+    let key = JobKey::of(&job, options.key_file.as_deref())?;
+    let (mut candidates, mut alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
         Ok(candidates) => (candidates, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
+    if key.nobody_else.is_some() && candidates.iter().any(Candidate::is_shared) {
+        candidates.clear();
+        alone_because = Some("its aggregator is on another host".to_owned());
+    }
+    let den = Arc::new(Den::dig(options.ring_dir.as_deref())?);
     let plan = Plan {
         job,
         node,
@@ -141,12 +156,14 @@ fn invitation(options: SidecarOptions, reload: Option<Reload>, status: StatusStr
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
     };
-    Invitation {
+    Ok(Invitation {
         me,
         candidates,
         alone_because,
+        key,
+        den,
         http: Some(options.http),
         plan,
         status,
-    }
+    })
 }

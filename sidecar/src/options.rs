@@ -26,9 +26,14 @@ pub struct SidecarOptions {
     /// Remove that directory at the end, should whoever made it be gone by then. The launcher asks for it.
     #[arg(long, hide = true, requires = "ring_dir")]
     pub inherit_ring_dir: bool,
-    /// HOST:PORT of the job's aggregator; a loopback port that follows from the job's name by default.
+    /// HOST:PORT of the job's aggregator, or HOST: the port follows from the job's name then; this host's loopback by
+    /// default.
     #[arg(long, env = "PACELINE_AGGREGATOR")]
     pub aggregator: Option<String>,
+    /// A file that holds the key by which the job's nodes know each other, at least 32 bytes; a key of this user's own,
+    /// made at need in the configuration folder, by default.
+    #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Where the metrics page is wanted, on loopback; port 0: any.
     #[arg(long, env = "PACELINE_HTTP", default_value = "127.0.0.1:0")]
     pub http: SocketAddr,

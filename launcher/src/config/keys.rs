@@ -54,6 +54,11 @@ pub(crate) const KEYS: [Key; 14] = [
         default: "(this host, a port derived from the job)",
     },
     Key {
+        name: "key_file",
+        kind: Kind::Text,
+        default: "(a key of this user's own, made at need: ~/.config/paceline/key)",
+    },
+    Key {
         name: "http",
         kind: Kind::Text,
         default: "(127.0.0.1, any free port)",

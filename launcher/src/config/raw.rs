@@ -153,6 +153,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("node", &args.node),
         ("run_dir", &args.run_dir),
         ("aggregator", &args.aggregator),
+        ("key_file", &args.key_file),
         ("http", &args.http),
         ("sim_gpus", &args.sim_gpus),
         ("nvml_lib", &args.nvml_lib),

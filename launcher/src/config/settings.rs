@@ -1,7 +1,7 @@
 //! The checked stage: every value parsed, every mistake told with the place where it stood.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
@@ -20,8 +20,10 @@ pub(crate) struct Settings {
     pub(crate) node: Option<String>,
     /// Run directory, if anybody gave one.
     pub(crate) run_dir: Option<PathBuf>,
-    /// HOST:PORT of the aggregator.
+    /// HOST or HOST:PORT of the aggregator.
     pub(crate) aggregator: Option<String>,
+    /// The key of the job's nodes.
+    pub(crate) key_file: Option<PathBuf>,
     /// Address of /metrics.
     pub(crate) http: Option<SocketAddr>,
     /// Simulated GPUs of this node.
@@ -83,6 +85,7 @@ impl Settings {
             "job",
             "node",
             "run_dir",
+            "key_file",
             "nvml_lib",
             "kmsg",
             "step_log",
@@ -90,7 +93,8 @@ impl Settings {
         ] {
             parsed(key, &name)?;
         }
-        parsed("aggregator", &host_and_port)?;
+        parsed("aggregator", &host)?;
+        parsed("key_file", &key)?;
         parsed("ras", &|text| {
             if text == "off" {
                 Ok(())
@@ -128,6 +132,7 @@ impl Settings {
             node: text("node"),
             run_dir: text("run_dir").map(PathBuf::from),
             aggregator: text("aggregator"),
+            key_file: text("key_file").map(PathBuf::from),
             http,
             sim_gpus,
             nvml_lib: text("nvml_lib").map(PathBuf::from),
@@ -249,6 +254,20 @@ fn host_and_port(text: &str) -> Result<(), String> {
     }
 }
 
+/// HOST, HOST:PORT or an IPv6 address.
+fn host(text: &str) -> Result<(), String> {
+    if text.parse::<IpAddr>().is_ok() || (!text.is_empty() && !text.contains([':', '/', ' '])) {
+        return Ok(());
+    }
+    host_and_port(text).map_err(|_| "must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600".to_owned())
+}
+
+/// A job would run unwatched with a key that is none: better told before it starts.
+fn key(path: &str) -> Result<(), String> {
+    let read = paceline_sidecar::guard::Key::read(Path::new(path));
+    read.map(drop).map_err(|error| error.to_string())
+}
+
 fn wrong(key: &str, said: &Said, why: &str) -> Usage {
     Usage(format!("{}: {key} = {:?}: {why}", said.origin, said.text))
 }
@@ -276,8 +295,8 @@ mod tests {
             check(&args).unwrap_err()
         };
         assert_eq!(
-            args(&|a| a.aggregator = Some("here".into())),
-            "--aggregator: aggregator = \"here\": must be HOST:PORT, such as 127.0.0.1:29600"
+            args(&|a| a.aggregator = Some("here:".into())),
+            "--aggregator: aggregator = \"here:\": must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600"
         );
         assert_eq!(
             args(&|a| a.set = vec!["impact.warn_ratio=1".into()]),

@@ -320,6 +320,9 @@ fn arguments(plan: &Plan, place: &Place, step_log: Option<&Path>) -> Vec<OsStrin
     if let Some(aggregator) = &plan.settings.aggregator {
         flag("aggregator", aggregator.as_ref());
     }
+    if let Some(key) = &plan.settings.key_file {
+        flag("key-file", key.as_os_str());
+    }
     if let Some(http) = plan.settings.http {
         flag("http", http.to_string().as_ref());
     }

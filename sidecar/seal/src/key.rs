@@ -61,6 +61,9 @@ pub enum KeyError {
         /// How many it has.
         bytes: usize,
     },
+    /// The system gives no random numbers.
+    #[error("no random numbers: {0}")]
+    Chance(io::Error),
     /// Nobody said where, and there is no folder of the user's own.
     #[error("there is no key: give --key-file or PACELINE_KEY_FILE, or set HOME")]
     Nowhere,
@@ -150,6 +153,16 @@ impl Key {
         Key(mac.finalize().into_bytes().into())
     }
 
+    /// One that nobody else has: for a process whose parts talk among themselves.
+    ///
+    /// # Errors
+    /// [`KeyError::Chance`]
+    pub fn of_chance() -> Result<Key, KeyError> {
+        let mut bytes = [0; 32];
+        fill(&mut bytes).map_err(KeyError::Chance)?;
+        Ok(Key(bytes))
+    }
+
     /// Anything at all: for tests and for processes that inherit it.
     pub fn from_bytes(bytes: [u8; 32]) -> Key {
         Key(bytes)
@@ -177,11 +190,16 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
 
 fn random_hex(bytes: usize) -> io::Result<String> {
     let mut secret = vec![0_u8; bytes];
+    fill(&mut secret)?;
+    Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn fill(secret: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
-    while filled < bytes {
+    while filled < secret.len() {
         filled += rustix::rand::getrandom(&mut secret[filled..], rustix::rand::GetRandomFlags::empty())?;
     }
-    Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(())
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {

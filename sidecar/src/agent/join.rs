@@ -1,16 +1,21 @@
 //! Finding the job's aggregator, or becoming it.
 //!
-//! Whoever can bind the address runs the aggregator and then connects to it like anybody else. An address that
-//! somebody else holds is asked whether it is ours. When nobody is found this node is watched alone, and says so.
+//! Whoever can bind the address runs the aggregator. An address that somebody else holds, or that is another host's, is
+//! asked whether it is ours, through a stream sealed with the job's key. When nobody is found this node is watched alone,
+//! and says so.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::aggregator::Plan;
+use crate::aggregator::place::Candidate;
 use crate::aggregator::server::Hosted;
+use crate::guard::JobKey;
+use crate::guard::den::Den;
 use crate::sink::status::StatusStream;
 use crate::uplink::link::{Dealer, Link, LinkError};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
@@ -29,15 +34,26 @@ pub struct Invitation {
     /// Who joins.
     pub me: Hello,
     /// Addresses to try, in order. None: watched alone.
-    pub candidates: Vec<SocketAddr>,
+    pub candidates: Vec<Candidate>,
     /// Why this node is alone from the start, if it is.
     pub alone_because: Option<String>,
+    /// What streams between nodes are sealed with.
+    pub key: JobKey,
+    /// Where the sockets between them and ZeroMQ are.
+    pub den: Arc<Den>,
     /// Where the metrics page is wanted.
     pub http: Option<SocketAddr>,
     /// The aggregator, should it be ours.
     pub plan: Plan,
     /// Where it tells what it finds.
     pub status: StatusStream,
+}
+
+impl Invitation {
+    /// Whether the aggregator may be on another host.
+    pub fn is_shared(&self) -> bool {
+        self.candidates.iter().any(Candidate::is_shared)
+    }
 }
 
 /// A link whose handshake is done.
@@ -71,15 +87,18 @@ pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> 
     for address in &invitation.candidates {
         match at(&invitation, *address).await {
             Ok(joined) => return Some(joined),
-            Err(miss) => why = Some(format!("{address}: {miss}")),
+            Err(miss) => why = Some(format!("{}: {miss}", address.at)),
         }
     }
     if !may_be_alone {
         return None;
     }
-    let why = why.unwrap_or_else(|| "no aggregator".to_owned());
+    let mut why = why.unwrap_or_else(|| "no aggregator".to_owned());
+    if let Some(no_key) = &invitation.key.nobody_else {
+        why = format!("{why} ({no_key})");
+    }
     warn::once("alone", format_args!("this node is watched alone: {why}"));
-    match at(&invitation, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await {
+    match at(&invitation, Candidate::local(0)).await {
         Ok(joined) => Some(Joined {
             alone: Some(why),
             ..joined
@@ -94,19 +113,23 @@ pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> 
     }
 }
 
-async fn at(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss> {
-    let (address, hosted) = match TcpListener::bind(address) {
+async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Miss> {
+    let (mut link, address, hosted) = match TcpListener::bind(candidate.own) {
         Ok(listener) => {
             let address = listener.local_addr()?;
-            let Invitation {
-                http, plan, status, ..
-            } = invitation.clone();
-            (address, Some(Hosted::start(listener, http, plan, status)?))
+            let hosted = host(invitation, listener)?;
+            (Dealer::connect(&hosted.inside).await?, address, Some(hosted))
         }
-        Err(error) if error.kind() == ErrorKind::AddrInUse => (address, None),
+        Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
+            let Invitation { key, den, .. } = invitation;
+            (
+                Dealer::through(candidate.at, &key.key, den).await?,
+                candidate.at,
+                None,
+            )
+        }
         Err(error) => return Err(error.into()),
     };
-    let mut link = Dealer::connect(address).await?;
     let welcome = handshake(&mut link, &invitation.me).await?;
     Ok(Joined {
         link,
@@ -115,6 +138,18 @@ async fn at(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss
         hosted,
         alone: None,
     })
+}
+
+fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hosted> {
+    let Invitation {
+        http,
+        plan,
+        status,
+        key,
+        den,
+        ..
+    } = invitation.clone();
+    Hosted::start(listener, &key.key, &den, http, plan, status)
 }
 
 async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {

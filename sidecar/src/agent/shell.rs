@@ -21,6 +21,8 @@ use crate::warn;
 const TICK: Duration = Duration::from_millis(100);
 /// After so many failing attempts to come back, this node is watched alone.
 const ATTEMPTS: u32 = 6;
+/// After so many (half a minute) to find another host's aggregator, which may start later.
+const FIRST_ATTEMPTS: u32 = 11;
 
 /// Runs a sidecar to its end.
 pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Control>) {
@@ -90,12 +92,16 @@ impl Shell {
         let invitation = self.invitation.clone();
         let attempt = self.attempt;
         self.attempt += 1;
-        let first = self.agent.stage() == Stage::Waiting;
+        let attempts = match self.agent.stage() {
+            Stage::Waiting if self.invitation.is_shared() => FIRST_ATTEMPTS,
+            Stage::Waiting => 0,
+            _ => ATTEMPTS,
+        };
         self.joining = Some(tokio::spawn(async move {
             if attempt > 0 {
                 sleep(backoff(attempt - 1, invitation.me.agent)).await;
             }
-            join(invitation, first || attempt >= ATTEMPTS).await
+            join(invitation, attempt >= attempts).await
         }));
     }
 

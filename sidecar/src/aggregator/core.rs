@@ -17,6 +17,7 @@ use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
 use super::journal::{Journal, JournalError};
+use crate::guard::gate::Turned;
 use crate::host;
 use crate::sink::files::Files;
 use crate::sink::metrics::{Metrics, Transport};
@@ -288,12 +289,13 @@ impl Aggregator {
     }
 
     /// The metrics page.
-    pub fn page(&self) -> String {
+    pub fn page(&self, turned: &Turned) -> String {
         let transport = Transport {
             duplicates: self.intake.duplicates(),
             unreadable: self.intake.unreadable(),
+            turned: turned.counts(),
         };
-        self.metrics.page(&self.report(), transport)
+        self.metrics.page(&self.report(), &transport)
     }
 
     /// Where it writes.

@@ -1,6 +1,6 @@
 //! Where a job's aggregator is.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use paceline_health::id::JobId;
 
@@ -17,37 +17,72 @@ pub enum PlaceError {
     /// The name leads nowhere.
     #[error("aggregator address {0}: {1}")]
     Unknown(String, String),
-    /// Not on loopback.
-    #[error(
-        "aggregator address {0} is not loopback: peers are not authenticated yet, so each node is watched alone"
-    )]
-    NotLoopback(SocketAddr),
 }
 
-/// The addresses to try, in order: the one that was asked for, or those that follow from the job's name.
-///
-/// # Errors
-/// [`PlaceError`] for an address that was asked for.
-pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<SocketAddr>, PlaceError> {
-    let Some(asked) = asked else {
-        return Ok(derived(job));
-    };
-    let unknown = |error: String| PlaceError::Unknown(asked.to_owned(), error);
-    let found = asked
-        .to_socket_addrs()
-        .map_err(|error| unknown(error.to_string()))?;
-    let found: Vec<SocketAddr> = found.collect();
-    match (
-        found.iter().find(|address| address.ip().is_loopback()),
-        found.first(),
-    ) {
-        (Some(address), _) => Ok(vec![*address]),
-        (None, Some(address)) => Err(PlaceError::NotLoopback(*address)),
-        (None, None) => Err(unknown("no such host".to_owned())),
+/// An address at which the aggregator may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where it is reached.
+    pub at: SocketAddr,
+    /// What it listens on, should it be ours.
+    pub own: SocketAddr,
+}
+
+impl Candidate {
+    /// One that nobody but this host can reach.
+    pub const fn local(port: u16) -> Candidate {
+        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        Candidate { at, own: at }
+    }
+
+    /// Whether other hosts may reach it.
+    pub fn is_shared(&self) -> bool {
+        !self.own.ip().is_loopback()
     }
 }
 
-fn derived(job: &JobId) -> Vec<SocketAddr> {
+/// The addresses to try, in order: what was asked for, as HOST:PORT or HOST, else this host's own; without a port, those
+/// that follow from the job's name.
+///
+/// # Errors
+/// [`PlaceError`] for an address that was asked for.
+pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
+    let Some(asked) = asked else {
+        return Ok(derived(job).map(Candidate::local).to_vec());
+    };
+    let with_port = asked.rsplit_once(':').and_then(|(host, port)| {
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.contains(':') || host.starts_with('[')).then_some((host, vec![port]))
+    });
+    let (host, ports) = with_port.unwrap_or_else(|| (asked, derived(job).to_vec()));
+    let (at, own) = addresses(host.trim_start_matches('[').trim_end_matches(']'))
+        .map_err(|error| PlaceError::Unknown(asked.to_owned(), error))?;
+    let candidate = |port| Candidate {
+        at: SocketAddr::new(at, port),
+        own: SocketAddr::new(own, port),
+    };
+    Ok(ports.into_iter().map(candidate).collect())
+}
+
+/// Where a host is reached, and what it listens on if it is this one.
+fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
+    let found = (host, 0).to_socket_addrs().map_err(|error| error.to_string())?;
+    let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    let is_loopback = |ip: &&IpAddr| ip.is_loopback();
+    let Some(at) = found.iter().find(is_loopback).or(found.first()) else {
+        return Err("no such host".to_owned());
+    };
+    // Many systems lead a host's own name to its loopback (127.0.1.1), and everybody else's view of it to its network.
+    let is_own_name = at.is_loopback() && host.parse::<IpAddr>().is_err() && host != "localhost";
+    let own = match at {
+        IpAddr::V4(_) if is_own_name => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) if is_own_name => Ipv6Addr::UNSPECIFIED.into(),
+        other => *other,
+    };
+    Ok((*at, own))
+}
+
+fn derived(job: &JobId) -> [u16; CANDIDATES as usize] {
     // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): the same on every node and in every version.
     let hash = job
         .as_str()
@@ -56,9 +91,7 @@ fn derived(job: &JobId) -> Vec<SocketAddr> {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
     let base = FIRST_PORT + (hash % PORTS) as u16;
-    (0..CANDIDATES)
-        .map(|i| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), base + i))
-        .collect()
+    std::array::from_fn(|i| base + i as u16)
 }
 
 #[cfg(test)]
@@ -71,22 +104,25 @@ mod tests {
         let derived = candidates(None, &job).unwrap();
         assert_eq!(derived, candidates(None, &job).unwrap());
         assert_eq!(derived.len(), 4);
-        assert!(
-            derived
-                .iter()
-                .all(|a| a.ip().is_loopback() && (20_000..32_768).contains(&a.port()))
-        );
+        for candidate in &derived {
+            assert!(!candidate.is_shared() && candidate.own == candidate.at);
+            assert!((20_000..32_768).contains(&candidate.at.port()));
+        }
         assert_ne!(derived, candidates(None, &"train-8".into()).unwrap());
-        let check = |asked: &str| candidates(Some(asked), &job).map(|found| found[0].to_string());
-        assert_eq!(check("127.0.0.1:4711"), Ok("127.0.0.1:4711".to_owned()));
-        assert_eq!(check("[::1]:4711"), Ok("[::1]:4711".to_owned()));
-        assert!(check("localhost:4711").unwrap().ends_with(":4711"));
-        assert!(
-            check("10.1.2.3:4711")
-                .unwrap_err()
-                .to_string()
-                .contains("not authenticated yet")
-        );
-        assert!(matches!(check("127.0.0.1"), Err(PlaceError::Unknown(..))));
+        let check = |asked: &str| {
+            let found = candidates(Some(asked), &job).unwrap();
+            (found.len(), found[0].at.to_string(), found[0].is_shared())
+        };
+        assert_eq!(check("127.0.0.1:4711"), (1, "127.0.0.1:4711".into(), false));
+        assert_eq!(check("[::1]:4711"), (1, "[::1]:4711".into(), false));
+        assert_eq!(check("10.1.2.3:4711"), (1, "10.1.2.3:4711".into(), true));
+        assert!(check("localhost:4711").1.ends_with(":4711"));
+        let port = derived[0].at.port();
+        assert_eq!(check("10.1.2.3"), (4, format!("10.1.2.3:{port}"), true));
+        assert_eq!(check("fd00::1"), (4, format!("[fd00::1]:{port}"), true));
+        assert!(matches!(
+            candidates(Some("no such host:1"), &job),
+            Err(PlaceError::Unknown(..))
+        ));
     }
 }

@@ -1,14 +1,21 @@
 //! The aggregator's thread: one runtime of its own, so that nothing else of the process can hold up its socket.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use paceline_seal::Key;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 
 use super::control::{self, Answer, Ask, Door, What};
 use super::journal::JournalError;
 use super::{Aggregator, Plan};
+use crate::guard::den::Den;
+use crate::guard::gate::{Gate, Turned};
 use crate::host::monotonic_ns;
 use crate::sink::http::{self, Scrape};
 use crate::sink::status::StatusStream;
@@ -29,27 +36,39 @@ pub struct Hosted {
     done: oneshot::Receiver<()>,
     /// Where its metrics page is.
     pub http: Option<SocketAddr>,
+    /// Where this process reaches it.
+    pub inside: PathBuf,
 }
 
 impl Hosted {
-    /// Starts one on a listener bound to loopback.
+    /// Starts one; whoever comes by `listener` has to know the key.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the system gives no socket or no thread.
     pub fn start(
         listener: TcpListener,
+        key: &Key,
+        den: &Den,
         http: Option<SocketAddr>,
         plan: Plan,
         status: StatusStream,
     ) -> std::io::Result<Hosted> {
         let page = http.and_then(http::listen);
         let address = page.as_ref().and_then(|page| page.local_addr().ok());
+        raise_descriptors();
+        let (socket, inside) = den.listen()?;
+        let gate = Gate {
+            key: key.clone(),
+            inside: inside.clone(),
+            turned: Arc::default(),
+        };
         let (finish, finish_asked) = oneshot::channel();
         let (ended, done) = oneshot::channel();
         let (hangup, hangups) = mpsc::channel(1);
         thread::Builder::new().name("aggregator".into()).spawn(move || {
             run(
-                listener,
+                (gate, listener),
+                socket,
                 page,
                 plan,
                 status,
@@ -65,6 +84,7 @@ impl Hosted {
             hangup,
             done,
             http: address,
+            inside,
         })
     }
 
@@ -88,6 +108,20 @@ impl Hosted {
     }
 }
 
+/// A connection takes two descriptors, and thousands of nodes may come: as many as this process may have.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        limit.current = limit.maximum;
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            warn::once(
+                "descriptors",
+                format_args!("no more descriptors to be had: {error}"),
+            );
+        }
+    }
+}
+
 /// What the thread is told while it runs.
 #[derive(Debug)]
 pub struct Told {
@@ -97,7 +131,14 @@ pub struct Told {
     pub hangups: mpsc::Receiver<()>,
 }
 
-fn run(listener: TcpListener, page: Option<TcpListener>, plan: Plan, status: StatusStream, told: Told) {
+fn run(
+    (gate, door): (Gate, TcpListener),
+    socket: UnixListener,
+    page: Option<TcpListener>,
+    plan: Plan,
+    status: StatusStream,
+    told: Told,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
@@ -107,8 +148,12 @@ fn run(listener: TcpListener, page: Option<TcpListener>, plan: Plan, status: Sta
         Err(error) => return warn::once("aggregator", format_args!("aggregator: {error}")),
     };
     runtime.block_on(async {
-        match Router::listen(listener).await {
-            Ok(router) => serve(router, page, plan, status, told).await,
+        let turned = Arc::clone(&gate.turned);
+        match Router::listen(socket).await {
+            Ok(router) => {
+                tokio::spawn(gate.keep(door));
+                serve(router, page, turned, plan, status, told).await;
+            }
             Err(error) => warn::once("aggregator", format_args!("aggregator: {error}")),
         }
     });
@@ -118,6 +163,7 @@ fn run(listener: TcpListener, page: Option<TcpListener>, plan: Plan, status: Sta
 pub async fn serve(
     mut hub: impl Hub,
     page: Option<TcpListener>,
+    turned: Arc<Turned>,
     plan: Plan,
     status: StatusStream,
     told: Told,
@@ -180,7 +226,7 @@ pub async fn serve(
             },
             Some(scrape) = asked.recv() => {
                 // Whoever asked may have gone.
-                let _ = scrape.send(aggregator.page());
+                let _ = scrape.send(aggregator.page(&turned));
             }
             Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
             _ = &mut finish, if finish_by.is_none() => {

@@ -19,12 +19,14 @@ mod gpus;
 const MAX_RANK_SERIES: usize = 512;
 
 /// What was lost on the way, beside what the report knows.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Transport {
     /// Frames that came more than once (and were taken once).
     pub duplicates: u64,
     /// Frames whose event could not be read.
     pub unreadable: u64,
+    /// Connections that were not let in or were cut, by reason.
+    pub turned: Vec<(&'static str, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -127,7 +129,7 @@ impl Metrics {
     }
 
     /// The page in Prometheus' text format.
-    pub fn page(&self, report: &Report, transport: Transport) -> String {
+    pub fn page(&self, report: &Report, transport: &Transport) -> String {
         let registry = Registry::new();
         // A family that cannot be registered is one that is missing on the page; a test holds the whole page.
         let _ = registry.register(Box::new(self.steps.clone()));
@@ -215,7 +217,7 @@ impl Metrics {
         counters(registry, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
     }
 
-    fn loss_families(&self, registry: &Registry, report: &Report, transport: Transport) {
+    fn loss_families(&self, registry: &Registry, report: &Report, transport: &Transport) {
         let coverage = &report.coverage;
         let spools = self
             .nodes
@@ -239,6 +241,16 @@ impl Metrics {
             help,
             ["reason"],
             reasons,
+        );
+        let turned = transport.turned.iter();
+        let turned = turned.map(|(reason, count)| ([(*reason).to_owned()], *count as f64));
+        let help = "Connections that were turned away from the aggregator or cut, by reason.";
+        counters(
+            registry,
+            "paceline_connections_refused_total",
+            help,
+            ["reason"],
+            turned,
         );
     }
 

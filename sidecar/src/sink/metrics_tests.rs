@@ -99,9 +99,10 @@ fn the_page_has_what_was_seen() {
     );
     let page = metrics.page(
         &report(),
-        Transport {
+        &Transport {
             duplicates: 5,
             unreadable: 0,
+            turned: vec![("key", 3)],
         },
     );
     for wanted in [
@@ -118,6 +119,7 @@ fn the_page_has_what_was_seen() {
         "paceline_sidecar_cpu_seconds_total{node=\"n1\"} 3.5",
         "paceline_sidecar_resident_bytes{node=\"n1\"} 9000000",
         "paceline_transport_dropped_total{reason=\"duplicate\"} 5",
+        "paceline_connections_refused_total{reason=\"key\"} 3",
         "paceline_build_info{version=",
     ] {
         assert!(page.contains(wanted), "no {wanted} in\n{page}");
@@ -165,7 +167,7 @@ fn a_lost_gpu_has_no_readings() {
         (reading(), Some("no_events"), true),
     ] {
         metrics.observe(&frame(event), 1.0);
-        let page = metrics.page(&report(), Transport::default());
+        let page = metrics.page(&report(), &Transport::default());
         let told: Vec<_> = page
             .lines()
             .filter(|line| line.starts_with("paceline_gpu_access{"))
@@ -184,7 +186,7 @@ fn a_lost_gpu_has_no_readings() {
 fn a_large_job_has_no_series_per_rank() {
     let mut metrics = Metrics::default();
     (0..=MAX_RANK_SERIES as u32).for_each(|rank| metrics.observe(&frame(attach(rank)), 1.0));
-    let page = metrics.page(&report(), Transport::default());
+    let page = metrics.page(&report(), &Transport::default());
     assert!(
         !page.contains("rank=") && page.contains("paceline_steps_total"),
         "{page}"

@@ -6,13 +6,21 @@
 //! which is counted and gone over.
 
 use std::future::Future;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
+use paceline_seal::{Key, SealError};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeromq::{
     DealerSocket, RouterSocket, Socket, SocketOptions, SocketRecv, SocketSend, ZmqError, ZmqMessage,
 };
+
+use crate::guard::den::Den;
+use crate::guard::tunnel;
 
 /// A connection that takes longer than this is given up.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
@@ -25,6 +33,12 @@ pub enum LinkError {
     /// Whoever listens does not speak our protocol.
     #[error("taken by another program")]
     Silent,
+    /// Nobody can be reached there.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// Who is there does not share the job's key.
+    #[error("{0}")]
+    Seal(#[from] SealError),
     /// The library's own word.
     #[error("{0}")]
     Socket(#[from] ZmqError),
@@ -51,33 +65,79 @@ pub trait Hub: Send {
 }
 
 /// [`Link`] over ZeroMQ.
-pub struct Dealer(DealerSocket);
+pub struct Dealer {
+    socket: DealerSocket,
+    /// What carries its bytes to another machine.
+    tunnel: Option<JoinHandle<()>>,
+}
 
 impl Dealer {
-    /// Connects.
+    /// Connects to a hub of this process.
     ///
     /// # Errors
     /// [`LinkError`] when nobody answers within two seconds.
-    pub async fn connect(address: SocketAddr) -> Result<Dealer, LinkError> {
+    pub async fn connect(path: &Path) -> Result<Dealer, LinkError> {
         let mut options = SocketOptions::default();
         options.no_connect_timeout();
         let mut socket = DealerSocket::with_options(options);
-        let endpoint = format!("tcp://{address}");
-        // Whoever listens may be no ZeroMQ at all and never finish its greeting.
+        let endpoint = format!("ipc://{}", path.display());
+        // What is behind a tunnel may never finish its greeting.
         timeout(CONNECT_DEADLINE, socket.connect(&endpoint))
             .await
             .map_err(|_| LinkError::Silent)??;
-        Ok(Dealer(socket))
+        Ok(Dealer { socket, tunnel: None })
+    }
+
+    /// Connects to the hub behind the gate at `address`, sealed with `key`.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it is not reached or not sealed within two seconds each.
+    pub async fn through(address: SocketAddr, key: &Key, den: &Den) -> Result<Dealer, LinkError> {
+        let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await;
+        let mut stream = stream.map_err(|_| LinkError::Silent)??;
+        tunnel::tune(&stream);
+        let called = timeout(CONNECT_DEADLINE, tunnel::call(&mut stream, key)).await;
+        let pair = called.map_err(|_| LinkError::Silent)??;
+        let (listener, path) = den.listen()?;
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let carried = tokio::spawn(async move {
+            if let Ok((local, _)) = listener.accept().await {
+                // That it ended shows in the socket that it carried.
+                let _ = tunnel::carry(stream, pair, local).await;
+            }
+        });
+        let connected = Dealer::connect(&path).await;
+        // It has served.
+        let _ = std::fs::remove_file(&path);
+        match connected {
+            Ok(mut dealer) => {
+                dealer.tunnel = Some(carried);
+                Ok(dealer)
+            }
+            Err(error) => {
+                carried.abort();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Dealer {
+    fn drop(&mut self) {
+        if let Some(tunnel) = &self.tunnel {
+            tunnel.abort();
+        }
     }
 }
 
 impl Link for Dealer {
     async fn send(&mut self, message: Vec<u8>) -> Result<(), LinkError> {
-        Ok(self.0.send(ZmqMessage::from(message)).await?)
+        Ok(self.socket.send(ZmqMessage::from(message)).await?)
     }
 
     async fn recv(&mut self) -> Result<Vec<u8>, LinkError> {
-        let message = self.0.recv().await?;
+        let message = self.socket.recv().await?;
         Ok(message
             .into_vec()
             .pop()
@@ -90,11 +150,11 @@ impl Link for Dealer {
 pub struct Router(RouterSocket);
 
 impl Router {
-    /// Takes over a listener that is bound to a loopback address: its parser must not meet strangers.
+    /// Takes over a listener that nobody but this user can reach: its parser must not meet strangers.
     ///
     /// # Errors
     /// [`LinkError`]
-    pub async fn listen(listener: TcpListener) -> Result<Router, LinkError> {
+    pub async fn listen(listener: UnixListener) -> Result<Router, LinkError> {
         let mut socket = RouterSocket::new();
         socket.bind_listener(listener).await?;
         Ok(Router(socket))

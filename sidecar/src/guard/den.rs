@@ -1,0 +1,82 @@
+//! A directory that only this user can enter, for the sockets between our own code and ZeroMQ.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::host;
+
+/// Longest path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108).
+const LONGEST: usize = 90;
+
+/// See the module. It goes with its last owner.
+#[derive(Debug)]
+pub struct Den {
+    dir: PathBuf,
+    sockets: AtomicU32,
+}
+
+impl Den {
+    /// A fresh one in `place`, or where temporary files are when that is not given or its name is too long.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn dig(place: Option<&Path>) -> io::Result<Den> {
+        // Never taken over from somebody else: a name of its own, and an error when it is there.
+        let name = format!("guard-{}-{:016x}", std::process::id(), host::incarnation());
+        let dir = place
+            .map(|place| place.join(&name))
+            .filter(|dir| dir.as_os_str().len() < LONGEST)
+            .unwrap_or_else(|| std::env::temp_dir().join(format!("paceline-{name}")));
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        Ok(Den {
+            dir,
+            sockets: AtomicU32::new(0),
+        })
+    }
+
+    /// A socket in it, and its path.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen(&self) -> io::Result<(UnixListener, PathBuf)> {
+        let path = self
+            .dir
+            .join(self.sockets.fetch_add(1, Ordering::Relaxed).to_string());
+        Ok((UnixListener::bind(&path)?, path))
+    }
+}
+
+impl Drop for Den {
+    fn drop(&mut self) {
+        // Who removed the directory around it was faster.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn is_private_and_goes_away() {
+        let place = tempfile::tempdir().unwrap();
+        let den = Den::dig(Some(place.path())).unwrap();
+        let (_listener, path) = den.listen().unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        let mode = fs::metadata(&den.dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        drop(den);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        // A place with a long name is passed over.
+        let long = place.path().join("x".repeat(LONGEST));
+        fs::create_dir(&long).unwrap();
+        let den = Den::dig(Some(&long)).unwrap();
+        assert!(den.listen().is_ok() && !den.dir.starts_with(&long));
+    }
+}

@@ -1,0 +1,183 @@
+//! The aggregator's door to the network. A stranger costs a handshake at most: no memory beyond it, no more than so many
+//! at once, no longer than a few seconds; and is counted by why it was turned away.
+
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use paceline_seal::{Key, SealError};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::tunnel;
+use crate::warn;
+
+/// Strangers that may be at the door at once: the next one takes the place of the one that has been there longest, so that
+/// nobody can stand in the way of others by saying nothing.
+const STRANGERS: usize = 2048;
+/// Peers that are let in at once: 16,384 nodes, and as many that have not been found to be gone.
+const PEERS: usize = 32_768;
+/// A handshake takes less than this.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// When there are no descriptors left, the next look.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// Why somebody was turned away, or let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Too many at once.
+    Crowded,
+    /// Not proved in time.
+    Late,
+    /// No handshake of ours.
+    Foreign,
+    /// Another version.
+    Version,
+    /// Another key.
+    Key,
+    /// A message was changed, repeated or forged.
+    Damaged,
+    /// The connection broke before the key was proved.
+    Broken,
+}
+
+impl Reason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Reason; 7] = [
+        Reason::Crowded,
+        Reason::Late,
+        Reason::Foreign,
+        Reason::Version,
+        Reason::Key,
+        Reason::Damaged,
+        Reason::Broken,
+    ];
+
+    /// As metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Crowded => "crowded",
+            Reason::Late => "late",
+            Reason::Foreign => "foreign",
+            Reason::Version => "version",
+            Reason::Key => "key",
+            Reason::Damaged => "damaged",
+            Reason::Broken => "broken",
+        }
+    }
+
+    fn of(error: &SealError) -> Reason {
+        match error {
+            SealError::Deadline { .. } => Reason::Late,
+            SealError::Io { .. } => Reason::Broken,
+            SealError::Foreign => Reason::Foreign,
+            SealError::Version { .. } => Reason::Version,
+            SealError::Key => Reason::Key,
+            SealError::Damaged | SealError::TooLong { .. } => Reason::Damaged,
+        }
+    }
+}
+
+/// How many were turned away, by reason.
+#[derive(Debug, Default)]
+pub struct Turned([AtomicU64; Reason::ALL.len()]);
+
+impl Turned {
+    fn count(&self, reason: Reason) {
+        if let Some(count) = self.0.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Each reason's count.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let counts = Reason::ALL.iter().zip(&self.0);
+        counts
+            .map(|(reason, count)| (reason.name(), count.load(Ordering::Relaxed)))
+            .collect()
+    }
+}
+
+/// The door: who is let in is connected to the Unix socket `inside`.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// What a peer has to know.
+    pub key: Key,
+    /// Where ZeroMQ listens.
+    pub inside: PathBuf,
+    /// Counts who is not let in.
+    pub turned: Arc<Turned>,
+}
+
+impl Gate {
+    /// Lets peers in until the runtime ends.
+    pub async fn keep(self, listener: TcpListener) {
+        let listener = listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener));
+        let listener = match listener {
+            Ok(listener) => listener,
+            Err(error) => {
+                return warn::once("gate", format_args!("nobody can reach the aggregator: {error}"));
+            }
+        };
+        let mut strangers: VecDeque<AbortHandle> = VecDeque::new();
+        let peers = Arc::new(Semaphore::new(PEERS));
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn::once("accept", format_args!("a connection could not be taken: {error}"));
+                    sleep(BREATH).await;
+                    continue;
+                }
+            };
+            strangers.retain(|stranger| !stranger.is_finished());
+            if strangers.len() >= STRANGERS
+                && let Some(longest) = strangers.pop_front()
+            {
+                longest.abort();
+                self.turned.count(Reason::Crowded);
+            }
+            let meeting = self.clone().meet(stream, Arc::clone(&peers));
+            strangers.push_back(tokio::spawn(meeting).abort_handle());
+        }
+    }
+
+    /// The handshake; who has done it is carried by a task of its own.
+    async fn meet(self, stream: TcpStream, peers: Arc<Semaphore>) {
+        let carrying = match self.shake_hands(stream).await {
+            Ok(carrying) => carrying,
+            Err(error) => return self.turned.count(Reason::of(&error)),
+        };
+        let Ok(peer) = peers.try_acquire_owned() else {
+            return self.turned.count(Reason::Crowded);
+        };
+        tokio::spawn(async move {
+            if let Err(error) = carrying.await {
+                self.turned.count(Reason::of(&error));
+            }
+            drop(peer);
+        });
+    }
+
+    /// What is left to do when it went well.
+    async fn shake_hands(
+        &self,
+        mut stream: TcpStream,
+    ) -> Result<impl Future<Output = Result<(), SealError>> + use<>, SealError> {
+        tunnel::tune(&stream);
+        let pair = timeout(HANDSHAKE, tunnel::answer_call(&mut stream, &self.key))
+            .await
+            .unwrap_or(Err(SealError::Deadline { what: "handshake" }))?;
+        let what = "the aggregator's own socket";
+        let io = |source| SealError::Io { what, source };
+        let local = UnixStream::connect(&self.inside).await.map_err(io)?;
+        Ok(tunnel::carry(stream, pair, local))
+    }
+}

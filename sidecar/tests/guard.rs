@@ -1,0 +1,197 @@
+//! The gate on a real network stack: who knows the key is let in, everybody else is turned away, counted, and costs
+//! nothing that lasts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paceline_seal::Key;
+use paceline_seal::codec::{Caller, HANDSHAKE_BYTES};
+use paceline_sidecar::guard::den::Den;
+use paceline_sidecar::guard::gate::{Gate, Turned};
+use paceline_sidecar::guard::tunnel;
+use paceline_sidecar::uplink::link::{Dealer, Hub, Link, Router};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+struct Door {
+    address: SocketAddr,
+    turned: Arc<Turned>,
+    den: Den,
+}
+
+fn key(byte: u8) -> Key {
+    Key::from_bytes([byte; 32])
+}
+
+impl Door {
+    /// An aggregator that gives back what it gets.
+    async fn open() -> Door {
+        let den = Den::dig(None).unwrap();
+        let (socket, inside) = den.listen().unwrap();
+        let mut router = Router::listen(socket).await.unwrap();
+        tokio::spawn(async move {
+            while let Ok((peer, message)) = router.recv().await {
+                router.send(&peer, message).await;
+            }
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let turned = Arc::<Turned>::default();
+        let gate = Gate {
+            key: key(1),
+            inside,
+            turned: Arc::clone(&turned),
+        };
+        tokio::spawn(gate.keep(listener));
+        Door { address, turned, den }
+    }
+
+    async fn serves(&self) {
+        let mut dealer = Dealer::through(self.address, &key(1), &self.den).await.unwrap();
+        for message in [b"hello".to_vec(), vec![7; 1 << 20]] {
+            dealer.send(message.clone()).await.unwrap();
+            let back = timeout(Duration::from_secs(10), dealer.recv()).await.unwrap();
+            assert_eq!(back.unwrap(), message);
+        }
+    }
+
+    async fn stranger(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Waits until so many were turned away for it.
+    async fn turned(&self, reason: &str, at_least: u64) {
+        let begun = Instant::now();
+        loop {
+            let counts = self.turned.counts();
+            let count = counts.iter().find(|(name, _)| *name == reason).unwrap().1;
+            if count >= at_least {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{reason}: {counts:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Everything until the other end closes.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // A reset is an end as well.
+    let _ = timeout(Duration::from_secs(10), stream.read_to_end(&mut bytes))
+        .await
+        .unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn who_has_the_key_is_let_in() {
+    let door = Door::open().await;
+    door.serves().await;
+    assert!(door.turned.counts().iter().all(|(_, count)| *count == 0));
+}
+
+#[tokio::test]
+async fn others_learn_nothing_and_are_counted() {
+    let door = Door::open().await;
+    // Another key: it is told so, and nothing else.
+    let error = Dealer::through(door.address, &key(2), &door.den)
+        .await
+        .err()
+        .unwrap();
+    assert!(
+        error.to_string().contains("does not have this job's key"),
+        "{error}"
+    );
+    door.turned("key", 1).await;
+    // No handshake at all: ZeroMQ's own greeting, and a web page.
+    let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+    greeting.resize(64, 0);
+    for words in [
+        greeting,
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n0123456789012345678901234567890".to_vec(),
+    ] {
+        let mut stranger = door.stranger().await;
+        stranger.write_all(&words).await.unwrap();
+        assert!(rest(&mut stranger).await.is_empty());
+    }
+    door.turned("foreign", 2).await;
+    // Another version.
+    let (_, mut first) = Caller::start(&key(1), "telemetry").unwrap();
+    first[6] += 1;
+    let mut stranger = door.stranger().await;
+    stranger.write_all(&first).await.unwrap();
+    assert_eq!(rest(&mut stranger).await.len(), HANDSHAKE_BYTES);
+    door.turned("version", 1).await;
+    // A handshake for another purpose.
+    let (_, first) = Caller::start(&key(1), "preflight").unwrap();
+    let mut stranger = door.stranger().await;
+    stranger.write_all(&first).await.unwrap();
+    rest(&mut stranger).await;
+    door.turned("key", 2).await;
+    // One that ends in the middle.
+    drop(door.stranger().await);
+    door.turned("broken", 1).await;
+    door.serves().await;
+}
+
+#[tokio::test]
+async fn what_was_recorded_is_of_no_use() {
+    let door = Door::open().await;
+    let mut honest = door.stranger().await;
+    let (caller, first) = Caller::start(&key(1), "telemetry").unwrap();
+    honest.write_all(&first).await.unwrap();
+    let mut reply = [0; HANDSHAKE_BYTES];
+    honest.read_exact(&mut reply).await.unwrap();
+    let ((mut sealer, _opener), proof) = caller.finish(&reply).unwrap();
+    let message = sealer.seal(b"a message").unwrap();
+    honest.write_all(&proof).await.unwrap();
+    // All of it again, in a stream of its own: the answer is another one, and the proof does not fit it.
+    let mut replayed = door.stranger().await;
+    let words = [&first[..], &proof, &message].concat();
+    replayed.write_all(&words).await.unwrap();
+    rest(&mut replayed).await;
+    door.turned("damaged", 1).await;
+    // In the stream itself: a changed byte, or the same message twice, ends it.
+    let mut changed = message.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    honest.write_all(&changed).await.unwrap();
+    rest(&mut honest).await;
+    door.turned("damaged", 2).await;
+    door.serves().await;
+}
+
+/// A peer that has the key and lies about a length: refused before room is made for it.
+#[tokio::test]
+async fn a_length_field_of_a_gigabyte() {
+    let door = Door::open().await;
+    let mut stream = door.stranger().await;
+    let (mut sealer, _) = tunnel::call(&mut stream, &key(1)).await.unwrap();
+    let message = sealer.seal(&vec![0; 1 << 20]).unwrap();
+    // The first record says how long all of it is.
+    stream
+        .write_all(message.get(..65_535 + 2).unwrap())
+        .await
+        .unwrap();
+    rest(&mut stream).await;
+    door.turned("damaged", 1).await;
+    door.serves().await;
+}
+
+/// Who says nothing is let go after a while, and until then stands in nobody's way.
+#[tokio::test]
+async fn silence_blocks_nobody() {
+    let door = Door::open().await;
+    let mut silent = Vec::new();
+    for _ in 0..2300 {
+        silent.push(door.stranger().await);
+    }
+    door.serves().await;
+    door.turned("crowded", 200).await;
+    door.turned("late", 1000).await;
+    door.serves().await;
+}
