@@ -32,7 +32,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 14] = [
+pub(crate) const KEYS: [Key; 15] = [
     Key {
         name: "job",
         kind: Kind::Text,

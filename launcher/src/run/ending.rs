@@ -36,6 +36,8 @@ pub(crate) struct Known {
     pub(crate) report: Report,
     /// Its file, if it could be written.
     pub(crate) place: Option<PathBuf>,
+    /// Where the aggregator is that was told everything, if that is another host's, or another command's.
+    pub(crate) elsewhere: Option<String>,
 }
 
 /// The report of a command that could not be started: that, and nothing else, is known.
@@ -52,14 +54,22 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
         &format!("the command could not be started: {failed}"),
     );
     let place = run_dir.and_then(|dir| write(plan, dir, &report));
-    Known { report, place }
+    Known {
+        report,
+        place,
+        elsewhere: None,
+    }
 }
 
 /// Finds or makes the report.
 pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let Some(life) = &ended.life else {
         let report = folded(plan, ended, None, "the job ran unwatched");
-        return Known { report, place: None };
+        return Known {
+            report,
+            place: None,
+            elsewhere: None,
+        };
     };
     let dir = life.aggregates_in.clone().unwrap_or_else(|| life.run_dir.clone());
     if let Some(known) = written(plan, life, &dir) {
@@ -74,7 +84,12 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let journal = is_of_this_run(plan, &journal).then_some(journal);
     let report = folded(plan, ended, journal.as_deref(), why);
     let place = write(plan, &dir, &report);
-    Known { report, place }
+    let elsewhere = life.joined.clone().filter(|_| life.finished);
+    Known {
+        report,
+        place,
+        elsewhere,
+    }
 }
 
 /// The report that the aggregator wrote at its end.
@@ -87,6 +102,7 @@ fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
     (report.job.as_str() == plan.job).then(|| Known {
         report,
         place: Some(shown(plan, dir, &path)),
+        elsewhere: None,
     })
 }
 

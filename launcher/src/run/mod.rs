@@ -164,7 +164,15 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     // Of a command that could not be started all was said.
     if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
-        let text = block::render(&known.report, policy, plan.style, known.place.as_deref());
+        let text = match &known.elsewhere {
+            // A report of this node alone would say that nothing is known.
+            Some(aggregator) => format!(
+                "{} what was seen on {} is in the report of the job's aggregator at {aggregator}",
+                plan.style.paint(Paint::Faint, "paceline:"),
+                plan.node
+            ),
+            None => block::render(&known.report, policy, plan.style, known.place.as_deref()),
+        };
         output::say(text.trim_end_matches('\n'));
     }
     if plan.settings.json {

@@ -39,6 +39,8 @@ pub(crate) struct Keeper {
     deaths: u32,
     /// Directory of the aggregator, if one of our sidecars was it.
     aggregates_in: Option<PathBuf>,
+    /// Address of the aggregator, if it was none of ours.
+    joined: Option<String>,
     heard: Vec<Status>,
     late: bool,
 }
@@ -82,6 +84,7 @@ impl Keeper {
             pause: FIRST_PAUSE,
             deaths: 0,
             aggregates_in: None,
+            joined: None,
             heard: Vec::new(),
             late: false,
         };
@@ -139,8 +142,12 @@ impl Keeper {
             return;
         };
         for status in running.read() {
-            if let Status::Ready { run_dir, .. } = &status {
+            if let Status::Ready {
+                run_dir, aggregator, ..
+            } = &status
+            {
                 self.aggregates_in = run_dir.as_ref().map(PathBuf::from);
+                self.joined = run_dir.is_none().then(|| aggregator.clone());
             }
             self.heard.push(status);
         }
@@ -212,6 +219,7 @@ impl Keeper {
             finished: matches!(self.state, State::Done),
             late: self.late,
             aggregates_in: self.aggregates_in,
+            joined: self.joined,
             run_dir: self.run_dir,
         }
     }
@@ -226,6 +234,8 @@ pub(crate) struct Life {
     pub(crate) late: bool,
     /// Where the aggregator wrote, if it was one of ours.
     pub(crate) aggregates_in: Option<PathBuf>,
+    /// Address of the aggregator, if it was none of ours.
+    pub(crate) joined: Option<String>,
     /// The run directory.
     pub(crate) run_dir: PathBuf,
 }

@@ -20,8 +20,12 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
             "./paceline.toml:3:9: quiet must be true or false, not an integer",
         ),
         (
-            "aggregator = \"here\"\n",
-            "./paceline.toml:1:1: aggregator = \"here\": must be HOST:PORT",
+            "aggregator = \"here:\"\n",
+            "./paceline.toml:1:1: aggregator = \"here:\": must be HOST or HOST:PORT",
+        ),
+        (
+            "key_file = \"none\"\n",
+            "./paceline.toml:1:1: key_file = \"none\": the key file none: No such file",
         ),
         (
             "[detector.impact]\nwarning = 0.1\n",
