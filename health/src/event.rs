@@ -17,6 +17,7 @@ mod layout;
 mod port;
 mod ras;
 mod source;
+mod step;
 
 pub use gpu::*;
 pub use host::*;
@@ -25,6 +26,7 @@ pub use layout::*;
 pub use port::*;
 pub use ras::*;
 pub use source::*;
+pub use step::*;
 
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,94 +140,6 @@ pub struct Attach {
     pub role: Arc<str>,
     /// What the probe runs in: `torch 2.15.0`, `demo`.
     pub framework: Arc<str>,
-}
-
-/// How a step was timed; a verdict says which it had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Signal {
-    /// Only wall step time.
-    S0,
-    /// NCCL profiler plugin.
-    S1,
-    /// Hook in the trainer: phases.
-    S2,
-    /// GPU and kernel log.
-    S3,
-    /// Host counters.
-    S4,
-}
-
-/// What a step was for. Kinds are kept apart: statistics of one never mix with another's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StepKind {
-    /// An ordinary step.
-    #[default]
-    Train,
-    /// Contains a checkpoint.
-    Checkpoint,
-    /// Contains an evaluation.
-    Evaluation,
-    /// Declared as warm-up (compilation, autotuning).
-    WarmUp,
-}
-
-/// See [`Event::Step`]. Durations are nanoseconds on the rank's own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// Global rank.
-    pub rank: Rank,
-    /// Restart count of the epoch in which the step ran.
-    pub restart: u32,
-    /// Optimizer steps since training began, as the rank counts them.
-    pub step: u64,
-    /// What the step was for.
-    pub kind: StepKind,
-    /// End of the step before to end of this one.
-    pub dur_ns: u64,
-    /// Where the time went; `None` when only the wall time is known.
-    pub phases: Option<Phases>,
-    /// Backward passes in the step.
-    pub micro_batches: u16,
-    /// Declared work; zero: not declared.
-    pub tokens: u64,
-    /// How it was timed.
-    pub signal: Signal,
-    /// Declared work: sum of the squared lengths of the sequences in the step; zero: not declared.
-    #[serde(default)]
-    pub sum_sq: u64,
-    /// Declared work: tokens routed to this rank's experts; zero: not declared.
-    #[serde(default)]
-    pub expert_tokens: u64,
-}
-
-/// Phases of a step, nanoseconds. What is left of the step's duration is unattributed and counts as self-time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Phases {
-    /// Waiting for the data loader.
-    pub data_ns: u64,
-    /// Forward and backward, without waiting for others.
-    pub compute_ns: u64,
-    /// In collectives, transfer included.
-    pub wait_ns: u64,
-    /// In the optimizer.
-    pub optimizer_ns: u64,
-    /// Writing a checkpoint.
-    pub checkpoint_ns: u64,
-    /// Collecting garbage. Part of the other phases: it is not added to them.
-    #[serde(default)]
-    pub gc_ns: u64,
-}
-
-impl Step {
-    /// Self-time: what the rank spent outside waiting for others and outside checkpoints, in seconds. `None` when
-    /// the phases are not known, or leave nothing.
-    pub fn self_time(&self) -> Option<f64> {
-        let phases = self.phases?;
-        let other = phases.wait_ns.saturating_add(phases.checkpoint_ns);
-        let own = self.dur_ns.saturating_sub(other);
-        (own > 0).then_some(own as f64 / 1e9)
-    }
 }
 
 /// See [`Event::Mark`].

@@ -54,7 +54,10 @@ fn rooms_depend_on_each_other_in_one_direction() {
             "nccl-bench",
             vec!["paceline-health", "paceline-seal", "paceline-sidecar"],
         ),
-        ("sidecar", vec!["paceline-health", "paceline-ring"]),
+        (
+            "sidecar",
+            vec!["paceline-health", "paceline-ring", "paceline-seal"],
+        ),
         (
             "launcher",
             vec![
