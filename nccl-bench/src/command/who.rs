@@ -86,6 +86,12 @@ pub(super) fn who(
             known = (number(rank)?, known.1.or(number(ranks)?), number(local)?);
         }
     }
+    // Who gives --rank leaves the rank's number on its host, and so its GPU, to the environment.
+    for (_, _, local) in LAUNCHERS {
+        if known.2.is_none() {
+            known.2 = number(local)?;
+        }
+    }
     let missing = |what: &str| {
         Usage(format!(
             "{what} is missing, and no launcher's variable (RANK, ...) says it"
@@ -239,7 +245,11 @@ mod tests {
             right(2, 4, 0, master("127.0.0.1:7"))
         );
         let given = one("--rank 1 --ranks 3 --master [::1]:7", &torch);
-        assert_eq!(given, right(1, 3, 0, master("[::1]:7")));
+        assert_eq!(
+            given,
+            right(1, 3, 1, master("[::1]:7")),
+            "its GPU is still the launcher's"
+        );
         let peers: Vec<SocketAddr> = ["10.0.0.1:7", "10.0.0.2:7"]
             .map(|text| text.parse().unwrap())
             .into();

@@ -14,7 +14,7 @@ pub enum LoadError {
     NotFound {
         /// The library's file name.
         name: &'static str,
-        /// The flag that names one.
+        /// How to name one.
         flag: &'static str,
         /// Where it was looked for, and what the dynamic linker said.
         tried: Vec<String>,
@@ -159,7 +159,7 @@ mod tests {
             text.contains("no libcuda.so.1 found") && text.contains("/nonexistent/libcuda.so"),
             "{text}"
         );
-        assert!(text.contains("--cuda-lib"), "{text}");
+        assert!(text.contains("name one with PACELINE_CUDA_LIB"), "{text}");
         assert_eq!(text.matches("/nonexistent/libcuda.so").count(), 1, "{text}");
     }
 

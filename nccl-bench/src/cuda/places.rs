@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Wanted {
     /// What it is called in an error.
     pub name: &'static str,
-    /// The flag that names one.
+    /// How to name one.
     pub flag: &'static str,
     /// The variable that names one.
     variable: &'static str,
@@ -24,7 +24,7 @@ pub struct Wanted {
 /// The driver's library.
 pub const CUDA: Wanted = Wanted {
     name: "libcuda.so.1",
-    flag: "--cuda-lib",
+    flag: "PACELINE_CUDA_LIB",
     variable: "PACELINE_CUDA_LIB",
     files: &["libcuda.so.1"],
     homes: &[],
@@ -34,7 +34,7 @@ pub const CUDA: Wanted = Wanted {
 /// cuBLAS. The package of CUDA 13 has a folder of its own.
 pub const CUBLAS: Wanted = Wanted {
     name: "libcublas.so",
-    flag: "--cublas-lib",
+    flag: "PACELINE_CUBLAS_LIB",
     variable: "PACELINE_CUBLAS_LIB",
     files: &["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"],
     homes: &[("CUDA_HOME", "lib64"), ("CUDA_PATH", "lib64")],
@@ -44,7 +44,7 @@ pub const CUBLAS: Wanted = Wanted {
 /// NCCL.
 pub(crate) const NCCL: Wanted = Wanted {
     name: "libnccl.so.2",
-    flag: "--nccl-lib",
+    flag: "--nccl-lib or PACELINE_NCCL_LIB",
     variable: "PACELINE_NCCL_LIB",
     files: &["libnccl.so.2"],
     homes: &[("NCCL_HOME", "lib")],

@@ -5,5 +5,6 @@
 
 mod collectives;
 mod failures;
+mod processes;
 mod stage;
 mod work;
