@@ -15,7 +15,7 @@ use rustix::process::{
 use super::place::Place;
 use super::tee::Tee;
 use super::terminal::Terminal;
-use super::{Plan, hook};
+use super::{Plan, hook, plugin};
 
 /// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;
@@ -100,6 +100,7 @@ impl Child {
                 "PYTHONPATH",
                 hook::python_path(&place.python, python_path.as_deref()),
             );
+            plugin::offer(plan, &mut command);
         } else {
             command.env_remove("PACELINE_RING_DIR");
         }

@@ -8,6 +8,7 @@ mod ending;
 mod hook;
 mod identity;
 mod place;
+mod plugin;
 mod sidecar;
 mod signals;
 mod supervise;

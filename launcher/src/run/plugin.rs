@@ -1,0 +1,154 @@
+//! The profiler plugin that NCCL loads: found beside the binary, and named to the command unless somebody else's has the
+//! one place that NCCL has for it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Plan;
+use crate::output;
+
+/// NCCL's variable, and the file that cargo builds.
+const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
+const LIBRARY: &str = "libpaceline_nccl.so";
+/// There where a driver of NVIDIA's is loaded.
+const DRIVER: &str = "/proc/driver/nvidia";
+/// A configuration file is far shorter.
+const MAX_CONF: u64 = 1 << 20;
+
+/// What can be done about the plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Slot {
+    /// NCCL shall load this.
+    Ours(PathBuf),
+    /// Somebody has named one, there.
+    Taken { by: OsString, told_in: String },
+    /// It is not installed.
+    Missing,
+}
+
+/// Names the plugin to the command, or says why not.
+pub(crate) fn offer(plan: &Plan, command: &mut Command) {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let program = std::env::current_exe().ok();
+    let beside = program.as_deref().and_then(Path::parent);
+    match slot(&variable, beside) {
+        Slot::Ours(library) => _ = command.env(VARIABLE, library),
+        // Somebody who wants none wants none of ours either.
+        Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") => {}
+        Slot::Taken { by, told_in } if !plan.settings.quiet => output::warning(
+            plan.style,
+            format_args!(
+                "NCCL's profiler is {} already ({told_in}), and is left so: collectives are not timed by us{}",
+                by.display(),
+                match plan.settings.inspector {
+                    Some(_) => "; NCCL Inspector's files are read instead",
+                    None => " (if it is NCCL Inspector, --inspector reads its files)",
+                }
+            ),
+        ),
+        Slot::Missing if !plan.settings.quiet && Path::new(DRIVER).exists() => output::warning(
+            plan.style,
+            format_args!(
+                "{LIBRARY} stands neither beside paceline nor in ../lib/paceline: collectives are not timed by NCCL"
+            ),
+        ),
+        Slot::Taken { .. } | Slot::Missing => {}
+    }
+}
+
+fn slot(variable: &dyn Fn(&str) -> Option<OsString>, beside: Option<&Path>) -> Slot {
+    if let Some(by) = variable(VARIABLE) {
+        let told_in = format!("by {VARIABLE}");
+        return Slot::Taken { by, told_in };
+    }
+    for file in conf_files(variable) {
+        if let Some(by) = named_in(&file) {
+            let told_in = file.display().to_string();
+            return Slot::Taken {
+                by: by.into(),
+                told_in,
+            };
+        }
+    }
+    let places = beside
+        .into_iter()
+        .flat_map(|dir| [dir.to_owned(), dir.join("../lib/paceline")]);
+    let found = places.map(|dir| dir.join(LIBRARY)).find(|path| path.is_file());
+    // Absolute, because trainers may have another working directory.
+    found.map_or(Slot::Missing, |path| {
+        Slot::Ours(path.canonicalize().unwrap_or(path))
+    })
+}
+
+/// Files that NCCL reads its variables from, the user's before the site's
+/// (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html>).
+fn conf_files(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let of_user = variable("NCCL_CONF_FILE")
+        .map(PathBuf::from)
+        .or_else(|| Some(Path::new(&variable("HOME")?).join(".nccl.conf")));
+    of_user
+        .into_iter()
+        .chain([PathBuf::from("/etc/nccl.conf")])
+        .collect()
+}
+
+fn named_in(file: &Path) -> Option<String> {
+    let is_short = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_CONF);
+    let text = is_short.then(|| fs::read_to_string(file).ok())??;
+    let value = |line: &str| {
+        let (name, value) = line.split('#').next()?.split_once('=')?;
+        (name.trim() == VARIABLE && !value.trim().is_empty()).then(|| value.trim().to_owned())
+    };
+    text.lines().find_map(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_where_nobody_has_named_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        let lib = folder.path().join("lib/paceline");
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&lib).unwrap();
+        let conf = folder.path().join("nccl.conf");
+        let with = |plugin: Option<&str>| {
+            let plugin = plugin.map(OsString::from);
+            let conf = conf.clone().into_os_string();
+            move |name: &str| match name {
+                VARIABLE => plugin.clone(),
+                "NCCL_CONF_FILE" => Some(conf.clone()),
+                _ => None,
+            }
+        };
+        assert_eq!(slot(&with(None), Some(&bin)), Slot::Missing);
+        fs::write(lib.join(LIBRARY), "").unwrap();
+        let installed = Slot::Ours(lib.join(LIBRARY).canonicalize().unwrap());
+        assert_eq!(slot(&with(None), Some(&bin)), installed);
+        fs::write(bin.join(LIBRARY), "").unwrap();
+        let beside = Slot::Ours(bin.join(LIBRARY).canonicalize().unwrap());
+        assert_eq!(slot(&with(None), Some(&bin)), beside);
+        assert_eq!(slot(&with(None), None), Slot::Missing);
+
+        let Slot::Taken { by, .. } = slot(&with(Some("inspector")), Some(&bin)) else {
+            panic!("not taken by the variable")
+        };
+        assert_eq!(by, "inspector");
+        fs::write(
+            &conf,
+            "NCCL_DEBUG=WARN\n # NCCL_PROFILER_PLUGIN=none\n NCCL_PROFILER_PLUGIN = x # y\n",
+        )
+        .unwrap();
+        let Slot::Taken { by, told_in } = slot(&with(None), Some(&bin)) else {
+            panic!("not taken by the file")
+        };
+        assert_eq!(by, "x");
+        assert!(told_in.ends_with("nccl.conf"));
+        fs::write(&conf, "NCCL_PROFILER_PLUGIN=\n").unwrap();
+        assert_eq!(slot(&with(None), Some(&bin)), beside, "named nothing");
+    }
+}
