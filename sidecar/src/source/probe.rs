@@ -12,9 +12,10 @@ use paceline_health::event::Pulse;
 use paceline_ring::{OpenError, Reader};
 
 use super::trainers::Trainers;
-use super::{Losses, Send, Source};
+use super::{Cost, Losses, Send, Source};
 use crate::warn;
 
+mod collectives;
 mod events;
 mod ring;
 use ring::Ring;
@@ -34,6 +35,7 @@ pub struct Probe {
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
     past: Losses,
+    past_cost: Cost,
     /// Who reads the trainers' processes finds them there.
     trainers: Trainers,
 }
@@ -49,6 +51,7 @@ impl Probe {
             listed: None,
             checked_ns: 0,
             past: Losses::default(),
+            past_cost: Cost::default(),
             trainers: Trainers::default(),
         }
     }
@@ -124,6 +127,9 @@ impl Probe {
             let losses = ring.losses();
             self.past.dropped += losses.dropped;
             self.past.torn += losses.torn;
+            let cost = ring.cost();
+            self.past_cost.plugin_ns += cost.plugin_ns;
+            self.past_cost.plugin_calls += cost.plugin_calls;
             if let Some((rank, restart)) = ring.ended() {
                 self.fallen
                     .retain(|fallen| fallen.rank != rank || fallen.restart > restart);
@@ -144,7 +150,9 @@ impl Source for Probe {
     fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
         self.list(now_ns);
         self.check_processes(now_ns);
+        let hooked: Vec<u32> = self.rings.values().filter_map(Ring::hooked).collect();
         for ring in self.rings.values_mut() {
+            ring.has_hook = hooked.contains(&ring.pid());
             ring.read(now_ns, send);
         }
         self.remove_finished();
@@ -187,6 +195,14 @@ impl Source for Probe {
             })
     }
 
+    fn cost(&self) -> Cost {
+        let costs = self.rings.values().map(Ring::cost);
+        costs.fold(self.past_cost, |sum, cost| Cost {
+            plugin_ns: sum.plugin_ns + cost.plugin_ns,
+            plugin_calls: sum.plugin_calls + cost.plugin_calls,
+        })
+    }
+
     fn is_idle(&mut self) -> bool {
         // Asked only at the end, when a second is long.
         self.rings.values_mut().for_each(Ring::check_process);
@@ -220,3 +236,7 @@ fn open_own(path: &Path) -> Result<Reader, (u64, OpenError)> {
 #[cfg(test)]
 #[path = "probe_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "plugin_tests.rs"]
+mod plugin_tests;

@@ -7,15 +7,19 @@ use std::sync::Arc;
 use paceline_health::Provenance;
 use paceline_health::event::{self, Event, Pulse};
 use paceline_health::id::Rank;
-use paceline_ring::{Next, Reader, Record, Work};
+use paceline_ring::{Collective, Next, Reader, Record, Work};
 
-use super::super::{Losses, Send};
+use super::super::{Cost, Losses, Send};
+use super::collectives::Collectives;
 use super::events;
 use crate::host::Process;
 use crate::warn;
 
 /// Communicators of one rank that are remembered; a job that makes new ones for ever is not followed further.
 const MOST_GROUPS: usize = 256;
+
+/// How the name of the NCCL plugin's ring ends.
+const PLUGIN: &str = "-nccl.ring";
 
 /// One ring of this node.
 #[derive(Debug)]
@@ -34,6 +38,11 @@ pub(super) struct Ring {
     /// What was said of the step whose record follows, and the ring's position before that.
     work: Option<(Work, u64)>,
     detached: bool,
+    /// It is the NCCL plugin's, which has neither steps nor an end of its own.
+    is_plugin: bool,
+    /// The same process has a hook, which knows more of the rank.
+    pub(super) has_hook: bool,
+    collectives: Collectives,
     /// Frames on their way: their number, and the ring's position behind the record that they were made from.
     on_the_way: VecDeque<(u64, u64)>,
     /// Records of a rank that never declared itself.
@@ -57,6 +66,9 @@ impl Ring {
             groups: BTreeMap::new(),
             work: None,
             detached: false,
+            is_plugin: path.to_string_lossy().ends_with(PLUGIN),
+            has_hook: false,
+            collectives: Collectives::default(),
             on_the_way: VecDeque::new(),
             nameless: 0,
             dropped_before: if reader.position() > 0 {
@@ -111,12 +123,20 @@ impl Ring {
     }
 
     fn take(&mut self, record: Record, send: &mut Send<'_>) {
+        match record {
+            Record::Collective(did) => return self.collective(&did, send),
+            Record::Timed(timed) => {
+                self.collectives.timed(&timed);
+                return self.tell_collectives(send);
+            }
+            _ => {}
+        }
         let event = match record {
             Record::Attach(attach) => {
                 let attach = events::attach(&attach, self.reader.pid(), self.role.clone());
                 self.attach = Some(attach.clone());
                 self.detached = false;
-                Some(Event::Attach(attach))
+                (!self.is_plugin || !self.has_hook).then_some(Event::Attach(attach))
             }
             Record::Role(role) => {
                 self.role = Arc::from(role.text.as_str());
@@ -132,6 +152,26 @@ impl Ring {
             let seq = send(Provenance::Live, event);
             self.on_the_way.push_back((seq, self.reader.position()));
         } else if self.on_the_way.is_empty() {
+            self.release(self.reader.position());
+        }
+    }
+
+    fn collective(&mut self, did: &Collective, send: &mut Send<'_>) {
+        self.collectives.enqueued(did);
+        self.tell_collectives(send);
+    }
+
+    /// Sends the sums of steps that are over. Of a step that is not, a sidecar that dies takes what it had along.
+    fn tell_collectives(&mut self, send: &mut Send<'_>) {
+        let Some(attach) = &self.attach else { return };
+        let (rank, restart) = (attach.rank, attach.restart);
+        while let Some(sums) = self.collectives.next(rank, restart) {
+            for comm in sums {
+                let seq = send(Provenance::Live, Event::Comm(comm));
+                self.on_the_way.push_back((seq, self.reader.position()));
+            }
+        }
+        if self.on_the_way.is_empty() {
             self.release(self.reader.position());
         }
     }
@@ -230,7 +270,9 @@ impl Ring {
 
     pub(super) fn introduce(&self, send: &mut Send<'_>) {
         if let Some(attach) = self.attach.as_ref().filter(|_| !self.detached) {
-            send(Provenance::Live, Event::Attach(attach.clone()));
+            if !self.is_plugin || !self.has_hook {
+                send(Provenance::Live, Event::Attach(attach.clone()));
+            }
             if let Some(layout) = self.layout {
                 send(Provenance::Live, Event::Layout(layout));
             }
@@ -243,6 +285,10 @@ impl Ring {
     /// Where the rank is; `None` when it never said who it is, or has ended in order.
     pub(super) fn pulse(&self, now_ns: u64) -> Option<Pulse> {
         let attach = self.attach.as_ref().filter(|_| !self.detached)?;
+        // A process that NCCL was in may end without a word, and mostly does.
+        if self.is_plugin && (!self.alive || self.has_hook) {
+            return None;
+        }
         let progress = self.reader.progress();
         let idle_ns = if progress.since_ns == 0 {
             0
@@ -275,10 +321,29 @@ impl Ring {
             .map(|attach| (attach.rank, attach.restart))
     }
 
+    /// The process of a hook that has declared its rank.
+    pub(super) fn hooked(&self) -> Option<u32> {
+        (!self.is_plugin && self.attach.is_some()).then(|| self.reader.pid())
+    }
+
+    /// The process that writes.
+    pub(super) fn pid(&self) -> u32 {
+        self.reader.pid()
+    }
+
+    /// What the plugin cost here.
+    pub(super) fn cost(&self) -> Cost {
+        let (plugin_calls, plugin_ns) = self.reader.spent();
+        Cost {
+            plugin_ns,
+            plugin_calls,
+        }
+    }
+
     pub(super) fn losses(&self) -> Losses {
         Losses {
             dropped: self.reader.dropped().saturating_sub(self.dropped_before),
-            torn: self.reader.torn() + self.nameless,
+            torn: self.reader.torn() + self.nameless + self.collectives.in_part,
         }
     }
 

@@ -1,0 +1,174 @@
+//! The NCCL plugin's ring beside the hook's, as the probe tells them.
+
+use paceline_health::event::Event;
+use paceline_ring::{
+    Attach, Collective, Detach, Framework, Function, Group, PhaseWord, Record, Timed, Writer,
+};
+
+use super::*;
+
+struct Bench {
+    dir: tempfile::TempDir,
+    probe: Probe,
+    now_ns: u64,
+    sent: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        Bench {
+            probe: Probe::new(dir.path().to_owned()),
+            dir,
+            now_ns: paceline_ring::monotonic_ns(),
+            sent: 0,
+        }
+    }
+
+    fn ring(&self, name: &str) -> Writer {
+        Writer::create_named(self.dir.path(), name, 1 << 14).unwrap()
+    }
+
+    fn poll(&mut self) -> Vec<Event> {
+        self.now_ns += 2_000_000_000;
+        let mut events = Vec::new();
+        let Bench {
+            probe, sent, now_ns, ..
+        } = self;
+        probe.poll(*now_ns, &mut |_, event| {
+            events.push(event);
+            *sent += 1;
+            *sent
+        });
+        events
+    }
+
+    fn pulses(&mut self) -> Vec<Pulse> {
+        let mut pulses = Vec::new();
+        self.probe.pulses(self.now_ns, &mut pulses);
+        pulses
+    }
+}
+
+fn attach(framework: Framework) -> Record {
+    Record::Attach(Attach {
+        rank: 2,
+        world_size: 8,
+        framework,
+        version: [2, 15, 0],
+        ..Attach::default()
+    })
+}
+
+/// Step after step of so many collectives in three communicators; one window of eight steps in `every` is timed.
+fn train(ring: &Writer, steps: std::ops::Range<u32>, collectives: u32, every: u32) {
+    for step in steps {
+        for n in 0..collectives {
+            let did = Collective {
+                comm: 0x1234_5678_9abc_def0 + u64::from(n % 3),
+                sequence: u64::from(step * collectives + n),
+                bytes: 48 << 20,
+                ticket: step * collectives + n,
+                step,
+                function: Function::AllReduce,
+                channels: 16,
+                is_timed: (step / 8).is_multiple_of(every),
+                ..Collective::default()
+            };
+            ring.write(&Record::Collective(did));
+            if did.is_timed {
+                ring.write(&Record::Timed(Timed {
+                    comm: did.comm,
+                    start_ns: 1 << 60,
+                    duration_ns: 1_234_567,
+                    ticket: did.ticket,
+                    channels: 16,
+                }));
+            }
+        }
+    }
+}
+
+fn comms(events: &[Event]) -> Vec<&paceline_health::event::Comm> {
+    let mut comms = Vec::new();
+    for event in events {
+        if let Event::Comm(comm) = event {
+            comms.push(comm);
+        }
+    }
+    comms
+}
+
+#[test]
+fn collectives_become_sums_of_a_step() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1-nccl.ring");
+    ring.write(&attach(Framework::Nccl));
+    ring.write(&Record::Group(Group {
+        comm: 0x1234_5678_9abc_def0,
+        size: 4,
+        name: "TP".into(),
+    }));
+    train(&ring, 1..6, 30, 1);
+    let events = bench.poll();
+    assert!(matches!(&events[0], Event::Attach(attach) if &*attach.framework == "nccl"));
+    assert!(matches!(&events[1], Event::Group(group) if group.size == 4 && &*group.name == "TP"));
+    let sums = comms(&events);
+    let steps: Vec<u64> = sums.iter().map(|comm| comm.step).collect();
+    assert_eq!(
+        steps,
+        [2, 2, 2, 3, 3, 3, 4, 4, 4],
+        "the first in part, the last goes on"
+    );
+    assert!(
+        sums.iter()
+            .all(|comm| comm.gpu && comm.collectives == 10 && comm.dur_ns == 12_345_670)
+    );
+    assert_eq!(bench.probe.losses(), Losses::default());
+}
+
+/// The hook knows more of a rank: its attach and its pulse stand, whichever ring is read first.
+#[test]
+fn the_hook_speaks_for_the_rank() {
+    let mut bench = Bench::new();
+    let hook = bench.ring("1.ring");
+    hook.write(&attach(Framework::Torch));
+    hook.progress(17, PhaseWord::Compute);
+    assert_eq!(bench.poll().len(), 1);
+    let plugin = bench.ring("1-nccl.ring");
+    plugin.write(&attach(Framework::Nccl));
+    assert_eq!(bench.poll(), []);
+    assert_eq!(
+        bench.pulses().iter().map(|pulse| pulse.step).collect::<Vec<_>>(),
+        [17]
+    );
+    hook.write(&Record::Detach(Detach { step: 17 }));
+    assert_eq!(bench.poll().len(), 1);
+    assert_eq!(
+        bench.pulses(),
+        [],
+        "it ended in order, and the plugin does not contradict"
+    );
+}
+
+/// What travels from a rank that does 200 collectives in a step, at the sampling that is the default.
+#[test]
+fn bytes_of_a_rank_and_step() {
+    let mut bench = Bench::new();
+    let mut bytes = 0;
+    let ring = bench.ring("1-nccl.ring");
+    ring.write(&attach(Framework::Nccl));
+    for step in 1..65 {
+        train(&ring, step..step + 1, 200, 4);
+        let events = bench.poll();
+        let sums = comms(&events).into_iter().cloned();
+        bytes += sums
+            .map(|comm| rmp_serde::to_vec(&Event::Comm(comm)).unwrap().len() + 2)
+            .sum::<usize>();
+        bench.probe.settled(bench.sent);
+    }
+    assert_eq!(bench.probe.losses(), Losses::default());
+    let a_step = bytes as f64 / 63.0;
+    println!("{a_step:.1} bytes a step and rank");
+    assert!(a_step > 0.0 && a_step <= 64.0, "{a_step}");
+}

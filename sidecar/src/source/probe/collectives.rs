@@ -1,0 +1,275 @@
+//! What the NCCL plugin tells of one process, collective by collective, as sums of a step and communicator. Nothing is
+//! joined across ranks here.
+//!
+//! A sum is only told when it holds the same collectives on every member: all that are fit to compare, each with its
+//! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
+
+use std::collections::BTreeMap;
+
+use paceline_health::event;
+use paceline_health::id::Rank;
+use paceline_ring::{Collective, Timed};
+
+/// Shorter messages are latency, not transfer.
+const MIN_BYTES: u64 = 8 << 10;
+/// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
+const MAX_STEPS: usize = 64;
+const MAX_WAITING: usize = 1 << 14;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Collectives {
+    steps: BTreeMap<u32, Step>,
+    /// Enqueued, and not timed yet: by ticket.
+    waiting: BTreeMap<u32, (u32, u64)>,
+    /// Steps up to this one were told or are lost. The first that is seen is seen in part.
+    closed: Option<u32>,
+    /// The last ticket before the first of those that are open.
+    before: u32,
+    /// Steps that were timed, and not wholly.
+    pub(super) in_part: u64,
+}
+
+#[derive(Debug, Default)]
+struct Step {
+    /// First and last ticket, and how many came: tickets have no gap, or some are lost.
+    first: u32,
+    last: u32,
+    seen: u32,
+    waiting: u32,
+    sums: BTreeMap<u64, Sum>,
+    is_sampled: bool,
+    is_broken: bool,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    collectives: u32,
+    timed: u32,
+    bytes: u64,
+    dur_ns: u64,
+}
+
+impl Collectives {
+    /// A collective was enqueued.
+    pub(super) fn enqueued(&mut self, did: &Collective) {
+        // Without the hook nobody knows the step yet.
+        if did.step == 0 {
+            return;
+        }
+        let closed = *self.closed.get_or_insert(did.step);
+        if did.step <= closed {
+            self.before = did.ticket;
+            return;
+        }
+        if self.waiting.len() >= MAX_WAITING {
+            return;
+        }
+        let step = self.steps.entry(did.step).or_insert_with(|| Step {
+            first: did.ticket,
+            last: did.ticket,
+            ..Step::default()
+        });
+        step.seen += 1;
+        step.first = step.first.min(did.ticket);
+        step.last = step.last.max(did.ticket);
+        if did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0 {
+            let sum = step.sums.entry(did.comm).or_default();
+            sum.collectives += 1;
+            sum.bytes = sum.bytes.saturating_add(did.bytes);
+        }
+        if did.is_timed {
+            step.waiting += 1;
+            step.is_sampled = true;
+            self.waiting.insert(did.ticket, (did.step, did.comm));
+        }
+    }
+
+    /// The GPU's times of one have come.
+    pub(super) fn timed(&mut self, timed: &Timed) {
+        let Some((step, comm)) = self.waiting.remove(&timed.ticket) else {
+            return;
+        };
+        let Some(step) = self.steps.get_mut(&step) else {
+            return;
+        };
+        step.waiting -= 1;
+        if timed.duration_ns == 0 {
+            step.is_broken = true;
+        }
+        if let Some(sum) = step.sums.get_mut(&comm) {
+            sum.timed += 1;
+            sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
+        }
+    }
+
+    /// The next step that is over, if there is one: what the rank did in each communicator.
+    pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Vec<event::Comm>> {
+        let latest = *self.steps.keys().next_back()?;
+        let (&number, step) = self.steps.iter().next()?;
+        let is_late = self.steps.len() > MAX_STEPS;
+        if number == latest || (step.waiting > 0 && !is_late) {
+            return None;
+        }
+        let step = self.steps.remove(&number)?;
+        self.closed = Some(number);
+        let behind = self.steps.values().next().map_or(0, |next| next.first);
+        let is_complete = step.first == self.before.wrapping_add(1)
+            && step.last.wrapping_sub(step.first) == step.seen - 1
+            && behind == step.last.wrapping_add(1);
+        self.before = step.last;
+        if step.waiting > 0 {
+            self.waiting.retain(|_, (of, _)| *of != number);
+        }
+        let is_whole =
+            is_complete && !step.is_broken && step.sums.values().all(|sum| sum.timed == sum.collectives);
+        if step.is_sampled && !is_whole {
+            self.in_part += 1;
+        }
+        let told = step.sums.iter().filter(|_| step.is_sampled && is_whole);
+        Some(
+            told.map(|(comm, sum)| event::Comm {
+                rank,
+                restart,
+                step: u64::from(number),
+                comm: *comm,
+                collectives: sum.collectives,
+                bytes: sum.bytes,
+                dur_ns: sum.dur_ns,
+                exposed_ns: None,
+                unfit: 0,
+                gpu: true,
+            })
+            .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_ring::Function;
+
+    fn did(ticket: u32, step: u32, comm: u64, is_timed: bool) -> Collective {
+        Collective {
+            comm,
+            bytes: 1 << 20,
+            ticket,
+            step,
+            function: Function::AllReduce,
+            channels: 8,
+            is_timed,
+            ..Collective::default()
+        }
+    }
+
+    fn timed(ticket: u32, duration_ns: u64) -> Timed {
+        Timed {
+            duration_ns,
+            ticket,
+            channels: 8,
+            ..Timed::default()
+        }
+    }
+
+    /// Steps with two collectives each, in communicators 7 and 8; `take` may leave some out.
+    fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
+        let mut collectives = Collectives::default();
+        let mut told = Vec::new();
+        for ticket in 1..=20 {
+            let of = did(
+                ticket,
+                10 + ticket / 2,
+                7 + u64::from(ticket % 2),
+                times(ticket).is_some(),
+            );
+            if take(ticket) {
+                collectives.enqueued(&of);
+            }
+            // The GPU is one collective behind.
+            if let Some(ns) = times(ticket - 1) {
+                collectives.timed(&timed(ticket - 1, ns));
+            }
+            while let Some(sums) = collectives.next(Rank(3), 0) {
+                told.extend(sums);
+            }
+        }
+        (told, collectives.in_part)
+    }
+
+    #[test]
+    fn sums_of_whole_steps() {
+        let (told, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
+        let steps: Vec<u64> = told.iter().map(|comm| comm.step).collect();
+        // The first step was seen in part, the last one may go on.
+        assert_eq!(steps[..4], [11, 11, 12, 12]);
+        assert_eq!(steps.last(), Some(&19));
+        let sums = [(told[0].comm, told[0].dur_ns), (told[1].comm, told[1].dur_ns)];
+        assert_eq!(sums, [(7, 200), (8, 300)]);
+        assert!(
+            told.iter()
+                .all(|comm| comm.gpu && comm.collectives == 1 && comm.bytes == 1 << 20)
+        );
+        assert_eq!(in_part, 0);
+    }
+
+    #[test]
+    fn a_step_in_part_is_no_sum() {
+        let all = play(|_| true, |ticket| Some(u64::from(ticket))).0.len();
+        let (told, in_part) = play(|ticket| ticket != 9, |ticket| Some(u64::from(ticket)));
+        assert_eq!(
+            (told.len(), in_part),
+            (all - 4, 2),
+            "a record was lost, of one step or the next"
+        );
+        let (told, in_part) = play(|_| true, |ticket| (ticket != 9).then_some(u64::from(ticket)));
+        assert_eq!((told.len(), in_part), (all - 2, 1), "sampling began within it");
+        let (told, in_part) = play(|_| true, |ticket| Some(if ticket == 9 { 0 } else { 5 }));
+        assert_eq!((told.len(), in_part), (all - 2, 1), "the plugin gave one up");
+        let (told, in_part) = play(|_| true, |_| None);
+        assert_eq!(
+            (told.len(), in_part),
+            (0, 0),
+            "steps that are not sampled are no loss"
+        );
+    }
+
+    #[test]
+    fn what_never_ends_is_not_waited_for_for_ever() {
+        let mut collectives = Collectives::default();
+        let mut told = 0;
+        for ticket in 1..=200 {
+            collectives.enqueued(&did(ticket, ticket, 7, true));
+            if ticket != 5 {
+                collectives.timed(&timed(ticket, 100));
+            }
+            while let Some(sums) = collectives.next(Rank(0), 0) {
+                told += sums.len();
+            }
+        }
+        assert_eq!((told, collectives.in_part), (200 - 3, 1));
+        assert!(collectives.waiting.is_empty());
+    }
+
+    #[test]
+    fn short_and_rooted_ones_are_counted_for_nothing() {
+        let mut collectives = Collectives::default();
+        for step in 1..=4 {
+            let (a, b, c) = (3 * step, 3 * step + 1, 3 * step + 2);
+            collectives.enqueued(&did(a, step, 7, true));
+            collectives.enqueued(&Collective {
+                bytes: 8,
+                ..did(b, step, 7, false)
+            });
+            let rooted = Collective {
+                function: Function::Broadcast,
+                ..did(c, step, 9, false)
+            };
+            collectives.enqueued(&rooted);
+            collectives.timed(&timed(a, 100));
+        }
+        let sums = collectives.next(Rank(0), 0).unwrap();
+        assert_eq!(sums.len(), 1);
+        assert_eq!((sums[0].collectives, sums[0].dur_ns, sums[0].step), (1, 100, 2));
+    }
+}
