@@ -33,6 +33,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a training command and watch it from beside it.
     Run(RunArgs),
+    /// Know the machines before the job starts: baselines of every node, and the one that is bad.
+    Preflight(crate::preflight::PreflightArgs),
     /// Show what a finished (or running) job's report says.
     Report(ReportArgs),
     /// Judge a journal again.
@@ -132,6 +134,8 @@ is returned (128 + n for a signal, 127 not found, 126 not executable).\n\nExampl
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) settings: SettingArgs,
+    #[command(flatten)]
+    pub(crate) gate: crate::preflight::GateArgs,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

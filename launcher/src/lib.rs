@@ -12,6 +12,7 @@ mod gpus;
 mod inject;
 mod journal;
 mod output;
+mod preflight;
 mod progress;
 mod replay;
 mod report;
@@ -55,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
+        Command::Preflight(args) => preflight::command(&args, color),
         Command::NcclBench(args) => return paceline_nccl_bench::main(&args, None),
         Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),
     };

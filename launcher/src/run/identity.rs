@@ -16,6 +16,11 @@ pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
         .unwrap_or_else(made_up)
 }
 
+/// The job's name as its launcher or scheduler has put it into the environment.
+pub(crate) fn known_job(variable: Variable<'_>) -> Option<String> {
+    variable("TORCHELASTIC_RUN_ID").or_else(|| slurm(variable))
+}
+
 /// Job and step name one `srun`; a requeued job keeps its id and counts its restarts.
 fn slurm(variable: Variable<'_>) -> Option<String> {
     let mut name = variable("SLURM_JOB_ID")?;

@@ -6,7 +6,7 @@
 mod child;
 mod ending;
 mod hook;
-mod identity;
+pub(crate) mod identity;
 mod place;
 mod plugin;
 mod sidecar;
@@ -26,6 +26,7 @@ use paceline_health::report::Report;
 use crate::cli::RunArgs;
 use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style};
+use crate::preflight;
 use crate::report::{self, block};
 
 pub(crate) use identity::{chance, run_dir};
@@ -94,9 +95,15 @@ pub(crate) struct Outcome {
 /// Runs a command.
 pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let settings = config::load(&args.settings)?;
-    let plan = Plan::new(settings, args.command, Style::stderr(color));
+    let mut plan = Plan::new(settings, args.command, Style::stderr(color));
     if !plan.settings.quiet {
         output::say(banner(&plan));
+    }
+    if let Some(mode) = args.gate.preflight {
+        match preflight::gate(&args.gate, mode, &plan, color)? {
+            preflight::Way::Start(variables) => plan.env.extend(variables),
+            preflight::Way::Leave(code) => return Ok(ExitCode::from(code)),
+        }
     }
     let outcome = launch(&plan, &mut supervise::Unwatched)?;
     tell(&plan, &outcome);

@@ -52,34 +52,38 @@ fn passes<R: FnMut()>(
     amount: f64,
     make: impl Fn() -> R + Sync,
 ) -> Outcome {
-    let timed = |runs: u64| {
-        // All begin together; the clock stops when the last is done.
-        let start = Barrier::new(threads + 1);
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    let mut run = make();
+    // By time and not by a count: a control group that lets a first run pass and stops the next would make a counted
+    // pass many times longer than it was meant to be.
+    let pass = || {
+        let start = Barrier::new(threads);
+        let runs: Vec<(u64, f64)> = std::thread::scope(|scope| {
+            let work = || {
+                let mut run = make();
+                run();
+                start.wait();
+                let (begin, mut runs) = (Instant::now(), 0);
+                while runs == 0 || begin.elapsed() < options.pass {
                     run();
-                    start.wait();
-                    for _ in 0..runs {
-                        run();
-                    }
-                });
-            }
-            start.wait();
-            Instant::now()
-        })
-        .elapsed()
-        .as_secs_f64()
+                    runs += 1;
+                }
+                (runs, begin.elapsed().as_secs_f64())
+            };
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .filter_map(|worker| worker.join().ok())
+                .collect()
+        });
+        runs.iter()
+            .map(|(runs, seconds)| amount * *runs as f64 / seconds.max(1e-9))
+            .sum::<f64>()
     };
-    let one = timed(1).max(1e-7);
-    let runs = (options.pass.as_secs_f64() / one).ceil().max(1.0) as u64;
     let mut rates = Vec::new();
     for _ in 0..options.passes.max(1) {
         if Instant::now() >= until {
             break;
         }
-        rates.push(amount * (runs * threads as u64) as f64 / timed(runs));
+        rates.push(pass());
     }
     let late = || Outcome::Missing(Missing::Error("no time was left for it".into()));
     Measured::of(rates).map_or_else(late, Outcome::Measured)

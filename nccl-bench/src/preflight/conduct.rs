@@ -189,21 +189,28 @@ impl Run<'_> {
             .collect();
         for (node, answer) in answers {
             match answer {
-                Ok(found) => self.take(node, found),
+                Ok(found) => self.take(phase, node, found),
                 Err(fault) => self.fail(phase, node, fault, &lost),
             }
         }
         self.phases.push((phase.into(), begin.elapsed().as_secs_f64()));
     }
 
-    fn take(&mut self, node: NodeId, found: Found) {
+    fn take(&mut self, phase: &str, node: NodeId, found: Found) {
         let row = self.nodes.entry(node.clone()).or_default();
         row.there = true;
         if !found.model.is_empty() {
             row.model = Arc::clone(&found.model);
-            row.gpus = found.gpus;
-            self.wanted.machines.insert(node, (found.model, found.gpus));
+            row.gpus = row.gpus.max(found.gpus);
+            self.wanted.machines.insert(node.clone(), (found.model, row.gpus));
         }
+        let note = |what: String| Problem {
+            node: Some(node.clone()),
+            phase: phase.into(),
+            what: what.into(),
+            lost: false,
+        };
+        self.problems.extend(found.notes.into_iter().map(note));
         self.facts.extend(found.facts);
         // A broken clock or an empty run is no measurement.
         self.samples.extend(

@@ -5,7 +5,6 @@
 //! `paceline_health::preflight`.
 
 mod conduct;
-mod cpu;
 mod fleet;
 mod group;
 pub mod hosts;
@@ -31,7 +30,7 @@ pub use passport::{History, Passports, Stamp};
 pub use rendezvous::{Asked, Place as MeetingPlace, RendezvousError, place};
 pub use simulate::{SimError, SimFault, SimFleet};
 pub use star::{Expected, Star, gather};
-pub use tools::{Host, Tools};
+pub use tools::{Machine, Tools};
 
 use std::io;
 use std::sync::Arc;

@@ -54,14 +54,14 @@ impl Mode {
         let s = Duration::from_secs;
         match self {
             Mode::Quick => Limits {
-                rendezvous: s(12),
-                snapshot: s(4),
+                rendezvous: s(10),
+                snapshot: s(3),
                 work: s(6),
-                local: s(4),
+                local: s(6),
                 pairs: s(7),
                 all: s(5),
                 total: s(60),
-                passes: 8,
+                passes: 6,
                 bytes: 4 << 20,
                 pass: Duration::from_millis(1000),
             },

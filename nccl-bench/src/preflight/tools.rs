@@ -1,16 +1,19 @@
 //! What a node does by itself: reads what it is, lets its GPUs or its CPU work, and sums inside the node.
 
-use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use paceline_health::id::NodeId;
-use paceline_health::preflight::{Fact, Metric, Place, Sample};
-use paceline_health::stats::{median, robust_sigma};
+use paceline_health::event::Access;
+use paceline_health::id::{GpuId, NodeId};
+use paceline_health::preflight::{Metric, Place, Sample};
+use paceline_health::stats::robust_sigma;
 
-use super::cpu;
 use super::group;
 use super::message::{Failed, Found};
 use super::mode::Limits;
+use crate::gpu::{self, Outcome, Work};
+use crate::snapshot;
 use crate::transport::Deadline;
 
 /// The node's own part of a preflight.
@@ -26,33 +29,71 @@ pub trait Tools: Send + Sync {
     -> Result<Found, Failed>;
 }
 
-/// A host without GPUs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Host;
+/// This machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// NVIDIA's management library; `None`: where the system has it.
+    pub nvml_lib: Option<PathBuf>,
+    /// NCCL.
+    pub nccl_lib: Option<PathBuf>,
+    /// The CUDA driver.
+    pub cuda_lib: Option<PathBuf>,
+    /// cuBLAS.
+    pub cublas_lib: Option<PathBuf>,
+}
 
-impl Tools for Host {
-    fn snapshot(&self, node: &NodeId, _: &Deadline) -> Result<Found, Failed> {
+impl Tools for Machine {
+    fn snapshot(&self, node: &NodeId, deadline: &Deadline) -> Result<Found, Failed> {
+        let taken = snapshot::take(&snapshot::Options {
+            nvml_lib: self.nvml_lib.clone(),
+            nccl_lib: self.nccl_lib.clone(),
+            cuda_lib: self.cuda_lib.clone(),
+            limit: half_of(deadline),
+            ..snapshot::Options::default()
+        });
+        let model = taken.gpus.list.first().map_or("", |gpu| gpu.model.as_str());
+        let mut notes = Vec::new();
+        // No library and no device file: a host without GPUs, which is nothing to note.
+        if taken.gpus.access != Access::Readable && has_device() {
+            notes.push(format!("GPUs cannot be read: {}", taken.gpus.text));
+        }
         Ok(Found {
-            model: cpu_model(),
-            facts: vec![fact(node, "cpu_limit", cpu_limit())],
+            model: model.into(),
+            gpus: u32::try_from(taken.gpus.list.len()).unwrap_or(u32::MAX),
+            facts: snapshot::facts(&taken, node),
+            notes,
             ..Found::default()
         })
     }
 
     fn work(&self, node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed> {
-        let worked = cpu::work(limits.passes, deadline);
-        let conditions = format!("{}, {} threads", cpu_model(), worked.threads);
-        let sample = |metric, values: &[f64]| sample(node, metric, &conditions, round, values);
-        Ok(Found {
-            samples: [
-                sample(Metric::CpuGemm, &worked.gflops),
-                sample(Metric::CpuMemory, &worked.gbps),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
-            ..Found::default()
-        })
+        let passes = limits.passes as usize;
+        let limit = deadline.remaining().unwrap_or_default().mul_f64(0.9);
+        let options = if has_device() || self.cuda_lib.is_some() {
+            gpu::Options {
+                cuda_lib: self.cuda_lib.clone(),
+                cublas_lib: self.cublas_lib.clone(),
+                passes,
+                ..gpu::Options::default()
+            }
+        } else {
+            // Small enough that a busy machine ends a pass in time: several nodes may share it.
+            gpu::Options {
+                passes,
+                size: 160,
+                memory: 16 << 20,
+                ..gpu::Options::of_cpu()
+            }
+        };
+        let works = gpu::work(&options, limit).map_err(|error| Failed {
+            what: error.to_string(),
+            peer: None,
+        })?;
+        let mut found = Found::default();
+        for work in works {
+            of_device(node, round, &work, &mut found);
+        }
+        Ok(found)
     }
 
     fn local(
@@ -66,80 +107,62 @@ impl Tools for Host {
     }
 }
 
-fn fact(node: &NodeId, name: &str, value: Option<String>) -> Fact {
-    Fact {
-        node: node.clone(),
-        gpu: None,
-        port: None,
-        name: name.into(),
-        value: value.map(Arc::from),
-    }
+/// A driver that is there and does not work is a finding, never a reason to measure the CPU instead.
+fn has_device() -> bool {
+    std::path::Path::new("/dev/nvidiactl").exists()
 }
 
-fn sample(node: &NodeId, metric: Metric, conditions: &str, round: u32, values: &[f64]) -> Option<Sample> {
-    let value = median(&mut values.to_vec())?;
-    let sigma = robust_sigma(&mut values.to_vec()).unwrap_or(0.0);
-    Some(Sample {
-        place: Place::Node { node: node.clone() },
-        metric,
-        conditions: conditions.into(),
-        rail: None,
-        round,
-        value,
-        spread: if value > 0.0 { sigma / value } else { 0.0 },
-        passes: u32::try_from(values.len()).unwrap_or(u32::MAX),
-        bytes: 0,
-    })
+fn half_of(deadline: &Deadline) -> Duration {
+    deadline.remaining().unwrap_or_default() / 2
 }
 
-fn cpu_model() -> Arc<str> {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // Not every architecture has a name for it.
-    text.lines()
-        .find_map(|line| {
-            line.strip_prefix("model name")?
-                .split_once(':')
-                .map(|(_, name)| name.trim())
-        })
-        .unwrap_or(std::env::consts::ARCH)
-        .into()
-}
-
-/// CPUs that the control group of this process may use, as a number; `none` without a limit.
-fn cpu_limit() -> Option<String> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut least: Option<f64> = None;
-    for line in groups.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(names), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
-            continue;
-        };
-        let found = if names.is_empty() {
-            limit_v2(path)
-        } else if names.split(',').any(|name| name == "cpu") {
-            limit_v1(path)
-        } else {
-            None
-        };
-        least = match (least, found) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-    }
-    Some(least.map_or_else(|| "none".to_owned(), |cpus| format!("{cpus:.2} CPUs")))
-}
-
-fn limit_v2(path: &str) -> Option<f64> {
-    let text = fs::read_to_string(format!("/sys/fs/cgroup{path}/cpu.max")).ok()?;
-    let (quota, period) = text.trim().split_once(' ')?;
-    Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
-}
-
-fn limit_v1(path: &str) -> Option<f64> {
-    let number = |name: &str| {
-        let text = fs::read_to_string(format!("/sys/fs/cgroup/cpu{path}/cpu.{name}")).ok()?;
-        text.trim().parse::<f64>().ok()
+fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
+    let device = &work.device;
+    let place = match device.place {
+        gpu::Place::Cpu => Place::Node { node: node.clone() },
+        gpu::Place::Gpus => Place::Gpu {
+            node: node.clone(),
+            // Of a GPU that did not say who it is, the slot does.
+            gpu: device.uuid.clone().unwrap_or_else(|| GpuId::from(&*device.pci)),
+        },
     };
-    let quota = number("cfs_quota_us").filter(|quota| *quota > 0.0)?;
-    Some(quota / number("cfs_period_us")?)
+    for (of, outcome) in &work.metrics {
+        let metric = match of {
+            gpu::Metric::GemmBf16 | gpu::Metric::GemmF32 => Metric::Gemm,
+            gpu::Metric::MemoryCopy => Metric::GpuMemory,
+            gpu::Metric::HostToDevice => Metric::HostToDevice,
+            gpu::Metric::DeviceToHost => Metric::DeviceToHost,
+            gpu::Metric::CpuMatmul => Metric::CpuGemm,
+            gpu::Metric::CpuMemoryCopy => Metric::CpuMemory,
+        };
+        match outcome {
+            Outcome::Measured(measured) => found.samples.push(Sample {
+                place: place.clone(),
+                metric,
+                conditions: format!("{}, {}", device.model, of.name()).into(),
+                rail: None,
+                round,
+                value: measured.median * scale(metric),
+                spread: robust_sigma(&mut measured.passes.clone()).unwrap_or(0.0)
+                    / measured.median.max(f64::MIN_POSITIVE),
+                passes: u32::try_from(measured.passes.len()).unwrap_or(u32::MAX),
+                bytes: 0,
+            }),
+            Outcome::Missing(missing) => {
+                let note = format!("{} of {place}: {missing:?}", of.name());
+                found.notes.push(note);
+            }
+        }
+    }
+    if found.model.is_empty() {
+        found.model = Arc::from(device.model.as_str());
+    }
+}
+
+/// From the bench's units to the table's.
+fn scale(metric: Metric) -> f64 {
+    match metric {
+        Metric::Gemm => 1e-12,
+        _ => 1e-9,
+    }
 }

@@ -222,7 +222,7 @@ fn a_node_that_dies_is_named_and_the_others_go_on() {
 #[test]
 fn a_node_that_hangs_is_named_by_the_deadline() {
     let hanging = Given {
-        hangs: Some(Duration::from_secs(9)),
+        hangs: Some(Duration::from_secs(10)),
         ..well(100.0)
     };
     let others = vec![(me("n2", 1), well(100.0)), (me("n3", 1), hanging)];

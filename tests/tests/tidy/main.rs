@@ -64,6 +64,7 @@ fn rooms_depend_on_each_other_in_one_direction() {
                 "paceline-health",
                 "paceline-nccl-bench",
                 "paceline-ring",
+                "paceline-seal",
                 "paceline-sidecar",
             ],
         ),

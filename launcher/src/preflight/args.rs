@@ -1,0 +1,137 @@
+//! The command line of `paceline preflight`, and what `paceline run` shares with it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use paceline_nccl_bench::preflight::Mode;
+
+/// `paceline preflight`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Start it on every node of the job (srun, pdsh, an init container); the first node leads. Exit codes: 0 all \
+is well, 1 a warning (only with --strict), 2 something should not take part, 3 nothing could be told, 64 usage."
+)]
+pub(crate) struct PreflightArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<PreflightCommand>,
+    /// quick: within a minute; full: within three.
+    #[arg(value_enum, default_value = "quick")]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) meeting: MeetingArgs,
+    /// Name of the job; the same on every node [default: from Slurm or torchrun, else "preflight"].
+    #[arg(long, env = "PACELINE_JOB", value_name = "NAME")]
+    pub(crate) job: Option<String>,
+    /// Name of this node [default: SLURMD_NODENAME, else the host name].
+    #[arg(long, env = "PACELINE_NODE", value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Where preflight.json goes [default: nowhere].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Simulate a fleet instead, such as "nodes=64 slow-gpu=12.3x1.2" (also narrow-slot=5.1 half-nic=7 half-way=3-4
+    /// delay=9 loss=2 absent=4 seed=1 gpus=8).
+    #[arg(long, value_name = "SCRIPT")]
+    pub(crate) sim: Option<String>,
+    /// Exit with 1 when there is a warning.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print the report as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PreflightCommand {
+    /// What earlier preflights at this site measured of a node, its GPUs and its ways to others.
+    History(HistoryArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The node.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// The site's passports.
+    #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
+    pub(crate) passports: PathBuf,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Who takes part, and what is asked of them.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MeetingArgs {
+    /// The nodes, the first of which leads: a,b or n[1-4] [default: Slurm's, torchrun's endpoint, else only this one].
+    #[arg(long, value_name = "LIST")]
+    pub(crate) nodes: Option<String>,
+    /// The nodes, one a line.
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    pub(crate) nodes_file: Option<PathBuf>,
+    /// Address of the first node, with --nnodes.
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["nodes", "nodes_file"])]
+    pub(crate) rendezvous: Option<String>,
+    /// A headless service of Kubernetes that resolves to all pods, with --nnodes.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["nodes", "nodes_file", "rendezvous"])]
+    pub(crate) service: Option<String>,
+    /// How many nodes.
+    #[arg(long, value_name = "N")]
+    pub(crate) nnodes: Option<usize>,
+    /// Port on which the first node listens [default: derived from the job].
+    #[arg(long, env = "PACELINE_PREFLIGHT_PORT", value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+    /// The secret that all nodes of the job know, a file that only its owner can read [default: ~/.config/paceline/key].
+    #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Bus bandwidth (GB/s) that all-reduce between nodes must reach.
+    #[arg(long, value_name = "GBPS")]
+    pub(crate) min_busbw: Option<f64>,
+    /// The site's folder of measurements, shared by all nodes: what is measured is added, and compared with.
+    #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
+    pub(crate) passports: Option<PathBuf>,
+}
+
+/// What `paceline run` does when a preflight finds something that should not take part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Gate {
+    /// Says so, and starts.
+    #[default]
+    Warn,
+    /// Leaves the bad nodes out: they do not start; the others do, when enough of them are left.
+    Exclude,
+    /// Starts nowhere.
+    Fail,
+}
+
+/// What `paceline run` has of a preflight.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct GateArgs {
+    /// Know the machines before the command starts: quick (within a minute) or full (within three).
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) preflight: Option<Mode>,
+    /// What is done when the preflight finds something that should not take part.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "POLICY",
+        default_value = "warn",
+        requires = "preflight"
+    )]
+    pub(crate) preflight_policy: Gate,
+    /// The nodes of the preflight, the first of which leads [default: Slurm's, torchrun's endpoint, else only this one].
+    #[arg(long, value_name = "LIST", requires = "preflight")]
+    pub(crate) preflight_nodes: Option<String>,
+    /// How many nodes the preflight waits for [default: torchrun's least].
+    #[arg(long, value_name = "N", requires = "preflight")]
+    pub(crate) preflight_nnodes: Option<usize>,
+    /// The secret that all nodes of the job know, a file that only its owner can read [default: ~/.config/paceline/key].
+    #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Bus bandwidth (GB/s) that all-reduce between nodes must reach in the preflight.
+    #[arg(long, value_name = "GBPS", requires = "preflight")]
+    pub(crate) min_busbw: Option<f64>,
+    /// The site's folder of measurements, shared by all nodes.
+    #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
+    pub(crate) passports: Option<PathBuf>,
+}

@@ -1,0 +1,91 @@
+//! `paceline preflight history NODE`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use paceline_health::preflight::{Metric, Place};
+use paceline_nccl_bench::preflight::{Passports, Stamp};
+use serde::Serialize;
+
+use super::args::HistoryArgs;
+use crate::output::{self, Color, Style, warning};
+
+/// There is nothing to tell.
+const UNKNOWN: u8 = 3;
+
+#[derive(Serialize)]
+struct Known<'a> {
+    schema_version: u32,
+    node: &'a str,
+    stamps: Vec<&'a Stamp>,
+    broken: usize,
+}
+
+/// Prints it.
+pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let read = Passports::at(&args.passports).read();
+    let history =
+        read.with_context(|| format!("the passports in {} cannot be read", args.passports.display()))?;
+    let of_node = |stamp: &&Stamp| match &stamp.place {
+        Place::Pair { a, b } => a.as_str() == args.node || b.as_str() == args.node,
+        place => place.node().is_some_and(|node| node.as_str() == args.node),
+    };
+    let stamps: Vec<&Stamp> = history.stamps.iter().filter(of_node).collect();
+    let is_known = !stamps.is_empty();
+    if history.broken > 0 {
+        let lines = history.broken;
+        warning(
+            Style::stderr(color),
+            format_args!("{lines} lines cannot be read and are left out"),
+        );
+    }
+    if args.json {
+        let known = Known {
+            schema_version: 1,
+            node: &args.node,
+            stamps,
+            broken: history.broken,
+        };
+        output::print(&(serde_json::to_string(&known)? + "\n"))?;
+    } else {
+        output::print(&render(&args.node, &stamps))?;
+    }
+    Ok(if is_known {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(UNKNOWN)
+    })
+}
+
+fn render(node: &str, stamps: &[&Stamp]) -> String {
+    if stamps.is_empty() {
+        return format!("nothing is known of node {node}\n");
+    }
+    type Key<'a> = (&'a Place, Metric, &'a str);
+    let mut places: BTreeMap<Key<'_>, Vec<&Stamp>> = BTreeMap::new();
+    for stamp in stamps {
+        places
+            .entry((&stamp.place, stamp.metric, &stamp.conditions))
+            .or_default()
+            .push(stamp);
+    }
+    let mut text = String::new();
+    for ((place, metric, conditions), stamps) in places {
+        let mut values: Vec<f64> = stamps.iter().map(|stamp| stamp.value).collect();
+        let last = values.last().copied().unwrap_or(0.0);
+        let bad = stamps.iter().filter(|stamp| !stamp.well).count();
+        let median = paceline_health::stats::median(&mut values).unwrap_or(0.0);
+        let _ = write!(
+            text,
+            "{place}, {metric} ({conditions}): {} times, median {median:.4}, last {last:.4}",
+            stamps.len()
+        );
+        if bad > 0 {
+            let _ = write!(text, ", {bad} of them bad");
+        }
+        text.push('\n');
+    }
+    text
+}

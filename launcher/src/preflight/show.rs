@@ -1,0 +1,281 @@
+//! A preflight's report for people: nodes and metrics as a table, what was found, what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{Metric, Noted, Outcome, Place, Report};
+use paceline_health::verdict::Severity;
+
+use crate::output::{Paint, Style, wrap};
+
+/// Rows of a table; of more nodes only those with findings are shown.
+const ROWS: usize = 40;
+/// Ways between so many nodes are shown as a matrix.
+const MATRIX: usize = 16;
+
+/// All of it.
+pub(super) fn render(report: &Report, style: Style) -> String {
+    let mut text = head(report, style);
+    text += &table(report, style);
+    text += &matrix(report, style);
+    for noted in &report.findings {
+        text += &finding(noted, style);
+    }
+    for problem in &report.problems {
+        let node = problem
+            .node
+            .as_ref()
+            .map_or(String::new(), |node| format!("node {node}: "));
+        let paint = if problem.lost { Paint::Bad } else { Paint::Warn };
+        let mark = style.paint(paint, style.glyph("✗", "x"));
+        let _ = writeln!(text, "{mark} {node}{} ({})", problem.what, problem.phase);
+    }
+    if !report.unsteady.is_empty() {
+        let places: BTreeSet<String> = report
+            .unsteady
+            .iter()
+            .map(|(place, _)| place.to_string())
+            .take(8)
+            .collect();
+        let names: Vec<String> = places.into_iter().collect();
+        let _ = writeln!(text, "too unsteady to conclude from: {}", names.join(", "));
+    }
+    let bad = report.bad_nodes();
+    if !bad.is_empty() {
+        let list = paceline_nccl_bench::preflight::hosts::compress(bad.iter().map(NodeId::as_str));
+        let _ = writeln!(text, "leave out: {}", style.paint(Paint::Strong, list));
+    }
+    text
+}
+
+fn head(report: &Report, style: Style) -> String {
+    let (paint, word) = match report.outcome {
+        Outcome::Ok => (Paint::Good, "all is well"),
+        Outcome::Warning => (Paint::Warn, "warning"),
+        Outcome::Unknown => (Paint::Warn, "nothing to compare with"),
+        Outcome::Critical => (Paint::Bad, "critical"),
+    };
+    let nodes = report.nodes.len();
+    let gpus: u32 = report.nodes.values().map(|node| node.gpus).sum();
+    let machines = match gpus {
+        0 => format!("{nodes} node{}", if nodes == 1 { "" } else { "s" }),
+        _ => format!("{nodes} node{}, {gpus} GPUs", if nodes == 1 { "" } else { "s" }),
+    };
+    let simulated = if report.simulated {
+        style.paint(Paint::Warn, " SIMULATED,")
+    } else {
+        String::new()
+    };
+    format!(
+        "preflight {},{simulated} {machines}, {:.1} s, {} comparisons: {}\n",
+        report.mode,
+        report.seconds,
+        report.comparisons,
+        style.paint(paint, word)
+    )
+}
+
+fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
+    match metric {
+        Metric::Gemm => ("GEMM", "TFLOP/s", 1.0),
+        Metric::GpuMemory => ("HBM", "GB/s", 1.0),
+        Metric::HostToDevice => ("to GPU", "GB/s", 1.0),
+        Metric::DeviceToHost => ("from GPU", "GB/s", 1.0),
+        Metric::CpuGemm => ("CPU", "GFLOP/s", 1.0),
+        Metric::CpuMemory => ("memory", "GB/s", 1.0),
+        Metric::LocalBusbw | Metric::LocalBusbwHost => ("inside", "GB/s", 1.0),
+        Metric::PairBusbw => ("pairs", "GB/s", 1.0),
+        Metric::PairLatency => ("delay", "µs", 1e6),
+        Metric::PairLoss => ("loss", "%", 100.0),
+        Metric::AllBusbw => ("all", "GB/s", 1.0),
+    }
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+/// How bad a cell is: what was found against this node (or a GPU of it) in this metric.
+fn severity(report: &Report, node: &NodeId, metric: Metric) -> Option<Severity> {
+    let of_node = |noted: &&Noted| noted.metric() == Some(metric) && noted.place.node() == Some(node);
+    report
+        .findings
+        .iter()
+        .filter(of_node)
+        .map(|noted| noted.severity)
+        .max()
+}
+
+fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) -> String {
+    let padded = format!("{text:>width$}");
+    match severity {
+        Some(Severity::Critical) => style.paint(Paint::Bad, padded),
+        Some(Severity::Warning) => style.paint(Paint::Warn, padded),
+        _ => padded,
+    }
+}
+
+fn table(report: &Report, style: Style) -> String {
+    let metrics: BTreeSet<Metric> = report
+        .nodes
+        .values()
+        .flat_map(|row| row.values.keys().copied())
+        .collect();
+    let named: BTreeSet<&NodeId> = report
+        .findings
+        .iter()
+        .filter_map(|noted| noted.place.node())
+        .collect();
+    let all = report.nodes.len() <= ROWS;
+    let rows: Vec<_> = report
+        .nodes
+        .iter()
+        .filter(|(node, row)| all || named.contains(node) || !row.there)
+        .take(ROWS)
+        .collect();
+    if metrics.is_empty() || rows.is_empty() {
+        return String::new();
+    }
+    let name = rows
+        .iter()
+        .map(|(node, _)| node.as_str().len())
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    let mut text = String::new();
+    let mut heads = format!("{:name$}", "node");
+    let mut units = format!("{:name$}", "");
+    for metric in &metrics {
+        let (head, unit, _) = unit(*metric);
+        let _ = write!(heads, " {head:>9}");
+        let _ = write!(units, " {unit:>9}");
+    }
+    let _ = writeln!(
+        text,
+        "\n{}\n{}",
+        style.paint(Paint::Strong, heads),
+        style.paint(Paint::Faint, units)
+    );
+    for (node, row) in &rows {
+        let _ = write!(text, "{:name$}", node.as_str());
+        for metric in &metrics {
+            let (_, _, scale) = unit(*metric);
+            let value = row
+                .values
+                .get(metric)
+                .map_or_else(|| "-".to_owned(), |value| number(value * scale));
+            let _ = write!(
+                text,
+                " {}",
+                cell(value, 9, severity(report, node, *metric), style)
+            );
+        }
+        let _ = writeln!(text, "{}", if row.there { "" } else { "  absent" });
+    }
+    if rows.len() < report.nodes.len() {
+        let _ = writeln!(text, "and {} nodes more", report.nodes.len() - rows.len());
+    }
+    text + "\n"
+}
+
+/// Bus bandwidth of each way that was measured, node by node.
+fn matrix(report: &Report, style: Style) -> String {
+    let nodes: Vec<&NodeId> = report.nodes.keys().collect();
+    if !(3..=MATRIX).contains(&nodes.len()) {
+        return String::new();
+    }
+    let mut ways: BTreeMap<(&NodeId, &NodeId), f64> = BTreeMap::new();
+    for sample in report
+        .samples
+        .iter()
+        .filter(|sample| sample.metric == Metric::PairBusbw)
+    {
+        if let Place::Pair { a, b } = &sample.place {
+            for key in [(a, b), (b, a)] {
+                let known = ways.entry(key).or_insert(sample.value);
+                *known = known.max(sample.value);
+            }
+        }
+    }
+    if ways.is_empty() {
+        return String::new();
+    }
+    let width = nodes
+        .iter()
+        .map(|node| node.as_str().len())
+        .max()
+        .unwrap_or(0)
+        .max(6);
+    let is_slow = |a: &NodeId, b: &NodeId| {
+        let slow = |noted: &&Noted| {
+            noted.metric() == Some(Metric::PairBusbw)
+                && (noted.place == Place::pair(a, b) || [Some(a), Some(b)].contains(&noted.place.node()))
+        };
+        report
+            .findings
+            .iter()
+            .filter(slow)
+            .map(|noted| noted.severity)
+            .max()
+    };
+    let mut text = style.paint(Paint::Faint, format!("{:width$}", "GB/s"));
+    for node in &nodes {
+        let _ = write!(text, " {:>width$}", node.as_str());
+    }
+    text.push('\n');
+    for a in &nodes {
+        let _ = write!(text, "{:width$}", a.as_str());
+        for b in &nodes {
+            let found = ways.get(&(*a, *b));
+            let value = found.map_or_else(|| "·".to_owned(), |value| number(*value));
+            let severity = found.and_then(|_| is_slow(a, b));
+            let _ = write!(text, " {}", cell(value, width, severity, style));
+        }
+        text.push('\n');
+    }
+    text + "\n"
+}
+
+fn finding(noted: &Noted, style: Style) -> String {
+    let (paint, mark) = match noted.severity {
+        Severity::Critical => (Paint::Bad, style.glyph("✗", "x")),
+        _ => (Paint::Warn, style.glyph("!", "!")),
+    };
+    let mut line = format!("{}: {}", noted.place, noted.says);
+    if let (Some(value), Some(metric)) = (noted.value, noted.metric()) {
+        let (_, unit, scale) = unit(metric);
+        let _ = write!(line, ": {} {unit}", number(value * scale));
+        for comparison in &noted.comparisons {
+            let expected = number(comparison.expected * scale);
+            let _ = write!(line, ", {} {expected}", comparison.against.words());
+        }
+    }
+    if !noted.cause.is_empty() {
+        let _ = write!(line, "; because: {}", noted.cause);
+    }
+    if !noted.or.is_empty() {
+        let others: Vec<String> = noted.or.iter().map(ToString::to_string).collect();
+        let _ = write!(line, " (or it is {})", others.join(" or "));
+    }
+    if !noted.sure {
+        line += " (measured once only)";
+    }
+    let mut text = String::new();
+    let mark = style.paint(paint, mark);
+    for (number, part) in wrap(&line, style.width.saturating_sub(2)).into_iter().enumerate() {
+        let lead = if number == 0 { mark.clone() } else { " ".to_owned() };
+        let _ = writeln!(text, "{lead} {part}");
+    }
+    if !noted.advice.is_empty() {
+        for part in wrap(&noted.advice, style.width.saturating_sub(4)) {
+            let _ = writeln!(text, "    {}", style.paint(Paint::Faint, part));
+        }
+    }
+    text
+}
