@@ -80,6 +80,8 @@ impl Tools for Machine {
             // Small enough that a busy machine ends a pass in time: several nodes may share it.
             gpu::Options {
                 passes,
+                // Four periods of a control group: where its limit falls within a pass is chance.
+                pass: Duration::from_millis(400),
                 size: 160,
                 memory: 16 << 20,
                 ..gpu::Options::of_cpu()
