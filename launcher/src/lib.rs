@@ -57,7 +57,7 @@ pub fn main() -> ExitCode {
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
         Command::Preflight(args) => preflight::command(&args, color),
-        Command::NcclBench(args) => return paceline_nccl_bench::main(&args, None),
+        Command::NcclBench(args) => return paceline_nccl_bench::main(&args),
         Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),
     };
     outcome.unwrap_or_else(|problem| {

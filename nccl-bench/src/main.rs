@@ -15,7 +15,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => paceline_nccl_bench::main(&cli.options, None),
+        Ok(cli) => paceline_nccl_bench::main(&cli.options),
         Err(error) => {
             let usage = error.use_stderr();
             // Where it should go nobody may listen.

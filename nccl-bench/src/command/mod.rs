@@ -13,10 +13,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use paceline_seal::Key;
+
 pub use options::{BenchOptions, Carrier};
 
 use crate::measure::{Report, Rounds, Sweep};
-use crate::net::{Handshake, Seat};
+use crate::net::{Handshake, Seat, sealed};
 use crate::transport::nccl::{self, NcclTransport};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
@@ -35,10 +37,10 @@ const USAGE: u8 = 64;
 #[error("{0}")]
 struct Usage(String);
 
-/// The whole command. `handshake` proves the job's key on each connection, if it has one.
-pub fn main(options: &BenchOptions, handshake: Option<Handshake>) -> ExitCode {
+/// The whole command.
+pub fn main(options: &BenchOptions) -> ExitCode {
     local::follow_parent();
-    let outcome = run(options, handshake);
+    let outcome = run(options);
     outcome.unwrap_or_else(|problem| {
         // Whoever saw it first-hand has said so, or rank 0 says so for all.
         let heard = matches!(problem.downcast_ref(), Some(TransportError::Aborted { .. }));
@@ -53,20 +55,21 @@ pub fn main(options: &BenchOptions, handshake: Option<Handshake>) -> ExitCode {
     })
 }
 
-fn run(options: &BenchOptions, handshake: Option<Handshake>) -> Result<ExitCode> {
+fn run(options: &BenchOptions) -> Result<ExitCode> {
     match who::who(options, |name| std::env::var(name).ok())? {
         Who::All(ranks) => {
             sweep(options, ranks)?; // Mistakes are told once, not by each rank.
             local::start(ranks, options.share_gpus)
         }
-        Who::One(identity) => one(options, identity, handshake),
+        Who::One(identity) => one(options, identity),
     }
 }
 
-fn one(options: &BenchOptions, identity: Identity, handshake: Option<Handshake>) -> Result<ExitCode> {
+fn one(options: &BenchOptions, identity: Identity) -> Result<ExitCode> {
     let sweep = sweep(options, identity.ranks)?;
     let deadline = Deadline::new("start", options.join_limit());
     let local_rank = identity.local_rank;
+    let handshake = handshake(options, &identity)?;
     let seat = identity.sit(options, handshake, &deadline)?;
     let mut transport = transport(options, seat, local_rank, &deadline)?;
     let rank = transport.rank();
@@ -88,6 +91,16 @@ fn one(options: &BenchOptions, identity: Identity, handshake: Option<Handshake>)
     } else {
         ExitCode::from(WRONG)
     })
+}
+
+/// Who is reached from other hosts lets nobody in who does not know the key.
+fn handshake(options: &BenchOptions, identity: &Identity) -> Result<Option<Handshake>> {
+    if identity.is_local() && options.key_file.is_none() {
+        return Ok(None);
+    }
+    let key = Key::find(options.key_file.as_deref(), |name| std::env::var(name).ok());
+    let key = key.map_err(|problem| Usage(format!("the job's key: {problem}")))?;
+    Ok(Some(sealed(key.of_job(&options.job))))
 }
 
 fn sweep(options: &BenchOptions, ranks: usize) -> Result<Sweep, Usage> {

@@ -77,6 +77,10 @@ pub struct BenchOptions {
     /// Name of the job: ranks of another are turned away.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub job: String,
+    /// A file with a key that all hosts have; each rank must know it [default: PACELINE_KEY_FILE, else the user's own,
+    /// made once in the configuration folder; none where all ranks are on loopback].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// For the ranks to find each other.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub join_timeout: u64,

@@ -137,6 +137,14 @@ fn resolve(address: &str) -> Result<SocketAddr, Usage> {
 }
 
 impl Identity {
+    /// Whether no other host can reach it.
+    pub(super) fn is_local(&self) -> bool {
+        match &self.found {
+            Found::Master(master) => master.ip().is_loopback(),
+            Found::Peers(peers) => peers.iter().all(|peer| peer.ip().is_loopback()),
+        }
+    }
+
     /// Takes the rank's seat among the others.
     pub(super) fn sit(
         self,

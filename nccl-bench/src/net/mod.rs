@@ -13,6 +13,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
+use paceline_seal::{Key, Sealed};
+
 pub use control::Control;
 pub use hello::Purpose;
 pub use reception::Seat;
@@ -48,6 +50,20 @@ pub struct Place {
     /// Proves the job's key, if it has one.
     pub handshake: Option<Handshake>,
 }
+
+/// A handshake that proves `key`, a job's, and then leaves the stream bare: a bench that enciphers measures ciphers.
+pub fn sealed(key: Key) -> Handshake {
+    Arc::new(move |stream, role, deadline: &Deadline| {
+        let sealed = match role {
+            Role::Dialled => paceline_seal::dial(stream, &key, PURPOSE, deadline.at()),
+            Role::Accepted => paceline_seal::accept(stream, &key, PURPOSE, deadline.at()),
+        };
+        sealed.map(Sealed::into_bare).map_err(io::Error::other)
+    })
+}
+
+/// What a stream is sealed for: one that was meant for something else is not taken for ours.
+const PURPOSE: &str = "paceline nccl-bench 1";
 
 /// Places for so many ranks of one process, on loopback.
 pub fn loopback(ranks: usize, handshake: Option<Handshake>) -> io::Result<Vec<Place>> {

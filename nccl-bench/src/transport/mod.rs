@@ -107,6 +107,11 @@ impl Deadline {
         &self.phase
     }
 
+    /// When it passes.
+    pub fn at(&self) -> Instant {
+        self.at
+    }
+
     /// What is left; `None` when it has passed.
     pub fn remaining(&self) -> Option<Duration> {
         let left = self.at.saturating_duration_since(Instant::now());

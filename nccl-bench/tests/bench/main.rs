@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
+mod cli;
 mod net;
 mod tcp;
+mod wrong;
 
 use std::thread;
 use std::time::Duration;

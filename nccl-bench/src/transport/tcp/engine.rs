@@ -21,8 +21,6 @@ const ROUNDS: u32 = 64;
 pub struct Patience {
     /// Look again for so long before going to sleep, which costs a wake-up.
     pub awake: Duration,
-    /// Between two looks, let others have the core: they may be those that are waited for.
-    pub polite: bool,
 }
 
 /// The buffers of one rank.
@@ -143,10 +141,9 @@ impl<'a> Engine<'a> {
             }
             if now.duration_since(*idle_since.get_or_insert(now)) >= patience.awake {
                 self.sleep(deadline)?;
-            } else if patience.polite {
-                std::thread::yield_now();
             } else {
-                std::hint::spin_loop();
+                // Whoever is waited for may need this very core.
+                std::thread::yield_now();
             }
         }
         Ok(())

@@ -1,0 +1,86 @@
+//! A wrong result is seen: one byte is changed on its way between two ranks.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use paceline_nccl_bench::collective::{Collective, Plan};
+use paceline_nccl_bench::dtype::Dtype;
+use paceline_nccl_bench::measure::{Rounds, time};
+use paceline_nccl_bench::net::{Handshake, Role, Seat, loopback};
+use paceline_nccl_bench::transport::tcp::{Tcp, TcpOptions};
+
+use crate::{each, long};
+
+/// Further into a stream than the star's messages ever come.
+const FLIPPED: usize = 200_001;
+
+/// Puts somebody in the middle of each connection who changes one byte, late.
+fn meddler() -> Handshake {
+    Arc::new(|theirs: TcpStream, role, _: &_| {
+        if role == Role::Accepted {
+            return Ok(theirs);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let ours = TcpStream::connect(listener.local_addr()?)?;
+        let (middle, _) = listener.accept()?;
+        theirs.set_read_timeout(None)?;
+        let (theirs_too, middle_too) = (theirs.try_clone()?, middle.try_clone()?);
+        thread::spawn(move || pass(middle, theirs, Some(FLIPPED)));
+        thread::spawn(move || pass(theirs_too, middle_too, None));
+        Ok(ours)
+    })
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, flipped: Option<usize>) {
+    let (mut bytes, mut passed) = (vec![0; 65536], 0);
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if let Some(at) = flipped
+            .and_then(|at| at.checked_sub(passed))
+            .filter(|at| *at < count)
+        {
+            bytes[at] ^= 0x40;
+        }
+        passed += count;
+        if to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+#[test]
+fn one_byte_on_the_wire_is_one_wrong_element_for_each_who_got_it() {
+    let check = |dtype: Dtype, bytes: u64, wrong: u64| {
+        let timings = each(loopback(2, Some(meddler())).unwrap(), |place| {
+            let seat = Seat::take(place).unwrap();
+            let mut tcp = Tcp::join(seat, TcpOptions::default(), &long("join")).unwrap();
+            let plan = Plan::new(Collective::AllGather, dtype, bytes, 2).unwrap();
+            // The first bytes that cross are those that are verified.
+            let rounds = Rounds {
+                iterations: 1,
+                warm_ups: 0,
+                checks: 1,
+                ..Rounds::default()
+            };
+            let rounds = Rounds {
+                checks: if wrong > 0 { 3 } else { 1 },
+                ..rounds
+            };
+            time(&mut tcp, &plan, &rounds).unwrap()
+        });
+        let timing = timings.into_iter().flatten().next().unwrap();
+        assert_eq!(timing.nwrong, Some(wrong), "{dtype}");
+        let of_ranks: Vec<Option<u64>> = timing.ranks.iter().map(|rank| rank.nwrong).collect();
+        assert_eq!(
+            of_ranks,
+            [Some(wrong), Some(0)],
+            "only rank 0 got it: rank 1 dialled"
+        );
+    };
+    for dtype in Dtype::ALL {
+        check(dtype, 100_000, 0); // Two times 50,000 bytes: not as far as the byte.
+        check(dtype, 160_000, 1); // The third of four times 80,000 bytes.
+    }
+}
