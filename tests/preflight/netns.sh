@@ -118,7 +118,7 @@ wanted = {"half": "pair_busbw", "delay": "pair_latency", "loss": "pair_loss", "c
 def place(p):
     return p.get("node") or "-".join(sorted([p["a"], p["b"]])) if p["kind"] != "job" else "all"
 told = [(place(f["place"]), f["what"], f["severity"], f["sure"]) for f in report["findings"]]
-lost = [p["node"] for p in report["problems"]]
+lost = [p for p in report["problems"] if p["lost"]]
 other = f"n{int(bad[1:]) % nodes + 1}"
 target = "-".join(sorted([bad, other])) if fault == "way" else bad
 named = [t for t in told if t[0] == target and t[1] == wanted]
@@ -126,7 +126,7 @@ others = sorted({f"{t[0]} {t[1]}" for t in told if t[0] != target})
 wrong = []
 if wanted and not named: wrong.append(f"{wanted} of {target} not named")
 if others: wrong.append("accused: " + ", ".join(others))
-if lost: wrong.append("problems: " + "; ".join(f"{p['node']} {p['what']}" for p in report["problems"])[:300])
+if lost: wrong.append("problems: " + "; ".join(f"{p['node']} {p['what']}" for p in lost)[:300])
 if report["seconds"] > 60: wrong.append("over time")
 print("ok" if not wrong else "WRONG " + "; ".join(wrong), f"{report['seconds']:.1f}", sep="\t")
 PY

@@ -61,7 +61,7 @@ impl Mode {
                 pairs: s(7),
                 all: s(5),
                 total: s(60),
-                passes: 6,
+                passes: 5,
                 bytes: 4 << 20,
                 pass: Duration::from_millis(1000),
             },
