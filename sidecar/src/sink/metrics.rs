@@ -43,6 +43,8 @@ struct NodeTally {
     agent: u64,
     /// CPU time of the incarnations before this one.
     past_cpu_s: f64,
+    past_plugin_s: f64,
+    plugin_s: f64,
     cpu_s: f64,
     rss_bytes: u64,
     spool_dropped: u64,
@@ -100,9 +102,11 @@ impl Metrics {
                 if node.agent != frame.agent {
                     node.agent = frame.agent;
                     node.past_cpu_s += node.cpu_s;
+                    node.past_plugin_s += node.plugin_s;
                     node.past_spool_dropped += node.spool_dropped;
                 }
                 node.cpu_s = beat.cpu_ns as f64 / 1e9;
+                node.plugin_s = beat.plugin_ns as f64 / 1e9;
                 node.rss_bytes = beat.rss_bytes;
                 node.spool_dropped = beat.spool_dropped;
             }
@@ -263,6 +267,14 @@ impl Metrics {
             "CPU time of the sidecar.",
             ["node"],
             cpu,
+        );
+        let plugin = nodes().map(|(node, tally)| ([node.to_string()], tally.past_plugin_s + tally.plugin_s));
+        counters(
+            registry,
+            "paceline_nccl_plugin_seconds_total",
+            "Time that NCCL spent in our profiler plugin, in all trainers of the node.",
+            ["node"],
+            plugin,
         );
         let rss = nodes().map(|(node, tally)| ([node.to_string()], tally.rss_bytes as f64));
         gauges(

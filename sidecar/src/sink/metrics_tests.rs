@@ -77,6 +77,7 @@ fn the_page_has_what_was_seen() {
             ranks: vec![pulse(false)],
             cpu_ns,
             rss_bytes: 9_000_000,
+            plugin_ns: cpu_ns / 10,
             ..Beat::default()
         })
     };
@@ -117,6 +118,7 @@ fn the_page_has_what_was_seen() {
         "paceline_gpu_throttled_seconds_total{gpu_uuid=\"GPU-a\",reason=\"power\"} 2",
         "provenance=\"sim\"",
         "paceline_sidecar_cpu_seconds_total{node=\"n1\"} 3.5",
+        "paceline_nccl_plugin_seconds_total{node=\"n1\"} 0.35",
         "paceline_sidecar_resident_bytes{node=\"n1\"} 9000000",
         "paceline_transport_dropped_total{reason=\"duplicate\"} 5",
         "paceline_connections_refused_total{reason=\"key\"} 3",
