@@ -233,8 +233,7 @@ impl Transport for Tcp {
 }
 
 /// What is small is over before a sleeper would be awake again; what is large leaves the core to who needs it. With
-/// four ranks on two cores, looking all the time costs a third of the bandwidth at 16 MiB, and sleeping half of the
-/// time at 1 KiB (docs/preflight.md).
+/// four ranks on two cores the wrong one of the two takes 1.5 to 1.7 times as long (docs/preflight.md).
 fn patience(plan: &Plan) -> Patience {
     let awake = if plan.bytes() <= SMALL {
         Duration::from_micros(500)
