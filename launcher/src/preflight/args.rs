@@ -125,9 +125,6 @@ pub(crate) struct GateArgs {
     /// How many nodes the preflight waits for [default: torchrun's least].
     #[arg(long, value_name = "N", requires = "preflight")]
     pub(crate) preflight_nnodes: Option<usize>,
-    /// The secret that all nodes of the job know, a file that only its owner can read [default: ~/.config/paceline/key].
-    #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
-    pub(crate) key_file: Option<PathBuf>,
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach in the preflight.
     #[arg(long, value_name = "GBPS", requires = "preflight")]
     pub(crate) min_busbw: Option<f64>,

@@ -35,7 +35,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
         meeting: MeetingArgs {
             nodes: args.preflight_nodes.clone(),
             nnodes: args.preflight_nnodes,
-            key_file: args.key_file.clone(),
+            key_file: plan.settings.key_file.clone(),
             min_busbw: args.min_busbw,
             passports: args.passports.clone(),
             ..MeetingArgs::default()
