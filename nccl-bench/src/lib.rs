@@ -16,4 +16,4 @@ pub mod preflight;
 pub mod snapshot;
 pub mod transport;
 
-pub use command::{BenchOptions, Carrier, main};
+pub use command::{BenchOptions, Carrier, main, render};

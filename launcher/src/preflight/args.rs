@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use paceline_nccl_bench::collective::Collective;
 use paceline_nccl_bench::preflight::Mode;
 
 /// `paceline preflight`.
@@ -45,6 +46,21 @@ pub(crate) struct PreflightArgs {
 pub(crate) enum PreflightCommand {
     /// What earlier preflights at this site measured of a node, its GPUs and its ways to others.
     History(HistoryArgs),
+    /// Read what nccl-tests or paceline nccl-bench has printed or written.
+    Import(ImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file: nccl-tests' text, or the JSON of -J.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Which collective it measured, where the file does not say it.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) collective: Option<Collective>,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -191,7 +191,7 @@ mod tests {
         let ill = report(4, &["n2"]);
         assert_eq!(choose(Gate::Exclude, &ill, "n2", None), Way::Leave(0));
         let way = choose(Gate::Exclude, &ill, "n3", None);
-        assert_eq!(variable(&way, "PACELINE_NODES").as_deref(), Some("n1,n[3-4]"));
+        assert_eq!(variable(&way, "PACELINE_NODES").as_deref(), Some("n[1,3-4]"));
         assert_eq!(variable(&way, "PACELINE_NODE_RANK").as_deref(), Some("1"));
         assert_eq!(variable(&way, "PACELINE_EXCLUDED_NODES").as_deref(), Some("n2"));
     }

@@ -8,8 +8,10 @@ mod work;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use paceline_health::preflight::{Outcome, Report};
 
+use args::ImportArgs;
 pub(crate) use args::{GateArgs, MeetingArgs, PreflightArgs, PreflightCommand};
 pub(crate) use gate::{Way, gate};
 use work::Wish;
@@ -27,8 +29,10 @@ pub(crate) const FILE: &str = "preflight.json";
 
 /// Runs a preflight alone.
 pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<ExitCode> {
-    if let Some(PreflightCommand::History(args)) = &args.command {
-        return history::command(args, color);
+    match &args.command {
+        Some(PreflightCommand::History(args)) => return history::command(args, color),
+        Some(PreflightCommand::Import(args)) => return import(args),
+        None => {}
     }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let job = args
@@ -53,6 +57,19 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         output::print(&show::render(&report, Style::stdout(color)))?;
     }
     Ok(exit_code(&report, args.strict))
+}
+
+/// `paceline preflight import FILE`.
+fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let read = paceline_nccl_bench::import::file(&args.file, args.collective);
+    let report = read.with_context(|| args.file.display().to_string())?;
+    let text = if args.json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        paceline_nccl_bench::render(&report)
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn exit_code(report: &Report, strict: bool) -> ExitCode {

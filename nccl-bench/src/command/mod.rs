@@ -169,6 +169,12 @@ fn transport(
     }
 }
 
+/// The table that users of nccl-tests know, with the slowest rank and the percentiles after it.
+pub fn render(report: &Report) -> String {
+    let rows: String = report.results.iter().map(table::row).collect();
+    table::head(report) + &rows + &table::foot(report)
+}
+
 fn print(options: &BenchOptions, report: &Report) -> Result<()> {
     let json = || serde_json::to_string(report).context("writing the result as JSON");
     if let Some(path) = &options.json_file {
@@ -177,8 +183,7 @@ fn print(options: &BenchOptions, report: &Report) -> Result<()> {
     let text = if options.json {
         json()? + "\n"
     } else {
-        let rows: String = report.results.iter().map(table::row).collect();
-        table::head(report) + &rows + &table::foot(report)
+        render(report)
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
         // A reader that went away (`| head`) is no error.

@@ -5,6 +5,7 @@
 //! `paceline_health::preflight`.
 
 mod conduct;
+mod door;
 mod fleet;
 mod group;
 pub mod hosts;
