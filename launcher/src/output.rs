@@ -148,9 +148,23 @@ pub(crate) fn warning(style: Style, text: impl Display) {
 /// An error on stderr, with its causes.
 pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     say(format_args!(
-        "{} {problem:#}",
-        style.paint(Paint::Bad, "paceline: error:")
+        "{} {}",
+        style.paint(Paint::Bad, "paceline: error:"),
+        chain(problem)
     ));
+}
+
+/// What went wrong and why; a cause that was told with what it caused is not told again.
+fn chain(problem: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in problem.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The word among `known` that is nearest to `word`, if one is near enough to have been meant.
@@ -187,6 +201,14 @@ pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let io = || std::io::Error::other("no such host");
+        let twice = anyhow::Error::new(io()).context("n1 was not reached: no such host");
+        assert_eq!(chain(&twice), "n1 was not reached: no such host");
+        assert_eq!(chain(&anyhow::Error::new(io()).context("n1")), "n1: no such host");
+    }
 
     #[test]
     fn the_nearest_word_is_one_that_was_meant() {

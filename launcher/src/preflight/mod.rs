@@ -47,9 +47,17 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         run_dir: args.run_dir.clone(),
         command: Vec::new(),
     };
-    let report = match &args.sim {
-        Some(script) => work::simulate(script, &wish, color)?,
-        None => work::run(&wish, color)?,
+    let done = match &args.sim {
+        Some(script) => work::simulate(script, &wish, color),
+        None => work::run(&wish, color),
+    };
+    let report = match done {
+        Ok(report) => report,
+        Err(problem) if problem.is::<Usage>() => return Err(problem),
+        Err(problem) => {
+            output::error(Style::stderr(color), &problem);
+            return Ok(ExitCode::from(UNKNOWN));
+        }
     };
     if args.json {
         output::print(&(serde_json::to_string(&report)? + "\n"))?;

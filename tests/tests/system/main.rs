@@ -10,6 +10,7 @@ mod gpus;
 mod inject;
 mod launched;
 mod live_policy;
+mod preflight;
 mod report;
 mod sidecar;
 mod signals;
