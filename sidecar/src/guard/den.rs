@@ -12,6 +12,9 @@ use crate::host;
 /// Longest path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108).
 const LONGEST: usize = 90;
 
+/// How many this process has dug: a clock may stand still between two of them.
+static DUG: AtomicU32 = AtomicU32::new(0);
+
 /// See the module. It goes with its last owner.
 #[derive(Debug)]
 pub struct Den {
@@ -26,7 +29,12 @@ impl Den {
     /// What the system says.
     pub fn dig(place: Option<&Path>) -> io::Result<Den> {
         // Never taken over from somebody else: a name of its own, and an error when it is there.
-        let name = format!("guard-{}-{:016x}", std::process::id(), host::incarnation());
+        let name = format!(
+            "guard-{}-{:016x}-{}",
+            std::process::id(),
+            host::incarnation(),
+            DUG.fetch_add(1, Ordering::Relaxed)
+        );
         let dir = place
             .map(|place| place.join(&name))
             .filter(|dir| dir.as_os_str().len() < LONGEST)
@@ -62,6 +70,18 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn no_two_are_the_same() {
+        let place = tempfile::tempdir().unwrap();
+        let dens: Vec<Den> = std::thread::scope(|scope| {
+            let diggers: Vec<_> = (0..64)
+                .map(|_| scope.spawn(|| Den::dig(Some(place.path())).unwrap()))
+                .collect();
+            diggers.into_iter().map(|digger| digger.join().unwrap()).collect()
+        });
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), dens.len());
+    }
 
     #[test]
     fn is_private_and_goes_away() {
