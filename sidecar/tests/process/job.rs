@@ -25,6 +25,8 @@ pub struct Sidecar {
 /// A job's directories.
 pub struct Job {
     pub dir: tempfile::TempDir,
+    /// Where the user's own key is.
+    pub home: PathBuf,
     name: String,
 }
 
@@ -33,7 +35,8 @@ impl Job {
         let name = format!("{name}-{}", std::process::id());
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("rings")).unwrap();
-        Job { dir, name }
+        let home = dir.path().to_owned();
+        Job { dir, home, name }
     }
 
     pub fn run_dir(&self) -> PathBuf {
@@ -56,6 +59,9 @@ impl Job {
             .arg("--ring-dir")
             .arg(rings)
             .args(more)
+            .env("HOME", &self.home)
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("PACELINE_KEY_FILE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
