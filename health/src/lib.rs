@@ -4,6 +4,7 @@
 //! It knows no clock, file, socket, thread, chance or hash order; `clippy.toml` beside it bans them. The same policy
 //! and the same journal give the same verdicts, byte for byte.
 
+pub mod cadence;
 pub mod detect;
 pub mod event;
 pub mod fault;

@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Put a fault into a run that is under way, to see what is told of it.
     Inject(InjectArgs),
+    /// What the NCCL plugin does in this node's ranks; switch its GPU times on and off while they train.
+    Profiler(crate::profiler::ProfilerArgs),
     /// Say what an XID or a finding means and asks for, offline.
     Explain(ExplainArgs),
     /// Show the configuration in force.

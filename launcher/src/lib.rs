@@ -13,6 +13,7 @@ mod inject;
 mod journal;
 mod output;
 mod preflight;
+mod profiler;
 mod progress;
 mod replay;
 mod report;
@@ -52,6 +53,7 @@ pub fn main() -> ExitCode {
         Command::Evaluate(args) => evaluate::command(&args, color),
         Command::Explain(args) => explain::command(&args, color),
         Command::Inject(args) => inject::command(&args),
+        Command::Profiler(args) => profiler::command(&args),
         Command::Gpus(args) => gpus::command(&args, color),
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),

@@ -262,6 +262,48 @@ static void bench(unsigned long batches) {
     finalize_all(1);
 }
 
+/* One rank of a job that meets in every collective, each after some work of its own. What every rank works in every step
+ * follows from a hash, so that each knows when the others come, and nobody has to ask. */
+static double work_ns(int rank, int slow, unsigned long step, int part, double factor) {
+    uint64_t mix = (uint64_t)rank * 1000003 + step * 7919 + (uint64_t)part * 104729 + 1;
+    mix = (mix ^ (mix >> 31)) * 0x9e3779b97f4a7c15, mix = (mix ^ (mix >> 29)) * 0xbf58476d1ce4e5b9, mix ^= mix >> 32;
+    return 2e6 * (0.98 + 0.04 * (double)(mix % 1000) / 1000) * (rank == slow ? factor : 1);
+}
+
+static void train(unsigned long steps, int ranks, int slow, double factor) {
+    const char *said = getenv("RANK");
+    enum { PARTS = 5 };
+    const size_t floats[PARTS] = {1 << 18, 1 << 18, 1 << 19, 1 << 18, 1 << 20};
+    int me = said ? atoi(said) : 0;
+    double met = 0, begin = now_ns();
+    uint64_t clock = 1000000000000000ull * (uint64_t)(me + 1); /* no two GPUs' clocks agree */
+    join(0, ranks);
+    for (int n = 0; n < 3; n++) enqueue(0, 1 << 22, "Broadcast"); /* what is done before the first step */
+    for (unsigned long step = 0; step < steps; step++) {
+        for (int part = 0; part < PARTS; part++) {
+            double mine = met + work_ns(me, slow, step, part, factor), last = 0;
+            for (int r = 0; r < ranks; r++) {
+                double came = met + work_ns(r, slow, step, part, factor);
+                if (came > last) last = came;
+            }
+            met = last + 300e3; /* the transfer */
+            double ahead = begin + mine - now_ns();
+            if (ahead > 0) usleep((useconds_t)(ahead / 1e3));
+            void *coll = enqueue(0, floats[part], "AllReduce");
+            if (!coll) continue;
+            for (int c = 0; c < CHANNELS; c++) {
+                void *kernel = start(EVENT_KERNEL_CH, comms[0].context, coll, clock + (uint64_t)mine, (size_t)c, NULL);
+                state_args args = {.kernelCh = {clock + (uint64_t)met}};
+                CHECK(plugin->recordEventState(kernel, STATE_KERNEL_CH_STOP, &args) == 0);
+                CHECK(plugin->stopEvent(kernel) == 0);
+            }
+            timed++;
+        }
+        enqueue(0, 1, "AllReduce"); /* the loss */
+    }
+    finalize_all(1);
+}
+
 int main(int count, char **words) {
     CHECK(count >= 4);
     version = atoi(words[2]);
@@ -274,6 +316,7 @@ int main(int count, char **words) {
     else if (!strcmp(scenario, "reload")) reload(words[1]);
     else if (!strcmp(scenario, "fork")) forked();
     else if (!strcmp(scenario, "bench")) bench(collectives);
+    else if (!strcmp(scenario, "train") && count > 7) train(collectives, atoi(words[5]), atoi(words[6]), atof(words[7]));
     else CHECK(!"a scenario of that name");
     printf("pid=%d enqueued=%lu timed=%lu abandoned=%lu mask=%d\n", (int)getpid(), enqueued, timed, abandoned, mask);
     return 0;

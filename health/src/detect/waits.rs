@@ -50,7 +50,12 @@ struct Met {
 struct Part {
     rank: Rank,
     own_s: f64,
-    exposed_s: f64,
+    /// Standing still, as the rank said; `None`: it may have worked meanwhile.
+    exposed_s: Option<f64>,
+    /// What it surely stood still for.
+    surely_s: f64,
+    /// Of sums that only hold what all members did: how many there were. 0: of others.
+    collectives: u32,
     is_fit: bool,
 }
 
@@ -103,7 +108,9 @@ impl Waits {
         parts.push(Part {
             rank: did.rank,
             own_s: seconds(did.dur_ns),
-            exposed_s: seconds(did.exposed_ns.unwrap_or(surely_ns).min(did.dur_ns)),
+            exposed_s: did.exposed_ns.map(|ns| seconds(ns.min(did.dur_ns))),
+            surely_s: seconds(surely_ns),
+            collectives: did.collectives * u32::from(did.gpu),
             is_fit: did.unfit == 0,
         });
         let index = did.rank.0 as usize;
@@ -173,13 +180,20 @@ impl Met {
         for (id, parts) in &self.parts {
             let Some(comm) = comms.get(*id) else { continue };
             let mut told = BTreeSet::new();
+            // Who comes last to collectives beside the work sees them short and apart; the others know what they are.
+            let is_told = parts.iter().all(|part| part.exposed_s.is_some());
+            let is_alike = parts
+                .windows(2)
+                .all(|pair| pair[0].collectives == pair[1].collectives);
             for part in parts {
                 if let Some(stood) = all
                     .get_mut(part.rank.0 as usize)
                     .filter(|_| told.insert(part.rank))
                 {
-                    stood.exposed_s += part.exposed_s;
+                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(part.surely_s);
                     stood.is_told = true;
+                    // Sums of other collectives cannot be compared.
+                    stood.is_partial |= !is_alike;
                 }
             }
             for rank in comm.members.iter().filter(|rank| !told.contains(rank)) {

@@ -76,7 +76,8 @@ pub struct Comm {
     /// Time in them, waiting for others and transfer together.
     pub dur_ns: u64,
     /// Of `dur_ns`, what the rank stood still for; of collectives that run beside its work that is the last one of the
-    /// step. `None`: not told; then it is all of it on the host, and one collective's share where the GPU timed them.
+    /// step. `None`: not told; then it is all of it on the host, and one collective's share where the GPU timed them, for all
+    /// members of the communicator.
     #[serde(default)]
     pub exposed_ns: Option<u64>,
     /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short to

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::{Plan, hook, identity};
-use crate::{output, report};
+use crate::{output, profiler, report};
 
 /// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Place {
     pub(crate) ring_dir: PathBuf,
     /// The hook, inside the ring directory.
     pub(crate) python: PathBuf,
+    /// In the run directory, where `paceline profiler` finds the rings of this node.
+    link: PathBuf,
 }
 
 impl Place {
@@ -31,10 +33,20 @@ impl Place {
         spare_foreign_report(plan, &run_dir);
         let ring_dir = make_ring_dir().context("cannot make a directory for the rings")?;
         let python = ring_dir.join("python");
+        let node = plan
+            .node
+            .replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+        let link = run_dir.join(format!("{}{node}", profiler::LINK));
+        // One that an earlier run left behind leads nowhere. Without a link that command finds nothing, and no more.
+        if link.is_symlink() {
+            let _ = fs::remove_file(&link);
+        }
+        let _ = std::os::unix::fs::symlink(&ring_dir, &link);
         let place = Place {
             run_dir,
             ring_dir,
             python,
+            link,
         };
         hook::write(&place.python).context("cannot write the hook")?;
         Ok(place)
@@ -45,6 +57,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
         let _ = fs::remove_dir_all(&self.ring_dir);
+        let _ = fs::remove_file(&self.link);
     }
 }
 

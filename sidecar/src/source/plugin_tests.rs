@@ -172,3 +172,92 @@ fn bytes_of_a_rank_and_step() {
     println!("{a_step:.1} bytes a step and rank");
     assert!(a_step > 0.0 && a_step <= 64.0, "{a_step}");
 }
+
+/// The same program into whose process no hook was loaded: the collectives of so many steps, half a second each, after
+/// those before.
+fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
+    for step in steps {
+        for (n, mib) in [(0, 4), (1, 9), (2, 25)] {
+            let ticket = 3 * step + n;
+            let did = Collective {
+                comm: 7,
+                sequence: ticket.into(),
+                bytes: mib << 20,
+                enqueued_ns: 1_000_000_000 + 500_000_000 * u64::from(step) + 100_000_000 * u64::from(n),
+                ticket: ticket + 1,
+                function: Function::AllReduce,
+                channels: 16,
+                is_timed: true,
+                ..Collective::default()
+            };
+            ring.write(&Record::Collective(did));
+            ring.write(&Record::Timed(Timed {
+                comm: did.comm,
+                start_ns: (1 << 60) + did.enqueued_ns + 3_000_000,
+                duration_ns: 10_000_000,
+                ticket: did.ticket,
+                channels: 16,
+            }));
+        }
+    }
+}
+
+fn steps(events: &[Event]) -> Vec<&paceline_health::event::Step> {
+    let mut steps = Vec::new();
+    for event in events {
+        if let Event::Step(step) = event {
+            steps.push(step);
+        }
+    }
+    steps
+}
+
+/// Steps are found after a minute, and told with the sums of their collectives; a sidecar that takes over counts on.
+#[test]
+fn steps_without_a_hook() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1-nccl.ring");
+    ring.write(&attach(Framework::Nccl));
+    ring.write(&Record::Group(Group {
+        comm: 7,
+        size: 8,
+        name: "".into(),
+    }));
+    train_alone(&ring, 0..100);
+    let events = bench.poll();
+    assert_eq!(
+        steps(&events).len(),
+        0,
+        "what repeats for less than a minute may be a part of a step"
+    );
+    train_alone(&ring, 100..200);
+    let events = bench.poll();
+    let told = steps(&events);
+    let (first, last) = (told.first().unwrap().step, told.last().unwrap().step);
+    assert!((120..130).contains(&first), "{first}");
+    assert_eq!(
+        (told.len() as u64, last),
+        (last - first + 1, 199),
+        "the last goes on"
+    );
+    assert!(
+        told.iter()
+            .all(|step| step.dur_ns == 500_000_000 && step.phases.is_none())
+    );
+    let sums = comms(&events);
+    assert!(sums.len() + 1 >= told.len(), "{} {}", sums.len(), told.len());
+    let is_whole = |sum: &&paceline_health::event::Comm| {
+        (sum.collectives, sum.bytes, sum.dur_ns, sum.exposed_ns)
+            == (3, 38 << 20, 30_000_000, Some(30_000_000))
+    };
+    assert!(sums.iter().all(is_whole), "{:?}", sums.first());
+
+    // Another sidecar; the first one's frames were safe.
+    bench.probe.settled(bench.sent);
+    bench.probe = Probe::new(bench.dir.path().to_owned());
+    train_alone(&ring, 200..230);
+    let events = bench.poll();
+    let told: Vec<u64> = steps(&events).iter().map(|step| step.step).collect();
+    assert_eq!(told.last(), Some(&229));
+    assert!(told.len() >= 26, "{told:?}");
+}

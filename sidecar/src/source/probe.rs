@@ -15,9 +15,11 @@ use super::trainers::Trainers;
 use super::{Cost, Losses, Send, Source};
 use crate::warn;
 
+mod beside;
 mod collectives;
 mod events;
 mod ring;
+mod steps;
 use ring::Ring;
 
 /// The directory is listed when it has changed, and at least this often: its time stamp has only the kernel's tick.

@@ -5,6 +5,7 @@
 
 mod elf;
 mod harness;
+mod job;
 
 use harness::{Harness, Read};
 use paceline_ring::{Function, Record};

@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64};
 
 use paceline_ring::{
-    Bare, Collective, Function, KIND_COLLECTIVE, KIND_TIMED, StepGlance, Timed, Wrote, monotonic_ns,
+    Bare, Collective, Function, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote,
+    monotonic_ns,
 };
 
 use crate::abi::{COLL, Coll, KERNEL_CH, KernelCh};
 use crate::budget::Budget;
 use crate::comms::{Comms, Member};
 use crate::records;
-use crate::sampler::{NEVER, Sampler};
+use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
 use crate::{rank, text};
 
@@ -102,10 +103,8 @@ impl Plugin {
             return std::ptr::null_mut();
         };
         self.ring.write(records::GROUP, records::group(member));
-        let timing = self
-            .sampler
-            .wants(self.ring.sample(), self.steps.step(), self.comms.led());
-        self.ask(timing);
+        self.ask(self.wants(self.steps.step()));
+        self.ring.duty(self.sampler.windows(self.ring.sample()));
         context
     }
 
@@ -142,7 +141,7 @@ impl Plugin {
             }
         }
         self.ring.write(KIND_COLLECTIVE, did.words());
-        let wants = self.sampler.wants(self.ring.sample(), step, self.comms.led());
+        let wants = self.wants(step);
         if wants != self.is_timing.load(Relaxed) {
             self.ask(wants);
         }
@@ -190,6 +189,15 @@ impl Plugin {
         }
     }
 
+    fn wants(&self, step: Option<u64>) -> bool {
+        let led = || Step::Led {
+            led: self.comms.led(),
+            of_step: self.ring.led(),
+        };
+        self.sampler
+            .wants(self.ring.sample(), step.map_or_else(led, Step::Said))
+    }
+
     fn give_up(&self, timed: Timed) {
         self.ring.give_up();
         self.ring.write(KIND_TIMED, timed.words());
@@ -217,10 +225,14 @@ impl Plugin {
                 self.ring.write(records::GROUP, records::group(member));
             });
         }
-        if !ticket.is_multiple_of(LOOK_EVERY) || !self.budget.is_exceeded(now_ns) {
+        if !ticket.is_multiple_of(LOOK_EVERY) || self.state.load(Relaxed) != READY {
             return;
         }
-        if self.sampler.halve() {
+        self.ring.duty(self.sampler.windows(self.ring.sample()));
+        if !self.budget.is_exceeded(now_ns) {
+            return;
+        }
+        if self.sampler.halve(self.ring.sample()) {
             self.ring.write(
                 records::NOTE,
                 records::note(b"NCCL plugin: over its budget, samples half"),
@@ -228,6 +240,7 @@ impl Plugin {
         } else {
             self.ring
                 .write(records::NOTE, records::note(b"NCCL plugin: over its budget, off"));
+            self.ring.duty(TOOK_ITSELF_OUT);
             self.state.store(OFF, Release);
             self.set_mask(0);
         }

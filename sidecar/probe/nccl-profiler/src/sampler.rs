@@ -17,6 +17,20 @@ pub const NEVER: u32 = u32::MAX;
 /// Rarer than one of so many is off.
 const RAREST: u32 = 64;
 
+/// Where the job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// By a hook.
+    Said(u64),
+    /// By the collectives of the largest communicator, of which `of_step` make a step; 0: nobody knows yet.
+    Led {
+        /// So far.
+        led: u64,
+        /// In a step.
+        of_step: u32,
+    },
+}
+
 /// See the module.
 pub struct Sampler {
     /// By the environment.
@@ -47,25 +61,40 @@ impl Sampler {
 
     /// Whether collectives from now on shall be timed. `asked` is the reader's wish, 0 none. One unit ahead of a window
     /// it begins, because NCCL takes a new mask with the next group only.
-    pub fn wants(&self, asked: u32, step: Option<u64>, led: u64) -> bool {
-        let every = match asked {
-            0 => self.every.load(Relaxed),
-            asked => asked,
-        };
-        if every == NEVER {
+    pub fn wants(&self, asked: u32, step: Step) -> bool {
+        let windows = self.windows(asked);
+        if windows == NEVER {
             return false;
         }
-        let windows = u64::from(every) << self.halved.load(Relaxed).min(31);
-        let unit = step.unwrap_or(led / LED);
+        let windows = u64::from(windows);
+        let unit = match step {
+            Step::Said(step) => step,
+            Step::Led { led, of_step: 0 } => led / LED,
+            Step::Led { led, of_step } => led / u64::from(of_step),
+        };
         let is_in = |unit: u64| (unit / WINDOW).is_multiple_of(windows.max(1));
         is_in(unit) || is_in(unit + 1)
     }
 
     /// It costs too much: half as often. False when that is too rare to be of use.
-    pub fn halve(&self) -> bool {
-        let halved = self.halved.fetch_add(1, Relaxed) + 1;
-        let every = self.every.load(Relaxed);
-        every != NEVER && u64::from(every) << halved.min(31) <= u64::from(RAREST)
+    pub fn halve(&self, asked: u32) -> bool {
+        self.halved.fetch_add(1, Relaxed);
+        self.windows(asked) <= RAREST
+    }
+
+    /// GPU times are taken in one of so many windows; [`NEVER`].
+    pub fn windows(&self, asked: u32) -> u32 {
+        let every = match asked {
+            0 => self.every.load(Relaxed),
+            asked => asked,
+        };
+        let windows = u64::from(every) << self.halved.load(Relaxed).min(31);
+        if every == NEVER {
+            NEVER
+        } else {
+            // What is neither never nor that the plugin took itself out.
+            windows.min(u64::from(NEVER) / 2) as u32
+        }
     }
 }
 
@@ -75,7 +104,7 @@ mod tests {
 
     fn steps(sampler: &Sampler, asked: u32) -> Vec<u64> {
         (0..300)
-            .filter(|step| sampler.wants(asked, Some(*step), 0))
+            .filter(|step| sampler.wants(asked, Step::Said(*step)))
             .collect()
     }
 
@@ -94,7 +123,7 @@ mod tests {
     #[test]
     fn rarer_windows_are_among_the_others() {
         let (often, rare) = (Sampler::new(), Sampler::new());
-        assert!(rare.halve());
+        assert!(rare.halve(0));
         let often = steps(&often, 0);
         let rare = steps(&rare, 0);
         assert!(rare.len() < often.len() && rare.iter().all(|step| often.contains(step)));
@@ -103,14 +132,23 @@ mod tests {
     #[test]
     fn too_rare_is_off() {
         let sampler = Sampler::new();
-        assert_eq!((0..9).take_while(|_| sampler.halve()).count(), 4, "4 to 64");
+        assert_eq!((0..9).take_while(|_| sampler.halve(0)).count(), 4, "4 to 64");
+        sampler.every(NEVER);
+        assert!(!sampler.halve(0), "nothing is sampled, and that is too much");
+        let asked = Sampler::new();
+        asked.every(NEVER);
+        assert!(asked.halve(4), "what the reader asked for may be halved");
+        assert_eq!((asked.windows(0), asked.windows(4)), (NEVER, 8));
     }
 
     #[test]
     fn without_steps_the_largest_communicator_counts() {
         let sampler = Sampler::new();
-        assert!(sampler.wants(0, None, 0));
-        assert!(!sampler.wants(0, None, LED * WINDOW));
-        assert!(sampler.wants(0, None, LED * WINDOW * u64::from(EVERY)));
+        let wants = |led, of_step| sampler.wants(0, Step::Led { led, of_step });
+        assert!(wants(0, 0));
+        assert!(!wants(LED * WINDOW, 0));
+        assert!(wants(LED * WINDOW * u64::from(EVERY), 0));
+        let five: Vec<u64> = (0..300).filter(|step| wants(step * 5 + 3, 5)).collect();
+        assert_eq!(five, steps(&sampler, 0), "as with a hook");
     }
 }

@@ -148,6 +148,22 @@ impl Bare {
         self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
     }
 
+    /// How many collectives of the largest communicator make a step, as the reader found; 0: it does not know.
+    #[inline]
+    pub fn led(&self) -> u32 {
+        self.at(AT_LED).map_or(0, |at| u32::from_le(at.load(Relaxed)))
+    }
+
+    /// Says in one of how many windows GPU times are taken; `u32::MAX`: never; [`TOOK_ITSELF_OUT`].
+    #[inline]
+    pub fn duty(&self, windows: u32) {
+        if !self.is_off()
+            && let Some(at) = self.at(AT_DUTY)
+        {
+            at.store(windows.to_le(), Relaxed);
+        }
+    }
+
     /// Adds to what the plugin cost: callbacks, and time in them.
     #[inline]
     pub fn spend(&self, calls: u64, ns: u64) {

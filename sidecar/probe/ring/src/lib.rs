@@ -25,11 +25,13 @@ mod writer;
 pub use bare::{BARE_CAPACITY, Bare, StepGlance};
 pub use collective::{Collective, Function, KIND_COLLECTIVE, KIND_TIMED, Timed};
 
-pub use layout::{CAPACITY, HEADER_BYTES, MAGIC, SLOT_BYTES, SPARE_SLOTS, VERSION};
+pub use layout::{
+    CADENCE_WORDS, CAPACITY, HEADER_BYTES, MAGIC, SLOT_BYTES, SPARE_SLOTS, TOOK_ITSELF_OUT, VERSION,
+};
 #[cfg(not(loom))]
 pub use map::monotonic_ns;
 #[cfg(not(loom))]
-pub use reader::{Next, OpenError, Progress, Reader};
+pub use reader::{Duty, Next, OpenError, Progress, Reader};
 pub use record::{
     Attach, Axis, Comm, Detach, Framework, Group, Layout, Mark, Note, PhaseWord, Record, Role, Step,
     StepWord, Work,

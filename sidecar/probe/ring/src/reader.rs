@@ -61,6 +61,33 @@ pub enum Next {
     Broken,
 }
 
+/// How often the NCCL plugin takes GPU times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// It has not said yet.
+    Unknown,
+    /// In one of so many windows of steps.
+    OneOf(u32),
+    /// Not at all; collectives are told all the same.
+    Never,
+    /// It cost more than its budget and took itself out.
+    TookItselfOut,
+    /// A reader told it to stop.
+    Stopped,
+}
+
+impl Duty {
+    /// By the word in the header.
+    pub const fn of(word: u32) -> Duty {
+        match word {
+            0 => Duty::Unknown,
+            u32::MAX => Duty::Never,
+            TOOK_ITSELF_OUT => Duty::TookItselfOut,
+            windows => Duty::OneOf(windows),
+        }
+    }
+}
+
 /// Where the trainer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -247,6 +274,40 @@ impl Reader {
     /// never. It takes hold with the next collective.
     pub fn sample(&self, one_of: u32) {
         self.map.u32(AT_SAMPLE).store(one_of.to_le(), Relaxed);
+    }
+
+    /// Tells the NCCL plugin how many collectives of its largest communicator make a step, where no hook says steps: its
+    /// windows are cut by them.
+    pub fn led(&self, collectives: u32) {
+        self.map.u32(AT_LED).store(collectives.to_le(), Relaxed);
+    }
+
+    /// What was asked of the NCCL plugin by [`Reader::sample`], and what it does.
+    pub fn duty(&self) -> (u32, Duty) {
+        let word = |at| u32::from_le(self.map.u32(at).load(Relaxed));
+        let is_stopped = word(AT_CONTROL) & CONTROL_STOP != 0;
+        let duty = if is_stopped {
+            Duty::Stopped
+        } else {
+            Duty::of(word(AT_DUTY))
+        };
+        (word(AT_SAMPLE), duty)
+    }
+
+    /// Keeps six words of the reader's own for one that comes after it. The last must not be 0.
+    pub fn keep_cadence(&self, words: [u64; CADENCE_WORDS]) {
+        // Whoever comes in between finds none rather than half of it.
+        self.map.u64(AT_CADENCE_LAST).store(0, Release);
+        for (i, word) in words.iter().enumerate() {
+            self.map.u64(AT_CADENCE + i * 8).store(word.to_le(), Release);
+        }
+    }
+
+    /// What a reader before this one kept.
+    pub fn cadence(&self) -> Option<[u64; CADENCE_WORDS]> {
+        let word = |i: usize| u64::from_le(self.map.u64(AT_CADENCE + i * 8).load(Acquire));
+        let words = std::array::from_fn(word);
+        (words[CADENCE_WORDS - 1] != 0).then_some(words)
     }
 
     /// What the NCCL plugin cost its process: how often it was called, and nanoseconds in it. Both are scaled up from

@@ -10,6 +10,8 @@ use paceline_health::event;
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Timed};
 
+use super::beside::{self, Interval};
+
 /// Shorter messages are latency, not transfer.
 const MIN_BYTES: u64 = 8 << 10;
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
@@ -19,15 +21,30 @@ const MAX_WAITING: usize = 1 << 14;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
-    steps: BTreeMap<u32, Step>,
+    steps: BTreeMap<u64, Step>,
     /// Enqueued, and not timed yet: by ticket.
-    waiting: BTreeMap<u32, (u32, u64)>,
+    waiting: BTreeMap<u32, (u64, u64)>,
     /// Steps up to this one were told or are lost. The first that is seen is seen in part.
-    closed: Option<u32>,
+    closed: Option<u64>,
     /// The last ticket before the first of those that are open.
     before: u32,
     /// Steps that were timed, and not wholly.
     pub(super) in_part: u64,
+}
+
+/// A step that is over.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) step: u64,
+    /// What the rank did in each communicator, if that was timed as a whole.
+    pub(super) sums: Vec<event::Comm>,
+    /// When the last of them ended, by the GPU's clock.
+    pub(super) gpu_end_ns: Option<u64>,
+}
+
+/// Whether a collective is one whose time tells who came late.
+pub(super) fn is_heavy(did: &Collective) -> bool {
+    did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +55,7 @@ struct Step {
     seen: u32,
     waiting: u32,
     sums: BTreeMap<u64, Sum>,
+    intervals: Vec<Interval>,
     is_sampled: bool,
     is_broken: bool,
 }
@@ -51,21 +69,21 @@ struct Sum {
 }
 
 impl Collectives {
-    /// A collective was enqueued.
-    pub(super) fn enqueued(&mut self, did: &Collective) {
-        // Without the hook nobody knows the step yet.
-        if did.step == 0 {
+    /// A collective was enqueued in a step; 0: nobody knows yet in which.
+    pub(super) fn enqueued(&mut self, did: &Collective, step: u64) {
+        let number = step;
+        if number == 0 {
             return;
         }
-        let closed = *self.closed.get_or_insert(did.step);
-        if did.step <= closed {
+        let closed = *self.closed.get_or_insert(number);
+        if number <= closed {
             self.before = did.ticket;
             return;
         }
         if self.waiting.len() >= MAX_WAITING {
             return;
         }
-        let step = self.steps.entry(did.step).or_insert_with(|| Step {
+        let step = self.steps.entry(number).or_insert_with(|| Step {
             first: did.ticket,
             last: did.ticket,
             ..Step::default()
@@ -73,7 +91,7 @@ impl Collectives {
         step.seen += 1;
         step.first = step.first.min(did.ticket);
         step.last = step.last.max(did.ticket);
-        if did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0 {
+        if is_heavy(did) {
             let sum = step.sums.entry(did.comm).or_default();
             sum.collectives += 1;
             sum.bytes = sum.bytes.saturating_add(did.bytes);
@@ -81,7 +99,7 @@ impl Collectives {
         if did.is_timed {
             step.waiting += 1;
             step.is_sampled = true;
-            self.waiting.insert(did.ticket, (did.step, did.comm));
+            self.waiting.insert(did.ticket, (number, did.comm));
         }
     }
 
@@ -100,18 +118,20 @@ impl Collectives {
         if let Some(sum) = step.sums.get_mut(&comm) {
             sum.timed += 1;
             sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
+            let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
+            step.intervals.push((comm, timed.start_ns, end_ns));
         }
     }
 
-    /// The next step that is over, if there is one: what the rank did in each communicator.
-    pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Vec<event::Comm>> {
+    /// The next step that is over, if there is one.
+    pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Done> {
         let latest = *self.steps.keys().next_back()?;
         let (&number, step) = self.steps.iter().next()?;
         let is_late = self.steps.len() > MAX_STEPS;
         if number == latest || (step.waiting > 0 && !is_late) {
             return None;
         }
-        let step = self.steps.remove(&number)?;
+        let mut step = self.steps.remove(&number)?;
         self.closed = Some(number);
         let behind = self.steps.values().next().map_or(0, |next| next.first);
         let is_complete = step.first == self.before.wrapping_add(1)
@@ -126,22 +146,32 @@ impl Collectives {
         if step.is_sampled && !is_whole {
             self.in_part += 1;
         }
-        let told = step.sums.iter().filter(|_| step.is_sampled && is_whole);
-        Some(
-            told.map(|(comm, sum)| event::Comm {
-                rank,
-                restart,
-                step: u64::from(number),
-                comm: *comm,
-                collectives: sum.collectives,
-                bytes: sum.bytes,
-                dur_ns: sum.dur_ns,
-                exposed_ns: None,
-                unfit: 0,
-                gpu: true,
-            })
-            .collect(),
-        )
+        let mut done = Done {
+            step: number,
+            ..Done::default()
+        };
+        if !step.is_sampled || !is_whole {
+            return Some(done);
+        }
+        done.gpu_end_ns = step.intervals.iter().map(|(.., end)| *end).max();
+        let exposed = match step.intervals.len() {
+            0..=beside::MOST => beside::exposed(&mut step.intervals),
+            _ => BTreeMap::new(),
+        };
+        let told = step.sums.iter().map(|(comm, sum)| event::Comm {
+            rank,
+            restart,
+            step: number,
+            comm: *comm,
+            collectives: sum.collectives,
+            bytes: sum.bytes,
+            dur_ns: sum.dur_ns,
+            exposed_ns: exposed.get(comm).copied().flatten(),
+            unfit: 0,
+            gpu: true,
+        });
+        done.sums = told.collect();
+        Some(done)
     }
 }
 
@@ -184,14 +214,14 @@ mod tests {
                 times(ticket).is_some(),
             );
             if take(ticket) {
-                collectives.enqueued(&of);
+                collectives.enqueued(&of, of.step.into());
             }
             // The GPU is one collective behind.
             if let Some(ns) = times(ticket - 1) {
                 collectives.timed(&timed(ticket - 1, ns));
             }
-            while let Some(sums) = collectives.next(Rank(3), 0) {
-                told.extend(sums);
+            while let Some(done) = collectives.next(Rank(3), 0) {
+                told.extend(done.sums);
             }
         }
         (told, collectives.in_part)
@@ -239,12 +269,12 @@ mod tests {
         let mut collectives = Collectives::default();
         let mut told = 0;
         for ticket in 1..=200 {
-            collectives.enqueued(&did(ticket, ticket, 7, true));
+            collectives.enqueued(&did(ticket, ticket, 7, true), ticket.into());
             if ticket != 5 {
                 collectives.timed(&timed(ticket, 100));
             }
-            while let Some(sums) = collectives.next(Rank(0), 0) {
-                told += sums.len();
+            while let Some(done) = collectives.next(Rank(0), 0) {
+                told += done.sums.len();
             }
         }
         assert_eq!((told, collectives.in_part), (200 - 3, 1));
@@ -256,19 +286,21 @@ mod tests {
         let mut collectives = Collectives::default();
         for step in 1..=4 {
             let (a, b, c) = (3 * step, 3 * step + 1, 3 * step + 2);
-            collectives.enqueued(&did(a, step, 7, true));
-            collectives.enqueued(&Collective {
+            let number = u64::from(step);
+            let short = Collective {
                 bytes: 8,
                 ..did(b, step, 7, false)
-            });
+            };
+            collectives.enqueued(&did(a, step, 7, true), number);
+            collectives.enqueued(&short, number);
             let rooted = Collective {
                 function: Function::Broadcast,
                 ..did(c, step, 9, false)
             };
-            collectives.enqueued(&rooted);
+            collectives.enqueued(&rooted, number);
             collectives.timed(&timed(a, 100));
         }
-        let sums = collectives.next(Rank(0), 0).unwrap();
+        let sums = collectives.next(Rank(0), 0).unwrap().sums;
         assert_eq!(sums.len(), 1);
         assert_eq!((sums[0].collectives, sums[0].dur_ns, sums[0].step), (1, 100, 2));
     }

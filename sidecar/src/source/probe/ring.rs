@@ -12,6 +12,7 @@ use paceline_ring::{Collective, Next, Reader, Record, Work};
 use super::super::{Cost, Losses, Send};
 use super::collectives::Collectives;
 use super::events;
+use super::steps::Steps;
 use crate::host::Process;
 use crate::warn;
 
@@ -43,6 +44,8 @@ pub(super) struct Ring {
     /// The same process has a hook, which knows more of the rank.
     pub(super) has_hook: bool,
     collectives: Collectives,
+    /// Of a plugin: found where no hook tells them.
+    steps: Steps,
     /// Frames on their way: their number, and the ring's position behind the record that they were made from.
     on_the_way: VecDeque<(u64, u64)>,
     /// Records of a rank that never declared itself.
@@ -69,6 +72,7 @@ impl Ring {
             is_plugin: path.to_string_lossy().ends_with(PLUGIN),
             has_hook: false,
             collectives: Collectives::default(),
+            steps: Steps::of(&reader),
             on_the_way: VecDeque::new(),
             nameless: 0,
             dropped_before: if reader.position() > 0 {
@@ -157,7 +161,14 @@ impl Ring {
     }
 
     fn collective(&mut self, did: &Collective, send: &mut Send<'_>) {
-        self.collectives.enqueued(did);
+        let step = match did.step {
+            0 if !self.has_hook => {
+                let ranks = self.groups.get(&did.comm).map_or(0, |group| group.size);
+                self.steps.of_collective(did, ranks, &self.reader)
+            }
+            step => u64::from(step),
+        };
+        self.collectives.enqueued(did, step);
         self.tell_collectives(send);
     }
 
@@ -165,9 +176,11 @@ impl Ring {
     fn tell_collectives(&mut self, send: &mut Send<'_>) {
         let Some(attach) = &self.attach else { return };
         let (rank, restart) = (attach.rank, attach.restart);
-        while let Some(sums) = self.collectives.next(rank, restart) {
-            for comm in sums {
-                let seq = send(Provenance::Live, Event::Comm(comm));
+        while let Some(done) = self.collectives.next(rank, restart) {
+            let step = self.steps.told(rank, restart, &done).filter(|_| !self.has_hook);
+            let sums = done.sums.into_iter().map(Event::Comm);
+            for event in sums.chain(step.map(Event::Step)) {
+                let seq = send(Provenance::Live, event);
                 self.on_the_way.push_back((seq, self.reader.position()));
             }
         }

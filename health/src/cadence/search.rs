@@ -1,0 +1,246 @@
+//! Looks for what comes once in each repetition.
+//!
+//! A candidate is a few large collectives in a row in one communicator (or one small collective), by kind. It cuts the
+//! sequence into pieces; it will do if the pieces hold the same large collectives, by communicator and function: bytes
+//! may vary, as those of activations do with the lengths of sequences. A layer repeats within a micro-batch, and that within
+//! a step, which has something that they do not have: of all that will do, the one whose pieces have the most kinds of
+//! collectives is taken, and the shortest of these. Evaluations, however regular, do what steps do.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::kinds::{Kind, Kinds, hash};
+use super::{ALL_REDUCE, DEEPEST, REDUCE_SCATTER};
+
+/// Pieces that are looked at, how many of these must be alike, and of four how many.
+const PIECES: usize = 8;
+const ALIKE: usize = 5;
+const OF_FOUR: usize = 3;
+/// A communicator and function with more sizes of its own has sizes that vary.
+const VARIED: usize = 8;
+/// Collectives in a row.
+const DEPTHS: [usize; 6] = [0, 1, 2, 4, 8, DEEPEST];
+
+/// What ends steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub context: u64,
+    /// 0: one small collective.
+    pub depth: u8,
+    /// How often steps ended, and where the last of them did.
+    pub ends: u64,
+    pub last: usize,
+    /// Collectives in a step, and those that are of the function and communicator that end one.
+    pub items: u32,
+    pub each: u16,
+    /// Hash of the large ones.
+    pub usual: u64,
+    /// Collectives of a step in the communicator with the most ranks.
+    pub led: u32,
+}
+
+/// One that will do.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    depth: usize,
+    context: u64,
+    ends: usize,
+    /// A piece that is like most: its first, and behind its last.
+    from: usize,
+    to: usize,
+    first: usize,
+    last: usize,
+    usual: u64,
+    heavy: usize,
+}
+
+/// What ends steps in this sequence; `None`: nothing, or it cannot be told yet.
+pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
+    let of = |item: &u16| kinds.of(*item);
+    // Sums of the large collectives' classes and numbers up to each place.
+    let mut sums = vec![(0u64, 0usize)];
+    let mut so_far = (0u64, 0usize);
+    for kind in items.iter().map(of) {
+        if kind.is_heavy {
+            so_far = (so_far.0.wrapping_add(kind.class), so_far.1 + 1);
+        }
+        sums.push(so_far);
+    }
+    let mut large: BTreeMap<(usize, u64), Candidate> = BTreeMap::new();
+    let mut small: Option<Candidate> = None;
+    for depth in DEPTHS {
+        for (context, places) in contexts(items, kinds, depth) {
+            let Some(found) = candidate(depth, context, &places, &sums) else {
+                continue;
+            };
+            let is_better = |known: Candidate| rank(&found, items, kinds) > rank(&known, items, kinds);
+            if depth == 0 {
+                small = Some(small.filter(|known| !is_better(*known)).unwrap_or(found));
+            } else {
+                let known = large.entry((found.heavy, found.usual)).or_insert(found);
+                if is_better(*known) {
+                    *known = found;
+                }
+            }
+        }
+    }
+    // A longer repetition is the step if it has something that a shorter one has not.
+    let told = |found: &Candidate| (regular_kinds(found, items, kinds), Reverse(found.heavy));
+    let best = large.into_values().max_by_key(told).or(small);
+    let best = best.filter(|best| !is_too_soon(best, items, kinds))?;
+    let piece = &items[best.from..best.to];
+    let end = of(&items[best.last]);
+    let each = |kind: &Kind| (kind.comm, kind.function) == (end.comm, end.function);
+    let mut led: Option<Kind> = None;
+    for kind in items.iter().map(of) {
+        if led.is_none_or(|led| kind.ranks > led.ranks) {
+            led = Some(kind);
+        }
+    }
+    let of_led = |kind: &Kind| led.is_some_and(|led| kind.comm == led.comm);
+    Some(Cut {
+        context: best.context,
+        depth: best.depth as u8,
+        ends: best.ends as u64,
+        last: best.last,
+        items: piece.len() as u32,
+        each: piece
+            .iter()
+            .map(of)
+            .filter(each)
+            .count()
+            .min(usize::from(u16::MAX)) as u16,
+        usual: best.usual,
+        led: piece.iter().map(of).filter(of_led).count() as u32,
+    })
+}
+
+/// Where each run of `depth` large collectives of one communicator ends, by its hash; small ones by themselves for 0.
+fn contexts(items: &[u16], kinds: &Kinds, depth: usize) -> BTreeMap<u64, Vec<usize>> {
+    let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for (at, item) in items.iter().enumerate() {
+        let kind = kinds.of(*item);
+        if kind.is_heavy == (depth == 0) {
+            continue;
+        }
+        if depth == 0 {
+            places.entry(kind.hash).or_default().push(at);
+            continue;
+        }
+        let run = runs.entry(kind.comm).or_default();
+        if run.len() == depth {
+            run.remove(0);
+        }
+        run.push(kind.hash);
+        if run.len() == depth {
+            places.entry(hash(run.iter())).or_default().push(at);
+        }
+    }
+    places
+}
+
+fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]) -> Option<Candidate> {
+    let latest = &places[places.len().saturating_sub(PIECES + 1)..];
+    let pieces: Vec<(usize, usize, u64)> = latest
+        .windows(2)
+        .map(|pair| {
+            let (from, to) = (pair[0] + 1, pair[1] + 1);
+            (from, to, sums[to].0.wrapping_sub(sums[from].0))
+        })
+        .collect();
+    let alike = |sum: u64| pieces.iter().filter(|piece| piece.2 == sum).count();
+    let &(from, to, usual) = pieces.iter().rev().max_by_key(|piece| alike(piece.2))?;
+    let is_regular = alike(usual) >= ALIKE && alike(usual) * 4 >= pieces.len() * OF_FOUR;
+    // It goes on to the end.
+    let (first, last) = (*places.first()?, *places.last()?);
+    let is_alive = sums.len() - 1 - last <= 2 * (to - from) + 8;
+    (is_regular && is_alive).then_some(Candidate {
+        depth,
+        context,
+        ends: places.len(),
+        from,
+        to,
+        first,
+        last,
+        usual,
+        heavy: sums[to].1 - sums[from].1,
+    })
+}
+
+/// What stands for a step best: gradients, which no evaluation has; little by which it is known, in a large communicator, early in the sequence; of small ones
+/// the one that comes most often. None of it depends on a communicator's id, which differs between groups that do the same.
+fn rank(candidate: &Candidate, items: &[u16], kinds: &Kinds) -> impl Ord {
+    let end = kinds.of(items[candidate.last]);
+    let span = if candidate.depth == 0 {
+        candidate.to - candidate.from
+    } else {
+        0
+    };
+    (
+        Reverse(span),
+        gradients(end.function),
+        Reverse(candidate.depth),
+        end.ranks,
+        end.bytes,
+        Reverse(candidate.first),
+    )
+}
+
+/// How surely a collective is of gradients: reduce-scatter, all-reduce, any other.
+fn gradients(function: u8) -> u8 {
+    match function {
+        REDUCE_SCATTER => 2,
+        ALL_REDUCE => 1,
+        _ => 0,
+    }
+}
+
+/// How many kinds of large collectives most pieces have.
+fn regular_kinds(candidate: &Candidate, items: &[u16], kinds: &Kinds) -> usize {
+    let size = candidate.to - candidate.from;
+    let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
+    let pieces = items[..=candidate.last].rchunks(size).take(PIECES);
+    let of_pieces = pieces.len().min(PIECES);
+    for piece in pieces {
+        let of_piece: BTreeSet<u16> = piece.iter().copied().collect();
+        for item in of_piece.into_iter().filter(|item| kinds.of(*item).is_heavy) {
+            *seen.entry(item).or_default() += 1;
+        }
+    }
+    seen.values()
+        .filter(|times| **times * 4 >= of_pieces * OF_FOUR)
+        .count()
+}
+
+/// Something large came of late that no piece has: a longer repetition may be about to show.
+fn is_too_soon(best: &Candidate, items: &[u16], kinds: &Kinds) -> bool {
+    let of = |item: &u16| kinds.of(*item);
+    let piece = || items[best.from..best.to].iter().map(of);
+    let hashes: BTreeSet<u64> = piece().map(|kind| kind.hash).collect();
+    let classes: BTreeSet<u64> = piece().map(|kind| kind.class).collect();
+    let mut others: BTreeMap<u64, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+    for (at, kind) in items.iter().map(of).enumerate().skip(items.len() / 3) {
+        if !kind.is_heavy || hashes.contains(&kind.hash) {
+            continue;
+        }
+        if !classes.contains(&kind.class) {
+            return true;
+        }
+        others
+            .entry(kind.class)
+            .or_default()
+            .entry(kind.hash)
+            .or_default()
+            .push(at);
+    }
+    others.values().any(|class| {
+        // Where bytes vary some come twice by chance.
+        let least = if class.len() <= VARIED { 2 } else { 3 };
+        class.values().any(|places| {
+            let gaps = || places.windows(2).map(|pair| pair[1] - pair[0]);
+            let (short, long) = (gaps().min().unwrap_or(0), gaps().max().unwrap_or(0));
+            (least..ALIKE).contains(&places.len()) && long - short <= short / 10 + 2
+        })
+    })
+}

@@ -1,0 +1,99 @@
+//! For how long a rank stood still in the collectives of a step, by their times on its GPU.
+//!
+//! All start and end by one clock, that of the rank's own GPU, so those of different communicators can be laid side by
+//! side: what they cover together is counted once. That is standing still only where nothing went on meanwhile. A
+//! collective runs beside the work if another communicator's begins while it is on, or if the next one of its own
+//! begins as it ends, as buckets do that were queued while the GPU was at work on the next. Of communicators in which
+//! such were seen nothing is said.
+
+use std::collections::BTreeMap;
+
+/// One collective on the GPU: its communicator, start and end.
+pub(super) type Interval = (u64, u64, u64);
+
+/// Kept of one step; of more nothing is said.
+pub(super) const MOST: usize = 4096;
+/// Work between two collectives takes longer.
+const QUEUED_NS: u64 = 20_000;
+
+/// By communicator: how long the rank stood still in it; `None`: it may have worked meanwhile.
+pub(super) fn exposed(intervals: &mut [Interval]) -> BTreeMap<u64, Option<u64>> {
+    intervals.sort_unstable_by_key(|(comm, start, end)| (*start, *end, *comm));
+    let mut all: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+    let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
+    // Those that are on, and the end of what is covered.
+    let mut on: Vec<(u64, u64)> = Vec::new();
+    let mut covered = 0;
+    for &(comm, start, end) in intervals.iter() {
+        on.retain(|(_, until)| *until > start.saturating_add(QUEUED_NS));
+        for (other, _) in on.iter().filter(|(other, _)| *other != comm) {
+            all.insert(*other, None);
+        }
+        let before = latest.insert(comm, end);
+        if before.is_some_and(|before| start <= before.saturating_add(QUEUED_NS)) {
+            all.insert(comm, None);
+        }
+        let more = end.saturating_sub(start.max(covered));
+        if let Some(sum) = all.entry(comm).or_insert(Some(0)) {
+            *sum += more;
+        }
+        covered = covered.max(end);
+        on.push((comm, end));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn check(name: &str, intervals: &[(u64, u64, u64)], wanted: &[(u64, Option<u64>)]) {
+        let mut scaled: Vec<Interval> = intervals.iter().map(|(c, s, e)| (*c, s * MS, e * MS)).collect();
+        scaled.reverse();
+        let wanted: BTreeMap<u64, Option<u64>> = wanted
+            .iter()
+            .map(|(comm, ms)| (*comm, ms.map(|ms| ms * MS)))
+            .collect();
+        assert_eq!(exposed(&mut scaled), wanted, "{name}");
+    }
+
+    #[test]
+    fn standing_still_or_beside_the_work() {
+        check("none", &[], &[]);
+        check(
+            "tensor parallel: work between any two",
+            &[(1, 10, 12), (1, 15, 16), (2, 18, 25)],
+            &[(1, Some(3)), (2, Some(7))],
+        );
+        check(
+            "buckets: the next one was queued",
+            &[(1, 10, 20), (1, 20, 31), (1, 31, 33)],
+            &[(1, None)],
+        );
+        check(
+            "gradients beside a tensor-parallel backward pass",
+            &[(1, 10, 30), (2, 12, 14), (2, 16, 18), (2, 40, 42)],
+            // What the first covers of the second's time is counted once.
+            &[(1, None), (2, Some(2))],
+        );
+        check(
+            "covered in part: both may have gone on",
+            &[(1, 10, 20), (2, 15, 25)],
+            &[(1, None), (2, Some(5))],
+        );
+    }
+
+    #[test]
+    fn what_is_covered_is_no_more_than_what_passed() {
+        for apart in 1..12 {
+            let of = |n: u64| (n % 5, n * apart * MS, (n * apart + n % 11) * MS);
+            let mut intervals: Vec<Interval> = (0..500).map(of).collect();
+            let told: u64 = exposed(&mut intervals).values().flatten().sum();
+            assert!(told <= (500 * apart + 11) * MS, "{apart}");
+            let all: u64 = intervals.iter().map(|(_, start, end)| end - start).sum();
+            assert_eq!(told == all, apart >= 10, "{apart}: all of it where nothing meets");
+        }
+    }
+}

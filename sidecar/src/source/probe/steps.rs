@@ -1,0 +1,144 @@
+//! Steps of a process that has no hook: found in its sequence of collectives, and told like a hook's without phases.
+
+use std::collections::VecDeque;
+
+use paceline_health::cadence::{Cadence, Did, End, Memory};
+use paceline_health::event::{self, Signal, StepKind};
+use paceline_health::id::Rank;
+use paceline_ring::{CADENCE_WORDS, Collective, Reader};
+
+use super::collectives::{Done, is_heavy};
+
+/// What repeats in the first minute may be a part of one long step. `PACELINE_STEPS_AFTER` says another time, in seconds.
+const PATIENCE_S: u64 = 60;
+const PATIENCE: &str = "PACELINE_STEPS_AFTER";
+/// Steps that ended and of which collectives are still on the GPU.
+const MOST_ENDED: usize = 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Steps {
+    cadence: Cadence,
+    ended: VecDeque<Ended>,
+    /// The last step that was told or passed over: its number, and when it ended for the host and for the GPU.
+    before: Option<(Ended, Option<u64>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    step: u64,
+    end: End,
+    /// CLOCK_MONOTONIC.
+    at_ns: u64,
+}
+
+impl Steps {
+    /// Of a ring that was just opened: from its beginning, or from where another sidecar left it.
+    pub(super) fn of(reader: &Reader) -> Steps {
+        let patience_s = std::env::var(PATIENCE)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(PATIENCE_S);
+        let mut cadence = Cadence::new(patience_s.saturating_mul(1_000_000_000));
+        match reader.cadence() {
+            Some(words) => cadence.resume(memory(words)),
+            None if reader.position() > 0 => cadence.comes_late(),
+            None => {}
+        }
+        Steps {
+            cadence,
+            ended: VecDeque::new(),
+            before: None,
+        }
+    }
+
+    /// The step of a collective; 0: not known yet. `ranks`: of its communicator.
+    pub(super) fn of_collective(&mut self, did: &Collective, ranks: u32, reader: &Reader) -> u64 {
+        let seen = Did {
+            comm: did.comm,
+            ranks,
+            function: did.function as u8,
+            bytes: did.bytes,
+            sequence: did.sequence,
+            is_heavy: is_heavy(did),
+        };
+        let was_known = self.cadence.led() > 0;
+        let place = self.cadence.see(&seen, did.enqueued_ns);
+        if !was_known && self.cadence.led() > 0 {
+            reader.led(self.cadence.led());
+        }
+        if let Some(end) = place.end {
+            self.ended.push_back(Ended {
+                step: place.step,
+                end,
+                at_ns: did.enqueued_ns,
+            });
+            if self.ended.len() > MOST_ENDED {
+                self.ended.pop_front();
+            }
+            if let Some(memory) = self.cadence.memory() {
+                reader.keep_cadence(words(memory));
+            }
+        }
+        place.step
+    }
+
+    /// The step that is over, if how long it took is known, and whether it was like others.
+    pub(super) fn told(&mut self, rank: Rank, restart: u32, done: &Done) -> Option<event::Step> {
+        while self.ended.front().is_some_and(|ended| ended.step < done.step) {
+            self.ended.pop_front();
+        }
+        let ended = self.ended.pop_front_if(|ended| ended.step == done.step)?;
+        let before = self.before.replace((ended, done.gpu_end_ns));
+        let (last, last_gpu_ns) = before.filter(|(last, _)| last.step + 1 == ended.step)?;
+        // Both ends by the GPU's clock if it timed them: the host runs ahead of the GPU, now more and now less.
+        let dur_ns = match (last_gpu_ns, done.gpu_end_ns) {
+            (Some(from), Some(to)) if last.end != End::Unlike && to > from => to - from,
+            _ => ended.at_ns.saturating_sub(last.at_ns),
+        };
+        let kind = match ended.end {
+            End::Usual => StepKind::Train,
+            End::Unlike => StepKind::Evaluation,
+            End::InPart => return None,
+        };
+        Some(event::Step {
+            rank,
+            restart,
+            step: ended.step,
+            kind,
+            dur_ns,
+            phases: None,
+            micro_batches: 1,
+            tokens: 0,
+            signal: Signal::S0,
+            sum_sq: 0,
+            expert_tokens: 0,
+        })
+    }
+}
+
+fn words(memory: Memory) -> [u64; CADENCE_WORDS] {
+    let last = u64::from(memory.items) << 32
+        | u64::from(memory.each) << 16
+        | u64::from(memory.depth) << 8
+        | u64::from(memory.function);
+    let Memory {
+        comm, context, usual, ..
+    } = memory;
+    [comm, context, usual, memory.step, memory.sequence, last]
+}
+
+fn memory(words: [u64; CADENCE_WORDS]) -> Memory {
+    let [comm, context, usual, step, sequence, last] = words;
+    Memory {
+        comm,
+        context,
+        usual,
+        step,
+        sequence,
+        items: (last >> 32) as u32,
+        each: (last >> 16) as u16,
+        depth: (last >> 8) as u8,
+        function: last as u8,
+    }
+}
