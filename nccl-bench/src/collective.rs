@@ -17,14 +17,18 @@ use crate::dtype::Dtype;
 #[serde(rename_all = "kebab-case")]
 pub enum Collective {
     /// Every rank has the sum of all ranks' buffers.
+    #[value(aliases = ["all_reduce", "allreduce", "all_reduce_perf"])]
     AllReduce,
     /// Rank r has the r-th block of that sum.
+    #[value(aliases = ["reduce_scatter", "reduce_scatter_perf"])]
     ReduceScatter,
     /// Every rank has the blocks of all ranks, in their order.
+    #[value(aliases = ["all_gather", "allgather", "all_gather_perf"])]
     AllGather,
     /// Every rank has the root's buffer.
     Broadcast,
     /// Rank r has the r-th block of every rank, in their order.
+    #[value(aliases = ["all_to_all", "alltoall", "alltoall_perf"])]
     AllToAll,
 }
 

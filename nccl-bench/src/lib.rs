@@ -7,6 +7,7 @@ pub mod collective;
 mod command;
 pub mod cuda;
 pub mod dtype;
+pub mod fabric;
 pub mod gpu;
 pub mod import;
 pub mod measure;

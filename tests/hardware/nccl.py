@@ -3,7 +3,7 @@
 NCCL 2.30), each beside the same all-reduce of PyTorch on the same library, turn by turn in one run; and what the node and
 its GPUs are.
 
-    cargo build --release -p paceline-nccl-bench --bin paceline-nccl-bench --example node
+    cargo build --release -p paceline-nccl-bench --bin paceline-nccl-bench --examples
     tests/hardware/nccl.py
 
 Needs python3 with a PyTorch that has CUDA. Prints tables for docs/hardware.md; exits 1 when a figure of ours is more than
@@ -31,7 +31,8 @@ def main():
         return rank(options)
     program = ROOT / "target" / options.profile / "paceline-nccl-bench"
     node = ROOT / "target" / options.profile / "examples" / "node"
-    for built in (program, node):
+    pair = node.with_name("pair")
+    for built in (program, node, pair):
         if not built.exists():
             sys.exit(f"{built} is not built: see the head of {__file__}")
     import torch
@@ -46,6 +47,8 @@ def main():
         bad += compare(options, program, ranks, library, gpus)
     print("\n## The node, and what each GPU does by itself\n")
     print(run([node] + (["cpu"] if options.cpu else []), {}))
+    print("\n## A preflight of two nodes that both are this machine\n")
+    print(run([pair, program], {"NCCL_MULTI_RANK_GPU_ENABLE": "1", **({"PACELINE_NCCL_LIB": library} if library else {})}))
     return 1 if bad and not options.cpu else 0
 
 

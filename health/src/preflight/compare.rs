@@ -246,7 +246,8 @@ impl<'a> Judge<'a> {
 
     fn beside_wish(&self, sample: &Sample) -> Option<Option<Comparison>> {
         let concerns = match sample.metric {
-            Metric::PairBusbw | Metric::AllBusbw => true,
+            // One rail carries its share only.
+            Metric::PairBusbw | Metric::AllBusbw => sample.rail.is_none(),
             Metric::LocalBusbw | Metric::LocalBusbwHost => self.wanted.nodes <= 1,
             _ => false,
         };

@@ -46,9 +46,14 @@ impl Fact {
 
 /// Judges all facts.
 pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged) {
+    let fallen_back = fallen_back(facts);
     // Ports are compared by their name, GPUs all with all.
     let mut alike: BTreeMap<(&str, Option<&str>), Vec<&Fact>> = BTreeMap::new();
-    for fact in facts.iter().filter(|fact| fact.value.is_some()) {
+    for fact in facts
+        .iter()
+        .chain(&fallen_back)
+        .filter(|fact| fact.value.is_some())
+    {
         alike
             .entry((&fact.name, fact.port.as_deref()))
             .or_default()
@@ -66,6 +71,26 @@ pub(super) fn judge(table: &PreflightTable, facts: &[Fact], judged: &mut Judged)
             Rule::Same => same(row, &group, judged),
         }
     }
+}
+
+/// NCCL itself says that it uses sockets, on nodes that have a port for something faster.
+fn fallen_back(facts: &[Fact]) -> Vec<Fact> {
+    let of = |name: &str, value: &str| {
+        let is_of = |fact: &&Fact| &*fact.name == name && fact.value.as_deref() == Some(value);
+        facts.iter().filter(is_of).collect::<Vec<_>>()
+    };
+    let ports = of("nic_state", "ACTIVE");
+    let mut found = Vec::new();
+    for socket in of("nccl_network", "Socket") {
+        let port = ports.iter().find(|port| port.node == socket.node);
+        let port = port.and_then(|port| port.port.as_deref());
+        found.extend(port.map(|port| Fact {
+            name: "socket_fallback".into(),
+            value: Some(format!("NCCL says that it uses sockets, though {port} is active").into()),
+            ..socket.clone()
+        }));
+    }
+    found
 }
 
 fn text(fact: &Fact) -> &str {

@@ -15,7 +15,7 @@ mod table;
 pub use compare::{Judge, Past, Wanted};
 pub use facts::Fact;
 pub use pairs::{MAX_ROUNDS, next as next_pairs};
-pub use report::{NodeRow, Outcome, PREFLIGHT_SCHEMA, Problem, Report};
+pub use report::{Carried, NodeRow, Outcome, PREFLIGHT_SCHEMA, Problem, Report};
 pub use result::{Against, Comparison, Judged, Noted};
 pub use table::{Better, MetricRow, NoiseLimits, PreflightTable, Rule};
 

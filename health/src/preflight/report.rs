@@ -52,6 +52,19 @@ pub struct NodeRow {
     pub values: BTreeMap<Metric, f64>,
 }
 
+/// Over what groups of nodes measured, and why not over something else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// In which phase.
+    pub phase: Arc<str>,
+    /// `nccl` and its version, `tcp`, `sim`.
+    pub transport: Arc<str>,
+    /// How many groups: nodes by themselves, pairs, or all together.
+    pub groups: u32,
+    /// Why not over NCCL; empty: it is NCCL.
+    pub why: Arc<str>,
+}
+
 /// The document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -83,6 +96,9 @@ pub struct Report {
     pub unsteady: Vec<(Place, Metric)>,
     /// Everything that was measured.
     pub samples: Vec<Sample>,
+    /// Over what.
+    #[serde(default)]
+    pub carried: Vec<Carried>,
 }
 
 impl Report {

@@ -168,6 +168,7 @@ mod tests {
             comparisons: 1,
             unsteady: Vec::new(),
             samples: Vec::new(),
+            carried: Vec::new(),
         }
     }
 

@@ -17,6 +17,7 @@ const MATRIX: usize = 16;
 /// All of it.
 pub(super) fn render(report: &Report, style: Style) -> String {
     let mut text = head(report, style);
+    text += &carried(report, style);
     text += &table(report, style);
     text += &matrix(report, style);
     for noted in &report.findings {
@@ -74,6 +75,37 @@ fn head(report: &Report, style: Style) -> String {
         report.comparisons,
         style.paint(paint, word)
     )
+}
+
+/// Over what was measured, and why not over NCCL: a line for each transport and reason.
+fn carried(report: &Report, style: Style) -> String {
+    if report.simulated {
+        return String::new();
+    }
+    let mut lines: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for carried in &report.carried {
+        let phase = carried.phase.split([',', ' ']).next().unwrap_or_default();
+        let is_same =
+            |line: &&mut (&str, &str, Vec<&str>)| (line.0, line.1) == (&*carried.transport, &*carried.why);
+        match lines.iter_mut().find(is_same) {
+            Some((_, _, phases)) if phases.contains(&phase) => {}
+            Some((_, _, phases)) => phases.push(phase),
+            None => lines.push((&carried.transport, &carried.why, vec![phase])),
+        }
+    }
+    let mut text = String::new();
+    for (transport, why, phases) in lines.iter().take(ROWS) {
+        let why = if why.is_empty() {
+            String::new()
+        } else {
+            format!(" ({why})")
+        };
+        let line = format!("{} over {transport}{why}", phases.join(", "));
+        for part in wrap(&line, style.width) {
+            let _ = writeln!(text, "{}", style.paint(Paint::Faint, part));
+        }
+    }
+    text
 }
 
 fn unit(metric: Metric) -> (&'static str, &'static str, f64) {

@@ -1,11 +1,12 @@
 //! Doing it: meets, leads or attends, keeps what was measured.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use paceline_health::preflight::{Outcome, Past, Report, Sample};
+use paceline_health::preflight::{Metric, Outcome, Past, Report, Sample};
 use paceline_nccl_bench::preflight::{
     Asked, Brief, Lead, Machine, Me, Mode, Passports, SimFleet, Stamp, attend, conduct, lead, place,
 };
@@ -58,6 +59,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         nccl_lib: std::env::var_os("PACELINE_NCCL_LIB").map(PathBuf::from),
         cuda_lib: std::env::var_os("PACELINE_CUDA_LIB").map(PathBuf::from),
         cublas_lib: std::env::var_os("PACELINE_CUBLAS_LIB").map(PathBuf::from),
+        rank: rank_command(),
     };
     let mut progress = Progress::new(style, "phases of the preflight");
     let Some(listener) = place.listener else {
@@ -87,6 +89,14 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
             .context("what was measured could not be added to the passports")?;
     }
     Ok(report)
+}
+
+/// This program again, as one rank over NCCL.
+fn rank_command() -> Vec<OsString> {
+    let own = std::env::current_exe().map(PathBuf::into_os_string);
+    own.map_or(Vec::new(), |own| {
+        vec![own, "nccl-bench".into(), "--preflight-rank".into()]
+    })
 }
 
 /// Runs one on machines that are not there.
@@ -151,6 +161,8 @@ fn stamp(passports: &Passports, node: &str, report: &Report) -> std::io::Result<
     let stamps: Vec<Stamp> = report
         .samples
         .iter()
+        // That nothing came through is told, and is no measurement of a link.
+        .filter(|sample| sample.value > 0.0 || sample.metric == Metric::PairLoss)
         .map(|sample| Stamp {
             at,
             job: report.job.0.clone(),

@@ -17,9 +17,11 @@ use paceline_seal::Key;
 
 pub use options::{BenchOptions, Carrier};
 
-use crate::measure::{Report, Rounds, Sweep};
+use crate::fabric::Fabric;
+use crate::measure::{Report, Rounds, Seen, Sweep};
 use crate::net::{Handshake, Seat, sealed};
 use crate::transport::nccl::{self, NcclTransport};
+use crate::transport::sim::SimTransport;
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
 use progress::Progress;
@@ -32,6 +34,9 @@ const NOT_MEASURED: u8 = 3;
 /// A mistake in the command line (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
+/// What to do without what NCCL needs.
+const NO_NCCL: &str = "hint: --transport tcp measures the hosts' network without GPUs; --transport sim shows what a result looks like";
+
 /// A mistake in the command line or the environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -39,6 +44,9 @@ struct Usage(String);
 
 /// The whole command.
 pub fn main(options: &BenchOptions) -> ExitCode {
+    if options.preflight_rank {
+        return crate::preflight::rank_main();
+    }
     local::follow_parent();
     let outcome = run(options);
     outcome.unwrap_or_else(|problem| {
@@ -46,6 +54,10 @@ pub fn main(options: &BenchOptions) -> ExitCode {
         let heard = matches!(problem.downcast_ref(), Some(TransportError::Aborted { .. }));
         if !heard || options.rank.is_none_or(|rank| rank == 0) {
             let _ = writeln!(io::stderr(), "paceline nccl-bench: error: {problem:#}");
+            let is_missing = matches!(problem.downcast_ref(), Some(TransportError::Missing { .. }));
+            if is_missing && options.rank.is_none_or(|rank| rank == 0) {
+                let _ = writeln!(io::stderr(), "{NO_NCCL}");
+            }
         }
         ExitCode::from(if problem.is::<Usage>() {
             USAGE
@@ -56,6 +68,12 @@ pub fn main(options: &BenchOptions) -> ExitCode {
 }
 
 fn run(options: &BenchOptions) -> Result<ExitCode> {
+    if options.sim.is_some() && options.transport != Carrier::Sim {
+        return Err(Usage("--sim goes with --transport sim".to_owned()).into());
+    }
+    if options.transport == Carrier::Sim {
+        return simulated(options);
+    }
     match who::who(options, |name| std::env::var(name).ok())? {
         Who::All(ranks) => {
             sweep(options, ranks)?; // Mistakes are told once, not by each rank.
@@ -72,14 +90,45 @@ fn one(options: &BenchOptions, identity: Identity) -> Result<ExitCode> {
     let handshake = handshake(options, &identity)?;
     let seat = identity.sit(options, handshake, &deadline)?;
     let mut transport = transport(options, seat, local_rank, &deadline)?;
-    let rank = transport.rank();
-    let mut progress = Progress::new(sweep.timings(), rank == 0);
-    let report = sweep.run(transport.as_mut(), |row| progress.seen(row))?;
+    measure(options, &sweep, transport.as_mut())
+}
+
+/// All ranks at once, on a fabric that is not there.
+fn simulated(options: &BenchOptions) -> Result<ExitCode> {
+    let script = options.sim.as_deref().unwrap_or_default();
+    let fabric = Fabric::parse(script).map_err(|problem| Usage(format!("--sim: {problem}")))?;
+    if options.rank.is_some() || options.master.is_some() {
+        return Err(
+            Usage("a simulation is one process: it takes no --rank and no --master".to_owned()).into(),
+        );
+    }
+    let deadline = Deadline::new("start", options.join_limit());
+    let ranks = options.ranks.map(|ranks| ranks as usize);
+    let mut transport = SimTransport::open(fabric, script, ranks, &deadline)?;
+    measure(options, &sweep(options, transport.ranks())?, &mut transport)
+}
+
+fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport) -> Result<ExitCode> {
+    let mut progress = Progress::new(sweep.timings(), transport.rank() == 0);
+    let mut written = Ok(());
+    let report = sweep.run(transport, |seen| {
+        // Rows are printed as they come: of a run that fails what was measured remains.
+        let text = match seen {
+            Seen::Timed(row) => return progress.seen(row),
+            Seen::Began(report) => table::head(report),
+            Seen::Done(row) => table::row(row),
+        };
+        if !options.json && written.is_ok() {
+            progress.clear();
+            written = put(&text);
+        }
+    })?;
     drop(progress);
     let Some(report) = report else {
         return Ok(ExitCode::SUCCESS);
     };
-    print(options, &report)?;
+    written?;
+    finish(options, &report)?;
     let timings = report
         .results
         .iter()
@@ -156,6 +205,10 @@ fn transport(
     let tcp = Box::new(Tcp::join(seat, tcp, deadline)?);
     match options.transport {
         Carrier::Tcp => Ok(tcp),
+        Carrier::Sim => Err(TransportError::Unsupported {
+            transport: "sim",
+            what: "several processes".to_owned(),
+        }),
         Carrier::Nccl => {
             let nccl_lib = options.nccl_lib.clone();
             let options = nccl::Options {
@@ -163,6 +216,7 @@ fn transport(
                 cuda_lib: None,
                 local_rank,
                 share: options.share_gpus,
+                id: None,
             };
             Ok(Box::new(NcclTransport::open(tcp, &options, deadline)?))
         }
@@ -175,17 +229,22 @@ pub fn render(report: &Report) -> String {
     table::head(report) + &rows + &table::foot(report)
 }
 
-fn print(options: &BenchOptions, report: &Report) -> Result<()> {
+/// What stands below the rows, or all of it as JSON.
+fn finish(options: &BenchOptions, report: &Report) -> Result<()> {
     let json = || serde_json::to_string(report).context("writing the result as JSON");
     if let Some(path) = &options.json_file {
         fs::write(path, json()? + "\n").with_context(|| format!("writing {}", path.display()))?;
     }
-    let text = if options.json {
-        json()? + "\n"
+    if options.json {
+        put(&(json()? + "\n"))
     } else {
-        render(report)
-    };
-    match io::stdout().lock().write_all(text.as_bytes()) {
+        put(&table::foot(report))
+    }
+}
+
+fn put(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // A reader that went away (`| head`) is no error.
         Err(problem) if problem.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("writing the result"),

@@ -62,6 +62,13 @@ pub struct BenchOptions {
     /// Two buffers only, never the one for input and output.
     #[arg(long)]
     pub out_of_place: bool,
+    /// GPUs of this host, each with a rank that is started here; the same as --ranks.
+    #[arg(short = 'g', long = "ngpus", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub gpus: Option<u32>,
+    /// What reductions do: there is only the sum.
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = ["sum"], hide_possible_values = true)]
+    pub op: String,
     /// How many ranks; without --rank they are all started here.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub ranks: Option<u32>,
@@ -85,7 +92,8 @@ pub struct BenchOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub join_timeout: u64,
     /// For one size.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub timeout: u64,
     /// How tcp does it, instead of what was fastest when it was measured.
     #[arg(long, value_enum, value_name = "WAY")]
@@ -96,15 +104,22 @@ pub struct BenchOptions {
     /// Ranks past the number of GPUs share them (NCCL 2.30 and later).
     #[arg(long)]
     pub share_gpus: bool,
+    /// What --transport sim simulates, such as "nodes=2 gpus=8 half-nic=2" (also half-way=1-2 delay=1 absent=2
+    /// slow-gpu=1.2x1.5 seed=1) [default: four nodes of eight GPUs, all well].
+    #[arg(long, value_name = "SCRIPT")]
+    pub sim: Option<String>,
     /// Print the result as one line of JSON, every rank's times included.
     #[arg(long)]
     pub json: bool,
     /// Also write that there.
-    #[arg(short = 'J', long, value_name = "FILE")]
+    #[arg(short = 'J', long, alias = "output_file", value_name = "FILE")]
     pub json_file: Option<PathBuf>,
     /// The listener of rank 0 is this process's standard input.
     #[arg(long, hide = true)]
     pub listener_on_stdin: bool,
+    /// One rank of a preflight, told what to do on its standard input.
+    #[arg(long, hide = true)]
+    pub preflight_rank: bool,
 }
 
 /// The name of a transport.
@@ -114,6 +129,8 @@ pub enum Carrier {
     Nccl,
     /// Sockets, between hosts or on one.
     Tcp,
+    /// Nothing: times of a fabric that --sim describes. For demonstrations.
+    Sim,
 }
 
 impl BenchOptions {

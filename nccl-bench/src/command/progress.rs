@@ -29,6 +29,13 @@ impl Progress {
         self.draw(&format!(" {} bytes{rate}", row.size));
     }
 
+    /// Makes room for something else on the terminal, until the next is seen.
+    pub(super) fn clear(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
     fn draw(&self, last: &str) {
         if self.shown {
             let full = CELLS * self.done / self.all.max(1);
@@ -46,8 +53,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        self.clear();
     }
 }

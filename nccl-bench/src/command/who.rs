@@ -61,6 +61,13 @@ pub(super) fn who(
             .map(Some)
             .map_err(|_| Usage(format!("{name}: `{text}` is not a number")))
     };
+    if let (None, Some(gpus), Some(ranks)) = (options.rank, options.gpus, options.ranks)
+        && gpus != ranks
+    {
+        return Err(Usage(format!(
+            "-g {gpus} and --ranks {ranks} say the same: give one"
+        )));
+    }
     if let (None, Some(ranks), None) = (options.rank, options.ranks, &options.master) {
         return Ok(Who::All(ranks as usize));
     }
@@ -77,8 +84,13 @@ pub(super) fn who(
     if master.is_none() && options.peers.is_empty() {
         return match options.rank {
             Some(_) => Err(Usage("--rank needs --master or --peers".to_owned())),
-            None => Ok(Who::All(1)),
+            None => Ok(Who::All(options.gpus.unwrap_or(1) as usize)),
         };
+    }
+    if let (None, Some(gpus @ 2..)) = (options.rank, options.gpus) {
+        return Err(Usage(format!(
+            "-g {gpus}: where a launcher starts the ranks (MASTER_ADDR or --master is given) each process is one, with one GPU"
+        )));
     }
     let mut known = (options.rank, options.ranks, None);
     for (rank, ranks, local) in LAUNCHERS {
@@ -269,6 +281,7 @@ mod tests {
     fn without_a_rank_all_are_started() {
         assert!(matches!(of("--ranks 3", &[("RANK", "1")]), Ok(Who::All(3))));
         assert!(matches!(of("", &[]), Ok(Who::All(1))));
+        assert!(matches!(of("-g 8", &[("SLURM_PROCID", "0")]), Ok(Who::All(8))));
     }
 
     #[test]
@@ -293,6 +306,10 @@ mod tests {
             &[("RANK", "x")],
             "RANK: `x` is not a number",
         );
+        let torch = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
+        let text = "-g 2: where a launcher starts the ranks (MASTER_ADDR or --master is given) each process is one, with one GPU";
+        check("-g 2", &torch, text);
+        check("-g 2 --ranks 3", &[], "-g 2 and --ranks 3 say the same: give one");
         let text = "--ranks is missing, and no launcher's variable (RANK, ...) says it";
         check("--rank 0 --master 127.0.0.1:7", &[], text);
     }

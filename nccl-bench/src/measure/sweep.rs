@@ -79,6 +79,17 @@ pub struct Sweep {
     pub rounds: Rounds,
 }
 
+/// What rank 0 is shown while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// All ranks are there: the report, without results yet.
+    Began(&'a Report),
+    /// A timing is done; others of this size may follow.
+    Timed(&'a Row),
+    /// A size is done.
+    Done(&'a Row),
+}
+
 impl Sweep {
     /// How many timings that are.
     pub fn timings(&self) -> usize {
@@ -90,11 +101,11 @@ impl Sweep {
             }
     }
 
-    /// Runs them all on all ranks. Rank 0 gets the report, and is shown each timing of it as it is done.
+    /// Runs them all on all ranks. Rank 0 gets the report, and is shown what it becomes as it does.
     pub fn run(
         &self,
         transport: &mut dyn Transport,
-        mut seen: impl FnMut(&Row),
+        mut seen: impl FnMut(Seen<'_>),
     ) -> Result<Option<Report>, TransportError> {
         let deadline = Deadline::new("roll call", self.rounds.limit);
         let place = RankPlace {
@@ -102,8 +113,18 @@ impl Sweep {
             pid: std::process::id(),
             ..RankPlace::here()
         };
-        let ranks = transport.places(place, &deadline)?;
-        let mut results = Vec::new();
+        let mut report = transport.places(place, &deadline)?.map(|ranks| Report {
+            schema_version: SCHEMA_VERSION,
+            version: concat!("paceline ", env!("CARGO_PKG_VERSION")).to_owned(),
+            about: transport.about(),
+            collective: self.collective,
+            dtype: self.dtype,
+            ranks,
+            results: Vec::new(),
+        });
+        if let Some(report) = &report {
+            seen(Seen::Began(report));
+        }
         for plan in &self.plans {
             let mut row = Row {
                 size: plan.bytes(),
@@ -115,21 +136,20 @@ impl Sweep {
                 in_place: None,
             };
             row.out_of_place = time(transport, plan, &self.rounds)?;
-            seen(&row);
+            seen(Seen::Timed(&row));
             if self.in_place && self.collective.in_place() {
                 row.in_place = time(transport, &plan.in_place(), &self.rounds)?;
-                seen(&row);
+                seen(Seen::Timed(&row));
             }
-            results.push(row);
+            if let Some(report) = &mut report {
+                seen(Seen::Done(&row));
+                report.results.push(row);
+            }
         }
-        Ok(ranks.map(|ranks| Report {
-            schema_version: SCHEMA_VERSION,
-            version: concat!("paceline ", env!("CARGO_PKG_VERSION")).to_owned(),
+        // What is told of the transport may have become known on the way.
+        Ok(report.map(|report| Report {
             about: transport.about(),
-            collective: self.collective,
-            dtype: self.dtype,
-            ranks,
-            results,
+            ..report
         }))
     }
 }

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use paceline_health::id::{JobId, NodeId};
 use paceline_health::preflight::{
-    Fact, Judge, MAX_ROUNDS, Metric, NodeRow, Outcome, PREFLIGHT_SCHEMA, Past, Place, PreflightTable,
-    Problem, Report, Sample, Wanted, next_pairs,
+    Carried, Fact, Judge, MAX_ROUNDS, Metric, NodeRow, Outcome, PREFLIGHT_SCHEMA, Past, Place,
+    PreflightTable, Problem, Report, Sample, Wanted, next_pairs,
 };
 
+use super::all_reduce::conditions;
 use super::fleet::{Fault, Fleet, Task};
 use super::message::Found;
 use super::mode::{Limits, Mode};
+use super::over::{Nccl, Over, choose};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -51,6 +53,8 @@ pub fn conduct(
         samples: Vec::new(),
         problems: brief.problems.clone(),
         phases: vec![("rendezvous".into(), brief.began.elapsed().as_secs_f64())],
+        able: BTreeMap::new(),
+        carried: Vec::new(),
         began: brief.began,
         wanted: Wanted {
             min_busbw: brief.min_busbw,
@@ -76,6 +80,9 @@ struct Run<'a> {
     samples: Vec<Sample>,
     problems: Vec<Problem>,
     phases: Vec<(Arc<str>, f64)>,
+    /// Which nodes have NCCL.
+    able: BTreeMap<NodeId, Nccl>,
+    carried: Vec<Carried>,
     began: Instant,
     wanted: Wanted,
 }
@@ -88,7 +95,7 @@ impl Run<'_> {
         self.on_all("snapshot", 0, &Task::Snapshot, self.limits.snapshot);
         self.wanted.nodes = u32::try_from(self.fleet.nodes().len()).unwrap_or(u32::MAX);
         self.on_all("work", 1, &Task::Work { round: 0 }, self.limits.work);
-        self.on_all("local", 2, &Task::Local { round: 0 }, self.limits.local);
+        self.inside("local", 0);
         self.repeat_suspects();
         for round in 0..MAX_ROUNDS {
             let pairs = next_pairs(&self.table, &self.fleet.nodes(), &self.samples, round);
@@ -125,7 +132,7 @@ impl Run<'_> {
         }
         self.on_all("work again", 2, &Task::Work { round: 1 }, self.limits.work);
         if !local.is_empty() {
-            self.on_all("local again", 2, &Task::Local { round: 1 }, self.limits.local);
+            self.inside("local again", 1);
         }
     }
 
@@ -139,6 +146,16 @@ impl Run<'_> {
         self.ask(phase, step, tasks, limit);
     }
 
+    fn inside(&mut self, phase: &str, round: u32) {
+        let nodes = self.fleet.nodes();
+        let of = |node: NodeId| {
+            let over = self.over(phase, std::slice::from_ref(&node));
+            (node, Task::Local { round, over })
+        };
+        let tasks = nodes.into_iter().map(of).collect();
+        self.ask(phase, 2, tasks, self.limits.local);
+    }
+
     fn in_groups(
         &mut self,
         phase: &str,
@@ -147,20 +164,42 @@ impl Run<'_> {
         pair_round: Option<u32>,
         limit: Duration,
     ) {
-        let tasks = groups.iter().flat_map(|nodes| {
-            nodes.iter().enumerate().map(move |(rank, node)| {
-                let nodes = nodes.clone();
-                (
-                    node.clone(),
-                    Task::Group {
-                        nodes,
-                        rank,
-                        pair_round,
-                    },
-                )
-            })
-        });
-        self.ask(phase, step, tasks.collect(), limit);
+        let mut tasks = Vec::new();
+        for nodes in groups {
+            let over = self.over(phase, nodes);
+            tasks.extend(nodes.iter().enumerate().map(|(rank, node)| {
+                let task = Task::Group {
+                    nodes: nodes.clone(),
+                    rank,
+                    pair_round,
+                    over: over.clone(),
+                };
+                (node.clone(), task)
+            }));
+        }
+        self.ask(phase, step, tasks, limit);
+    }
+
+    /// Over what a group measures; the report says it.
+    fn over(&mut self, phase: &str, nodes: &[NodeId]) -> Over {
+        let (over, why) = choose(nodes, &self.able, self.limits.rails);
+        let (transport, why): (Arc<str>, Arc<str>) = match &over {
+            _ if self.wanted.simulated => ("sim".into(), "".into()),
+            Over::Tcp => ("tcp".into(), why),
+            Over::Nccl(team) => (format!("nccl {}", team.version).into(), why),
+        };
+        let is_same =
+            |known: &&mut Carried| (&*known.phase, &known.transport, &known.why) == (phase, &transport, &why);
+        match self.carried.iter_mut().find(is_same) {
+            Some(known) => known.groups += 1,
+            None => self.carried.push(Carried {
+                phase: phase.into(),
+                transport,
+                groups: 1,
+                why,
+            }),
+        }
+        over
     }
 
     fn ask(&mut self, phase: &str, step: u32, tasks: Vec<(NodeId, Task)>, limit: Duration) {
@@ -181,16 +220,32 @@ impl Run<'_> {
             });
             return;
         }
+        let nothing = |(node, task): &(NodeId, Task)| Some((node.clone(), nothing(node, task)?));
+        let nothing: Vec<(NodeId, Sample)> = tasks.iter().filter_map(nothing).collect();
         let answers = self.fleet.ask(phase, tasks, limit);
-        let lost: BTreeSet<NodeId> = answers
+        // Of these it is told already: they are lost, or say themselves what they lack.
+        let told = |(_, answer): &(&NodeId, &Result<Found, Fault>)| {
+            answer
+                .as_ref()
+                .is_err_and(|fault| fault.lost || fault.peer.is_none())
+        };
+        let told: BTreeSet<NodeId> = answers
             .iter()
-            .filter(|(_, answer)| answer.as_ref().is_err_and(|fault| fault.lost))
+            .filter(told)
             .map(|(node, _)| node.clone())
             .collect();
+        for (leader, nothing) in nothing {
+            if let Some(Err(fault)) = answers.get(&leader)
+                && !fault.lost
+                && !is_lost(fault.peer.as_ref(), &answers)
+            {
+                self.samples.push(nothing);
+            }
+        }
         for (node, answer) in answers {
             match answer {
                 Ok(found) => self.take(phase, node, found),
-                Err(fault) => self.fail(phase, node, fault, &lost),
+                Err(fault) => self.fail(phase, node, fault, &told),
             }
         }
         self.phases.push((phase.into(), begin.elapsed().as_secs_f64()));
@@ -211,7 +266,13 @@ impl Run<'_> {
             lost: false,
         };
         self.problems.extend(found.notes.into_iter().map(note));
-        self.facts.extend(found.facts);
+        self.able.extend(found.nccl.map(|nccl| (node.clone(), nccl)));
+        // A node tells more than once which network it uses.
+        for fact in found.facts {
+            if phase == "snapshot" || !self.facts.contains(&fact) {
+                self.facts.push(fact);
+            }
+        }
         // A broken clock or an empty run is no measurement.
         self.samples.extend(
             found
@@ -221,9 +282,9 @@ impl Run<'_> {
         );
     }
 
-    /// Who waited for a node that is lost has nothing of its own to tell.
-    fn fail(&mut self, phase: &str, node: NodeId, fault: Fault, lost: &BTreeSet<NodeId>) {
-        if !fault.lost && fault.peer.as_ref().is_some_and(|peer| lost.contains(peer)) {
+    /// Who waited for a node of which it is told has nothing of its own to tell.
+    fn fail(&mut self, phase: &str, node: NodeId, fault: Fault, told: &BTreeSet<NodeId>) {
+        if !fault.lost && fault.peer.as_ref().is_some_and(|peer| told.contains(peer)) {
             return;
         }
         let row = self.nodes.entry(node.clone()).or_default();
@@ -254,9 +315,57 @@ impl Run<'_> {
             comparisons: 0,
             unsteady: Vec::new(),
             samples: std::mem::take(&mut self.samples),
+            carried: std::mem::take(&mut self.carried),
         };
         let table = &self.table;
         report.conclude(judged, |metric, one, other| table.metric(metric).best(one, other));
         report
     }
+}
+
+fn is_lost(node: Option<&NodeId>, answers: &BTreeMap<NodeId, Result<Found, Fault>>) -> bool {
+    let answer = node.and_then(|node| answers.get(node));
+    answer.is_some_and(|answer| answer.as_ref().is_err_and(|fault| fault.lost))
+}
+
+/// Where NCCL did not come to an end nothing was carried, which can be compared with what was elsewhere. `node` leads.
+fn nothing(node: &NodeId, task: &Task) -> Option<Sample> {
+    let (place, metric, round, over) = match task {
+        Task::Local { round, over } => (
+            Place::Node { node: node.clone() },
+            Metric::LocalBusbw,
+            *round,
+            over,
+        ),
+        Task::Group {
+            nodes,
+            rank: 0,
+            pair_round: Some(round),
+            over,
+        } => (
+            Place::pair(nodes.first()?, nodes.get(1)?),
+            Metric::PairBusbw,
+            *round,
+            over,
+        ),
+        Task::Group {
+            rank: 0,
+            pair_round: None,
+            over,
+            ..
+        } => (Place::Job, Metric::AllBusbw, 0, over),
+        _ => return None,
+    };
+    let Over::Nccl(team) = over else { return None };
+    Some(Sample {
+        place,
+        metric,
+        conditions: conditions("nccl", team.ranks(), Some(&team.version)).into(),
+        rail: None,
+        round,
+        value: 0.0,
+        spread: 0.0,
+        passes: 1,
+        bytes: 0,
+    })
 }

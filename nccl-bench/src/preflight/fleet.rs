@@ -7,6 +7,7 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::Report;
 
 use super::message::Found;
+use super::over::Over;
 
 /// One thing that a node is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,13 @@ pub enum Task {
     Local {
         /// 0, or which repeat.
         round: u32,
+        /// Over what.
+        over: Over,
+    },
+    /// Make what the other nodes of a group over NCCL must know.
+    Open {
+        /// The group's.
+        over: Over,
     },
     /// Measure in a group.
     Group {
@@ -31,6 +39,8 @@ pub enum Task {
         rank: usize,
         /// Which round of pairs; `None`: all nodes together.
         pair_round: Option<u32>,
+        /// Over what.
+        over: Over,
     },
 }
 

@@ -1,28 +1,24 @@
-//! Measuring in a group of nodes, or of threads of one: a pair, all nodes, the inside of a node without GPUs.
+//! Measuring in a group of nodes, or inside one: over NCCL a rank for each GPU (`ranks`), over TCP one for each node.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paceline_health::id::NodeId;
-use paceline_health::preflight::{Metric, Place, Sample};
+use paceline_health::preflight::{Fact, Metric, Place, Sample};
 use paceline_seal::{Key, SealError};
 
-use super::message::{DATA, Failed, Found, Group};
+use super::all_reduce::{Busbw, Effort, all_reduce};
+use super::message::{DATA, Failed, Found, Group, Opened};
 use super::mode::Limits;
+use super::over::{Over, Team};
 use super::probe::{Probed, probe};
-use crate::collective::{Collective, Plan};
-use crate::dtype::Dtype;
-use crate::measure::{RankTimes, Timing};
+use super::rank::{Broke, Go, key_text};
+use super::ranks::{self, Launch, Outcome, Rank};
 use crate::net::{Handshake, Meeting, Role, Seat, loopback, meet};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
-
-/// Passes of an all-reduce: their spread says how sure a figure is.
-const PASSES: u32 = 5;
-/// The first size tried: what a slow way carries in time.
-const FIRST_BYTES: u64 = 256 << 10;
 
 /// Proves the job's key on every connection over which is measured.
 pub fn handshake(key: &Key) -> Handshake {
@@ -42,56 +38,171 @@ pub fn handshake(key: &Key) -> Handshake {
     })
 }
 
-/// Takes part in a group, over `listener` if this node leads it. What was found is the leader's to tell.
-pub fn run(
+/// What a node has at hand to take part in a group.
+pub(super) struct Hand<'a> {
+    pub(super) key: &'a Key,
+    /// Where the others find it, if it leads the group.
+    pub(super) listener: TcpListener,
+    pub(super) launch: &'a Launch,
+    /// The first rank over NCCL, if it leads the group.
+    pub(super) first: Option<Rank>,
+}
+
+/// Takes part in a group. What was found is the leader's to tell.
+pub(super) fn run(
     group: &Group,
-    key: &Key,
-    listener: TcpListener,
+    hand: Hand<'_>,
     limits: &Limits,
     deadline: &Deadline,
 ) -> Result<Found, Failed> {
-    measure_group(group, key, listener, limits, deadline).map_err(|error| blame(group, &error))
-}
-
-fn measure_group(
-    group: &Group,
-    key: &Key,
-    listener: TcpListener,
-    limits: &Limits,
-    deadline: &Deadline,
-) -> Result<Found, TransportError> {
-    let meeting = Meeting {
-        rank: group.rank,
-        ranks: group.nodes.len(),
-        master: group.leader,
-        listener: (group.rank == 0).then_some(listener),
-        group: group.id,
-        handshake: Some(handshake(key)),
+    let Hand {
+        key,
+        listener,
+        launch,
+        first,
+    } = hand;
+    let blamed = |error: TransportError| blame(&group.nodes, None, &error.to_string(), error.peer());
+    let metric = match group.pair_round {
+        Some(_) => Metric::PairBusbw,
+        None => Metric::AllBusbw,
     };
-    let mut seat = meet(meeting, deadline)?;
-    let mut found = Found::default();
     let place = match (&group.pair_round, &group.nodes[..]) {
         (Some(_), [a, b]) => Place::pair(a, b),
         _ => Place::Job,
     };
     let round = group.pair_round.unwrap_or(0);
-    if group.pair_round.is_some() {
-        let probed = probe(&mut seat, 1 - group.rank.min(1), limits.pass / 2, deadline)?;
+    let mut found = Found::default();
+    let mut seat = None;
+    // Over NCCL the nodes themselves meet for the delay and loss between two only.
+    if group.pair_round.is_some() || group.over == Over::Tcp {
+        let meeting = Meeting {
+            rank: group.rank,
+            ranks: group.nodes.len(),
+            master: group.leader,
+            listener: (group.rank == 0).then_some(listener),
+            group: group.id,
+            handshake: Some(handshake(key)),
+        };
+        seat = Some(meet(meeting, deadline).map_err(blamed)?);
+    }
+    if let (Some(seat), Some(_)) = (&mut seat, group.pair_round) {
+        let probed = probe(seat, 1 - group.rank.min(1), limits.pass / 2, deadline).map_err(blamed)?;
         found.samples.extend(of_probe(&probed, &place, round));
     }
-    let metric = if group.pair_round.is_some() {
-        Metric::PairBusbw
-    } else {
-        Metric::AllBusbw
+    let busbw = match (&group.over, seat) {
+        (Over::Nccl(team), _) => {
+            let go = Wanted {
+                key,
+                limits,
+                nodes: &group.nodes,
+                me: group.rank,
+            };
+            let opened = group.opened.as_ref().ok_or_else(|| lacks_ids(deadline))?;
+            let master = SocketAddr::new(group.leader.ip(), opened.port);
+            let outcome = go.over_nccl(launch, first, team, (group.id, master, opened), deadline);
+            found
+                .facts
+                .extend(network_fact(&group.nodes[group.rank], &outcome));
+            outcome.busbw.map_err(|broke| go.blame(team, broke))?
+        }
+        (Over::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed)?,
+        (Over::Tcp, None) => Vec::new(),
     };
-    let busbw = over_tcp(seat, limits, deadline)?;
-    found
-        .samples
-        .extend(busbw.map(|busbw| busbw.sample(place, metric, round)));
     if group.rank > 0 {
         found.samples.clear();
+        return Ok(found);
     }
+    found.samples.extend(
+        busbw
+            .into_iter()
+            .map(|busbw| busbw.sample(place.clone(), metric, round)),
+    );
     Ok(found)
+}
+
+fn lacks_ids(deadline: &Deadline) -> Failed {
+    Failed {
+        what: format!("{}: the first node sent no ids for NCCL", deadline.phase()),
+        peer: None,
+    }
+}
+
+/// Opens the first rank of a group over NCCL, so that the others can be told of it.
+pub(super) fn open(
+    launch: &Launch,
+    team: &Team,
+    listen: IpAddr,
+    deadline: &Deadline,
+) -> Result<(Rank, Opened), Failed> {
+    // One for all ranks, one for each rail.
+    let ids = 1 + team.rails().unwrap_or(0) as usize;
+    Rank::open(launch, listen, ids, deadline).map_err(|broke| Failed {
+        what: broke.what,
+        peer: None,
+    })
+}
+
+/// What all ranks of a node over NCCL are told alike.
+struct Wanted<'a> {
+    key: &'a Key,
+    limits: &'a Limits,
+    nodes: &'a [NodeId],
+    me: usize,
+}
+
+impl Wanted<'_> {
+    fn over_nccl(
+        &self,
+        launch: &Launch,
+        first: Option<Rank>,
+        team: &Team,
+        (group, master, opened): (u64, SocketAddr, &Opened),
+        deadline: &Deadline,
+    ) -> Outcome {
+        let go = Go {
+            rank: 0,
+            team: team.clone(),
+            master,
+            group,
+            key: key_text(self.key),
+            ids: opened.ids.clone(),
+            nccl_lib: launch.nccl_lib.clone(),
+            cuda_lib: launch.cuda_lib.clone(),
+            effort: Effort {
+                bytes: self.limits.nccl_bytes,
+                pass: self.limits.pass,
+            },
+            phase: deadline.phase().to_owned(),
+            limit: deadline.remaining().unwrap_or_default(),
+        };
+        ranks::run(launch, first, self.me, &go, deadline)
+    }
+
+    /// A rank is a GPU of a node.
+    fn blame(&self, team: &Team, broke: Broke) -> Failed {
+        let place = broke.peer.and_then(|rank| Some((rank, team.place_of(rank)?)));
+        let Some((rank, (node, gpu))) = place else {
+            return blame(self.nodes, Some(team), &broke.what, None);
+        };
+        let peer = self.nodes.get(node).cloned();
+        let name = peer.as_ref().map_or("a node", NodeId::as_str);
+        Failed {
+            what: format!("{} (rank {rank} is GPU {gpu} of {name})", broke.what),
+            peer: peer.filter(|_| node != self.me),
+        }
+    }
+}
+
+/// What network NCCL uses, in its own words.
+fn network_fact(node: &NodeId, outcome: &Outcome) -> Option<Fact> {
+    let network = outcome.network.as_deref()?;
+    Some(Fact {
+        node: node.clone(),
+        gpu: None,
+        port: None,
+        name: "nccl_network".into(),
+        value: Some(network.into()),
+    })
 }
 
 fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
@@ -114,11 +225,44 @@ fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
     ]
 }
 
+/// The all-reduce over the GPUs of one node.
+pub(super) fn inside_nccl(
+    node: &NodeId,
+    round: u32,
+    team: &Team,
+    launch: &Launch,
+    limits: &Limits,
+    deadline: &Deadline,
+) -> Result<Found, Failed> {
+    let own = |what: String| Failed { what, peer: None };
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let (first, opened) = open(launch, team, here, deadline)?;
+    // Nobody else must know it.
+    let key = Key::of_chance().map_err(|error| own(format!("{}: {error}", deadline.phase())))?;
+    let wanted = Wanted {
+        key: &key,
+        limits,
+        nodes: std::slice::from_ref(node),
+        me: 0,
+    };
+    let master = SocketAddr::new(here, opened.port);
+    let outcome = wanted.over_nccl(launch, Some(first), team, (0, master, &opened), deadline);
+    let facts = network_fact(node, &outcome).into_iter().collect();
+    let busbw = outcome.busbw.map_err(|broke| wanted.blame(team, broke))?;
+    let place = Place::Node { node: node.clone() };
+    let sample = |busbw: Busbw| busbw.sample(place.clone(), Metric::LocalBusbw, round);
+    Ok(Found {
+        samples: busbw.into_iter().map(sample).collect(),
+        facts,
+        ..Found::default()
+    })
+}
+
 /// The all-reduce among threads of this node, for a node without GPUs.
 pub fn inside(node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed> {
     let failed = |what: String| Failed { what, peer: None };
     let places = loopback(2, None).map_err(|error| failed(error.to_string()))?;
-    let results: Vec<Result<Option<Busbw>, TransportError>> = std::thread::scope(|scope| {
+    let results: Vec<Result<Vec<Busbw>, TransportError>> = std::thread::scope(|scope| {
         let ranks: Vec<_> = places
             .into_iter()
             .map(|place| {
@@ -136,186 +280,43 @@ pub fn inside(node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -
     });
     let mut found = Found::default();
     for result in results {
-        if let Some(busbw) = result.map_err(|error| failed(error.to_string()))? {
+        for busbw in result.map_err(|error| failed(error.to_string()))? {
             let place = Place::Node { node: node.clone() };
-            found
-                .samples
-                .push(busbw.sample(place, Metric::LocalBusbwHost, round));
+            let sample = busbw.sample(place, Metric::LocalBusbwHost, round);
+            found.samples.push(sample);
         }
     }
     Ok(found)
 }
 
-/// Bus bandwidth as rank 0 knows it.
-struct Busbw {
-    conditions: String,
-    value: f64,
-    spread: f64,
-    passes: u32,
-    bytes: u64,
-}
-
-impl Busbw {
-    fn sample(self, place: Place, metric: Metric, round: u32) -> Sample {
-        Sample {
-            place,
-            metric,
-            conditions: self.conditions.into(),
-            rail: None,
-            round,
-            value: self.value,
-            spread: self.spread,
-            passes: self.passes,
-            bytes: self.bytes,
-        }
-    }
-}
-
-fn over_tcp(seat: Seat, limits: &Limits, deadline: &Deadline) -> Result<Option<Busbw>, TransportError> {
+fn over_tcp(seat: Seat, limits: &Limits, deadline: &Deadline) -> Result<Vec<Busbw>, TransportError> {
     let mut tcp = Tcp::join(seat, TcpOptions::default(), deadline)?;
-    let measured = all_reduce(&mut tcp, limits, deadline);
+    let effort = Effort {
+        bytes: limits.bytes,
+        pass: limits.pass,
+    };
+    let ranks = tcp.ranks();
+    let measured = all_reduce(&mut tcp, ranks, effort, deadline);
     if measured.is_err() {
         tcp.abort();
     }
-    measured
-}
-
-/// All-reduce in several passes; the size is one that this way carries in time.
-fn all_reduce(
-    transport: &mut dyn Transport,
-    limits: &Limits,
-    deadline: &Deadline,
-) -> Result<Option<Busbw>, TransportError> {
-    let plan = |bytes| {
-        let ranks = transport_ranks(transport);
-        Plan::new(Collective::AllReduce, Dtype::F32, bytes, ranks).map_err(|error| {
-            TransportError::Unsupported {
-                transport: "all-reduce",
-                what: error.to_string(),
-            }
-        })
-    };
-    let first = plan(FIRST_BYTES)?;
-    let large = plan(limits.bytes)?;
-    transport.prepare(&first, deadline)?;
-    transport.run(1, deadline)?;
-    let taken = slowest(transport, deadline)?;
-    // A pass of several messages, and each pass no longer than its share.
-    let pass = limits.pass / PASSES;
-    let room = pass.as_secs_f64() / 2.0 / taken.as_secs_f64().max(1e-9);
-    let mut plan = first;
-    while plan.count < large.count && (plan.count as f64) * 2.0 <= first.count as f64 * room {
-        plan.count = (plan.count * 2).min(large.count);
-    }
-    transport.prepare(&plan, deadline)?;
-    let wrong = transport.verify(deadline)?;
-    let wrong = transport.agree(wrong, deadline)?;
-    if wrong > 0 {
-        return Err(TransportError::Garbage {
-            phase: deadline.phase().to_owned(),
-            peer: transport.rank(),
-            what: format!("sums of which {wrong} are wrong"),
-        });
-    }
-    let taken = slowest(transport, deadline)?;
-    let iterations = (pass.as_secs_f64() / taken.as_secs_f64().max(1e-6)).clamp(1.0, 2000.0) as u32;
-    let mut passes: Vec<Vec<f64>> = Vec::new();
-    let share = deadline.remaining().unwrap_or_default() / 2;
-    for pass in 0..PASSES {
-        // A machine that turns out to be busier than it seemed makes fewer passes; all ranks agree on it.
-        let is_late = deadline.remaining().is_none_or(|left| left < share);
-        if transport.agree(u64::from(is_late && pass > 0), deadline)? > 0 {
-            break;
-        }
-        let times = transport.run(iterations, deadline)?;
-        passes.push(times.iter().map(|time| time.as_secs_f64() * 1e6).collect());
-    }
-    conclude(transport, &plan, &passes, deadline)
-}
-
-fn transport_ranks(transport: &dyn Transport) -> usize {
-    transport.ranks()
-}
-
-/// How long one iteration takes on the slowest rank.
-fn slowest(transport: &mut dyn Transport, deadline: &Deadline) -> Result<Duration, TransportError> {
-    transport.barrier(deadline)?;
-    let mine = transport.run(2, deadline)?.into_iter().max().unwrap_or_default();
-    let nanoseconds = u64::try_from(mine.as_nanos()).unwrap_or(u64::MAX);
-    Ok(Duration::from_nanos(transport.agree(nanoseconds, deadline)?))
-}
-
-fn conclude(
-    transport: &mut dyn Transport,
-    plan: &Plan,
-    passes: &[Vec<f64>],
-    deadline: &Deadline,
-) -> Result<Option<Busbw>, TransportError> {
-    let mine = RankTimes {
-        rank: transport.rank(),
-        times: passes.concat(),
-        nwrong: Some(0),
-    };
-    let Some(ranks) = transport.gather(mine, deadline)? else {
-        return Ok(None);
-    };
-    // Of each pass by itself: how much passes differ is how sure the whole is.
-    let of_pass = |pass: usize| {
-        let (from, to) = (
-            passes[..pass].iter().map(Vec::len).sum(),
-            passes[..=pass].iter().map(Vec::len).sum(),
-        );
-        let part = |rank: &RankTimes| RankTimes {
-            times: rank.times.get(from..to).unwrap_or_default().to_vec(),
-            ..rank.clone()
-        };
-        Timing::new(plan, ranks.iter().map(part).collect()).bus_bw
-    };
-    let mut values: Vec<f64> = (0..passes.len()).map(of_pass).collect();
-    let value = paceline_health::stats::median(&mut values).unwrap_or(0.0);
-    let sigma = paceline_health::stats::robust_sigma(&mut values).unwrap_or(0.0);
-    let about = transport.about();
-    let details: Vec<String> = about
-        .details
-        .iter()
-        .filter(|(name, _)| *name == "nccl")
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
-    let mut conditions = format!("{} {} {} ranks", about.transport, plan.dtype, plan.ranks);
-    for detail in details {
-        conditions += ", ";
-        conditions += &detail;
-    }
-    Ok(Some(Busbw {
-        conditions,
-        value,
-        spread: if value > 0.0 { sigma / value } else { 0.0 },
-        passes: u32::try_from(passes.len()).unwrap_or(PASSES),
-        bytes: plan.bytes(),
-    }))
+    Ok(measured?.iter().map(|gathered| gathered.of_all()).collect())
 }
 
 /// An error of a transport names ranks; people know nodes.
-fn blame(group: &Group, error: &TransportError) -> Failed {
-    let rank = match error {
-        TransportError::Deadline { peer, .. } => peer.0,
-        TransportError::Lost { peer, .. }
-        | TransportError::Garbage { peer, .. }
-        | TransportError::Aborted { peer, .. }
-        | TransportError::Unreached { peer, .. }
-        | TransportError::Refused { peer, .. } => Some(*peer),
-        _ => None,
-    };
-    let peer = rank.and_then(|rank| group.nodes.get(rank)).cloned();
-    let names: Vec<String> = group
-        .nodes
+fn blame(nodes: &[NodeId], team: Option<&Team>, what: &str, rank: Option<usize>) -> Failed {
+    let first = |node: usize| team.map_or(node, |team| team.first_of(node));
+    let names: Vec<String> = nodes
         .iter()
         .enumerate()
-        .map(|(rank, node)| format!("rank {rank} is {node}"))
+        .map(|(at, node)| match team {
+            Some(_) => format!("from rank {} on {node}", first(at)),
+            None => format!("rank {at} is {node}"),
+        })
         .take(8)
         .collect();
     Failed {
-        what: format!("{error} ({})", names.join(", ")),
-        peer,
+        what: format!("{what} ({})", names.join(", ")),
+        peer: rank.and_then(|rank| nodes.get(rank)).cloned(),
     }
 }

@@ -11,9 +11,11 @@ use paceline_health::preflight::Report;
 use paceline_seal::{Key, SealError, Sealed, dial};
 
 use super::PreflightError;
-use super::group;
+use super::group::{self, Hand};
 use super::message::{Answer, Ask, CONTROL, Failed, Found, Hello, MOST_REPORT, Order, PROTOCOL, Welcome};
 use super::mode::{Limits, Mode};
+use super::over::Over;
+use super::ranks::Rank;
 use super::tools::Tools;
 use crate::transport::Deadline;
 
@@ -48,13 +50,18 @@ pub fn attend(
     let deadline = Instant::now() + wait;
     phase("rendezvous");
     let (mut stream, own) = find(first, me, deadline)?;
-    let mut listener = listen(own).map_err(PreflightError::Listen)?;
+    let (listener, port) = listen(own).map_err(PreflightError::Listen)?;
+    let mut door = Door {
+        listener,
+        port,
+        first: None,
+    };
     let hello = Hello {
         protocol: PROTOCOL,
         paceline: Arc::clone(&me.paceline),
         node: me.node.clone(),
         job: Arc::clone(&me.job),
-        port: listener.1,
+        port: door.port,
     };
     let mut now: Arc<str> = "rendezvous".into();
     let lost = |phase: &Arc<str>, source| PreflightError::FirstLost {
@@ -78,41 +85,62 @@ pub fn attend(
         if let Order::Done(report) = ask.order {
             return Ok(*report);
         }
-        let result = perform(&ask, me, tools, &limits, &mut listener);
+        let result = perform(&ask, me, tools, &limits, &mut door);
         let answer = Answer {
             id: ask.id,
             result,
-            port: listener.1,
+            port: door.port,
         };
         send(&mut stream, &answer, end).map_err(|error| lost(&now, error))?;
     }
 }
 
-fn perform(
-    ask: &Ask,
-    me: &Me,
-    tools: &dyn Tools,
-    limits: &Limits,
-    listener: &mut (TcpListener, u16),
-) -> Result<Found, Failed> {
+/// What the node has ready for the next group.
+struct Door {
+    listener: TcpListener,
+    port: u16,
+    /// The first rank over NCCL, if it leads one.
+    first: Option<Rank>,
+}
+
+fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Door) -> Result<Found, Failed> {
     let deadline = Deadline::new(&*ask.phase, Duration::from_millis(ask.limit_ms));
+    let own = door
+        .listener
+        .local_addr()
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |own| own.ip());
+    let first = door.first.take();
     match &ask.order {
         Order::Snapshot => tools.snapshot(&me.node, &deadline),
         Order::Work { round } => tools.work(&me.node, *round, limits, &deadline),
-        Order::Local { round } => tools.local(&me.node, *round, limits, &deadline),
+        Order::Local { round, over } => tools.local(&me.node, *round, over, limits, &deadline),
+        Order::Open { over: Over::Tcp } => Ok(Found::default()),
+        Order::Open {
+            over: Over::Nccl(team),
+        } => {
+            let (rank, opened) = group::open(&tools.launch(), team, own, &deadline)?;
+            door.first = Some(rank);
+            Ok(Found {
+                opened: Some(opened),
+                ..Found::default()
+            })
+        }
         Order::Group(group) => {
-            let own = listener
-                .0
-                .local_addr()
-                .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |own| own.ip());
             // Each group has a listener of its own: what comes late for the last one meets nobody.
             let failed = |error: io::Error| Failed {
                 what: format!("{}: cannot listen: {error}", ask.phase),
                 peer: None,
             };
-            let next = listen(own).map_err(failed)?;
-            let (this, _) = std::mem::replace(listener, next);
-            group::run(group, &me.key, this, limits, &deadline)
+            let (next, port) = listen(own).map_err(failed)?;
+            let listener = std::mem::replace(&mut door.listener, next);
+            door.port = port;
+            let hand = Hand {
+                key: &me.key,
+                listener,
+                launch: &tools.launch(),
+                first,
+            };
+            group::run(group, hand, limits, &deadline)
         }
         Order::Done(_) => Ok(Found::default()),
     }

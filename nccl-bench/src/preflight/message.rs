@@ -8,9 +8,11 @@ use paceline_health::preflight::{Fact, Report, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
+use super::over::{Nccl, Over};
+use crate::transport::nccl::Id;
 
 /// Version of these messages. Nodes of different versions do not measure together.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The seal's purpose of the stream to the first node.
 pub const CONTROL: &str = "paceline preflight control";
@@ -83,6 +85,13 @@ pub enum Order {
     Local {
         /// 0, or which repeat.
         round: u32,
+        /// Over what.
+        over: Over,
+    },
+    /// Make what the other nodes of a group over NCCL must know before they can join.
+    Open {
+        /// The group's.
+        over: Over,
     },
     /// Measure in a group of nodes.
     Group(Group),
@@ -103,6 +112,20 @@ pub struct Group {
     pub rank: usize,
     /// Which round of pairs; `None`: all nodes together.
     pub pair_round: Option<u32>,
+    /// Over what.
+    pub over: Over,
+    /// What its first node made for NCCL.
+    #[serde(default)]
+    pub opened: Option<Opened>,
+}
+
+/// What all ranks of a group over NCCL must know. It travels in sealed streams only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Where the first rank listens, on the first node.
+    pub port: u16,
+    /// Of all ranks' communicator, then of each rail's.
+    pub ids: Vec<Id>,
 }
 
 /// An answer.
@@ -134,6 +157,12 @@ pub struct Found {
     /// What it could not do, and why, without failing.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// Whether its GPUs can be measured over NCCL, if it looked.
+    #[serde(default)]
+    pub nccl: Option<Nccl>,
+    /// What it made for a group over NCCL.
+    #[serde(default)]
+    pub opened: Option<Opened>,
 }
 
 /// Why it could not.

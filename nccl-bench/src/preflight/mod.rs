@@ -4,6 +4,7 @@
 //! (`conduct`); a simulated fleet (`simulate`) goes through the same. What it means is judged by
 //! `paceline_health::preflight`.
 
+mod all_reduce;
 mod conduct;
 mod door;
 mod fleet;
@@ -13,23 +14,30 @@ mod lead;
 mod member;
 mod message;
 mod mode;
+mod over;
 mod passport;
 mod probe;
+mod rank;
+mod ranks;
 mod rendezvous;
 mod simulate;
 mod star;
 mod tcp_info;
 mod tools;
 
+pub use crate::fabric::{SimError, SimFault};
 pub use conduct::{Brief, conduct};
 pub use fleet::{Fault, Fleet, Task};
 pub use lead::{Lead, lead};
 pub use member::{Me, attend};
-pub use message::{Failed, Found};
+pub use message::{Failed, Found, Opened};
 pub use mode::{Limits, Mode};
+pub use over::{Nccl, Over, Team};
 pub use passport::{History, Passports, Stamp};
+pub use rank::main as rank_main;
+pub use ranks::Launch;
 pub use rendezvous::{Asked, Place as MeetingPlace, RendezvousError, place};
-pub use simulate::{SimError, SimFault, SimFleet};
+pub use simulate::SimFleet;
 pub use star::{Expected, Star, gather};
 pub use tools::{Machine, Tools};
 

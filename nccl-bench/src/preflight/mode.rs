@@ -34,8 +34,12 @@ pub struct Limits {
     pub total: Duration,
     /// Passes of the work.
     pub passes: u32,
-    /// Of a message between nodes, bytes.
+    /// Of a message between nodes over TCP, bytes.
     pub bytes: u64,
+    /// Of a message over NCCL: small ones say more of delays than of links.
+    pub nccl_bytes: u64,
+    /// Over NCCL each rail is measured too.
+    pub rails: bool,
     /// How long messages are sent in one measurement, at least.
     pub pass: Duration,
 }
@@ -63,6 +67,8 @@ impl Mode {
                 total: s(60),
                 passes: 5,
                 bytes: 4 << 20,
+                nccl_bytes: 256 << 20,
+                rails: false,
                 pass: Duration::from_millis(1000),
             },
             Mode::Full => Limits {
@@ -75,6 +81,8 @@ impl Mode {
                 total: s(180),
                 passes: 24,
                 bytes: 64 << 20,
+                nccl_bytes: 1 << 30,
+                rails: true,
                 pass: Duration::from_millis(4000),
             },
         }

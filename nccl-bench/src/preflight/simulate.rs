@@ -9,163 +9,41 @@ use paceline_health::preflight::{Fact, Metric, Place, Report, Sample};
 
 use super::fleet::{Fault, Fleet, Task};
 use super::message::Found;
+use super::over::{Nccl, Over};
+use crate::fabric::{Dice, Fabric, SimError, SimFault};
 
-/// Nodes that can be simulated at most.
-const MOST_NODES: u32 = 16_384;
-/// GPUs of a node at most.
-const MOST_GPUS: u32 = 16;
 const PASSES: u32 = 8;
 /// How much chips of one model differ, and how much a median of passes does: what people see of H100s.
 const CHIPS: f64 = 0.008;
 const PASS: f64 = 0.006;
-
-/// What is wrong with one machine. Nodes and GPUs count from 1, as their names do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SimFault {
-    /// A GPU computes so many times slower.
-    SlowGpu(u32, u32, f64),
-    /// A GPU's slot has half its lanes.
-    NarrowSlot(u32, u32),
-    /// One of a node's ports has half its rate; the slowest bounds all-reduce.
-    HalfNic(u32),
-    /// Messages to and from a node take 5 ms longer.
-    Delay(u32),
-    /// A node loses 1 % of its packets.
-    Loss(u32),
-    /// Only the way between two is at half.
-    HalfWay(u32, u32),
-    /// A node never answers.
-    Absent(u32),
-}
+/// How much a figure of a link differs from one time to the next.
+const LINK: f64 = 0.01;
 
 /// A fleet to simulate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimFleet {
-    nodes: u32,
-    gpus: u32,
-    seed: u64,
-    faults: Vec<SimFault>,
+    fabric: Fabric,
     lost: BTreeSet<NodeId>,
-}
-
-/// Why a script is not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{word}\": {what}")]
-pub struct SimError {
-    /// The word.
-    pub word: String,
-    /// What is wrong with it.
-    pub what: &'static str,
 }
 
 impl SimFleet {
     /// From words such as `nodes=64 gpus=8 seed=3 slow-gpu=12.3x1.2 narrow-slot=5.1 half-nic=7 half-way=3-4 delay=9
     /// loss=2 absent=4`.
     pub fn parse(script: &str) -> Result<SimFleet, SimError> {
-        let mut fleet = SimFleet {
-            nodes: 4,
-            gpus: 8,
-            seed: 1,
-            faults: Vec::new(),
+        Ok(SimFleet {
+            fabric: Fabric::parse(script)?,
             lost: BTreeSet::new(),
-        };
-        for word in script.split_whitespace() {
-            let wrong = |what| SimError {
-                word: word.to_owned(),
-                what,
-            };
-            let (key, value) = word.split_once('=').ok_or_else(|| wrong("words are KEY=VALUE"))?;
-            fleet.set(key, value).map_err(wrong)?;
-        }
-        for fault in &fleet.faults {
-            if !fleet.has(fault) {
-                return Err(SimError {
-                    word: format!("{fault:?}"),
-                    what: "there is no such node or GPU in this fleet",
-                });
-            }
-        }
-        Ok(fleet)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
-        let number = |text: &str| text.parse::<u32>().map_err(|_| "must be a number");
-        let gpu = |text: &str| {
-            let (node, gpu) = text.split_once('.').ok_or("must be NODE.GPU")?;
-            Ok::<_, &'static str>((number(node)?, number(gpu)?))
-        };
-        let fault = match key {
-            "nodes" | "gpus" => {
-                let (most, into) = match key {
-                    "nodes" => (MOST_NODES, &mut self.nodes),
-                    _ => (MOST_GPUS, &mut self.gpus),
-                };
-                *into = number(value)?;
-                return if (1..=most).contains(into) {
-                    Ok(())
-                } else {
-                    Err("1 to 16,384 nodes of 1 to 16 GPUs")
-                };
-            }
-            "seed" => {
-                self.seed = value.parse().map_err(|_| "must be a number")?;
-                return Ok(());
-            }
-            "slow-gpu" => {
-                let (place, factor) = value.split_once('x').unwrap_or((value, "1.2"));
-                let (node, gpu) = gpu(place)?;
-                let factor = factor
-                    .parse::<f64>()
-                    .ok()
-                    .filter(|factor| (1.0..=100.0).contains(factor));
-                SimFault::SlowGpu(node, gpu, factor.ok_or("the factor must be 1 to 100")?)
-            }
-            "narrow-slot" => {
-                let (node, gpu) = gpu(value)?;
-                SimFault::NarrowSlot(node, gpu)
-            }
-            "half-nic" => SimFault::HalfNic(number(value)?),
-            "half-way" => {
-                let (a, b) = value.split_once('-').ok_or("must be NODE-NODE")?;
-                SimFault::HalfWay(number(a)?, number(b)?)
-            }
-            "delay" => SimFault::Delay(number(value)?),
-            "loss" => SimFault::Loss(number(value)?),
-            "absent" => SimFault::Absent(number(value)?),
-            _ => {
-                return Err(
-                    "nodes, gpus, seed, slow-gpu, narrow-slot, half-nic, half-way, delay, loss or absent",
-                );
-            }
-        };
-        self.faults.push(fault);
-        Ok(())
-    }
-
-    fn has(&self, fault: &SimFault) -> bool {
-        let node = |node: u32| (1..=self.nodes).contains(&node);
-        let gpu = |gpu: u32| (1..=self.gpus).contains(&gpu);
-        match *fault {
-            SimFault::SlowGpu(at, index, _) | SimFault::NarrowSlot(at, index) => node(at) && gpu(index),
-            SimFault::HalfWay(a, b) => node(a) && node(b) && a != b,
-            SimFault::HalfNic(at) | SimFault::Delay(at) | SimFault::Loss(at) | SimFault::Absent(at) => {
-                node(at)
-            }
-        }
+        })
     }
 
     /// How many nodes it has.
     pub fn len(&self) -> u32 {
-        self.nodes
+        self.fabric.nodes()
     }
 
     /// Never: it has one node at least.
     pub fn is_empty(&self) -> bool {
-        self.nodes == 0
-    }
-
-    fn any(&self, wanted: impl Fn(&SimFault) -> bool) -> bool {
-        self.faults.iter().any(wanted)
+        self.fabric.nodes() == 0
     }
 
     fn gpu(node: u32, gpu: u32) -> GpuId {
@@ -173,8 +51,13 @@ impl SimFleet {
         GpuId::from_uuid_bytes((0x51b0_u128 << 112 | number).to_be_bytes())
     }
 
+    fn is_narrow(&self, node: u32, gpu: u32) -> bool {
+        self.fabric.any(|fault| *fault == SimFault::NarrowSlot(node, gpu))
+    }
+
     fn snapshot(&self, at: u32, node: &NodeId) -> Found {
-        let half = self.any(|fault| *fault == SimFault::HalfNic(at));
+        let half = self.fabric.any(|fault| *fault == SimFault::HalfNic(at));
+        let gpus = self.fabric.gpus();
         let fact = |name: &str, gpu: Option<GpuId>, port: Option<&str>, value: &str| Fact {
             node: node.clone(),
             gpu,
@@ -183,85 +66,89 @@ impl SimFleet {
             value: Some(value.into()),
         };
         let mut facts = vec![
-            fact("gpu_count", None, None, &self.gpus.to_string()),
+            fact("gpu_count", None, None, &gpus.to_string()),
             fact("driver", None, None, "570.86.15"),
             fact("nic_rate", None, Some("mlx5_0"), if half { "200" } else { "400" }),
             fact("nic_rate", None, Some("mlx5_1"), "400"),
         ];
-        for gpu in 1..=self.gpus {
-            let narrow = self.any(|fault| *fault == SimFault::NarrowSlot(at, gpu));
-            let reduced = if narrow { "x8 of x16" } else { "0" };
+        for gpu in 1..=gpus {
+            let reduced = if self.is_narrow(at, gpu) { "x8 of x16" } else { "0" };
             facts.push(fact("pcie_reduced", Some(Self::gpu(at, gpu)), None, reduced));
         }
         Found {
             model: "simulated H100".into(),
-            gpus: self.gpus,
+            gpus,
             facts,
             ..Found::default()
         }
     }
 
-    fn work(&self, at: u32, node: &NodeId, round: u32) -> Vec<Sample> {
+    fn work(&self, at: u32, node: &NodeId, round: u32) -> Found {
         let mut samples = Vec::new();
-        for gpu in 1..=self.gpus {
+        let seed = self.fabric.seed();
+        for gpu in 1..=self.fabric.gpus() {
             let place = Place::Gpu {
                 node: node.clone(),
                 gpu: Self::gpu(at, gpu),
             };
-            let slow = self.faults.iter().find_map(|fault| match fault {
-                SimFault::SlowGpu(n, g, factor) if (*n, *g) == (at, gpu) => Some(*factor),
-                _ => None,
-            });
-            let narrow = self.any(|fault| *fault == SimFault::NarrowSlot(at, gpu));
-            let lanes = if narrow { 0.5 } else { 1.0 };
+            let lanes = if self.is_narrow(at, gpu) { 0.5 } else { 1.0 };
             for (metric, value) in [
-                (Metric::Gemm, 660.0 / slow.unwrap_or(1.0)),
+                (Metric::Gemm, 660.0 / self.fabric.slowness(at, gpu)),
                 (Metric::GpuMemory, 2700.0),
                 (Metric::HostToDevice, 55.0 * lanes),
                 (Metric::DeviceToHost, 54.0 * lanes),
             ] {
-                let chip = Dice::of(&[self.seed, u64::from(at), u64::from(gpu), metric as u64, 99]).normal();
-                let mut dice = Dice::of(&[
-                    self.seed,
-                    u64::from(at),
-                    u64::from(gpu),
-                    metric as u64,
-                    u64::from(round),
-                ]);
-                let value = value * (1.0 + CHIPS * chip) * (1.0 + PASS * dice.normal());
+                let words = [seed, u64::from(at), u64::from(gpu), metric as u64];
+                let dice = |last: u64| Dice::of(&[words[0], words[1], words[2], words[3], last]).normal();
+                let value = value * (1.0 + CHIPS * dice(99)) * (1.0 + PASS * dice(u64::from(round)));
                 samples.push(sample(place.clone(), metric, round, value, PASS));
             }
+        }
+        Found {
+            samples,
+            nccl: Some(Nccl::Ready {
+                version: "simulated".into(),
+                gpus: self.fabric.gpus(),
+            }),
+            ..Found::default()
+        }
+    }
+
+    fn local(&self, at: u32, node: &NodeId, round: u32) -> Vec<Sample> {
+        let mut dice = Dice::of(&[self.fabric.seed(), u64::from(at), u64::from(round), 5]);
+        let place = Place::Node { node: node.clone() };
+        let busbw = self.fabric.busbw(&[at]) * (1.0 + 0.004 * dice.normal());
+        vec![sample(place, Metric::LocalBusbw, round, busbw, 0.004)]
+    }
+
+    fn pair(&self, (a, b): (u32, u32), place: Place, round: u32, rails: u32) -> Vec<Sample> {
+        let words = [self.fabric.seed(), u64::from(a), u64::from(b), u64::from(round)];
+        let mut dice = Dice::of(&[words[0], words[1], words[2], words[3], 7]);
+        let ends = [a, b];
+        let busbw = self.fabric.busbw(&ends) * (1.0 + LINK * dice.normal());
+        let trip = 30e-6 * (1.0 + 0.1 * dice.normal().abs()) + self.fabric.delay(&ends);
+        let lost = self.fabric.loss(&ends) * (1.0 + 0.15 * dice.normal());
+        let mut samples = vec![
+            sample(place.clone(), Metric::PairBusbw, round, busbw, LINK),
+            sample(place.clone(), Metric::PairLatency, round, trip, 0.0),
+            sample(place.clone(), Metric::PairLoss, round, lost, 0.0),
+        ];
+        for rail in 0..rails {
+            let mut dice = Dice::of(&[words[0], words[1], words[2], words[3], 70 + u64::from(rail)]);
+            let busbw = self.fabric.rail_busbw(a, b, rail) * (1.0 + LINK * dice.normal());
+            samples.push(Sample {
+                rail: Some(rail),
+                ..sample(place.clone(), Metric::PairBusbw, round, busbw, LINK)
+            });
         }
         samples
     }
 
-    fn pair(&self, a: u32, b: u32, place: Place, round: u32) -> Vec<Sample> {
-        let either =
-            |wanted: fn(u32) -> SimFault| self.any(|fault| *fault == wanted(a) || *fault == wanted(b));
-        let half_way =
-            self.any(|fault| *fault == SimFault::HalfWay(a, b) || *fault == SimFault::HalfWay(b, a));
-        let half = half_way || either(SimFault::HalfNic);
-        let mut dice = Dice::of(&[self.seed, u64::from(a), u64::from(b), u64::from(round), 7]);
-        let busbw = 365.0 * if half { 0.5 } else { 1.0 } * (1.0 + 0.01 * dice.normal());
-        let trip =
-            30e-6 * (1.0 + 0.1 * dice.normal().abs()) + if either(SimFault::Delay) { 0.01 } else { 0.0 };
-        let lost = if either(SimFault::Loss) {
-            0.01 * (1.0 + 0.15 * dice.normal())
-        } else {
-            0.0
-        };
-        vec![
-            sample(place.clone(), Metric::PairBusbw, round, busbw, 0.01),
-            sample(place.clone(), Metric::PairLatency, round, trip, 0.0),
-            sample(place, Metric::PairLoss, round, lost, 0.0),
-        ]
-    }
-
-    fn all(&self, nodes: usize) -> Vec<Sample> {
-        let half = self.any(|fault| matches!(fault, SimFault::HalfNic(_)));
-        let mut dice = Dice::of(&[self.seed, nodes as u64, 13]);
-        let busbw = 340.0 * if half { 0.5 } else { 1.0 } * (1.0 + 0.01 * dice.normal());
-        vec![sample(Place::Job, Metric::AllBusbw, 0, busbw, 0.01)]
+    fn all(&self, nodes: &[NodeId]) -> Vec<Sample> {
+        let mut dice = Dice::of(&[self.fabric.seed(), nodes.len() as u64, 13]);
+        let numbers: Vec<u32> = nodes.iter().map(Self::number).collect();
+        let busbw = self.fabric.busbw(&numbers) * (1.0 + LINK * dice.normal());
+        vec![sample(Place::Job, Metric::AllBusbw, 0, busbw, LINK)]
     }
 
     fn number(node: &NodeId) -> u32 {
@@ -272,28 +159,25 @@ impl SimFleet {
         let at = Self::number(node);
         let samples = match task {
             Task::Snapshot => return self.snapshot(at, node),
-            Task::Work { round } => self.work(at, node, *round),
-            Task::Local { round } => {
-                let mut dice = Dice::of(&[self.seed, u64::from(at), u64::from(*round), 5]);
-                let place = Place::Node { node: node.clone() };
-                vec![sample(
-                    place,
-                    Metric::LocalBusbw,
-                    *round,
-                    480.0 * (1.0 + 0.004 * dice.normal()),
-                    0.004,
-                )]
-            }
+            Task::Work { round } => return self.work(at, node, *round),
+            Task::Local { round, .. } => self.local(at, node, *round),
+            Task::Open { .. } => Vec::new(),
             Task::Group { rank, .. } if *rank > 0 => Vec::new(),
             Task::Group {
                 nodes,
                 pair_round: Some(round),
+                over,
                 ..
             } if nodes.len() == 2 => {
                 let (a, b) = (&nodes[0], &nodes[1]);
-                self.pair(Self::number(a), Self::number(b), Place::pair(a, b), *round)
+                let rails = match over {
+                    Over::Nccl(team) => team.rails().unwrap_or(0),
+                    Over::Tcp => 0,
+                };
+                let ends = (Self::number(a), Self::number(b));
+                self.pair(ends, Place::pair(a, b), *round, rails)
             }
-            Task::Group { nodes, .. } => self.all(nodes.len()),
+            Task::Group { nodes, .. } => self.all(nodes),
         };
         Found {
             samples,
@@ -318,9 +202,8 @@ fn sample(place: Place, metric: Metric, round: u32, value: f64, spread: f64) -> 
 
 impl Fleet for SimFleet {
     fn nodes(&self) -> Vec<NodeId> {
-        let width = self.nodes.to_string().len();
-        (1..=self.nodes)
-            .map(|n| NodeId::from(&*format!("sim{n:0width$}")))
+        (1..=self.fabric.nodes())
+            .map(|node| NodeId::from(&*self.fabric.name(node)))
             .filter(|node| !self.lost.contains(node))
             .collect()
     }
@@ -333,8 +216,7 @@ impl Fleet for SimFleet {
     ) -> BTreeMap<NodeId, Result<Found, Fault>> {
         let mut answers = BTreeMap::new();
         for (node, task) in tasks {
-            let at = Self::number(&node);
-            if self.any(|fault| *fault == SimFault::Absent(at)) {
+            if self.fabric.is_absent(Self::number(&node)) {
                 self.lost.insert(node.clone());
                 let fault = Fault::of(format!("{phase}: no answer (simulated)"), None, true);
                 answers.insert(node, Err(fault));
@@ -347,32 +229,4 @@ impl Fleet for SimFleet {
     }
 
     fn done(&mut self, _: &Report) {}
-}
-
-/// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): the same numbers for the same words, whatever was asked before.
-struct Dice(u64);
-
-impl Dice {
-    fn of(words: &[u64]) -> Dice {
-        let mut dice = Dice(0);
-        for word in words {
-            dice.0 ^= *word;
-            dice.0 = dice.next();
-        }
-        dice
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Standard normal, by the sum of twelve uniforms.
-    fn normal(&mut self) -> f64 {
-        let uniform = |dice: &mut Dice| (dice.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        (0..12).map(|_| uniform(self)).sum::<f64>() - 6.0
-    }
 }

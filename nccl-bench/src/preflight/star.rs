@@ -16,8 +16,9 @@ use paceline_seal::{Key, SealError, Sealed, Sender};
 use super::door::{Arrival, admit, greet, missing, refuse};
 use super::fleet::{Fault, Fleet, Task};
 use super::member::{decode, encode};
-use super::message::{Answer, Ask, Found, Group, MOST_BYTES, Order, Welcome};
+use super::message::{Answer, Ask, Found, Group, MOST_BYTES, Opened, Order, Welcome};
 use super::mode::Mode;
+use super::over::Over;
 
 /// Connections that are greeted at a time.
 const GREETED: usize = 256;
@@ -164,15 +165,25 @@ impl Star {
         self.order.retain(|known| known != node);
     }
 
-    fn order(&mut self, task: &Task, groups: &BTreeMap<Vec<NodeId>, (u64, SocketAddr)>) -> Option<Order> {
+    fn order(
+        &self,
+        task: &Task,
+        groups: &BTreeMap<Vec<NodeId>, (u64, SocketAddr)>,
+        opened: &BTreeMap<NodeId, Opened>,
+    ) -> Option<Order> {
         Some(match task {
             Task::Snapshot => Order::Snapshot,
             Task::Work { round } => Order::Work { round: *round },
-            Task::Local { round } => Order::Local { round: *round },
+            Task::Local { round, over } => Order::Local {
+                round: *round,
+                over: over.clone(),
+            },
+            Task::Open { over } => Order::Open { over: over.clone() },
             Task::Group {
                 nodes,
                 rank,
                 pair_round,
+                over,
             } => {
                 let (id, leader) = *groups.get(nodes)?;
                 Order::Group(Group {
@@ -181,6 +192,8 @@ impl Star {
                     nodes: nodes.clone(),
                     rank: *rank,
                     pair_round: *pair_round,
+                    over: over.clone(),
+                    opened: nodes.first().and_then(|first| opened.get(first)).cloned(),
                 })
             }
         })
@@ -206,12 +219,13 @@ impl Star {
         &mut self,
         phase: &str,
         tasks: &[(NodeId, Task)],
+        opened: &BTreeMap<NodeId, Opened>,
         limit: Duration,
     ) -> BTreeMap<NodeId, Fault> {
         let places = self.places(tasks);
         let mut failed = BTreeMap::new();
         for (node, task) in tasks {
-            let Some(order) = self.order(task, &places) else {
+            let Some(order) = self.order(task, &places, opened) else {
                 let what = format!("{phase}: its group has no leader any more");
                 failed.insert(node.clone(), Fault::of(what, None, false));
                 continue;
@@ -232,21 +246,17 @@ impl Star {
         }
         failed
     }
-}
 
-impl Fleet for Star {
-    fn nodes(&self) -> Vec<NodeId> {
-        self.order.clone()
-    }
-
-    fn ask(
+    /// Asks once, and waits for all answers.
+    fn exchange(
         &mut self,
         phase: &str,
         tasks: Vec<(NodeId, Task)>,
+        opened: &BTreeMap<NodeId, Opened>,
         limit: Duration,
     ) -> BTreeMap<NodeId, Result<Found, Fault>> {
         self.asked += 1;
-        let failed = self.send_all(phase, &tasks, limit);
+        let failed = self.send_all(phase, &tasks, opened, limit);
         let mut waiting: BTreeSet<NodeId> = tasks.into_iter().map(|(node, _)| node).collect();
         waiting.retain(|node| !failed.contains_key(node));
         let mut answers: BTreeMap<NodeId, Result<Found, Fault>> = failed
@@ -288,6 +298,55 @@ impl Fleet for Star {
             .map(|(node, _)| node.clone())
             .collect();
         lost.iter().for_each(|node| self.lose(node));
+        answers
+    }
+}
+
+/// The question that comes before this one: over NCCL a group's first node makes what the others must know.
+fn opens((node, task): &(NodeId, Task)) -> Option<(NodeId, Task)> {
+    match task {
+        Task::Group {
+            rank: 0,
+            over: over @ Over::Nccl(_),
+            ..
+        } => Some((node.clone(), Task::Open { over: over.clone() })),
+        _ => None,
+    }
+}
+
+fn is_led_by(task: &Task, leader: &NodeId) -> bool {
+    matches!(task, Task::Group { nodes, .. } if nodes.first() == Some(leader))
+}
+
+impl Fleet for Star {
+    fn nodes(&self) -> Vec<NodeId> {
+        self.order.clone()
+    }
+
+    fn ask(
+        &mut self,
+        phase: &str,
+        mut tasks: Vec<(NodeId, Task)>,
+        limit: Duration,
+    ) -> BTreeMap<NodeId, Result<Found, Fault>> {
+        let begin = Instant::now();
+        let mut opened = BTreeMap::new();
+        let mut answers = BTreeMap::new();
+        let opening: Vec<(NodeId, Task)> = tasks.iter().filter_map(opens).collect();
+        if !opening.is_empty() {
+            for (leader, answer) in self.exchange(phase, opening, &BTreeMap::new(), limit / 2) {
+                match answer {
+                    Ok(found) => opened.extend(found.opened.map(|made| (leader, made))),
+                    Err(fault) => {
+                        // Who was to be led by it has nothing to do, and nothing to tell.
+                        tasks.retain(|(_, task)| !is_led_by(task, &leader));
+                        answers.insert(leader, Err(fault));
+                    }
+                }
+            }
+        }
+        let left = limit.saturating_sub(begin.elapsed());
+        answers.extend(self.exchange(phase, tasks, &opened, left));
         answers
     }
 

@@ -1,5 +1,6 @@
 //! What a node does by itself: reads what it is, lets its GPUs or its CPU work, and sums inside the node.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +13,11 @@ use paceline_health::stats::robust_sigma;
 use super::group;
 use super::message::{Failed, Found};
 use super::mode::Limits;
+use super::over::{Nccl, Over};
+use super::ranks::Launch;
 use crate::gpu::{self, Outcome, Work};
 use crate::snapshot;
-use crate::transport::Deadline;
+use crate::transport::{Deadline, nccl};
 
 /// The node's own part of a preflight.
 pub trait Tools: Send + Sync {
@@ -25,8 +28,19 @@ pub trait Tools: Send + Sync {
     fn work(&self, node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed>;
 
     /// All-reduce inside the node.
-    fn local(&self, node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline)
-    -> Result<Found, Failed>;
+    fn local(
+        &self,
+        node: &NodeId,
+        round: u32,
+        over: &Over,
+        limits: &Limits,
+        deadline: &Deadline,
+    ) -> Result<Found, Failed>;
+
+    /// How ranks over NCCL are started.
+    fn launch(&self) -> Launch {
+        Launch::default()
+    }
 }
 
 /// This machine.
@@ -40,6 +54,8 @@ pub struct Machine {
     pub cuda_lib: Option<PathBuf>,
     /// cuBLAS.
     pub cublas_lib: Option<PathBuf>,
+    /// The program that is one rank over NCCL, and its first words; none: there is nothing over NCCL.
+    pub rank: Vec<OsString>,
 }
 
 impl Tools for Machine {
@@ -92,9 +108,17 @@ impl Tools for Machine {
             peer: None,
         })?;
         let mut found = Found::default();
-        for work in works {
-            of_device(node, round, &work, &mut found);
+        for work in &works {
+            of_device(node, round, work, &mut found);
         }
+        let is_gpu = |work: &&Work| work.device.place == gpu::Place::Gpus;
+        let able = self.able(works.iter().filter(is_gpu).count());
+        if let (Nccl::Not { why }, 0, true) = (&able, round, works.iter().any(|work| is_gpu(&work))) {
+            found
+                .notes
+                .push(format!("its GPUs cannot be measured over NCCL: {why}"));
+        }
+        found.nccl = Some(able);
         Ok(found)
     }
 
@@ -102,10 +126,42 @@ impl Tools for Machine {
         &self,
         node: &NodeId,
         round: u32,
+        over: &Over,
         limits: &Limits,
         deadline: &Deadline,
     ) -> Result<Found, Failed> {
-        group::inside(node, round, limits, deadline)
+        match over {
+            Over::Tcp => group::inside(node, round, limits, deadline),
+            Over::Nccl(team) => group::inside_nccl(node, round, team, &self.launch(), limits, deadline),
+        }
+    }
+
+    fn launch(&self) -> Launch {
+        Launch {
+            command: self.rank.clone(),
+            nccl_lib: self.nccl_lib.clone(),
+            cuda_lib: self.cuda_lib.clone(),
+        }
+    }
+}
+
+impl Machine {
+    /// Whether so many GPUs can be measured over NCCL.
+    fn able(&self, gpus: usize) -> Nccl {
+        let not = |why: String| Nccl::Not { why: why.into() };
+        if gpus == 0 {
+            return not("it has no GPU".into());
+        }
+        if self.rank.is_empty() {
+            return not("no program is known that measures over it".into());
+        }
+        match nccl::version(self.nccl_lib.as_deref()) {
+            Ok(version) => Nccl::Ready {
+                version: version.into(),
+                gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+            },
+            Err(error) => not(error.to_string()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! that was waited for. After an error nothing but [`Transport::abort`] and dropping is of use.
 
 pub mod nccl;
+pub mod sim;
 pub mod tcp;
 
 use std::collections::BTreeMap;

@@ -221,3 +221,133 @@ fn a_rank_that_never_comes_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn a_simulated_fabric_is_measured_and_says_so() {
+    let output = run("--transport sim --sim nodes=2 -b 1M -e 1G -f 4 -n 5");
+    // The words of a script have blanks between them: run splits there, as a shell does without quotes.
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("all-reduce over sim, simulated"), "{table}");
+    assert!(
+        table.contains("Rank   15 ") && table.contains("simulated H100, GPU 7"),
+        "{table}"
+    );
+
+    let simulated = |script: &str, collective: &str| -> Report {
+        let words = [
+            "--transport",
+            "sim",
+            "--sim",
+            script,
+            collective,
+            "-b",
+            "4G",
+            "-e",
+            "4G",
+            "-n",
+            "5",
+            "--json",
+        ];
+        let output = bench().args(words).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&json["simulated"], &json["transport"]),
+            (&true.into(), &"sim".into())
+        );
+        serde_json::from_value(json).unwrap()
+    };
+    let busbw = |script: &str, collective: &str| {
+        let report = simulated(script, collective);
+        let timing = report.results[0].out_of_place.clone().unwrap();
+        // Nothing was verified: nothing was there.
+        assert_eq!((timing.nwrong, timing.ranks.len()), (None, report.ranks.len()));
+        assert!(timing.ranks.iter().all(|rank| rank.times.len() == 5));
+        (timing.bus_bw, timing.slowest_rank)
+    };
+    for collective in [
+        "all-reduce",
+        "reduce-scatter",
+        "all-gather",
+        "broadcast",
+        "all-to-all",
+    ] {
+        let (well, _) = busbw("nodes=4", collective);
+        assert!((300.0..345.0).contains(&well), "{collective}: {well}");
+    }
+    let (half, _) = busbw("nodes=4 half-nic=3", "all-reduce");
+    assert!((150.0..172.0).contains(&half), "{half}");
+    let (inside, slowest) = busbw("nodes=1 slow-gpu=1.4x1.5", "all-reduce");
+    assert!(inside > 450.0 && slowest == Some(3), "{inside} {slowest:?}");
+    // The same numbers for the same words.
+    assert_eq!(
+        simulated("nodes=2 seed=7", "all-reduce"),
+        simulated("nodes=2 seed=7", "all-reduce")
+    );
+}
+
+#[test]
+fn a_simulation_that_makes_no_sense() {
+    let check = |words: &[&str], code: i32, right: &str| {
+        let output = bench().args(words).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains(right) && output.stdout.is_empty(), "{error}");
+    };
+    check(
+        &["--transport", "sim", "--sim", "half-nic=9"],
+        64,
+        "--sim: \"HalfNic(9)\": there is no such node",
+    );
+    check(
+        &["--transport", "tcp", "--sim", "nodes=2"],
+        64,
+        "--sim goes with --transport sim",
+    );
+    check(
+        &["--transport", "sim", "--ranks", "33"],
+        3,
+        "sim cannot do 33 ranks on 32 GPUs",
+    );
+    check(&["--transport", "sim", "--rank", "1"], 64, "takes no --rank");
+    let absent = ["--transport", "sim", "--sim", "nodes=2 absent=2"];
+    check(&absent, 3, "waiting for rank 8");
+}
+
+#[test]
+fn the_words_of_nccl_tests_are_understood() {
+    let output = run("all_reduce_perf -g 2 -b 8 -e 8 -n 2 -w 1 -o sum -d float -T 30 --transport tcp");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("Rank    1 "), "-g is so many ranks");
+    let output = run("-o prod --transport tcp");
+    assert_eq!(output.status.code(), Some(64));
+    assert!(
+        text(&output.stderr).contains("invalid value 'prod' for '--op <OP>'"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn what_was_measured_before_a_failure_is_printed() {
+    // The second size takes longer than it may.
+    let output = run("--transport tcp --ranks 2 -b 1K -e 64M -f 65536 -n 1000 -w 0 -c 0 -T 2 --out-of-place");
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(
+        table.lines().any(|line| line.trim_start().starts_with("1024 ")),
+        "{table}"
+    );
+}
+
+#[test]
+fn without_nccl_it_says_what_can_be_done() {
+    let output = run("--nccl-lib /nonexistent/libnccl.so.2");
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("libnccl.so.2 is missing") && error.contains("hint: --transport tcp"),
+        "{error}"
+    );
+}

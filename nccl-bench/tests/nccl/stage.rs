@@ -56,7 +56,7 @@ impl Stage {
             nccl_lib: Some(self.library()),
             cuda_lib: Some(self.library()),
             local_rank: local_rank as u32,
-            share: false,
+            ..Options::default()
         }
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Tests, and what they share.
 
+mod nccl;
+mod nodes;
 mod simulated;
 
 use std::io::Write;
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Outcome, Place, Report, Sample};
 use paceline_nccl_bench::preflight::{
-    Expected, Failed, Found, Lead, Limits, Me, Mode, PreflightError, Tools, attend, lead,
+    Expected, Failed, Found, Launch, Lead, Limits, Me, Mode, Over, PreflightError, Tools, attend, lead,
 };
 use paceline_nccl_bench::transport::Deadline;
 use paceline_seal::Key;
@@ -24,6 +26,8 @@ struct Given {
     gflops: f64,
     /// Dies (its process, to the others) when it is asked to work.
     dies: bool,
+    /// Dies when it is asked to measure with other nodes.
+    dies_with_others: bool,
     /// Never answers when it is asked to work.
     hangs: Option<Duration>,
 }
@@ -57,8 +61,13 @@ impl Tools for Given {
         })
     }
 
-    fn local(&self, _: &NodeId, _: u32, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
+    fn local(&self, _: &NodeId, _: u32, _: &Over, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
         Ok(Found::default())
+    }
+
+    fn launch(&self) -> Launch {
+        assert!(!self.dies_with_others, "this node dies: the test wants it");
+        Launch::default()
     }
 }
 

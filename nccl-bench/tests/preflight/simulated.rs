@@ -9,9 +9,13 @@ const SIZES: [u32; 3] = [4, 64, 512];
 const SEEDS: u64 = 20;
 
 fn run(script: &str) -> Report {
+    run_in(Mode::Quick, script)
+}
+
+fn run_in(mode: Mode, script: &str) -> Report {
     let mut fleet = SimFleet::parse(script).unwrap();
     let brief = Brief {
-        mode: Mode::Quick,
+        mode,
         job: "sim".into(),
         paceline: "0".into(),
         min_busbw: None,
@@ -100,6 +104,29 @@ fn a_half_speed_nic() {
             &[Metric::PairBusbw],
             &is_node,
         );
+    }
+}
+
+#[test]
+fn rails_tell_the_port() {
+    for seed in 1..=SEEDS {
+        let report = run_in(Mode::Full, &format!("nodes=16 seed={seed} half-nic=5"));
+        let places: Vec<String> = report
+            .findings
+            .iter()
+            .map(|noted| noted.place.to_string())
+            .collect();
+        assert!(
+            places.contains(&"port rail 0 of node sim05".to_owned()),
+            "{places:?}"
+        );
+        assert!(
+            places.iter().all(|place| place.ends_with("node sim05")),
+            "{places:?}"
+        );
+        let clean = run_in(Mode::Full, &format!("nodes=16 seed={seed}"));
+        assert_eq!((clean.findings, clean.outcome), (Vec::new(), Outcome::Ok));
+        assert!(clean.carried.iter().all(|carried| &*carried.transport == "sim"));
     }
 }
 

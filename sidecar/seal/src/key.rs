@@ -168,7 +168,8 @@ impl Key {
         Key(bytes)
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; 32] {
+    /// For a process that inherits it, and for nobody else.
+    pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }

@@ -14,6 +14,13 @@ pub const REMOTE_ERROR: i32 = 6;
 /// See [`SYSTEM_ERROR`].
 pub const IN_PROGRESS: i32 = 7;
 
+/// What is particular about a rank, by its number and by the GPU that this thread is on.
+fn fault(rank: u32) -> Rank {
+    let of_rank = scenario().rank.get(&rank.to_string()).cloned();
+    let of_gpu = crate::cuda::current().map(|gpu| crate::scenario::gpu(gpu).comm);
+    of_rank.unwrap_or_default().and(of_gpu.unwrap_or_default())
+}
+
 /// See the module.
 pub struct Comm {
     /// Ranks in it.
@@ -37,11 +44,7 @@ impl Comm {
             line: OnceLock::new(),
             state: AtomicI32::new(IN_PROGRESS),
             is_aborted: AtomicBool::new(false),
-            fault: scenario()
-                .rank
-                .get(&rank.to_string())
-                .cloned()
-                .unwrap_or_default(),
+            fault: fault(rank),
             turn: Mutex::default(),
         }
     }
@@ -96,7 +99,9 @@ impl Comm {
         if self.fault.hang {
             self.wait_for_abort();
         }
-        std::thread::sleep(Duration::from_millis(self.fault.delay_ms));
+        let is_net = self.line.get().is_some_and(|line| line.spans_nodes);
+        let net = if is_net { self.fault.net_delay_ms } else { 0 };
+        std::thread::sleep(Duration::from_millis(self.fault.delay_ms + net));
         let answer = self.line.get().and_then(|line| line.ask(wish).ok());
         if answer.is_none() {
             self.state.store(REMOTE_ERROR, Ordering::Release);

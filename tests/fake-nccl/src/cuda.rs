@@ -185,6 +185,9 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(to: *mut c_char, length: i32, devic
 /// See CUDA. A context is the number of its GPU, and one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(to: *mut *mut c_void, device: i32) -> i32 {
+    if scenario::gpu(device).open_hang {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
     let context = (device as usize + 1) as *mut c_void;
     // SAFETY: the caller's pointer.
     code(enter("cuDevicePrimaryCtxRetain").and_then(|()| unsafe { put(to, context) }))

@@ -1,11 +1,13 @@
 //! Where the ranks of a communicator meet: a thread of the process that made its unique id, on the loopback. Every rank
 //! sends what it has, the thread computes, and every rank gets what it should have.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::math;
+use crate::scenario::library;
 
 /// What a rank wants of a collective.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,10 +53,12 @@ pub fn open() -> io::Result<u16> {
 
 fn run(listener: &TcpListener) -> io::Result<()> {
     let mut ranks: Vec<Option<TcpStream>> = vec![None];
+    let mut nodes = BTreeSet::new();
     while ranks.iter().any(Option::is_none) {
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
         let (size, rank) = (number(&mut stream)? as usize, number(&mut stream)? as usize);
+        nodes.insert(bytes(&mut stream)?);
         ranks.resize_with(size, || None);
         if let Some(place) = ranks.get_mut(rank) {
             *place = Some(stream);
@@ -62,7 +66,7 @@ fn run(listener: &TcpListener) -> io::Result<()> {
     }
     let mut ranks: Vec<TcpStream> = ranks.into_iter().flatten().collect();
     for rank in &mut ranks {
-        rank.write_all(&[1])?;
+        rank.write_all(&[u8::from(nodes.len() > 1)])?;
     }
     loop {
         let wishes = ranks.iter_mut().map(receive).collect::<io::Result<Vec<Wish>>>()?;
@@ -156,7 +160,11 @@ fn receive(from: &mut TcpStream) -> io::Result<Wish> {
 
 /// A rank's way to the meeting place.
 #[derive(Debug)]
-pub struct Line(TcpStream);
+pub struct Line {
+    stream: TcpStream,
+    /// Ranks of another node are there.
+    pub spans_nodes: bool,
+}
 
 impl Line {
     /// Goes there, and waits until all have come.
@@ -165,13 +173,18 @@ impl Line {
         stream.set_nodelay(true)?;
         put(&mut stream, ranks.into())?;
         put(&mut stream, rank.into())?;
-        stream.read_exact(&mut [0])?;
-        Ok(Line(stream))
+        let node = library().into_os_string().into_encoded_bytes();
+        put(&mut stream, node.len() as u64)?;
+        stream.write_all(&node)?;
+        let mut spans_nodes = [0];
+        stream.read_exact(&mut spans_nodes)?;
+        let spans_nodes = spans_nodes != [0];
+        Ok(Line { stream, spans_nodes })
     }
 
     /// Sends a wish and waits for what comes of it.
     pub fn ask(&self, wish: &Wish) -> io::Result<Vec<u8>> {
-        let mut stream = &self.0;
+        let mut stream = &self.stream;
         let mut head = vec![
             wish.kind as u64,
             wish.dtype as u64,
@@ -187,13 +200,13 @@ impl Line {
         let head: Vec<u8> = head.into_iter().flat_map(u64::to_le_bytes).collect();
         stream.write_all(&head)?;
         stream.write_all(&wish.gives)?;
-        bytes(&mut self.0.try_clone()?)
+        bytes(&mut self.stream.try_clone()?)
     }
 
     /// Ends it: whoever waits in [`Line::ask`] returns.
     pub fn cut(&self) {
         // Cut once more is as good.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 

@@ -1,6 +1,7 @@
 //! NCCL. Codes are those of ncclResult_t.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::io::Write;
 use std::sync::Arc;
 
 use crate::comm::{Comm, IN_PROGRESS, SYSTEM_ERROR};
@@ -83,6 +84,18 @@ pub unsafe extern "C" fn ncclGetUniqueId(to: *mut UniqueId) -> i32 {
     })
 }
 
+/// As NCCL does: to its standard output, or to the file that a variable names.
+fn say_network() {
+    if std::env::var_os("NCCL_DEBUG").is_none_or(|level| level != "INFO") {
+        return;
+    }
+    let line = format!("host:1:1 [0] NCCL INFO Using network {}\n", scenario().network);
+    let to = std::env::var_os("NCCL_DEBUG_FILE").unwrap_or_else(|| "/dev/stdout".into());
+    let file = std::fs::OpenOptions::new().append(true).open(to);
+    // Nobody has to listen.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
 /// See NCCL. Without `blocking = 0` it waits, for ever if it must.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRankConfig(
@@ -102,6 +115,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             return Err(INVALID_ARGUMENT);
         }
         crate::cuda::current().ok_or(UNHANDLED_CUDA_ERROR)?;
+        say_network();
         let port = u16::from_le_bytes([id.0[8], id.0[9]]);
         let comm = Arc::new(Comm::new(ranks as u32, rank as u32));
         let handle = COMMS.insert(Arc::clone(&comm));

@@ -3,6 +3,7 @@
 //!
 //! ```toml
 //! gpus = 2
+//! network = "IB"              # what NCCL says that it uses, where NCCL_DEBUG=INFO
 //! nccl = 23007                # what ncclGetVersion says
 //! cuda = 13000                # what cuDriverGetVersion says
 //!
@@ -16,10 +17,15 @@
 //! init_hang = true            # its communicator is never ready
 //! async_error = 6             # what ncclCommGetAsyncError answers after its first collective
 //! die = true                  # its process ends in the middle of a collective
+//! net_delay_ms = 20           # its collectives with ranks that use another copy of this library, as if on another node
 //!
 //! [gpu.1]
 //! slow = 1.5                  # what it computes and copies takes so many times as long
 //! wrong = "cublasGemmEx"      # what this function computes or copies is not quite right
+//! open_hang = true            # its context is never there
+//!
+//! [gpu.1.comm]                # the same as of a rank, whatever its number
+//! hang = true
 //! ```
 
 use std::collections::BTreeMap;
@@ -35,6 +41,8 @@ use serde::Deserialize;
 pub struct Scenario {
     /// How many GPUs.
     pub gpus: i32,
+    /// What NCCL says that it uses.
+    pub network: String,
     /// NCCL's version.
     pub nccl: i32,
     /// The driver's.
@@ -51,6 +59,7 @@ impl Default for Scenario {
     fn default() -> Scenario {
         Scenario {
             gpus: 2,
+            network: "IB".to_owned(),
             nccl: 23007,
             cuda: 13000,
             call: BTreeMap::new(),
@@ -76,6 +85,23 @@ pub struct Rank {
     pub async_error: i32,
     /// Its process ends in the middle of a collective.
     pub die: bool,
+    /// Its collectives with other nodes take so much longer.
+    pub net_delay_ms: u64,
+}
+
+impl Rank {
+    /// What is particular about both.
+    pub fn and(self, other: Rank) -> Rank {
+        Rank {
+            delay_ms: self.delay_ms + other.delay_ms,
+            wrong: self.wrong || other.wrong,
+            hang: self.hang || other.hang,
+            init_hang: self.init_hang || other.init_hang,
+            async_error: self.async_error.max(other.async_error),
+            die: self.die || other.die,
+            net_delay_ms: self.net_delay_ms + other.net_delay_ms,
+        }
+    }
 }
 
 /// What is particular about one GPU.
@@ -86,6 +112,10 @@ pub struct Gpu {
     pub slow: f64,
     /// What this function computes or copies is not quite right.
     pub wrong: String,
+    /// Its context is never there.
+    pub open_hang: bool,
+    /// What is particular about the rank on it.
+    pub comm: Rank,
 }
 
 impl Default for Gpu {
@@ -93,6 +123,8 @@ impl Default for Gpu {
         Gpu {
             slow: 1.0,
             wrong: String::new(),
+            open_hang: false,
+            comm: Rank::default(),
         }
     }
 }
@@ -128,18 +160,23 @@ pub(crate) fn failure(function: &str) -> Option<i32> {
 }
 
 fn path() -> PathBuf {
-    static HERE: u8 = 0;
     if let Some(path) = std::env::var_os("PACELINE_FAKE_NCCL") {
         return path.into();
     }
+    PathBuf::from(format!("{}.toml", library().display()))
+}
+
+/// The file of this library, by which its ranks are told from those of another node.
+pub(crate) fn library() -> PathBuf {
+    static HERE: u8 = 0;
     // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or leaves it.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is one of this library; the pointer is valid for the call.
     let found = unsafe { libc::dladdr(&raw const HERE as *const libc::c_void, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
-        return PathBuf::from("fake-nccl.toml");
+        return PathBuf::from("fake-nccl");
     }
     // SAFETY: dladdr gives a zero-terminated name that lives as long as the library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    PathBuf::from(format!("{}.toml", name.to_string_lossy()))
+    PathBuf::from(name.to_string_lossy().into_owned())
 }

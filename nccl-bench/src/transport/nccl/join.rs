@@ -22,14 +22,21 @@ pub fn join(
     let stream = gpu.stream().map_err(|error| of_gpu(error, deadline))?;
     let stage = gpu.pinned(STAGE).map_err(|error| of_gpu(error, deadline))?;
     same_version(side, &nccl, deadline)?;
-    let mine = if side.rank() == 0 {
-        Some(nccl.unique_id(deadline)?)
-    } else {
-        None
+    let id = match &options.id {
+        Some(id) => id.unique(),
+        None => {
+            let mine = (side.rank() == 0).then(|| nccl.unique_id(deadline)).transpose()?;
+            share_id(side, mine, deadline)?
+        }
     };
-    let id = share_id(side, mine, deadline)?;
     let comm = Comm::join(&nccl, &gpu, id, (side.rank(), side.ranks()), deadline)?;
     Ok((comm, stage, stream, nccl))
+}
+
+/// Opens the rank's GPU ahead of [`join`], and so tells one that hangs from ranks that wait for it.
+pub fn gpu(options: &Options, deadline: &Deadline) -> Result<Arc<Gpu>, TransportError> {
+    let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
+    Gpu::open(&driver, options.local_rank).map_err(|error| of_gpu(error, deadline))
 }
 
 /// Which GPU is this rank's.

@@ -6,6 +6,7 @@
 mod api;
 mod comm;
 mod errors;
+pub(crate) mod id;
 mod join;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 use self::api::Nccl;
 use self::comm::{Buffers, Comm};
 use self::errors::of_gpu;
+pub use self::id::{Id, ids};
+pub(crate) use self::join::gpu;
 use super::{About, Deadline, Transport, TransportError};
 use crate::collective::Plan;
 use crate::cuda::{Event, Gpu, LoadError, Memory, Pinned, Stream, pause};
@@ -22,7 +25,7 @@ use crate::measure::{RankPlace, RankTimes};
 use crate::pattern;
 
 const NAME: &str = "nccl";
-/// The variable that allows ranks to share a GPU, and its value. It must stand in the environment before NCCL is opened.
+/// The variable that allows ranks to share a GPU, and its value: in the environment before NCCL is opened.
 pub const SHARE: (&str, &str) = ("NCCL_MULTI_RANK_GPU_ENABLE", "1");
 /// What goes between host and GPU at once when results are checked.
 const STAGE: usize = 16 << 20;
@@ -39,6 +42,8 @@ pub struct Options {
     /// Ranks may share a GPU: with more ranks than GPUs on a host, they are dealt out in turn. Takes NCCL 2.30 and
     /// [`SHARE`].
     pub share: bool,
+    /// The id of the communicator, the same on all ranks; `None`: rank 0 makes one and tells the others.
+    pub id: Option<Id>,
 }
 
 /// The version of NCCL's library, `2.30.7`. Touches no GPU.
@@ -65,6 +70,8 @@ pub struct NcclTransport {
     gpu: Arc<Gpu>,
     nccl: Arc<Nccl>,
     side: Box<dyn Transport>,
+    /// Which rank of the communicator this is. All of [`NcclTransport::rank`], unless it joined a part.
+    rank: usize,
 }
 
 /// A plan and its memory.
@@ -89,7 +96,7 @@ impl NcclTransport {
         match join::join(side.as_mut(), options, deadline) {
             Ok((comm, stage, stream, nccl)) => {
                 let gpu = Arc::clone(stream.gpu());
-                let (prepared, events) = (None, Vec::new());
+                let (prepared, events, rank) = (None, Vec::new(), side.rank());
                 Ok(NcclTransport {
                     comm,
                     prepared,
@@ -99,6 +106,7 @@ impl NcclTransport {
                     gpu,
                     nccl,
                     side,
+                    rank,
                 })
             }
             Err(error) => {
@@ -106,6 +114,23 @@ impl NcclTransport {
                 Err(error)
             }
         }
+    }
+
+    /// Leaves the communicator for one of some of the ranks only, in which this one is `rank` of `ranks`; plans are its
+    /// then. What all ranks agree on and gather they still do together.
+    ///
+    /// # Errors
+    /// Whatever goes wrong in joining.
+    pub fn regroup(
+        &mut self,
+        id: &Id,
+        (rank, ranks): (usize, usize),
+        deadline: &Deadline,
+    ) -> Result<(), TransportError> {
+        self.prepared = None;
+        self.comm = Comm::join(&self.nccl, &self.gpu, id.unique(), (rank, ranks), deadline)?;
+        self.rank = rank;
+        Ok(())
     }
 
     /// The rank's GPU, for a result's list of ranks.
@@ -123,7 +148,7 @@ impl NcclTransport {
 
     fn queue(&self, deadline: &Deadline) -> Result<(), TransportError> {
         let prepared = self.prepared()?;
-        let buffers = prepared.buffers(self.side.rank());
+        let buffers = prepared.buffers(self.rank);
         self.comm.queue(&prepared.plan, buffers, &self.stream, deadline)
     }
 
@@ -161,7 +186,7 @@ impl NcclTransport {
     }
 
     fn checked(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
-        let rank = self.side.rank();
+        let rank = self.rank;
         self.gpu.enter().map_err(|error| of_gpu(error, deadline))?;
         let prepared = self.prepared.take().ok_or_else(|| deadline.passed(None))?;
         let counted = self.check_prepared(&prepared, rank, deadline);

@@ -1,0 +1,30 @@
+//! Chance that is the same each time.
+
+/// SplitMix64 (<https://prng.di.unimi.it/splitmix64.c>): the same numbers for the same words, whatever was asked before.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// Of these words.
+    pub(crate) fn of(words: &[u64]) -> Dice {
+        let mut dice = Dice(0);
+        for word in words {
+            dice.0 ^= *word;
+            dice.0 = dice.next();
+        }
+        dice
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Standard normal, by the sum of twelve uniforms.
+    pub(crate) fn normal(&mut self) -> f64 {
+        let uniform = |dice: &mut Dice| (dice.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        (0..12).map(|_| uniform(self)).sum::<f64>() - 6.0
+    }
+}

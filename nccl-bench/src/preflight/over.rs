@@ -1,0 +1,171 @@
+//! Over what a group measures, and why: NCCL where every node of the group has it, else TCP. The first node decides, and
+//! the report says it; a group that begins over the one never ends over the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline_health::id::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Whether a node's GPUs can be measured over NCCL.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Nccl {
+    /// They can.
+    Ready {
+        /// Version of the library.
+        version: Arc<str>,
+        /// GPUs that a process sees.
+        gpus: u32,
+    },
+    /// They cannot.
+    Not {
+        /// Why, in words.
+        why: Arc<str>,
+    },
+}
+
+/// Over what a group measures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Over {
+    /// Sockets, one rank for each node.
+    #[default]
+    Tcp,
+    /// NCCL, one rank for each GPU.
+    Nccl(Team),
+}
+
+/// Ranks of a group over NCCL: those of the first node first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Team {
+    /// Version of the library, the same everywhere.
+    pub version: Arc<str>,
+    /// GPUs of each node, in the nodes' order.
+    pub gpus: Vec<u32>,
+    /// Each rail is measured too: the GPUs of one number, one of each node.
+    pub rails: bool,
+}
+
+impl Team {
+    /// How many ranks it has.
+    pub fn ranks(&self) -> usize {
+        self.gpus.iter().map(|gpus| *gpus as usize).sum()
+    }
+
+    /// The first rank of a node.
+    pub fn first_of(&self, node: usize) -> usize {
+        self.gpus.iter().take(node).map(|gpus| *gpus as usize).sum()
+    }
+
+    /// Node and GPU of a rank.
+    pub fn place_of(&self, rank: usize) -> Option<(usize, u32)> {
+        let node = (0..self.gpus.len())
+            .rev()
+            .find(|node| self.first_of(*node) <= rank)
+            .filter(|_| rank < self.ranks())?;
+        Some((node, u32::try_from(rank - self.first_of(node)).ok()?))
+    }
+
+    /// How many rails there are to measure: as many as GPUs of a node, where all nodes have as many.
+    pub fn rails(&self) -> Option<u32> {
+        let first = *self.gpus.first()?;
+        let is_even = self.gpus.iter().all(|gpus| *gpus == first);
+        (self.rails && self.gpus.len() > 1 && first > 1 && is_even).then_some(first)
+    }
+}
+
+/// What `nodes` measure over; for TCP, why.
+pub(super) fn choose(nodes: &[NodeId], known: &BTreeMap<NodeId, Nccl>, rails: bool) -> (Over, Arc<str>) {
+    let mut gpus = Vec::new();
+    let mut versions: Vec<(&NodeId, &Arc<str>)> = Vec::new();
+    let tcp = |why: String| (Over::Tcp, Arc::from(why));
+    for node in nodes {
+        match known.get(node) {
+            Some(Nccl::Ready { version, gpus: count }) => {
+                gpus.push(*count);
+                versions.push((node, version));
+            }
+            Some(Nccl::Not { why }) => return tcp(format!("{node}: {why}")),
+            None => return tcp(format!("{node}: it is not known whether it has NCCL")),
+        }
+    }
+    let Some((first, version)) = versions.first().copied() else {
+        return tcp("there are no nodes".to_owned());
+    };
+    if let Some((other, theirs)) = versions.iter().find(|(_, theirs)| *theirs != version) {
+        return tcp(format!("{first} has NCCL {version}, {other} {theirs}"));
+    }
+    if let [1] = gpus[..] {
+        return tcp(format!("{first}: it has one GPU, and nobody to sum with"));
+    }
+    let team = Team {
+        version: Arc::clone(version),
+        gpus,
+        rails,
+    };
+    (Over::Nccl(team), "".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(version: &str, gpus: u32) -> Nccl {
+        Nccl::Ready {
+            version: version.into(),
+            gpus,
+        }
+    }
+
+    #[test]
+    fn one_without_it_and_all_do_without() {
+        let not = Nccl::Not { why: "no GPU".into() };
+        let check = |known: &[Option<Nccl>], wanted: Result<usize, &str>| {
+            let nodes: Vec<NodeId> = (1..=known.len())
+                .map(|n| NodeId::from(&*format!("n{n}")))
+                .collect();
+            let known = nodes.iter().cloned().zip(known);
+            let known = known
+                .filter_map(|(node, nccl)| Some((node, nccl.clone()?)))
+                .collect();
+            match (choose(&nodes, &known, false), wanted) {
+                ((Over::Nccl(team), _), Ok(ranks)) => assert_eq!(team.ranks(), ranks),
+                ((Over::Tcp, why), Err(wanted)) => assert_eq!(&*why, wanted),
+                (other, wanted) => panic!("{other:?}, not {wanted:?}"),
+            }
+        };
+        let (old, new) = (ready("2.27.3", 8), ready("2.30.7", 8));
+        check(&[Some(new.clone()), Some(new.clone())], Ok(16));
+        check(&[Some(new.clone()), Some(ready("2.30.7", 4))], Ok(12));
+        check(&[Some(ready("2.30.7", 1)), Some(ready("2.30.7", 1))], Ok(2));
+        check(&[Some(new.clone()), Some(not)], Err("n2: no GPU"));
+        check(
+            &[Some(old), Some(new.clone())],
+            Err("n1 has NCCL 2.27.3, n2 2.30.7"),
+        );
+        check(&[Some(new), None], Err("n2: it is not known whether it has NCCL"));
+        check(
+            &[Some(ready("2.30.7", 1))],
+            Err("n1: it has one GPU, and nobody to sum with"),
+        );
+    }
+
+    #[test]
+    fn ranks_are_counted_node_by_node() {
+        let team = |gpus: &[u32]| Team {
+            version: "".into(),
+            gpus: gpus.to_vec(),
+            rails: true,
+        };
+        let uneven = team(&[2, 3]);
+        let places: Vec<_> = (0..6).map(|rank| uneven.place_of(rank)).collect();
+        let right = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)].map(Some);
+        assert_eq!(places[..5], right);
+        assert_eq!((places[5], uneven.rails()), (None, None));
+        assert_eq!(
+            (team(&[4, 4]).rails(), team(&[4]).rails(), team(&[1, 1]).rails()),
+            (Some(4), None, None)
+        );
+    }
+}
