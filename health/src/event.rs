@@ -9,12 +9,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuId, JobId, NodeId, Rank};
+use crate::preflight::{Noted, Problem};
 
 mod gpu;
 mod host;
 mod kernel;
 mod layout;
 mod port;
+mod preflight;
 mod ras;
 mod source;
 mod step;
@@ -24,6 +26,7 @@ pub use host::*;
 pub use kernel::*;
 pub use layout::*;
 pub use port::*;
+pub use preflight::*;
 pub use ras::*;
 pub use source::*;
 pub use step::*;
@@ -80,6 +83,14 @@ pub enum Event {
     Ras(RasReport),
     /// Nothing comes from a source that was asked for: told when it changes.
     Source(SourceState),
+    /// What a preflight came to, before the job began.
+    Preflight(Preflight),
+    /// What a preflight measured of one node; what was told of it by an earlier one is void.
+    Bench(Bench),
+    /// Something that a preflight found.
+    PreflightFinding(Noted),
+    /// Something that a preflight could not do.
+    PreflightProblem(Problem),
 }
 
 impl Event {

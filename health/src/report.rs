@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Signal;
 use crate::id::{JobId, NodeId};
+use crate::preflight::Section;
 use crate::verdict::Verdict;
 
 /// Version of [`Report`].
@@ -36,6 +37,9 @@ pub struct Report {
     pub cost: Cost,
     /// One entry per incident, in its last state, in the order in which they were raised.
     pub verdicts: Vec<Verdict>,
+    /// What a preflight found before the job began; `None`: there was none.
+    #[serde(default)]
+    pub preflight: Option<Section>,
 }
 
 /// How a node's command ended.

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use paceline_health::event::*;
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::Rank;
+use paceline_health::preflight::{Against, Comparison, Metric, Noted, Outcome, Place, Problem};
+use paceline_health::verdict::Severity;
 use paceline_health::{Entry, Frame, Time, line};
 
 const DOC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");
@@ -216,6 +218,58 @@ fn examples() -> Vec<Event> {
         Event::Source(SourceState {
             source: "step-log".into(),
             trouble: "train.log is not there".into(),
+        }),
+        Event::Preflight(Preflight {
+            mode: "quick".into(),
+            outcome: Outcome::Critical,
+            seconds: 9.8,
+            nodes: 4,
+            gpus: 8,
+            comparisons: 61,
+            values: BTreeMap::from([(Metric::AllBusbw, 46.2)]),
+            policy: "exclude".into(),
+            left_out: vec![LeftOut {
+                node: "n3".into(),
+                why: "GPU-6d1f0c3a-0000-0000-0000-000000000005 of node n3: matrix multiplication of the GPU is slow".into(),
+            }],
+        }),
+        Event::Bench(Bench {
+            node: "n3".into(),
+            there: true,
+            model: "NVIDIA H100 80GB HBM3".into(),
+            gpus: 2,
+            values: BTreeMap::from([(Metric::Gemm, 580.0), (Metric::PairBusbw, 48.1)]),
+            of_gpus: BTreeMap::from([(
+                "GPU-6d1f0c3a-0000-0000-0000-000000000005".into(),
+                BTreeMap::from([(Metric::Gemm, 580.0)]),
+            )]),
+        }),
+        Event::PreflightFinding(Noted {
+            place: Place::Gpu {
+                node: "n3".into(),
+                gpu: "GPU-6d1f0c3a-0000-0000-0000-000000000005".into(),
+            },
+            or: Vec::new(),
+            what: "gemm".into(),
+            severity: Severity::Critical,
+            value: Some(580.0),
+            unit: "TFLOP/s".into(),
+            comparisons: vec![Comparison {
+                against: Against::Fleet,
+                expected: 700.0,
+                severity: Severity::Critical,
+                source: "".into(),
+            }],
+            sure: true,
+            says: "matrix multiplication of the GPU is slow".into(),
+            cause: "".into(),
+            advice: "leave it out".into(),
+        }),
+        Event::PreflightProblem(Problem {
+            node: Some("n4".into()),
+            phase: "pairs, round 1".into(),
+            what: "no answer within 7 s".into(),
+            lost: true,
         }),
     ]
 }

@@ -9,6 +9,7 @@ mod demo;
 mod evaluate;
 mod explain;
 mod gpus;
+mod html;
 mod inject;
 mod journal;
 mod output;

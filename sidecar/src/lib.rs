@@ -41,6 +41,7 @@ use source::ras::{self, Ras};
 use source::replay::Replay;
 use source::sim_gpu::SimGpu;
 use source::step_log::StepLog;
+use source::told::LauncherTold;
 use source::trainers::Trainers;
 use uplink::Uplink;
 use uplink::wire::Hello;
@@ -86,6 +87,13 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
 fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     let trainers = Trainers::default();
+    if let Some(path) = &options.told {
+        match LauncherTold::open(path) {
+            Ok(told) => sources.push(Box::new(told)),
+            // It is no reason to watch nothing at all.
+            Err(error) => warn::once("told", format_args!("{}: {error}", path.display())),
+        }
+    }
     if let Some(dir) = &options.ring_dir {
         sources.push(Box::new(Probe::new(dir.clone()).telling(trainers.clone())));
     }

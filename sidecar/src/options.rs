@@ -67,6 +67,9 @@ pub struct SidecarOptions {
     /// Files that NCCL Inspector writes: a directory or a file.
     #[arg(long, env = "PACELINE_INSPECTOR", value_name = "PATH")]
     pub inspector: Option<PathBuf>,
+    /// Events that are known before the watch begins: what a preflight found. The launcher asks for it.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub told: Option<PathBuf>,
     /// CLOCK_MONOTONIC (ns) at which the simulated GPUs' time began; now by default.
     #[arg(long)]
     pub sim_origin_ns: Option<u64>,

@@ -66,6 +66,11 @@ impl Birth {
         self.judged = false;
     }
 
+    /// The first step of the epoch.
+    pub fn first_step(&self) -> Option<u64> {
+        self.first.map(|(step, _)| step)
+    }
+
     /// Takes a step, after `shift` has.
     pub fn row(&mut self, scene: &Scene<'_>, shift: &Shift, out: &mut VecDeque<Claim>) {
         let board = scene.board;

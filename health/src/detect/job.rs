@@ -96,6 +96,11 @@ impl JobRules {
         }
     }
 
+    /// The first step of the epoch.
+    pub fn first_step(&self) -> Option<u64> {
+        self.birth.first_step()
+    }
+
     /// What the job's GPUs did with their time.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger

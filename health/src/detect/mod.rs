@@ -5,9 +5,11 @@
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
+mod before;
 mod birth;
 mod blind;
 mod board;
+mod book;
 mod causes;
 mod checkpoints;
 mod claim;
@@ -72,6 +74,7 @@ mod work;
 
 use std::time::Duration;
 
+use self::before::Before;
 use self::blind::BlindRule;
 use self::causes::Causes;
 use self::comms::Comms;
@@ -130,6 +133,7 @@ pub struct Detector {
     silence: SilenceRule,
     blind: BlindRule,
     faults: FaultRule,
+    before: Before,
     /// No node is due before this; a lower bound, so that not every frame looks at every node.
     blind_check: Option<Time>,
     incidents: Incidents,
@@ -166,6 +170,7 @@ impl Detector {
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
             faults: FaultRule::default(),
+            before: Before::default(),
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
@@ -301,6 +306,12 @@ impl Detector {
                     self.waits.add(did, size);
                 }
             }
+            Event::Preflight(_)
+            | Event::Bench(_)
+            | Event::PreflightFinding(_)
+            | Event::PreflightProblem(_) => {
+                self.before.observe(self.entry, frame);
+            }
             Event::Beat(_) | Event::Ras(_) => {
                 let scope = Scope {
                     at,
@@ -379,21 +390,5 @@ impl Detector {
 
     fn seconds(&self, at: Time) -> f64 {
         incidents::round(at.since(self.origin.unwrap_or_default()).as_secs_f64())
-    }
-
-    fn book(&mut self) {
-        let origin = self.origin.unwrap_or_default();
-        while let Some(claim) = self
-            .straggler
-            .poll()
-            .or_else(|| self.links.poll())
-            .or_else(|| self.silence.poll())
-            .or_else(|| self.blind.poll())
-            .or_else(|| self.job_rules.poll())
-        {
-            self.explains_no_more(&claim);
-            self.incidents.book(claim, origin, &self.policy);
-        }
-        self.book_faults();
     }
 }

@@ -42,6 +42,7 @@ impl Detector {
             coverage: self.coverage(),
             cost: self.cost(&verdicts),
             verdicts,
+            preflight: self.before.section(),
         }
     }
 
@@ -191,6 +192,7 @@ impl Detector {
         let mute = self.roster.mute.iter().take(8);
         notes.extend(mute.map(|((node, source), why)| format!("{source} of {node} tells nothing: {why}")));
         notes.extend(self.faults.notes());
+        notes.extend(self.before.note());
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(
                 "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \

@@ -10,13 +10,16 @@ mod pairs;
 mod reference;
 mod report;
 mod result;
+mod section;
 mod table;
+mod tell;
 
 pub use compare::{Judge, Past, Wanted};
 pub use facts::Fact;
 pub use pairs::{MAX_ROUNDS, next as next_pairs};
 pub use report::{Carried, NodeRow, Outcome, PREFLIGHT_SCHEMA, Problem, Report};
 pub use result::{Against, Comparison, Judged, Noted};
+pub use section::Section;
 pub use table::{Better, MetricRow, NoiseLimits, PreflightTable, Rule};
 
 use std::fmt;
@@ -72,6 +75,18 @@ impl Metric {
         Metric::PairLoss,
         Metric::AllBusbw,
     ];
+
+    /// The unit that the evidence and the metrics of a run give it in, as the end of a name, and what one of
+    /// `policy/preflight.toml` is in it.
+    pub fn base_unit(self) -> (&'static str, f64) {
+        match self {
+            Metric::Gemm => ("flop_per_s", 1e12),
+            Metric::CpuGemm => ("flop_per_s", 1e9),
+            Metric::PairLatency => ("s", 1.0),
+            Metric::PairLoss => ("ratio", 1.0),
+            _ => ("bytes_per_s", 1e9),
+        }
+    }
 
     /// Its name in tables and files.
     pub fn name(self) -> &'static str {

@@ -50,6 +50,9 @@ pub struct NodeRow {
     pub gpus: u32,
     /// The worst of its values in each metric.
     pub values: BTreeMap<Metric, f64>,
+    /// How the other nodes reach it, as far as the first node knows; empty: not known.
+    #[serde(default)]
+    pub address: Arc<str>,
 }
 
 /// Over what groups of nodes measured, and why not over something else.

@@ -14,6 +14,7 @@ use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::{Frame, Time};
 
+use super::before;
 use super::comms::Groups;
 use super::counters;
 use super::gpus;
@@ -46,6 +47,9 @@ impl Hand {
             "baseline" => baseline(case)?,
             "beat" => self.beat(case)?,
             "ras" => ras::ras(case)?,
+            "preflight" => before::preflight(case)?,
+            "bench" => before::bench(case)?,
+            "found" => before::found(case)?,
             "agent" => {
                 let versions = list(case, "versions")?;
                 let version = |text: &String| {

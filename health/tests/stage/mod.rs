@@ -2,9 +2,10 @@
 //!
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, and by hand
 //! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
-//! `group`, `ras`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
+//! `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
+mod before;
 mod comms;
 mod counters;
 mod gpus;

@@ -27,7 +27,7 @@ pub(crate) struct PreflightArgs {
     /// Name of this node [default: SLURMD_NODENAME, else the host name].
     #[arg(long, env = "PACELINE_NODE", value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Where preflight.json goes [default: nowhere].
+    /// Where preflight.json and preflight.html go [default: nowhere].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
     /// Simulate a fleet instead, such as "nodes=64 slow-gpu=12.3x1.2" (also narrow-slot=5.1 half-nic=7 half-way=3-4
@@ -40,6 +40,9 @@ pub(crate) struct PreflightArgs {
     /// Print the report as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the report with its pictures there, as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,6 +51,26 @@ pub(crate) enum PreflightCommand {
     History(HistoryArgs),
     /// Read what nccl-tests or paceline nccl-bench has printed or written.
     Import(ImportArgs),
+    /// Answer NVIDIA's resiliency launcher when it asks for this node's health before a rendezvous.
+    Serve(ServeArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Start it on every node, as the user of the job, and pass the socket to ft_launcher: \
+--ft-node-health-check-endpoint unix:///PATH. It answers with what the last preflight of the run directory found of this \
+node and with what can be read of it now."
+)]
+pub(crate) struct ServeArgs {
+    /// The Unix socket.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: PathBuf,
+    /// Where preflight.json is [default: only what can be read now counts].
+    #[arg(long, env = "PACELINE_RUN_DIR", value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Name of this node [default: SLURMD_NODENAME, else the host name].
+    #[arg(long, env = "PACELINE_NODE", value_name = "NAME")]
+    pub(crate) node: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +141,17 @@ pub(crate) enum Gate {
     Exclude,
     /// Starts nowhere.
     Fail,
+}
+
+impl Gate {
+    /// Its name, as on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Gate::Warn => "warn",
+            Gate::Exclude => "exclude",
+            Gate::Fail => "fail",
+        }
+    }
 }
 
 /// What `paceline run` has of a preflight.

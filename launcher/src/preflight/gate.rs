@@ -2,25 +2,42 @@
 //!
 //! A preflight that cannot be done stops no job, unless the user asked for one that can (`fail`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
+use paceline_health::Provenance;
+use paceline_health::event::{Bench, Event};
 use paceline_health::id::NodeId;
-use paceline_health::preflight::{Outcome, Report};
+use paceline_health::preflight::{Outcome, Problem, Report};
 use paceline_nccl_bench::preflight::{Mode, hosts::compress};
 
 use super::args::{Gate, GateArgs};
-use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, show, work};
+use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, endpoint, show, work};
 use crate::output::{self, Color};
 use crate::run::Plan;
 
 /// What follows.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Way {
-    /// Start the command, with these variables more.
-    Start(Vec<(&'static str, OsString)>),
+    /// Start the command.
+    Start(Box<Start>),
     /// Do not start it; end with this code.
     Leave(u8),
+}
+
+/// How the command starts.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    /// Variables that it gets.
+    pub(crate) env: Vec<(&'static str, OsString)>,
+    /// The command with other words: its rendezvous was at a node that was left out.
+    pub(crate) command: Option<Vec<OsString>>,
+    /// Where the job's aggregator is, if it cannot be where it would be.
+    pub(crate) aggregator: Option<String>,
+    /// What this node tells of the preflight.
+    pub(crate) told: Vec<Event>,
+    /// Where that comes from.
+    pub(crate) provenance: Provenance,
 }
 
 /// Runs the preflight that `args` ask for.
@@ -57,22 +74,117 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
                 plan.style,
                 format_args!("no preflight, the job starts without: {problem:#}"),
             );
-            return Ok(Way::Start(Vec::new()));
+            let told = undone(&plan.node, &format!("{problem:#}"));
+            return Ok(Way::Start(Box::new(Start {
+                told,
+                ..Start::default()
+            })));
         }
     };
     if !plan.settings.quiet {
         output::say(show::render(&report, plan.style).trim_end());
     }
-    let way = choose(args.preflight_policy, &report, &plan.node, wanted(&command));
-    match &way {
-        Way::Leave(0) => output::say(format_args!(
-            "paceline: this node, {}, leaves the job to the others",
-            plan.node
-        )),
-        Way::Leave(_) => output::say("paceline: the job is not started"),
-        Way::Start(_) => {}
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let meets = endpoint::host(&plan.command, &variable, &report);
+    let choice = choose(
+        args.preflight_policy,
+        &report,
+        &plan.node,
+        wanted(&command),
+        meets,
+    );
+    Ok(match choice {
+        Choice::Leave(0) => {
+            output::say(format_args!(
+                "paceline: this node, {}, leaves the job to the others",
+                plan.node
+            ));
+            Way::Leave(0)
+        }
+        Choice::Leave(code) => {
+            output::say("paceline: the job is not started");
+            Way::Leave(code)
+        }
+        Choice::All => {
+            let all = report.nodes.keys().cloned().collect();
+            Way::Start(Box::new(started(&report, plan, args.preflight_policy, &all)))
+        }
+        Choice::These(chosen) => Way::Start(Box::new(among(&report, plan, &variable, &chosen))),
+    })
+}
+
+/// What is told of a preflight that could not be done.
+fn undone(node: &str, what: &str) -> Vec<Event> {
+    let node = NodeId::from(node);
+    let bench = Bench {
+        node: node.clone(),
+        there: false,
+        model: "".into(),
+        gpus: 0,
+        values: BTreeMap::new(),
+        of_gpus: BTreeMap::new(),
+    };
+    let problem = Problem {
+        node: Some(node),
+        phase: "preflight".into(),
+        what: what.into(),
+        lost: true,
+    };
+    vec![Event::Bench(bench), Event::PreflightProblem(problem)]
+}
+
+fn started(report: &Report, plan: &Plan, policy: Gate, starting: &BTreeSet<NodeId>) -> Start {
+    Start {
+        told: report.events(&NodeId::from(&*plan.node), starting, policy.name()),
+        provenance: if report.simulated {
+            Provenance::Sim
+        } else {
+            Provenance::Live
+        },
+        ..Start::default()
     }
-    Ok(way)
+}
+
+/// One of several chosen nodes: it knows the others, and meets them where one of them is.
+fn among(
+    report: &Report,
+    plan: &Plan,
+    variable: &dyn Fn(&str) -> Option<String>,
+    chosen: &[&NodeId],
+) -> Start {
+    let rank = chosen
+        .iter()
+        .position(|known| known.as_str() == plan.node)
+        .unwrap_or(0);
+    let redirected = endpoint::redirect(&plan.command, variable, report, chosen, rank);
+    for said in &redirected.said {
+        output::say(format_args!("paceline: {said}"));
+    }
+    let bad = report.bad_nodes();
+    let mut env: Vec<(&'static str, OsString)> = vec![
+        (
+            "PACELINE_NODES",
+            compress(chosen.iter().map(|node| node.as_str())).into(),
+        ),
+        ("PACELINE_NNODES", chosen.len().to_string().into()),
+        ("PACELINE_NODE_RANK", rank.to_string().into()),
+        (
+            "PACELINE_EXCLUDED_NODES",
+            compress(bad.iter().map(NodeId::as_str)).into(),
+        ),
+    ];
+    let first = chosen.first();
+    env.extend(first.map(|node| ("PACELINE_FIRST_NODE", node.as_str().into())));
+    env.extend(redirected.env);
+    let starting = chosen.iter().map(|node| (*node).clone()).collect();
+    Start {
+        env,
+        command: redirected.command,
+        aggregator: first
+            .filter(|_| chosen.len() > 1)
+            .map(|node| endpoint::reach(node, report.nodes.get(*node))),
+        ..started(report, plan, Gate::Exclude, &starting)
+    }
 }
 
 /// Least and most nodes that the command takes: torchrun's `--nnodes N` or `MIN:MAX`.
@@ -91,54 +203,72 @@ fn wanted(command: &[String]) -> Option<(usize, usize)> {
     None
 }
 
-fn choose(policy: Gate, report: &Report, node: &str, wanted: Option<(usize, usize)>) -> Way {
+/// Who starts.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice<'a> {
+    /// All, as if nothing had been measured.
+    All,
+    /// These, this node among them; the first is where they meet.
+    These(Vec<&'a NodeId>),
+    /// Not this node; the code with which it ends.
+    Leave(u8),
+}
+
+fn choose<'a>(
+    policy: Gate,
+    report: &'a Report,
+    node: &str,
+    wanted: Option<(usize, usize)>,
+    meets: Option<NodeId>,
+) -> Choice<'a> {
     let bad = report.bad_nodes();
     match policy {
-        Gate::Warn => Way::Start(Vec::new()),
+        Gate::Warn => Choice::All,
         Gate::Fail => match report.outcome {
-            Outcome::Critical => Way::Leave(CRITICAL),
-            Outcome::Unknown => Way::Leave(UNKNOWN),
-            Outcome::Ok | Outcome::Warning => Way::Start(Vec::new()),
+            Outcome::Critical => Choice::Leave(CRITICAL),
+            Outcome::Unknown => Choice::Leave(UNKNOWN),
+            Outcome::Ok | Outcome::Warning => Choice::All,
         },
-        Gate::Exclude if bad.is_empty() => Way::Start(Vec::new()),
-        Gate::Exclude => exclude(report, &bad, node, wanted),
+        Gate::Exclude if bad.is_empty() => Choice::All,
+        Gate::Exclude => exclude(report, &bad, node, wanted, meets),
     }
 }
 
-fn exclude(report: &Report, bad: &BTreeSet<NodeId>, node: &str, wanted: Option<(usize, usize)>) -> Way {
-    let good: Vec<&str> = report
+fn exclude<'a>(
+    report: &'a Report,
+    bad: &BTreeSet<NodeId>,
+    node: &str,
+    wanted: Option<(usize, usize)>,
+    meets: Option<NodeId>,
+) -> Choice<'a> {
+    let mut good: Vec<&NodeId> = report
         .nodes
         .keys()
         .filter(|known| !bad.contains(*known))
-        .map(NodeId::as_str)
         .collect();
+    // Whoever holds the rendezvous stays the first as long as it is well.
+    good.sort_by_key(|known| Some(*known) != meets.as_ref());
     let (least, most) = wanted.unwrap_or((1, good.len()));
     if good.len() < least {
-        return Way::Leave(CRITICAL);
+        return Choice::Leave(CRITICAL);
     }
     // The first so many: the same choice on every node, for all have the same report.
-    let chosen = &good[..good.len().min(most)];
-    let Some(rank) = chosen.iter().position(|known| *known == node) else {
-        return Way::Leave(0);
-    };
-    Way::Start(vec![
-        ("PACELINE_NODES", compress(chosen.iter().copied()).into()),
-        ("PACELINE_NNODES", chosen.len().to_string().into()),
-        ("PACELINE_NODE_RANK", rank.to_string().into()),
-        ("PACELINE_FIRST_NODE", chosen[0].into()),
-        (
-            "PACELINE_EXCLUDED_NODES",
-            compress(bad.iter().map(NodeId::as_str)).into(),
-        ),
-    ])
+    good.truncate(most);
+    if good.iter().any(|known| known.as_str() == node) {
+        Choice::These(good)
+    } else {
+        Choice::Leave(0)
+    }
 }
 
+/// Reports for tests.
 #[cfg(test)]
-mod tests {
+pub(super) mod sample {
     use super::*;
-    use paceline_health::preflight::{NodeRow, PREFLIGHT_SCHEMA, Problem};
+    use paceline_health::preflight::{NodeRow, PREFLIGHT_SCHEMA};
 
-    fn report(nodes: u32, lost: &[&str]) -> Report {
+    /// Of so many nodes, of which some were lost.
+    pub(crate) fn report(nodes: u32, lost: &[&str]) -> Report {
         Report {
             schema_version: PREFLIGHT_SCHEMA,
             paceline: "0".into(),
@@ -153,7 +283,7 @@ mod tests {
             seconds: 1.0,
             phases: Vec::new(),
             nodes: (1..=nodes)
-                .map(|n| (NodeId::from(&*format!("n{n}")), NodeRow::default()))
+                .map(|n| (NodeId::from(&*format!("n{n}")), row()))
                 .collect(),
             findings: Vec::new(),
             problems: lost
@@ -172,48 +302,79 @@ mod tests {
         }
     }
 
-    fn variable(way: &Way, name: &str) -> Option<String> {
-        let Way::Start(variables) = way else { return None };
-        let pair = variables.iter().find(|(known, _)| *known == name);
-        pair.map(|(_, value)| value.to_string_lossy().into_owned())
+    fn row() -> NodeRow {
+        NodeRow {
+            there: true,
+            ..NodeRow::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sample::report;
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    fn these(choice: &Choice<'_>) -> String {
+        match choice {
+            Choice::These(nodes) => nodes
+                .iter()
+                .map(|node| node.as_str())
+                .collect::<Vec<_>>()
+                .join(" "),
+            other => format!("{other:?}"),
+        }
     }
 
     #[test]
     fn each_policy() {
         let (well, ill) = (report(4, &[]), report(4, &["n2"]));
-        assert_eq!(choose(Gate::Warn, &ill, "n2", None), Way::Start(Vec::new()));
-        assert_eq!(choose(Gate::Fail, &ill, "n1", None), Way::Leave(CRITICAL));
-        assert_eq!(choose(Gate::Fail, &well, "n1", None), Way::Start(Vec::new()));
-        assert_eq!(choose(Gate::Exclude, &well, "n1", None), Way::Start(Vec::new()));
+        assert_eq!(choose(Gate::Warn, &ill, "n2", None, None), Choice::All);
+        assert_eq!(
+            choose(Gate::Fail, &ill, "n1", None, None),
+            Choice::Leave(CRITICAL)
+        );
+        assert_eq!(choose(Gate::Fail, &well, "n1", None, None), Choice::All);
+        assert_eq!(choose(Gate::Exclude, &well, "n1", None, None), Choice::All);
     }
 
     #[test]
     fn the_bad_one_leaves_and_the_others_know() {
         let ill = report(4, &["n2"]);
-        assert_eq!(choose(Gate::Exclude, &ill, "n2", None), Way::Leave(0));
-        let way = choose(Gate::Exclude, &ill, "n3", None);
-        assert_eq!(variable(&way, "PACELINE_NODES").as_deref(), Some("n[1,3-4]"));
-        assert_eq!(variable(&way, "PACELINE_NODE_RANK").as_deref(), Some("1"));
-        assert_eq!(variable(&way, "PACELINE_EXCLUDED_NODES").as_deref(), Some("n2"));
+        assert_eq!(choose(Gate::Exclude, &ill, "n2", None, None), Choice::Leave(0));
+        assert_eq!(these(&choose(Gate::Exclude, &ill, "n3", None, None)), "n1 n3 n4");
+        // Where training meets is the first, unless it is bad itself.
+        let meets = |node: &str| Some(NodeId::from(node));
+        assert_eq!(
+            these(&choose(Gate::Exclude, &ill, "n3", None, meets("n4"))),
+            "n4 n1 n3"
+        );
+        assert_eq!(
+            these(&choose(Gate::Exclude, &ill, "n3", None, meets("n2"))),
+            "n1 n3 n4"
+        );
     }
 
     #[test]
     fn a_spare_stays_out_and_too_few_do_not_start() {
         let ill = report(4, &["n2"]);
-        let command = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let two = wanted(&command("torchrun --nnodes 2 t.py"));
+        let two = wanted(&words("torchrun --nnodes 2 t.py"));
         assert_eq!(two, Some((2, 2)));
+        assert_eq!(these(&choose(Gate::Exclude, &ill, "n3", two, None)), "n1 n3");
+        assert_eq!(choose(Gate::Exclude, &ill, "n4", two, None), Choice::Leave(0));
+        let four = wanted(&words("torchrun --nnodes=4 t.py"));
         assert_eq!(
-            variable(&choose(Gate::Exclude, &ill, "n3", two), "PACELINE_NNODES").as_deref(),
-            Some("2")
+            choose(Gate::Exclude, &ill, "n1", four, None),
+            Choice::Leave(CRITICAL)
         );
-        assert_eq!(choose(Gate::Exclude, &ill, "n4", two), Way::Leave(0));
-        let four = wanted(&command("torchrun --nnodes=4 t.py"));
-        assert_eq!(choose(Gate::Exclude, &ill, "n1", four), Way::Leave(CRITICAL));
-        let elastic = wanted(&command("torchrun --nnodes=2:4 t.py"));
+        let elastic = wanted(&words("torchrun --nnodes=2:4 t.py"));
         assert_eq!(
-            variable(&choose(Gate::Exclude, &ill, "n4", elastic), "PACELINE_NNODES").as_deref(),
-            Some("3")
+            these(&choose(Gate::Exclude, &ill, "n4", elastic, None)),
+            "n1 n3 n4"
         );
     }
 }

@@ -1,9 +1,12 @@
 //! `paceline preflight`: know the machines before the job starts; and the gate that `paceline run --preflight` has.
 
 mod args;
+mod endpoint;
 mod gate;
 mod history;
-mod show;
+mod page;
+mod serve;
+pub(crate) mod show;
 mod work;
 
 use std::process::ExitCode;
@@ -13,7 +16,7 @@ use paceline_health::preflight::{Outcome, Report};
 
 use args::ImportArgs;
 pub(crate) use args::{GateArgs, MeetingArgs, PreflightArgs, PreflightCommand};
-pub(crate) use gate::{Way, gate};
+pub(crate) use gate::{Start, Way, gate};
 use work::Wish;
 
 use crate::output::{self, Color, Style, Usage};
@@ -24,14 +27,16 @@ const WARNING: u8 = 1;
 const CRITICAL: u8 = 2;
 const UNKNOWN: u8 = 3;
 
-/// The file in the run directory.
+/// The file in the run directory, and the page for people beside it.
 pub(crate) const FILE: &str = "preflight.json";
+const PAGE: &str = "preflight.html";
 
 /// Runs a preflight alone.
 pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<ExitCode> {
     match &args.command {
         Some(PreflightCommand::History(args)) => return history::command(args, color),
         Some(PreflightCommand::Import(args)) => return import(args),
+        Some(PreflightCommand::Serve(args)) => return serve::command(args),
         None => {}
     }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -59,6 +64,10 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
             return Ok(ExitCode::from(UNKNOWN));
         }
     };
+    if let Some(path) = &args.html {
+        let written = std::fs::write(path, page::page(&report));
+        written.with_context(|| path.display().to_string())?;
+    }
     if args.json {
         output::print(&(serde_json::to_string(&report)? + "\n"))?;
     } else {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use paceline_health::id::NodeId;
-use paceline_health::preflight::{Metric, Noted, Outcome, Place, Report};
+use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report};
 use paceline_health::verdict::Severity;
 
 use crate::output::{Paint, Style, wrap};
+use crate::report::words::count;
 
 /// Rows of a table; of more nodes only those with findings are shown.
 const ROWS: usize = 40;
@@ -18,7 +19,7 @@ const MATRIX: usize = 16;
 pub(super) fn render(report: &Report, style: Style) -> String {
     let mut text = head(report, style);
     text += &carried(report, style);
-    text += &table(report, style);
+    text += &table(&report.nodes, &report.findings, ROWS, style);
     text += &matrix(report, style);
     for noted in &report.findings {
         text += &finding(noted, style);
@@ -51,30 +52,60 @@ pub(super) fn render(report: &Report, style: Style) -> String {
 }
 
 fn head(report: &Report, style: Style) -> String {
-    let (paint, word) = match report.outcome {
+    let gpus: u32 = report.nodes.values().map(|node| node.gpus).sum();
+    let summary = Summary {
+        mode: &report.mode,
+        simulated: report.simulated,
+        nodes: report.nodes.len() as u64,
+        gpus: gpus.into(),
+        seconds: report.seconds,
+        comparisons: report.comparisons as u64,
+        outcome: report.outcome,
+    };
+    format!("preflight {}\n", summary.line(style))
+}
+
+/// What it came to, in one line.
+pub(crate) struct Summary<'a> {
+    pub(crate) mode: &'a str,
+    pub(crate) simulated: bool,
+    pub(crate) nodes: u64,
+    pub(crate) gpus: u64,
+    pub(crate) seconds: f64,
+    pub(crate) comparisons: u64,
+    pub(crate) outcome: Outcome,
+}
+
+impl Summary<'_> {
+    pub(crate) fn line(&self, style: Style) -> String {
+        let (paint, word) = outcome(self.outcome);
+        let mut machines = count(self.nodes, "node");
+        if self.gpus > 0 {
+            machines += &format!(", {}", count(self.gpus, "GPU"));
+        }
+        let simulated = if self.simulated {
+            style.paint(Paint::Warn, " SIMULATED,")
+        } else {
+            String::new()
+        };
+        format!(
+            "{},{simulated} {machines}, {:.1} s, {} comparisons: {}",
+            self.mode,
+            self.seconds,
+            self.comparisons,
+            style.paint(paint, word)
+        )
+    }
+}
+
+/// An outcome in words.
+pub(super) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
+    match outcome {
         Outcome::Ok => (Paint::Good, "all is well"),
         Outcome::Warning => (Paint::Warn, "warning"),
         Outcome::Unknown => (Paint::Warn, "nothing to compare with"),
         Outcome::Critical => (Paint::Bad, "critical"),
-    };
-    let nodes = report.nodes.len();
-    let gpus: u32 = report.nodes.values().map(|node| node.gpus).sum();
-    let machines = match gpus {
-        0 => format!("{nodes} node{}", if nodes == 1 { "" } else { "s" }),
-        _ => format!("{nodes} node{}, {gpus} GPUs", if nodes == 1 { "" } else { "s" }),
-    };
-    let simulated = if report.simulated {
-        style.paint(Paint::Warn, " SIMULATED,")
-    } else {
-        String::new()
-    };
-    format!(
-        "preflight {},{simulated} {machines}, {:.1} s, {} comparisons: {}\n",
-        report.mode,
-        report.seconds,
-        report.comparisons,
-        style.paint(paint, word)
-    )
+    }
 }
 
 /// Over what was measured, and why not over NCCL: a line for each transport and reason.
@@ -108,7 +139,8 @@ fn carried(report: &Report, style: Style) -> String {
     text
 }
 
-fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
+/// Head of a metric's column, its unit, and what one of the metric's own unit is in that.
+pub(super) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     match metric {
         Metric::Gemm => ("GEMM", "TFLOP/s", 1.0),
         Metric::GpuMemory => ("HBM", "GB/s", 1.0),
@@ -124,7 +156,8 @@ fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     }
 }
 
-fn number(value: f64) -> String {
+/// A value in few digits.
+pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -134,14 +167,9 @@ fn number(value: f64) -> String {
 }
 
 /// How bad a cell is: what was found against this node (or a GPU of it) in this metric.
-fn severity(report: &Report, node: &NodeId, metric: Metric) -> Option<Severity> {
+pub(super) fn severity(findings: &[Noted], node: &NodeId, metric: Metric) -> Option<Severity> {
     let of_node = |noted: &&Noted| noted.metric() == Some(metric) && noted.place.node() == Some(node);
-    report
-        .findings
-        .iter()
-        .filter(of_node)
-        .map(|noted| noted.severity)
-        .max()
+    findings.iter().filter(of_node).map(|noted| noted.severity).max()
 }
 
 fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) -> String {
@@ -153,23 +181,25 @@ fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) ->
     }
 }
 
-fn table(report: &Report, style: Style) -> String {
-    let metrics: BTreeSet<Metric> = report
-        .nodes
-        .values()
-        .flat_map(|row| row.values.keys().copied())
-        .collect();
-    let named: BTreeSet<&NodeId> = report
-        .findings
-        .iter()
-        .filter_map(|noted| noted.place.node())
-        .collect();
-    let all = report.nodes.len() <= ROWS;
-    let rows: Vec<_> = report
-        .nodes
+/// The metrics that any of these nodes has.
+pub(super) fn metrics<'a>(rows: impl Iterator<Item = &'a NodeRow>) -> BTreeSet<Metric> {
+    rows.flat_map(|row| row.values.keys().copied()).collect()
+}
+
+/// Nodes and metrics; of more than `most` nodes only those with findings.
+pub(crate) fn table(
+    nodes: &BTreeMap<NodeId, NodeRow>,
+    findings: &[Noted],
+    most: usize,
+    style: Style,
+) -> String {
+    let metrics = metrics(nodes.values());
+    let named: BTreeSet<&NodeId> = findings.iter().filter_map(|noted| noted.place.node()).collect();
+    let all = nodes.len() <= most;
+    let rows: Vec<_> = nodes
         .iter()
         .filter(|(node, row)| all || named.contains(node) || !row.there)
-        .take(ROWS)
+        .take(most)
         .collect();
     if metrics.is_empty() || rows.is_empty() {
         return String::new();
@@ -205,13 +235,13 @@ fn table(report: &Report, style: Style) -> String {
             let _ = write!(
                 text,
                 " {}",
-                cell(value, 9, severity(report, node, *metric), style)
+                cell(value, 9, severity(findings, node, *metric), style)
             );
         }
         let _ = writeln!(text, "{}", if row.there { "" } else { "  absent" });
     }
-    if rows.len() < report.nodes.len() {
-        let _ = writeln!(text, "and {} nodes more", report.nodes.len() - rows.len());
+    if rows.len() < nodes.len() {
+        let _ = writeln!(text, "and {} nodes more", nodes.len() - rows.len());
     }
     text + "\n"
 }
@@ -274,11 +304,8 @@ fn matrix(report: &Report, style: Style) -> String {
     text + "\n"
 }
 
-fn finding(noted: &Noted, style: Style) -> String {
-    let (paint, mark) = match noted.severity {
-        Severity::Critical => (Paint::Bad, style.glyph("✗", "x")),
-        _ => (Paint::Warn, style.glyph("!", "!")),
-    };
+/// A finding in a sentence.
+pub(crate) fn sentence(noted: &Noted) -> String {
     let mut line = format!("{}: {}", noted.place, noted.says);
     if let (Some(value), Some(metric)) = (noted.value, noted.metric()) {
         let (_, unit, scale) = unit(metric);
@@ -298,6 +325,15 @@ fn finding(noted: &Noted, style: Style) -> String {
     if !noted.sure {
         line += " (measured once only)";
     }
+    line
+}
+
+fn finding(noted: &Noted, style: Style) -> String {
+    let (paint, mark) = match noted.severity {
+        Severity::Critical => (Paint::Bad, style.glyph("✗", "x")),
+        _ => (Paint::Warn, style.glyph("!", "!")),
+    };
+    let line = sentence(noted);
     let mut text = String::new();
     let mark = style.paint(paint, mark);
     for (number, part) in wrap(&line, style.width.saturating_sub(2)).into_iter().enumerate() {

@@ -5,14 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use paceline_health::preflight::{Metric, Outcome, Past, Report, Sample};
 use paceline_nccl_bench::preflight::{
     Asked, Brief, Lead, Machine, Me, Mode, Passports, SimFleet, Stamp, attend, conduct, lead, place,
 };
 use paceline_seal::Key;
 
-use super::{FILE, MeetingArgs, usage};
+use super::{FILE, MeetingArgs, PAGE, page, usage};
 use crate::output::{self, Color, Style};
 use crate::progress::Progress;
 
@@ -54,17 +53,11 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         key: key.of_job(&wish.job),
         paceline: VERSION.into(),
     };
-    let machine = Machine {
-        nvml_lib: std::env::var_os("PACELINE_NVML_LIB").map(PathBuf::from),
-        nccl_lib: std::env::var_os("PACELINE_NCCL_LIB").map(PathBuf::from),
-        cuda_lib: std::env::var_os("PACELINE_CUDA_LIB").map(PathBuf::from),
-        cublas_lib: std::env::var_os("PACELINE_CUBLAS_LIB").map(PathBuf::from),
-        rank: rank_command(),
-    };
+    let machine = machine();
     let mut progress = Progress::new(style, "phases of the preflight");
     let Some(listener) = place.listener else {
         let report = attend(&place.first, &me, &machine, wait, &mut |_| ())?;
-        keep(&report, wish.run_dir.as_deref())?;
+        keep(&report, wish.run_dir.as_deref(), style);
         return Ok(report);
     };
     let passports = meeting.passports.clone().map(Passports::at);
@@ -83,10 +76,12 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         &mut |_, done, all| progress.at(u64::from(done), u64::from(all)),
     )?;
     drop(progress);
-    keep(&report, wish.run_dir.as_deref())?;
-    if let Some(passports) = &passports {
-        stamp(passports, &wish.node, &report)
-            .context("what was measured could not be added to the passports")?;
+    keep(&report, wish.run_dir.as_deref(), style);
+    if let Some(passports) = &passports
+        && let Err(problem) = stamp(passports, &wish.node, &report)
+    {
+        let problem = format_args!("what was measured could not be added to the passports: {problem}");
+        output::warning(style, problem);
     }
     Ok(report)
 }
@@ -97,6 +92,17 @@ fn rank_command() -> Vec<OsString> {
     own.map_or(Vec::new(), |own| {
         vec![own, "nccl-bench".into(), "--preflight-rank".into()]
     })
+}
+
+/// This machine, with the libraries that the environment names.
+pub(super) fn machine() -> Machine {
+    Machine {
+        nvml_lib: std::env::var_os("PACELINE_NVML_LIB").map(PathBuf::from),
+        nccl_lib: std::env::var_os("PACELINE_NCCL_LIB").map(PathBuf::from),
+        cuda_lib: std::env::var_os("PACELINE_CUDA_LIB").map(PathBuf::from),
+        cublas_lib: std::env::var_os("PACELINE_CUBLAS_LIB").map(PathBuf::from),
+        rank: rank_command(),
+    }
 }
 
 /// Runs one on machines that are not there.
@@ -111,11 +117,13 @@ pub(crate) fn simulate(script: &str, wish: &Wish, color: Color) -> anyhow::Resul
         began: Instant::now(),
         problems: Vec::new(),
     };
-    let mut progress = Progress::new(Style::stderr(color), "phases of the preflight");
+    let style = Style::stderr(color);
+    let mut progress = Progress::new(style, "phases of the preflight");
     let report = conduct(&mut fleet, brief, &|_| Vec::new(), &mut |_, done, all| {
         progress.at(u64::from(done), u64::from(all));
     });
-    keep(&report, wish.run_dir.as_deref())?;
+    drop(progress);
+    keep(&report, wish.run_dir.as_deref(), style);
     Ok(report)
 }
 
@@ -142,16 +150,27 @@ fn history(passports: Option<&Passports>, samples: &[Sample], style: Style) -> V
     }
 }
 
-/// preflight.json, whole or not at all.
-fn keep(report: &Report, run_dir: Option<&Path>) -> anyhow::Result<()> {
-    let Some(dir) = run_dir else { return Ok(()) };
-    let write = || {
+/// preflight.json and preflight.html, each whole or not at all. What was found counts also where it cannot be kept: all
+/// nodes must come to the same.
+fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
+    let Some(dir) = run_dir else { return };
+    let write = |name: &str, bytes: Vec<u8>| {
         fs::create_dir_all(dir)?;
-        let own = dir.join(format!(".{FILE}.{}", std::process::id()));
-        fs::write(&own, serde_json::to_vec(report).map_err(std::io::Error::other)?)?;
-        fs::rename(own, dir.join(FILE))
+        let own = dir.join(format!(".{name}.{}", std::process::id()));
+        fs::write(&own, bytes)?;
+        fs::rename(own, dir.join(name))
     };
-    write().with_context(|| format!("{FILE} cannot be written to {}", dir.display()))
+    let json = serde_json::to_vec(report).map_err(std::io::Error::other);
+    let written = json
+        .and_then(|json| write(FILE, json))
+        .and_then(|()| write(PAGE, page::page(report).into_bytes()));
+    if let Err(problem) = written {
+        let dir = dir.display();
+        output::warning(
+            style,
+            format_args!("{FILE} cannot be written to {dir}: {problem}"),
+        );
+    }
 }
 
 fn stamp(passports: &Passports, node: &str, report: &Report) -> std::io::Result<()> {

@@ -57,6 +57,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
     }
     block.job_cost(report);
     block.coverage(report);
+    block.preflight(report);
     if let Some(place) = place {
         block.labelled("report", &place.display().to_string());
     }
@@ -71,7 +72,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
 
 pub(super) struct Block {
     text: String,
-    style: Style,
+    pub(super) style: Style,
 }
 
 impl Block {
@@ -279,7 +280,7 @@ impl Block {
         self.raw_line(label, text);
     }
 
-    fn raw_line(&mut self, label: &str, text: &str) {
+    pub(super) fn raw_line(&mut self, label: &str, text: &str) {
         let label = self.style.paint(Paint::Faint, format!("{label:LABEL$}"));
         let _ = writeln!(self.text, "   {label}{text}");
     }

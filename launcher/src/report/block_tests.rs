@@ -69,6 +69,7 @@ fn report(verdicts: Vec<Verdict>) -> Report {
             notes: Vec::new(),
         },
         cost: Cost::default(),
+        preflight: None,
         verdicts,
     }
 }

@@ -42,7 +42,9 @@ const READINGS: [(&str, Reading); 10] = [
 type Unit = (&'static str, fn(f64) -> String);
 
 /// Units at the end of a name, longer ones before those that they end in.
-const UNITS: [Unit; 13] = [
+const UNITS: [Unit; 15] = [
+    ("_flop_per_s", flop_per_second),
+    ("_bytes_per_s", bytes_per_second),
     ("_per_s", per_second),
     ("_ratio", percent),
     ("_bytes", bytes),
@@ -59,7 +61,8 @@ const UNITS: [Unit; 13] = [
 ];
 
 /// Words that are written in another way than in a name.
-const SPELLED: [(&str, &str); 11] = [
+const SPELLED: [(&str, &str); 12] = [
+    ("gemm", "GEMM"),
     ("sm", "SM"),
     ("gpu", "GPU"),
     ("cpu", "CPU"),
@@ -138,6 +141,18 @@ fn bits_per_second(value: f64) -> String {
     scaled(value, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }
 
+fn bytes_per_second(value: f64) -> String {
+    scaled(value, 1000.0, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+}
+
+fn flop_per_second(value: f64) -> String {
+    scaled(
+        value,
+        1000.0,
+        &["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"],
+    )
+}
+
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let (mut value, mut unit) = (value, 0);
     while value >= step && unit + 1 < units.len() {
@@ -171,6 +186,18 @@ mod tests {
                 "self-time 125.0 ms, peers 100.0 ms",
             ),
             ("wait_s", 0.0, Some(0.025), "waits for others 0 s, peers 25.0 ms"),
+            (
+                "preflight_gemm_flop_per_s",
+                5.8e14,
+                Some(7e14),
+                "preflight GEMM 580 TFLOP/s, peers 700 TFLOP/s",
+            ),
+            (
+                "preflight_pair_busbw_bytes_per_s",
+                1.15e10,
+                None,
+                "preflight pair busbw 11.5 GB/s",
+            ),
             ("new_counter", 2.5, Some(1.0), "new counter 2.5, peers 1"),
             (
                 "ecc_corrected_per_s",

@@ -3,6 +3,7 @@
 pub(crate) mod block;
 mod cost;
 mod evidence;
+mod preflight;
 pub(crate) mod words;
 
 use std::fs;

@@ -21,6 +21,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use paceline_health::Provenance;
+use paceline_health::event::Event;
 use paceline_health::report::Report;
 
 use crate::cli::RunArgs;
@@ -49,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// CLOCK_MONOTONIC at which the time of simulated GPUs begins.
     pub(crate) origin_ns: u64,
+    /// What is known before the watch begins, and where that comes from.
+    pub(crate) told: (Provenance, Vec<Event>),
     /// When all this began.
     pub(crate) started: Instant,
     /// How stderr looks.
@@ -76,9 +80,19 @@ impl Plan {
             command,
             env: Vec::new(),
             origin_ns: paceline_ring::monotonic_ns(),
+            told: (Provenance::Live, Vec::new()),
             started: Instant::now(),
             style,
         }
+    }
+
+    /// Starts as the preflight says.
+    fn take(&mut self, start: preflight::Start) {
+        self.env.extend(start.env);
+        self.command = start.command.unwrap_or_else(|| std::mem::take(&mut self.command));
+        // The node at which it would be may be the one that was left out.
+        self.settings.aggregator = start.aggregator.or_else(|| self.settings.aggregator.take());
+        self.told = (start.provenance, start.told);
     }
 }
 
@@ -101,7 +115,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     }
     if let Some(mode) = args.gate.preflight {
         match preflight::gate(&args.gate, mode, &plan, color)? {
-            preflight::Way::Start(variables) => plan.env.extend(variables),
+            preflight::Way::Start(start) => plan.take(*start),
             preflight::Way::Leave(code) => return Ok(ExitCode::from(code)),
         }
     }

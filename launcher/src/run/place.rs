@@ -21,6 +21,8 @@ pub(crate) struct Place {
     pub(crate) python: PathBuf,
     /// In the run directory, where `paceline profiler` finds the rings of this node.
     link: PathBuf,
+    /// What is known before the watch begins, in the ring directory as well.
+    pub(crate) told: Option<PathBuf>,
 }
 
 impl Place {
@@ -42,15 +44,34 @@ impl Place {
             let _ = fs::remove_file(&link);
         }
         let _ = std::os::unix::fs::symlink(&ring_dir, &link);
+        let told = tell(plan, &ring_dir);
         let place = Place {
             run_dir,
             ring_dir,
             python,
             link,
+            told,
         };
         hook::write(&place.python).context("cannot write the hook")?;
         Ok(place)
     }
+}
+
+/// Leaves what is known already for the sidecar.
+fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
+    let (provenance, events) = &plan.told;
+    let path = ring_dir.join("told.ndjson");
+    if events.is_empty() {
+        return None;
+    }
+    let written = paceline_sidecar::source::told::write(&path, *provenance, events);
+    written
+        .map_err(|problem| {
+            let problem = format_args!("the journal will not have the preflight: {problem}");
+            output::warning(plan.style, problem);
+        })
+        .ok()?;
+    Some(path)
 }
 
 impl Drop for Place {

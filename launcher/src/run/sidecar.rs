@@ -327,6 +327,9 @@ fn arguments(plan: &Plan, place: &Place, step_log: Option<&Path>) -> Vec<OsStrin
     flag("node", plan.node.as_ref());
     flag("run-dir", place.run_dir.as_os_str());
     flag("ring-dir", place.ring_dir.as_os_str());
+    if let Some(told) = &place.told {
+        flag("told", told.as_os_str());
+    }
     if let Some(aggregator) = &plan.settings.aggregator {
         flag("aggregator", aggregator.as_ref());
     }

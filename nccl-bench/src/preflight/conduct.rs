@@ -317,6 +317,9 @@ impl Run<'_> {
             samples: std::mem::take(&mut self.samples),
             carried: std::mem::take(&mut self.carried),
         };
+        for (node, row) in &mut report.nodes {
+            row.address = self.fleet.address(node).unwrap_or_default().into();
+        }
         let table = &self.table;
         report.conclude(judged, |metric, one, other| table.metric(metric).best(one, other));
         report

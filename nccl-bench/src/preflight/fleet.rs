@@ -66,6 +66,11 @@ pub trait Fleet {
     /// Those still there, in their order.
     fn nodes(&self) -> Vec<NodeId>;
 
+    /// How the other nodes reach a node, if that is known.
+    fn address(&self, _node: &NodeId) -> Option<String> {
+        None
+    }
+
     /// Asks, and waits for all answers, no longer than `limit` (and a little). One for each task's node.
     fn ask(
         &mut self,

@@ -323,6 +323,10 @@ impl Fleet for Star {
         self.order.clone()
     }
 
+    fn address(&self, node: &NodeId) -> Option<String> {
+        Some(self.members.get(node)?.address.to_string())
+    }
+
     fn ask(
         &mut self,
         phase: &str,

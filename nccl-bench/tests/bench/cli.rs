@@ -351,3 +351,12 @@ fn without_nccl_it_says_what_can_be_done() {
         "{error}"
     );
 }
+
+#[test]
+fn what_all_ranks_miss_is_said_once() {
+    let output = run("--transport nccl --ranks 3 --nccl-lib /nowhere/libnccl.so");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(said.matches("error: ").count(), 1, "{said}");
+    assert!(said.contains("/nowhere/libnccl.so"), "{said}");
+}

@@ -248,6 +248,39 @@ fn calls_that_fail_are_named() {
 }
 
 #[test]
+fn the_same_on_several_ranks_is_told_by_the_first_of_them() {
+    let (well, ill) = (Stage::new("gpus = 4"), Stage::new("gpus = 2"));
+    let options = |stage: &Stage| {
+        let mut options: Vec<Options> = (0..4).map(|rank| stage.options(rank)).collect();
+        // Ranks 1 to 3 miss the same GPU, rank 0 none.
+        options
+            .iter_mut()
+            .skip(1)
+            .for_each(|options| options.local_rank = 3);
+        options
+    };
+    let seen = play(options(&ill), LONG, |_| Ok(()));
+    let own = |error: &TransportError| matches!(error, TransportError::Missing { .. });
+    let told: Vec<bool> = seen.iter().map(|seen| own(seen.as_ref().unwrap_err())).collect();
+    assert_eq!(told, [false, true, false, false]);
+    // The others refer to it.
+    let referred = seen[3].as_ref().unwrap_err().to_string();
+    assert!(
+        referred.contains("rank 1: ") && referred.contains("GPU"),
+        "{referred}"
+    );
+    let mut two = options(&well);
+    two.truncate(2);
+    two[0].local_rank = 7;
+    two[1].local_rank = 8;
+    let seen = play(two, LONG, |_| Ok(()));
+    assert!(
+        seen.iter().all(|seen| own(seen.as_ref().unwrap_err())),
+        "each has its own"
+    );
+}
+
+#[test]
 fn what_cannot_be_done_is_said() {
     let stage = Stage::new("");
     let seen = stage.ranks(1, |mut nccl| {

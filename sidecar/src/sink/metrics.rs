@@ -14,6 +14,7 @@ use families::{counters, gauges};
 
 mod families;
 mod gpus;
+mod preflight;
 
 /// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.
 const MAX_RANK_SERIES: usize = 512;
@@ -59,6 +60,7 @@ pub struct Metrics {
     ranks: BTreeMap<Rank, RankTally>,
     nodes: BTreeMap<NodeId, NodeTally>,
     gpus: gpus::Gpus,
+    benches: preflight::Benches,
 }
 
 impl Default for Metrics {
@@ -78,6 +80,7 @@ impl Default for Metrics {
             ranks: BTreeMap::new(),
             nodes: BTreeMap::new(),
             gpus: BTreeMap::new(),
+            benches: BTreeMap::new(),
         }
     }
 }
@@ -93,6 +96,7 @@ impl Metrics {
             Event::Step(step) => self.step(step, unix_s),
             Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
             Event::Gpu(reading) => gpus::observe(&mut self.gpus, frame, reading),
+            Event::Bench(bench) => preflight::observe(&mut self.benches, bench),
             Event::GpuAccess(news) => gpus::access(&mut self.gpus, frame, news),
             Event::Beat(beat) => {
                 for pulse in &beat.ranks {
@@ -140,6 +144,12 @@ impl Metrics {
         self.job_families(&registry, report);
         self.loss_families(&registry, report, transport);
         self.node_families(&registry);
+        if let Some(section) = &report.preflight {
+            preflight::summary(&registry, section);
+            if self.benches.len() <= MAX_RANK_SERIES {
+                preflight::families(&registry, section, &self.benches);
+            }
+        }
         if self.ranks.len() <= MAX_RANK_SERIES {
             self.rank_families(&registry, report);
             gpus::families(&registry, &self.gpus);

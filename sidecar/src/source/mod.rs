@@ -12,6 +12,7 @@ pub mod ras;
 pub mod replay;
 pub mod sim_gpu;
 pub mod step_log;
+pub mod told;
 pub mod trainers;
 mod yields;
 

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use super::baselines::NAMES;
 use super::row::{Better, Row, Table};
 use super::score::{self, Case};
+use crate::html::escape;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;\
 color:#1b2733}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2.2rem}table{border-collapse:collapse;font-size:13px}\
@@ -45,14 +46,6 @@ pub(super) fn page(table: &Table, cases: &[Case<'_>]) -> String {
     text.push_str(&weakest(cases));
     text.push_str("</html>\n");
     text
-}
-
-/// Text as HTML shows it.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 fn rows(table: &Table) -> String {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::html::escape;
+
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 60.0;
@@ -82,7 +84,7 @@ impl Frame<'_> {
                 y - 6.0,
                 x + 20.0,
                 y,
-                super::escape(&line.name)
+                escape(&line.name)
             );
         }
         text + "</svg>"
@@ -115,9 +117,9 @@ impl Frame<'_> {
              rotate(-90)\" text-anchor=\"middle\">{}</text>",
             (LEFT + right) / 2.0,
             HEIGHT - 8.0,
-            super::escape(self.x),
+            escape(self.x),
             (TOP + bottom) / 2.0,
-            super::escape(self.y)
+            escape(self.y)
         );
     }
 }

@@ -15,12 +15,8 @@ pub fn join(
     options: &Options,
     deadline: &Deadline,
 ) -> Result<(Comm, Pinned, Stream, Arc<Nccl>), TransportError> {
-    let nccl = Arc::new(Nccl::open(options.nccl_lib.as_deref()).map_err(missing)?);
-    let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
-    let index = place(options, &nccl, driver.gpus)?;
-    let gpu = Gpu::open(&driver, index).map_err(|error| of_gpu(error, deadline))?;
-    let stream = gpu.stream().map_err(|error| of_gpu(error, deadline))?;
-    let stage = gpu.pinned(STAGE).map_err(|error| of_gpu(error, deadline))?;
+    let opened = open(options, deadline);
+    let (nccl, gpu, stream, stage) = once(side, opened, deadline)?;
     same_version(side, &nccl, deadline)?;
     let id = match &options.id {
         Some(id) => id.unique(),
@@ -37,6 +33,59 @@ pub fn join(
 pub fn gpu(options: &Options, deadline: &Deadline) -> Result<Arc<Gpu>, TransportError> {
     let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
     Gpu::open(&driver, options.local_rank).map_err(|error| of_gpu(error, deadline))
+}
+
+/// What one rank needs by itself.
+type Opened = (Arc<Nccl>, Arc<Gpu>, Stream, Pinned);
+
+fn open(options: &Options, deadline: &Deadline) -> Result<Opened, TransportError> {
+    let nccl = Arc::new(Nccl::open(options.nccl_lib.as_deref()).map_err(missing)?);
+    let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
+    let index = place(options, &nccl, driver.gpus)?;
+    let gpu = Gpu::open(&driver, index).map_err(|error| of_gpu(error, deadline))?;
+    let stream = gpu.stream().map_err(|error| of_gpu(error, deadline))?;
+    let stage = gpu.pinned(STAGE).map_err(|error| of_gpu(error, deadline))?;
+    Ok((nccl, gpu, stream, stage))
+}
+
+/// Ranks that miss the same thing say so once: the first of them keeps its error, and the others refer to it.
+fn once<T>(
+    side: &mut dyn Transport,
+    opened: Result<T, TransportError>,
+    deadline: &Deadline,
+) -> Result<T, TransportError> {
+    let own = opened
+        .as_ref()
+        .err()
+        .map_or(0, |error| fingerprint(&error.reason()));
+    let Ok(worst) = side.agree(own, deadline) else {
+        return opened;
+    };
+    if worst == 0 {
+        return opened;
+    }
+    let is_same = own == worst;
+    let claim = if is_same { u64::MAX - side.rank() as u64 } else { 0 };
+    let Ok(first) = side.agree(claim, deadline) else {
+        return opened;
+    };
+    let first = usize::try_from(u64::MAX - first).unwrap_or(0);
+    match opened {
+        Err(error) if is_same && first != side.rank() => Err(TransportError::Aborted {
+            phase: deadline.phase().to_owned(),
+            peer: first,
+            reason: error.reason(),
+        }),
+        opened => opened,
+    }
+}
+
+/// Alike for equal texts, and never zero (FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>).
+fn fingerprint(text: &str) -> u64 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    hash.max(1)
 }
 
 /// Which GPU is this rank's.

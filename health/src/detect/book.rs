@@ -1,0 +1,22 @@
+//! Claims of the rules become incidents.
+
+use super::Detector;
+
+impl Detector {
+    pub(super) fn book(&mut self) {
+        let origin = self.origin.unwrap_or_default();
+        while let Some(mut claim) = self
+            .straggler
+            .poll()
+            .or_else(|| self.links.poll())
+            .or_else(|| self.silence.poll())
+            .or_else(|| self.blind.poll())
+            .or_else(|| self.job_rules.poll())
+        {
+            self.explains_no_more(&claim);
+            self.before.support(&mut claim, self.job_rules.first_step());
+            self.incidents.book(claim, origin, &self.policy);
+        }
+        self.book_faults();
+    }
+}

@@ -1,0 +1,9 @@
+//! What all pages share.
+
+/// Text as HTML shows it.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}

@@ -1,0 +1,229 @@
+//! Where torchrun's nodes meet, when the node at which they should was left out: the command line names the first good
+//! one instead. An agent whose rendezvous host never starts would wait for it in vain.
+//!
+//! Only torchrun's own options are touched, up to the script; what a script does inside is its own.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{NodeRow, Report};
+
+/// Options of torchrun that take no value
+/// (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all others take one.
+const BARE: [&str; 6] = [
+    "--standalone",
+    "-m",
+    "--module",
+    "--no-python",
+    "--run-path",
+    "--virtual-local-rank",
+];
+/// Options that name a host, and the variables that torchrun reads in their place.
+const HOSTS: [(&str, &str); 2] = [
+    ("--rdzv-endpoint", "PET_RDZV_ENDPOINT"),
+    ("--master-addr", "PET_MASTER_ADDR"),
+];
+const NODE_RANK: (&str, &str) = ("--node-rank", "PET_NODE_RANK");
+
+type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What is different from what was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Redirected {
+    /// The command with other words; `None`: as it was.
+    pub(super) command: Option<Vec<OsString>>,
+    /// Variables with other values.
+    pub(super) env: Vec<(&'static str, OsString)>,
+    /// Each change, for people.
+    pub(super) said: Vec<String>,
+}
+
+/// The node of a report that training's rendezvous names, if it names one.
+pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report) -> Option<NodeId> {
+    let options = Options::of(command);
+    HOSTS.iter().find_map(|(option, name)| {
+        let value = options.value(command, option).or_else(|| variable(name))?;
+        node_of(split(&value).0, report)
+    })
+}
+
+/// Points a command at `first` wherever it names a node that is not among those that start, and gives it its `rank`
+/// among them.
+pub(super) fn redirect(
+    command: &[OsString],
+    variable: Variable<'_>,
+    report: &Report,
+    starting: &[&NodeId],
+    rank: usize,
+) -> Redirected {
+    let options = Options::of(command);
+    let mut redirected = Redirected::default();
+    let Some(first) = starting.first() else {
+        return redirected;
+    };
+    let new_host = reach(first, report.nodes.get(*first));
+    let is_out = |host: &str| node_of(host, report).is_some_and(|node| !starting.contains(&&node));
+    for (option, name) in HOSTS {
+        let given = options.value(command, option);
+        let Some(value) = given.clone().or_else(|| variable(name)) else {
+            continue;
+        };
+        let (host, port) = split(&value);
+        if is_out(host) {
+            let new = format!("{new_host}{port}");
+            redirected.change(command, &options, (option, name), given.is_some(), &value, new);
+        }
+    }
+    let given = options.value(command, NODE_RANK.0);
+    if let Some(value) = given.clone().or_else(|| variable(NODE_RANK.1)) {
+        let new = rank.to_string();
+        if value != new {
+            redirected.change(command, &options, NODE_RANK, given.is_some(), &value, new);
+        }
+    }
+    if let Some(host) = variable("MASTER_ADDR").filter(|host| is_out(host)) {
+        let said = format!(
+            "MASTER_ADDR names {host}, which is left out: a command that reads it should read PACELINE_FIRST_NODE ({first})"
+        );
+        redirected.said.push(said);
+    }
+    redirected
+}
+
+impl Redirected {
+    fn change(
+        &mut self,
+        command: &[OsString],
+        options: &Options,
+        (option, name): (&'static str, &'static str),
+        is_option: bool,
+        was: &str,
+        new: String,
+    ) {
+        let shown = if is_option { option } else { name };
+        self.said.push(format!("{shown} {was} becomes {new}"));
+        if is_option {
+            let words = self.command.get_or_insert_with(|| command.to_vec());
+            options.set(words, option, &new);
+        } else {
+            self.env.push((name, new.into()));
+        }
+    }
+}
+
+/// Where torchrun's own options are in a command.
+#[derive(Debug, Default)]
+struct Options {
+    /// Name with dashes, place of the word that holds the value, and whether it stands behind a `=` there.
+    found: Vec<(String, usize, bool)>,
+}
+
+impl Options {
+    fn of(command: &[OsString]) -> Options {
+        let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
+        let mut found = Vec::new();
+        let Some(mut at) = begin(&words) else {
+            return Options { found };
+        };
+        while let Some(word) = words
+            .get(at)
+            .filter(|word| word.starts_with('-') && **word != "--")
+        {
+            let (name, is_inline) = match word.split_once('=') {
+                Some((name, _)) if word.starts_with("--") => (name, true),
+                _ => (*word, false),
+            };
+            let name = name.replace('_', "-");
+            let takes_next = !is_inline && !BARE.contains(&&*name);
+            if is_inline || takes_next {
+                found.push((name, at + usize::from(takes_next), is_inline));
+            }
+            at += 1 + usize::from(takes_next);
+        }
+        Options { found }
+    }
+
+    /// The last one counts, as in argparse.
+    fn place(&self, option: &str) -> Option<(usize, bool)> {
+        let last = self.found.iter().rfind(|(name, ..)| name == option);
+        last.map(|(_, at, is_inline)| (*at, *is_inline))
+    }
+
+    fn value(&self, command: &[OsString], option: &str) -> Option<String> {
+        let (at, is_inline) = self.place(option)?;
+        let word = command.get(at)?.to_str()?;
+        let value = if is_inline { word.split_once('=')?.1 } else { word };
+        (!value.is_empty()).then(|| value.to_owned())
+    }
+
+    fn set(&self, command: &mut [OsString], option: &str, value: &str) {
+        let Some((at, is_inline)) = self.place(option) else {
+            return;
+        };
+        if let Some(word) = command.get_mut(at) {
+            let name = word.to_str().and_then(|word| word.split_once('='));
+            *word = match name {
+                Some((name, _)) if is_inline => format!("{name}={value}").into(),
+                _ => value.into(),
+            };
+        }
+    }
+}
+
+/// The word after torchrun, however it is started.
+fn begin(words: &[&str]) -> Option<usize> {
+    let is_launcher = |(at, word): (usize, &&str)| {
+        let file = Path::new(word).file_name().and_then(|name| name.to_str());
+        let module = at > 0 && words[at - 1] == "-m";
+        file == Some("torchrun")
+            || (module && matches!(*word, "torch.distributed.run" | "torch.distributed.launch"))
+    };
+    words.iter().enumerate().position(is_launcher).map(|at| at + 1)
+}
+
+/// `host`, and `:port` or nothing.
+fn split(endpoint: &str) -> (&str, &str) {
+    let after = endpoint.rfind(']').map_or(0, |at| at + 1);
+    match endpoint[after..].find(':') {
+        // More than one colon and no bracket: an address of IPv6 without a port.
+        Some(at) if !endpoint[after + at + 1..].contains(':') => endpoint.split_at(after + at),
+        _ => (endpoint, ""),
+    }
+}
+
+/// The node that a host name or address is of.
+fn node_of(host: &str, report: &Report) -> Option<NodeId> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_address = host.parse::<IpAddr>().is_ok();
+    let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
+    let named = |(node, row): &(&NodeId, &NodeRow)| {
+        node.as_str() == host || &*row.address == host || (!is_address && short(node.as_str()) == short(host))
+    };
+    if let Some((node, _)) = report.nodes.iter().find(named) {
+        return Some(node.clone());
+    }
+    let known: Vec<IpAddr> = match (host, 0).to_socket_addrs() {
+        Ok(found) if !is_address => found.map(|address| address.ip()).collect(),
+        _ => return None,
+    };
+    let at = |row: &NodeRow| row.address.parse().is_ok_and(|ip: IpAddr| known.contains(&ip));
+    let found = report.nodes.iter().find(|(_, row)| at(row));
+    found.map(|(node, _)| node.clone())
+}
+
+/// How the others reach a node: as the preflight did, else by its name.
+pub(super) fn reach(node: &NodeId, row: Option<&NodeRow>) -> String {
+    let address = row.map_or("", |row| &*row.address);
+    match address.parse::<IpAddr>() {
+        Ok(ip) if ip.is_loopback() => node.to_string(),
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Ok(ip) => ip.to_string(),
+        Err(_) => node.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "endpoint_tests.rs"]
+mod tests;

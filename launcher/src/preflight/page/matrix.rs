@@ -1,0 +1,94 @@
+//! The ways between nodes, each with each: a bad node is a line across, a bad way one cell.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{Metric, Place, PreflightTable, Report};
+
+use super::show;
+use crate::html::escape;
+
+/// Nodes of a matrix at most: more are no picture.
+const MOST: usize = 64;
+/// Nodes up to which each cell shows its value.
+const VALUES: usize = 16;
+
+/// Bus bandwidth of each way that was measured; nothing where there are too few ways, or too many.
+pub(super) fn ways(report: &Report, table: &PreflightTable) -> String {
+    let mut ways: BTreeMap<(&NodeId, &NodeId), f64> = BTreeMap::new();
+    for sample in &report.samples {
+        if let (Metric::PairBusbw, Place::Pair { a, b }) = (sample.metric, &sample.place) {
+            for key in [(a, b), (b, a)] {
+                let known = ways.entry(key).or_insert(sample.value);
+                *known = known.max(sample.value);
+            }
+        }
+    }
+    let nodes: Vec<&NodeId> = report.nodes.keys().collect();
+    if !(3..=MOST).contains(&nodes.len()) || ways.is_empty() {
+        return String::new();
+    }
+    let mut values: Vec<f64> = ways.values().copied().collect();
+    values.sort_by(f64::total_cmp);
+    let median = values[values.len() / 2];
+    let (cell, labels) = if nodes.len() <= VALUES {
+        (44.0, 90.0)
+    } else {
+        (12.0, 90.0)
+    };
+    let side = labels + cell * nodes.len() as f64 + 4.0;
+    let mut text = format!(
+        "<h2>Ways between nodes</h2><p class=\"faint\">All-reduce, GB/s. Red: under the limit of the median, {}; grey: not \
+         measured.</p><div class=\"wide\"><svg viewBox=\"0 0 {side} {side}\" style=\"max-width:{side}px\" role=\"img\" \
+         aria-label=\"bus bandwidth between nodes\">",
+        show::number(median)
+    );
+    let row = table.metric(Metric::PairBusbw);
+    for (y, one) in nodes.iter().enumerate() {
+        let middle = labels + cell * (y as f64 + 0.5);
+        if nodes.len() <= VALUES || y % 4 == 0 {
+            let short: String = one.as_str().chars().take(11).collect();
+            let name = escape(&short);
+            let _ = write!(
+                text,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text><text transform=\"translate({:.1},{:.1}) \
+                 rotate(-90)\">{name}</text>",
+                labels - 6.0,
+                middle + 4.0,
+                middle + 4.0,
+                labels - 6.0
+            );
+        }
+        for (x, other) in nodes.iter().enumerate().filter(|(x, _)| *x != y) {
+            let value = ways.get(&(*one, *other));
+            let worse = value.map(|value| row.worse_by(*value, median));
+            let fill = match worse {
+                Some(worse) if worse > row.fail => "--bad-bg",
+                Some(worse) if worse > row.warning => "--warn-bg",
+                Some(_) => "--well-bg",
+                None => "--line",
+            };
+            let (left, top) = (labels + cell * x as f64, labels + cell * y as f64);
+            let told = value.map_or_else(|| "not measured".to_owned(), |value| show::number(*value));
+            let _ = write!(
+                text,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"var({fill})\"><title>{} and {}: \
+                 {told}</title></rect>",
+                cell - 1.0,
+                cell - 1.0,
+                escape(one.as_str()),
+                escape(other.as_str())
+            );
+            if nodes.len() <= VALUES && value.is_some() {
+                let _ = write!(
+                    text,
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" style=\"font-size:11px\">{told}</text>",
+                    left + cell / 2.0,
+                    top + cell / 2.0 + 4.0
+                );
+            }
+        }
+    }
+    text + "</svg></div>"
+}

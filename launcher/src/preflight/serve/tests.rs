@@ -1,0 +1,143 @@
+use axum::http::Request;
+use paceline_health::preflight::Fact;
+use paceline_nccl_bench::preflight::{Failed, Found, Limits, Over};
+
+use super::*;
+use crate::preflight::gate::sample::report;
+
+/// A node of which this is read.
+struct Read(Option<(&'static str, &'static str)>);
+
+impl Tools for Read {
+    fn snapshot(&self, node: &NodeId, _: &Deadline) -> Result<Found, Failed> {
+        let fact = self.0.map(|(name, value)| Fact {
+            node: node.clone(),
+            gpu: Some("GPU-a".into()),
+            port: None,
+            name: name.into(),
+            value: Some(value.into()),
+        });
+        Ok(Found {
+            facts: fact.into_iter().collect(),
+            ..Found::default()
+        })
+    }
+
+    fn work(&self, _: &NodeId, _: u32, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
+        unreachable!("nothing is measured")
+    }
+
+    fn local(&self, _: &NodeId, _: u32, _: &Over, _: &Limits, _: &Deadline) -> Result<Found, Failed> {
+        unreachable!("nothing is measured")
+    }
+}
+
+fn clinic(run_dir: Option<&Path>, read: Option<(&'static str, &'static str)>) -> Clinic {
+    Clinic {
+        node: "n2".into(),
+        run_dir: run_dir.map(Path::to_owned),
+        tools: Box::new(Read(read)),
+        busy: Mutex::new(()),
+    }
+}
+
+#[test]
+fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = |lost: &[&str]| {
+        let text = serde_json::to_string(&report(3, lost)).unwrap();
+        fs::write(folder.path().join(FILE), text).unwrap();
+    };
+    let none = clinic(None, None).examine();
+    assert_eq!((none.fail_count, &*none.notes[0]), (0, "no preflight was done"));
+    keep(&["n2"]);
+    let ill = clinic(Some(folder.path()), None).examine();
+    assert_eq!(ill.failed_checks, ["gone"]);
+    // Another's illness is not this node's.
+    keep(&["n3"]);
+    assert_eq!(clinic(Some(folder.path()), None).examine().fail_count, 0);
+    let now = clinic(Some(folder.path()), Some(("remap_failed", "1"))).examine();
+    assert_eq!(now.fail_count, 1, "{now:?}");
+    assert!(now.failed_checks[0].contains("could not be remapped"), "{now:?}");
+    // What only waits for a reset keeps nobody out.
+    let pending = clinic(Some(folder.path()), Some(("remap_pending", "1"))).examine();
+    assert_eq!(pending.fail_count, 0, "{pending:?}");
+    fs::write(folder.path().join(FILE), "{").unwrap();
+    let broken = clinic(Some(folder.path()), None).examine();
+    assert!(broken.fail_count == 0 && broken.notes[0].starts_with("the preflight cannot be read"));
+}
+
+/// Asks over HTTP/2, as a client of gRPC does: the message, `grpc-status`, and whether it came as a trailer.
+async fn ask(socket: &Path, path: &str, question: &'static [u8]) -> (Vec<u8>, String, bool) {
+    let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::builder()
+        .method("POST")
+        .uri(format!("http://localhost{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    let (response, mut send) = client.send_request(request.body(()).unwrap(), false).unwrap();
+    send.send_data(question.into(), true).unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.headers()["content-type"], "application/grpc");
+    let early = response.headers().get("grpc-status").cloned();
+    let mut body = response.into_body();
+    let mut message = Vec::new();
+    while let Some(data) = body.data().await {
+        message.extend(data.unwrap());
+    }
+    let late = body
+        .trailers()
+        .await
+        .unwrap()
+        .and_then(|trailers| trailers.get("grpc-status").cloned());
+    let is_late = late.is_some();
+    let status = early.or(late).unwrap();
+    (message, status.to_str().unwrap().to_owned(), is_late)
+}
+
+#[test]
+fn a_client_of_grpc_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let listener = listen(&socket).unwrap();
+    // Nobody takes the place of one that lives.
+    assert!(listen(&socket).is_err());
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let clinic = clinic(None, Some(("remap_failed", "1")));
+    std::thread::spawn(move || grpc::serve(listener, move || clinic.answer()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let question = b"\0\0\0\0\x04\x0a\x02--";
+        let (message, status, is_trailer) = ask(&socket, grpc::PATH, question).await;
+        assert_eq!((&*status, is_trailer), ("0", true));
+        let text = String::from_utf8_lossy(&message);
+        // No success, exit code 2, then the JSON.
+        assert_eq!(message[5..7], [0x10, 2]);
+        assert!(
+            text.contains("\"fail_count\":1") && text.contains("could not be remapped"),
+            "{text}"
+        );
+        let (message, status, _) = ask(&socket, grpc::PATH, b"\0\0\0\0\x09x").await;
+        assert_eq!((message.len(), &*status), (0, "3"));
+        let (_, status, _) = ask(&socket, "/nvhcd.HealthCheckService/Other", b"\0\0\0\0\0").await;
+        assert_eq!(status, "12");
+    });
+    drop(runtime);
+}
+
+#[test]
+fn what_a_killed_one_left_is_replaced_and_a_file_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(listen(&socket).is_ok());
+    let file = folder.path().join("file");
+    fs::write(&file, "mine").unwrap();
+    assert!(listen(&file).is_err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
+}

@@ -1,0 +1,61 @@
+//! The preflight's part of the verdict block: what it came to, who was left out and why, what was found.
+
+use paceline_health::report::Report;
+
+use super::block::Block;
+use crate::preflight::show::{Summary, sentence, table};
+
+/// Rows of its table, and findings that are told.
+const ROWS: usize = 8;
+const FINDINGS: usize = 4;
+
+impl Block {
+    pub(super) fn preflight(&mut self, report: &Report) {
+        let Some(section) = &report.preflight else {
+            return;
+        };
+        if section.mode.is_empty() {
+            self.labelled("preflight", "could not be done: the job started without");
+        } else {
+            let summary = Summary {
+                mode: &section.mode,
+                simulated: section.simulated,
+                nodes: section.nodes.into(),
+                gpus: section.gpus.into(),
+                seconds: section.seconds,
+                comparisons: section.comparisons,
+                outcome: section.outcome,
+            };
+            let line = summary.line(self.style);
+            self.raw_line("preflight", &line);
+        }
+        for out in section.left_out.iter().take(FINDINGS) {
+            self.labelled("", &format!("{} was left out: {}", out.node, out.why));
+        }
+        for noted in section.findings.iter().take(FINDINGS) {
+            self.labelled("", &sentence(noted));
+        }
+        for problem in section.problems.iter().take(FINDINGS) {
+            let node = problem
+                .node
+                .as_ref()
+                .map_or(String::new(), |node| format!("{node}: "));
+            self.labelled("", &format!("{node}{} ({})", problem.what, problem.phase));
+        }
+        let told = [
+            section.left_out.len(),
+            section.findings.len(),
+            section.problems.len(),
+        ];
+        let more: usize = told.iter().map(|count| count.saturating_sub(FINDINGS)).sum();
+        if more > 0 {
+            self.labelled("", &format!("and {more} more in the report"));
+        }
+        // One node alone has nothing beside it.
+        if section.rows.len() > 1 {
+            for line in table(&section.rows, &section.findings, ROWS, self.style).lines() {
+                self.raw_line("", line);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a preflight measured before the job, as gauges in base units: they stand as long as the job runs.
+
+use std::collections::BTreeMap;
+
+use paceline_health::event::Bench;
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{Metric, Section};
+use paceline_health::verdict::Severity;
+use prometheus::Registry;
+
+use super::families::gauges;
+
+/// What was measured of each node.
+pub(super) type Benches = BTreeMap<NodeId, Bench>;
+
+/// Takes a node's figures.
+pub(super) fn observe(benches: &mut Benches, bench: &Bench) {
+    benches.insert(bench.node.clone(), bench.clone());
+}
+
+/// What it came to, for jobs of any size.
+pub(super) fn summary(registry: &Registry, section: &Section) {
+    let outcome = serde_json::to_value(section.outcome).ok();
+    let outcome = outcome
+        .as_ref()
+        .and_then(|name| name.as_str())
+        .unwrap_or("unknown");
+    let labels = [
+        section.mode.to_string(),
+        outcome.to_owned(),
+        section.policy.to_string(),
+    ];
+    gauges(
+        registry,
+        "paceline_preflight_info",
+        "The preflight before the job, and what it came to.",
+        ["mode", "outcome", "policy"],
+        [(labels, 1.0)],
+    );
+    gauges(
+        registry,
+        "paceline_preflight_duration_seconds",
+        "How long the preflight took.",
+        [],
+        [([], section.seconds)],
+    );
+    let nodes = [
+        ("expected", f64::from(section.nodes)),
+        ("left_out", section.left_out.len() as f64),
+    ];
+    gauges(
+        registry,
+        "paceline_preflight_nodes",
+        "Nodes that the preflight expected, and those of them that were left out of the job.",
+        ["state"],
+        nodes.map(|(state, count)| ([state.to_owned()], count)),
+    );
+    let count = |severity| {
+        section
+            .findings
+            .iter()
+            .filter(|noted| noted.severity == severity)
+            .count()
+    };
+    let found = [Severity::Warning, Severity::Critical];
+    gauges(
+        registry,
+        "paceline_preflight_findings",
+        "What the preflight found, by how bad it is.",
+        ["severity"],
+        found.map(|severity| ([severity.name().to_owned()], count(severity) as f64)),
+    );
+}
+
+/// What was measured of each node and GPU.
+pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches) {
+    let of_nodes = |metric: Metric| {
+        let (_, scale) = metric.base_unit();
+        benches.values().filter_map(move |bench| {
+            let value = bench.values.get(&metric)? * scale;
+            Some((bench.node.to_string(), value))
+        })
+    };
+    let of_gpus = |metric: Metric| {
+        let (_, scale) = metric.base_unit();
+        benches.values().flat_map(move |bench| {
+            bench.of_gpus.iter().filter_map(move |(gpu, values)| {
+                let value = values.get(&metric)? * scale;
+                Some((bench.node.to_string(), gpu.to_string(), value))
+            })
+        })
+    };
+    let busbw = [
+        ("local", Metric::LocalBusbw),
+        ("local", Metric::LocalBusbwHost),
+        ("pair", Metric::PairBusbw),
+    ];
+    let busbw = busbw.into_iter().flat_map(|(scope, metric)| {
+        of_nodes(metric).map(move |(node, value)| (["all_reduce".to_owned(), scope.to_owned(), node], value))
+    });
+    let (_, scale) = Metric::AllBusbw.base_unit();
+    let all = section.values.get(&Metric::AllBusbw).map(|value| {
+        let labels = ["all_reduce".to_owned(), "all".to_owned(), String::new()];
+        (labels, value * scale)
+    });
+    gauges(
+        registry,
+        "paceline_preflight_busbw_bytes_per_second",
+        "Bus bandwidth of all-reduce inside a node, with the best of its partners, and over all nodes.",
+        ["op", "scope", "node"],
+        busbw.chain(all),
+    );
+    let plain = [
+        (
+            "paceline_preflight_pair_latency_seconds",
+            "Round trip between a node and the best of its partners.",
+            Metric::PairLatency,
+        ),
+        (
+            "paceline_preflight_pair_loss_ratio",
+            "Share of the segments between a node and the best of its partners that were sent again.",
+            Metric::PairLoss,
+        ),
+        (
+            "paceline_preflight_cpu_gemm_flops_per_second",
+            "Matrix multiplication on the CPU of a node without GPUs.",
+            Metric::CpuGemm,
+        ),
+        (
+            "paceline_preflight_cpu_memory_bytes_per_second",
+            "Copies in the memory of a node without GPUs.",
+            Metric::CpuMemory,
+        ),
+    ];
+    for (name, help, metric) in plain {
+        let values = of_nodes(metric).map(|(node, value)| ([node], value));
+        gauges(registry, name, help, ["node"], values);
+    }
+    let gpus = [
+        (
+            "paceline_preflight_gemm_flops_per_second",
+            "Matrix multiplication on a GPU.",
+            Metric::Gemm,
+        ),
+        (
+            "paceline_preflight_gpu_memory_bytes_per_second",
+            "Copies inside a GPU's memory.",
+            Metric::GpuMemory,
+        ),
+    ];
+    for (name, help, metric) in gpus {
+        let values = of_gpus(metric).map(|(node, gpu, value)| ([node, gpu], value));
+        gauges(registry, name, help, ["node", "gpu_uuid"], values);
+    }
+    let copies = [
+        ("to_gpu", Metric::HostToDevice),
+        ("from_gpu", Metric::DeviceToHost),
+    ];
+    let copies = copies.into_iter().flat_map(|(direction, metric)| {
+        of_gpus(metric).map(move |(node, gpu, value)| ([node, gpu, direction.to_owned()], value))
+    });
+    gauges(
+        registry,
+        "paceline_preflight_host_copy_bytes_per_second",
+        "Copies between the host and a GPU.",
+        ["node", "gpu_uuid", "direction"],
+        copies,
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::preflight::Outcome;
+    use prometheus::TextEncoder;
+
+    #[test]
+    fn figures_are_in_base_units_and_absent_ones_are_not_zero() {
+        let bench = Bench {
+            node: "n1".into(),
+            there: true,
+            model: "H100".into(),
+            gpus: 1,
+            values: BTreeMap::from([(Metric::Gemm, 700.0), (Metric::PairBusbw, 48.0)]),
+            of_gpus: BTreeMap::from([(
+                "GPU-a".into(),
+                BTreeMap::from([(Metric::Gemm, 700.0), (Metric::HostToDevice, 55.0)]),
+            )]),
+        };
+        let section = Section {
+            mode: "quick".into(),
+            simulated: false,
+            outcome: Outcome::Ok,
+            seconds: 9.5,
+            nodes: 2,
+            gpus: 1,
+            comparisons: 4,
+            values: BTreeMap::from([(Metric::AllBusbw, 46.0)]),
+            policy: "warn".into(),
+            left_out: Vec::new(),
+            rows: BTreeMap::new(),
+            findings: Vec::new(),
+            problems: Vec::new(),
+        };
+        let registry = Registry::new();
+        let mut benches = Benches::new();
+        observe(&mut benches, &bench);
+        summary(&registry, &section);
+        families(&registry, &section, &benches);
+        let page = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for line in [
+            r#"paceline_preflight_info{mode="quick",outcome="ok",policy="warn"} 1"#,
+            r#"paceline_preflight_nodes{state="left_out"} 0"#,
+            r#"paceline_preflight_findings{severity="critical"} 0"#,
+            r#"paceline_preflight_gemm_flops_per_second{gpu_uuid="GPU-a",node="n1"} 700000000000000"#,
+            r#"paceline_preflight_host_copy_bytes_per_second{direction="to_gpu",gpu_uuid="GPU-a",node="n1"} 55000000000"#,
+            r#"paceline_preflight_busbw_bytes_per_second{node="n1",op="all_reduce",scope="pair"} 48000000000"#,
+            r#"paceline_preflight_busbw_bytes_per_second{node="",op="all_reduce",scope="all"} 46000000000"#,
+        ] {
+            assert!(
+                page.lines().any(|found| found == line),
+                "{line} is not on\n{page}"
+            );
+        }
+        assert!(
+            !page.contains("latency") && !page.contains("gpu_memory"),
+            "{page}"
+        );
+    }
+}
