@@ -113,6 +113,18 @@ impl Control {
         Ok(number(&self.share(largest.to_le_bytes().to_vec(), deadline)?))
     }
 
+    /// How many ranks run on this rank's host, itself among them.
+    pub fn ranks_here(&mut self, deadline: &Deadline) -> Result<usize, TransportError> {
+        // The same in all containers and network namespaces of a host (random(4)). Where it cannot be read all count as one.
+        let here = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let all = self.collect(here.clone(), deadline)?.unwrap_or_default();
+        let all = self.share(all.join(&b'/'), deadline)?;
+        Ok(all
+            .split(|byte| *byte == b'/')
+            .filter(|host| **host == here)
+            .count())
+    }
+
     /// Returns when every rank has called it.
     pub fn barrier(&mut self, deadline: &Deadline) -> Result<(), TransportError> {
         self.agree(0, deadline).map(|_| ())

@@ -13,6 +13,8 @@ use crate::transport::{Deadline, TransportError};
 
 /// What a socket is offered, and asked for, in one call: so much stays in a core's cache between the two copies.
 const CHUNK: usize = 256 << 10;
+/// A sleeper is woken for so many bytes, or for the last ones.
+const WORTH_WAKING: usize = 128 << 10;
 /// So many rounds may pass between two looks at the clock while bytes flow.
 const ROUNDS: u32 = 64;
 
@@ -261,9 +263,14 @@ impl<'a> Engine<'a> {
             let sends =
                 next.is_some_and(|index| self.sent[*index] < self.schedule.sendable(*index, &self.got));
             let next = lane.receives.get(lane.receiving);
-            let receives = next.is_some_and(|index| {
-                self.got[*index] < self.schedule.receivable(*index, &self.sent, &self.got)
+            let coming = next.map_or(0, |index| {
+                self.schedule.receivable(*index, &self.sent, &self.got) - self.got[*index] - lane.held
             });
+            let receives = coming > 0;
+            if receives {
+                // All of it will come without anything of ours: pieces wait for earlier ones only.
+                lane.wire.wake_at(coming.min(WORTH_WAKING));
+            }
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::OUT, sends);
             flags.set(PollFlags::IN, receives);

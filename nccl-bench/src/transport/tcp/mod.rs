@@ -20,8 +20,10 @@ use crate::net::{Control, Purpose, Seat, Wire};
 use crate::pattern;
 use crate::transport::{About, Deadline, Transport, TransportError};
 
-/// Up to so many bytes a rank stays awake while it waits.
+/// Up to so many bytes a rank stays awake while it waits, even where others want its core.
 const SMALL: u64 = 1 << 20;
+/// A wake-up costs a tenth of it.
+const AWAKE: Duration = Duration::from_micros(500);
 
 /// What may be chosen.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +37,8 @@ pub struct Tcp {
     options: TcpOptions,
     seat: Seat,
     control: Control,
+    /// There are more ranks on this host than cores.
+    is_crowded: bool,
     links: BTreeMap<usize, Wire>,
     ready: Option<Ready>,
 }
@@ -49,9 +53,11 @@ struct Ready {
 impl Tcp {
     /// Joins the group that `seat` belongs to.
     pub fn join(mut seat: Seat, options: TcpOptions, deadline: &Deadline) -> Result<Tcp, TransportError> {
-        let control = Control::open(&mut seat, deadline)?;
+        let mut control = Control::open(&mut seat, deadline)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Tcp {
             options,
+            is_crowded: control.ranks_here(deadline)? > cores,
             seat,
             control,
             links: BTreeMap::new(),
@@ -109,13 +115,14 @@ impl Tcp {
     }
 
     fn repeat(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
+        let is_crowded = self.is_crowded;
         let Some(ready) = &mut self.ready else {
             return Err(TransportError::Unsupported {
                 transport: "tcp",
                 what: "a run before it is prepared".into(),
             });
         };
-        let patience = patience(&ready.plan);
+        let patience = patience(&ready.plan, is_crowded);
         let mut engine = Engine::new(&ready.schedule, &mut ready.buffers, self.links.values());
         let mut times = Vec::with_capacity(iterations as usize);
         for _ in 0..iterations {
@@ -232,13 +239,11 @@ impl Transport for Tcp {
     }
 }
 
-/// What is small is over before a sleeper would be awake again; what is large leaves the core to who needs it. With
-/// four ranks on two cores the wrong one of the two takes 1.5 to 1.7 times as long (docs/preflight.md).
-fn patience(plan: &Plan) -> Patience {
-    let awake = if plan.bytes() <= SMALL {
-        Duration::from_micros(500)
-    } else {
-        Duration::ZERO
-    };
-    Patience { awake }
+/// What is small is over before a sleeper would be awake again; what is large leaves the core to who needs it, if anybody
+/// does (docs/preflight.md has the figures).
+fn patience(plan: &Plan, is_crowded: bool) -> Patience {
+    let sleeps = is_crowded && plan.bytes() > SMALL;
+    Patience {
+        awake: if sleeps { Duration::ZERO } else { AWAKE },
+    }
 }
