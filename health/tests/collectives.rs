@@ -16,12 +16,19 @@ struct Seen {
 }
 
 fn watch(world: &str, faults: &[&str], is_seen: impl Fn(&Frame) -> bool) -> Seen {
+    watch_as(world, faults, |frame| Some(frame).filter(&is_seen))
+}
+
+fn watch_as(world: &str, faults: &[&str], seen_as: impl Fn(Frame) -> Option<Frame>) -> Seen {
     let text = format!("{world} comms=on phases=off seed=1000000007");
     let mut spec = WorldSpec::parse(&text).expect(world);
     spec.faults = faults.iter().map(|fault| fault.parse().expect(fault)).collect();
     let mut detector = Detector::new(Policy::default());
     let mut naive = Naive::default();
-    for (at, frame) in World::new(spec).expect(world).filter(|(_, frame)| is_seen(frame)) {
+    let seen = World::new(spec)
+        .expect(world)
+        .filter_map(|(at, frame)| Some((at, seen_as(frame)?)));
+    for (at, frame) in seen {
         if let Event::Comm(did) = &frame.event {
             naive.take(did);
         }
@@ -192,6 +199,56 @@ fn sums_that_were_lost_accuse_nobody() {
         assert_eq!(seen.named(), [], "{world}");
         assert!(seen.report.coverage.frames_lost > 0);
     }
+}
+
+/// As the NCCL plugin tells them: how long a rank stood still, where `is_told` says that it can.
+fn by_the_plugin(is_told: impl Fn(u32) -> bool) -> impl Fn(Frame) -> Option<Frame> {
+    move |mut frame| {
+        if let Event::Comm(did) = &mut frame.event {
+            did.gpu = true;
+            did.collectives = 40;
+            did.exposed_ns = is_told(did.rank.0).then_some(did.dur_ns);
+        }
+        Some(frame)
+    }
+}
+
+#[test]
+fn how_long_ranks_stood_still_counts_if_all_say_it() {
+    let world = "nodes=4 gpus=4 tp=4 steps=300";
+    let faults = ["slow rank=5 factor=1.2 from=100"];
+    let seen = watch_as(world, &faults, by_the_plugin(|_| true));
+    assert_eq!(seen.named(), [(Finding::Straggler, "rank 5".to_owned())]);
+    let ratio = seen.report.verdicts[0].slowdown_ratio.unwrap_or(0.0);
+    assert!((ratio - 1.2).abs() < 0.03, "{ratio}");
+    // The late rank alone sees its collectives apart; what the others do not know of theirs accuses nobody else.
+    let seen = watch_as(world, &faults, by_the_plugin(|rank| rank == 5));
+    assert!(
+        seen.named().iter().all(|(_, who)| who == "rank 5"),
+        "{:?}",
+        seen.named()
+    );
+    let seen = watch_as(world, &[], by_the_plugin(|rank| rank != 9));
+    assert_eq!(seen.named(), []);
+}
+
+#[test]
+fn sums_of_other_collectives_are_not_compared() {
+    let seen_as = |frame| {
+        let mut frame = by_the_plugin(|_| true)(frame)?;
+        if let Event::Comm(did) = &mut frame.event
+            && did.rank.0 == 6
+            && did.step > 100
+        {
+            // One that the others have not: cut elsewhere, it looks late for ever.
+            did.collectives -= 1;
+            did.dur_ns /= 2;
+            did.exposed_ns = Some(did.dur_ns);
+        }
+        Some(frame)
+    };
+    let seen = watch_as("nodes=4 gpus=4 tp=4 steps=300", &[], seen_as);
+    assert_eq!(seen.named(), []);
 }
 
 #[test]
