@@ -177,11 +177,19 @@ impl Met {
     /// By rank's number.
     fn stood(&self, comms: &Comms) -> Vec<Stood> {
         let mut all = vec![Stood::default(); self.counts.len()];
+        // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
+        // communicators of a size are taken alike, as ranks of different ones are compared.
+        let is_untold = |parts: &[Part]| parts.iter().any(|part| part.exposed_s.is_none());
+        let untold: BTreeSet<u32> = self
+            .parts
+            .iter()
+            .filter(|(_, parts)| is_untold(parts))
+            .filter_map(|(id, _)| Some(comms.get(*id)?.size))
+            .collect();
         for (id, parts) in &self.parts {
             let Some(comm) = comms.get(*id) else { continue };
             let mut told = BTreeSet::new();
-            // Who comes last to collectives beside the work sees them short and apart; the others know what they are.
-            let is_told = parts.iter().all(|part| part.exposed_s.is_some());
+            let is_told = !untold.contains(&comm.size);
             let is_alike = parts
                 .windows(2)
                 .all(|pair| pair[0].collectives == pair[1].collectives);
