@@ -52,7 +52,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         past: &|_| Vec::new(),
     };
     let report = lead(by, &me("n1"), &machine, &mut |phase, _, _| eprintln!("{phase}"))?;
-    member.join().map_err(|_| "the second node died")??;
     let mut out = std::io::stdout().lock();
     for carried in &report.carried {
         writeln!(out, "{}: {} {}", carried.phase, carried.transport, carried.why)?;
@@ -73,5 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         writeln!(out, "problem: {}: {}", problem.phase, problem.what)?;
     }
     writeln!(out, "{:.1} s", report.seconds)?;
+    drop(out);
+    member.join().map_err(|_| "the second node died")??;
     Ok(())
 }
