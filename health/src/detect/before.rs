@@ -149,7 +149,15 @@ impl Before {
 
     /// What limits the verdicts, in words.
     pub fn note(&self) -> Option<String> {
-        let failed = self.problems.iter().find(|problem| problem.lost)?;
+        let out = self.header.iter().flat_map(|header| &header.left_out);
+        let out: Vec<&NodeId> = out.map(|out| &out.node).collect();
+        // Of who takes no part nothing is missing.
+        let takes_part = |problem: &&Problem| problem.node.as_ref().is_none_or(|node| !out.contains(&node));
+        let failed = self
+            .problems
+            .iter()
+            .filter(|problem| problem.lost)
+            .find(takes_part)?;
         let node = failed.node.as_ref().map_or("a node", NodeId::as_str);
         Some(format!("the preflight did not see {node}: {}", failed.what))
     }

@@ -1,5 +1,6 @@
 //! The preflight's part of the verdict block: what it came to, who was left out and why, what was found.
 
+use paceline_health::id::NodeId;
 use paceline_health::report::Report;
 
 use super::block::Block;
@@ -35,7 +36,11 @@ impl Block {
         for noted in section.findings.iter().take(FINDINGS) {
             self.labelled("", &sentence(noted));
         }
-        for problem in section.problems.iter().take(FINDINGS) {
+        // Of who was left out it was said.
+        let is_out = |node: &NodeId| section.left_out.iter().any(|out| out.node == *node);
+        let untold = section.problems.iter();
+        let untold = untold.filter(|problem| !problem.node.as_ref().is_some_and(is_out));
+        for problem in untold.take(FINDINGS) {
             let node = problem
                 .node
                 .as_ref()
@@ -53,7 +58,8 @@ impl Block {
         }
         // One node alone has nothing beside it.
         if section.rows.len() > 1 {
-            for line in table(&section.rows, &section.findings, ROWS, self.style).lines() {
+            let table = table(&section.rows, &section.findings, ROWS, self.style);
+            for line in table.trim_matches('\n').lines() {
                 self.raw_line("", line);
             }
         }
