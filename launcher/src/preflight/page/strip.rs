@@ -18,6 +18,8 @@ const LANES: usize = 7;
 const TOP: f64 = 22.0;
 /// Marks of those of which nothing was found that are drawn; of more, evenly so many.
 const DRAWN: usize = 1500;
+/// Numbers nearer to each other than this cannot be read.
+const CROWDED: f64 = 50.0;
 /// Names at marks.
 const NAMED: usize = LANES;
 
@@ -111,6 +113,10 @@ fn strip(metric: Metric, marks: &[Mark], table: &PreflightTable) -> String {
         (median, "middle"),
         (values[values.len() - 1], "end"),
     ] {
+        // Where two would stand on each other the median's is enough.
+        if anchor != "middle" && (x(value) - x(median)).abs() < CROWDED {
+            continue;
+        }
         let _ = write!(
             text,
             "<text class=\"faint\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
