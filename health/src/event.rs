@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuId, JobId, NodeId, Rank};
 use crate::preflight::{Noted, Problem};
 
+mod ending;
 mod gpu;
 mod host;
 mod kernel;
@@ -21,6 +22,7 @@ mod ras;
 mod source;
 mod step;
 
+pub use ending::*;
 pub use gpu::*;
 pub use host::*;
 pub use kernel::*;
@@ -91,6 +93,8 @@ pub enum Event {
     PreflightFinding(Noted),
     /// Something that a preflight could not do.
     PreflightProblem(Problem),
+    /// Something that may end the job, as a process or a node met it.
+    Trouble(Trouble),
 }
 
 impl Event {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Signal;
-use crate::id::{JobId, NodeId};
+use crate::event::{Signal, TroubleKind};
+use crate::id::{JobId, NodeId, Rank};
 use crate::preflight::Section;
 use crate::verdict::Verdict;
 
@@ -40,6 +40,99 @@ pub struct Report {
     /// What a preflight found before the job began; `None`: there was none.
     #[serde(default)]
     pub preflight: Option<Section>,
+    /// Why the job ended; `None`: it has not, as far as is known.
+    #[serde(default)]
+    pub end: Option<Ending>,
+}
+
+/// Why a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Of what kind the reason is.
+    pub reason: Reason,
+    /// Where it began, if it began on a node.
+    pub node: Option<NodeId>,
+    /// With which rank, if it is known.
+    pub rank: Option<Rank>,
+    /// Exit code of the command there.
+    pub code: Option<i32>,
+    /// Which of the words that were said it rests on; `None`: on the code alone.
+    pub kind: Option<TroubleKind>,
+    /// What was said: last lines of an exception, the name of a signal.
+    pub says: Arc<str>,
+}
+
+impl Ending {
+    /// Every command ended with zero.
+    pub fn success() -> Ending {
+        Ending {
+            reason: Reason::Success,
+            node: None,
+            rank: None,
+            code: Some(0),
+            kind: None,
+            says: Arc::from(""),
+        }
+    }
+
+    /// What a command's code tells, when nobody said anything: 128 + n for a signal, as a shell gives it.
+    pub fn of_code(node: &NodeId, code: i32) -> Ending {
+        const SIGINT: i32 = 2;
+        const SIGKILL: i32 = 9;
+        const SIGTERM: i32 = 15;
+        let (reason, says) = match code - 128 {
+            _ if code == 0 => return Ending::success(),
+            signal @ (SIGTERM | SIGINT) => (Reason::Stopped, format!("signal {signal}")),
+            SIGKILL => (Reason::Killed, "SIGKILL, and nobody said why".to_owned()),
+            signal @ 1..=64 => (Reason::Crashed, format!("signal {signal}")),
+            _ => (Reason::Error, format!("code {code}, and nothing was said of it")),
+        };
+        Ending {
+            reason,
+            node: Some(node.clone()),
+            code: Some(code),
+            says: Arc::from(says),
+            ..Ending::success()
+        }
+    }
+}
+
+/// Kinds of ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// Every command ended with zero.
+    Success,
+    /// An error of a trainer.
+    Error,
+    /// Too little memory, of a host, a control group or a GPU.
+    OutOfMemory,
+    /// A collective took longer than the trainer waits.
+    CollectiveTimeout,
+    /// Asked to end by a signal from outside, as a scheduler does at a time limit.
+    Stopped,
+    /// SIGKILL, and nobody said why.
+    Killed,
+    /// Any other signal, as SIGSEGV.
+    Crashed,
+    /// A node of which nothing was heard any more.
+    NodeLost,
+}
+
+impl Reason {
+    /// Its name, as it stands in the report and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Success => "success",
+            Reason::Error => "error",
+            Reason::OutOfMemory => "out-of-memory",
+            Reason::CollectiveTimeout => "collective-timeout",
+            Reason::Stopped => "stopped",
+            Reason::Killed => "killed",
+            Reason::Crashed => "crashed",
+            Reason::NodeLost => "node-lost",
+        }
+    }
 }
 
 /// How a node's command ended.

@@ -194,6 +194,11 @@ fn examples() -> Vec<Event> {
                 (PortSignal::Retransmits, Reading::Missing(Missing::Unsupported)),
             ]),
         }),
+        Event::Trouble(Trouble {
+            rank: Some(Rank(3)),
+            kind: TroubleKind::GpuMemory,
+            says: "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.".into(),
+        }),
         Event::Ras(RasReport {
             state: RasAccess::Answered,
             still: true,

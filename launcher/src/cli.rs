@@ -138,6 +138,9 @@ pub(crate) struct RunArgs {
     pub(crate) settings: SettingArgs,
     #[command(flatten)]
     pub(crate) gate: crate::preflight::GateArgs,
+    /// Only say what would be set and started.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -23,8 +23,9 @@ use paceline_health::id::{JobId, NodeId};
 
 pub use options::SidecarOptions;
 
+use agent::control::Words;
 use agent::join::Invitation;
-use agent::{Agent, control, shell};
+use agent::{Agent, control, shell, tasks};
 use aggregator::Plan;
 use aggregator::control::Reload;
 use aggregator::place::{self, Candidate};
@@ -32,6 +33,7 @@ use guard::JobKey;
 use guard::den::Den;
 use sink::status::StatusStream;
 use source::Source;
+use source::ends::Ends;
 use source::host::Host;
 use source::inspector::Inspector;
 use source::kmsg::{self, Kmsg};
@@ -65,8 +67,17 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     let launcher = std::os::unix::process::parent_id();
     let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
     // Signals first: one that comes early must not end us unheard.
-    let controls = control::listen(std::io::stdin())?;
-    let (status, end) = StatusStream::to(std::io::stdout());
+    let shared = options.ring_dir.clone().zip(options.tasks);
+    let words = match &shared {
+        Some((dir, tasks)) => Words::Tasks(dir.clone(), *tasks),
+        None => Words::Lines(std::io::stdin()),
+    };
+    let controls = control::listen(words, inherited.clone())?;
+    let _held = inherited.as_deref().and_then(tasks::hold);
+    let (status, end) = match &shared {
+        Some((dir, _)) => StatusStream::ready_in(&dir.join(tasks::READY)),
+        None => StatusStream::to(std::io::stdout()),
+    };
     let sources = sources(&options)?;
     let invitation = invitation(options, reload, status)?;
     let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources);
@@ -77,7 +88,11 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     runtime.block_on(shell::run(agent, invitation, controls));
     runtime.shutdown_background();
     end.wait();
-    if let Some(dir) = inherited.filter(|_| std::os::unix::process::parent_id() != launcher) {
+    let is_orphan = match &shared {
+        Some((dir, count)) => tasks::look(dir, *count).launchers == 0,
+        None => std::os::unix::process::parent_id() != launcher,
+    };
+    if let Some(dir) = inherited.filter(|_| is_orphan) {
         // Nobody else is left to do it; what cannot be removed was removed already.
         let _ = std::fs::remove_dir_all(dir);
     }
@@ -96,6 +111,7 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     }
     if let Some(dir) = &options.ring_dir {
         sources.push(Box::new(Probe::new(dir.clone()).telling(trainers.clone())));
+        sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
     }
     if let Some(script) = &options.sim_gpus {
         let origin_ns = options.sim_origin_ns.unwrap_or_else(host::monotonic_ns);

@@ -26,6 +26,9 @@ pub struct SidecarOptions {
     /// Remove that directory at the end, should whoever made it be gone by then. The launcher asks for it.
     #[arg(long, hide = true, requires = "ring_dir")]
     pub inherit_ring_dir: bool,
+    /// So many launchers of this node share this sidecar, and say what they have to say in the ring directory.
+    #[arg(long, hide = true, requires = "ring_dir", value_name = "N")]
+    pub tasks: Option<u32>,
     /// HOST:PORT of the job's aggregator, or HOST: the port follows from the job's name then; this host's loopback by
     /// default.
     #[arg(long, env = "PACELINE_AGGREGATOR")]

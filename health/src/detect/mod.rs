@@ -20,6 +20,7 @@ mod comms;
 mod comms_tests;
 mod cost;
 mod cusum;
+mod endings;
 mod facts;
 mod faults;
 mod fit;

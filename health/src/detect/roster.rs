@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::endings::Endings;
 use super::gaps::Gaps;
 use super::rounds::Rounds;
 use crate::event::{Attach, Beat, Event, Layout, Signal};
@@ -74,6 +75,7 @@ pub struct Roster {
     pub mute: BTreeMap<(NodeId, Arc<str>), Arc<str>>,
     /// Counts what changes where ranks stand.
     pub shape: u64,
+    pub endings: Endings,
 }
 
 impl Roster {
@@ -161,6 +163,7 @@ impl Roster {
     /// Takes note of a frame that did not come before.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
         self.receive(at, frame);
+        self.endings.take(frame);
         if self.begins_epoch(&frame.event) {
             self.members.clear();
         }

@@ -3,7 +3,7 @@
 use super::Detector;
 use super::incidents::{hours, renew, round};
 use crate::policy::Policy;
-use crate::report::{Coverage, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Verdict};
 
 impl Detector {
@@ -43,7 +43,19 @@ impl Detector {
             cost: self.cost(&verdicts),
             verdicts,
             preflight: self.before.section(),
+            end: self.end(),
         }
+    }
+
+    /// Why the job ended, if it has.
+    fn end(&self) -> Option<Ending> {
+        let open: Vec<_> = self
+            .roster
+            .nodes()
+            .filter(|(_, node)| node.exit.is_none() && !node.left)
+            .map(|(name, _)| (name.clone(), self.blind.is_open(name)))
+            .collect();
+        self.roster.endings.judge(&open)
     }
 
     /// Median duration of an ordinary step so far, seconds.

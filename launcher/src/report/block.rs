@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use paceline_health::Policy;
-use paceline_health::report::Report;
+use paceline_health::report::{Reason, Report};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 
-use super::evidence;
 use super::words::{self, count, span};
+use super::{ending, evidence};
 use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
@@ -54,6 +54,9 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
             "",
             &format!("and {} more in the report", count(more as u64, "finding")),
         );
+    }
+    if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
+        block.labelled("ended", &ending::words(end));
     }
     block.job_cost(report);
     block.coverage(report);

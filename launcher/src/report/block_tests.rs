@@ -71,6 +71,7 @@ fn report(verdicts: Vec<Verdict>) -> Report {
         cost: Cost::default(),
         preflight: None,
         verdicts,
+        end: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod block;
 mod cost;
+mod ending;
 mod evidence;
 mod preflight;
 pub(crate) mod words;

@@ -12,10 +12,11 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_current_process_group, kill_process_group, waitpid,
 };
 
+use super::Plan;
+use super::environment::additions;
 use super::place::Place;
 use super::tee::Tee;
 use super::terminal::Terminal;
-use super::{Plan, hook, plugin};
 
 /// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;
@@ -94,19 +95,11 @@ impl Child {
         })?;
         let mut command = Command::new(program);
         command.args(args).process_group(0);
-        if let Some(place) = place {
-            let python_path = std::env::var_os("PYTHONPATH");
-            command.env("PACELINE_RING_DIR", &place.ring_dir).env(
-                "PYTHONPATH",
-                hook::python_path(&place.python, python_path.as_deref()),
-            );
-            plugin::offer(plan, &mut command);
-        } else {
+        if place.is_none() {
             command.env_remove("PACELINE_RING_DIR");
         }
-        command
-            .env("PACELINE_JOB", &plan.job)
-            .env("PACELINE_NODE", &plan.node);
+        let rings = place.map(|place| (&*place.ring_dir, &*place.python));
+        command.envs(additions(plan, rings));
         if let Some(tee) = tee {
             let attached = tee.attach(&mut command);
             attached.map_err(|problem| StartError {
@@ -115,7 +108,6 @@ impl Child {
                 hint: None,
             })?;
         }
-        command.envs(plan.env.iter().map(|(name, value)| (*name, value)));
         if let Some(tty) = terminal.as_ref().and_then(Terminal::to_hand_over) {
             let tty = tty.as_raw_fd();
             // SAFETY: the closure runs between fork and exec and calls only what signal-safety(7) allows; the

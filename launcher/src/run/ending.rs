@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use paceline_health::event::{Event, Job};
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::report::{Gap, NodeExit, Report};
+use paceline_health::report::{Ending, Gap, NodeExit, Reason, Report};
 use paceline_health::{Detector, Frame, Provenance, Time};
 use paceline_sidecar::aggregator::core::OWN_AGENT;
 use rustix::fs::{FlockOperation, flock};
@@ -38,6 +38,8 @@ pub(crate) struct Known {
     pub(crate) place: Option<PathBuf>,
     /// Where the aggregator is that was told everything, if that is another host's, or another command's.
     pub(crate) elsewhere: Option<String>,
+    /// Other tasks of this node go on, and tell it.
+    pub(crate) is_left_to_others: bool,
 }
 
 /// The report of a command that could not be started: that, and nothing else, is known.
@@ -58,6 +60,7 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
         report,
         place,
         elsewhere: None,
+        is_left_to_others: false,
     }
 }
 
@@ -69,8 +72,17 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
             report,
             place: None,
             elsewhere: None,
+            is_left_to_others: false,
         };
     };
+    if life.others {
+        return Known {
+            report: folded(plan, ended, None, "other tasks of this node go on"),
+            place: None,
+            elsewhere: None,
+            is_left_to_others: true,
+        };
+    }
     let dir = life.aggregates_in.clone().unwrap_or_else(|| life.run_dir.clone());
     if let Some(known) = written(plan, life, &dir) {
         return known;
@@ -83,19 +95,28 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     let journal = dir.join(journal::FILE);
     let journal = is_of_this_run(plan, &journal).then_some(journal);
     let report = folded(plan, ended, journal.as_deref(), why);
-    let place = write(plan, &dir, &report);
     let elsewhere = life.joined.clone().filter(|_| life.finished);
+    // On a file system that all nodes share there may be the aggregator's own, which knows more.
+    let path = dir.join(report::FILE);
+    let is_told = elsewhere.is_some() && is_of_this_run(plan, &path) && is_of_this_job(plan, &path);
+    let place = if is_told {
+        Some(shown(plan, &dir, &path))
+    } else {
+        write(plan, &dir, &report)
+    };
     Known {
         report,
         place,
         elsewhere,
+        is_left_to_others: false,
     }
 }
 
 /// The report that the aggregator wrote at its end.
 fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
     let path = dir.join(report::FILE);
-    if !life.finished || !is_of_this_run(plan, &path) {
+    // What lies there may be another node's, on a file system that all share.
+    if !life.finished || life.aggregates_in.is_none() || !is_of_this_run(plan, &path) {
         return None;
     }
     let report = report::read(&path).ok()?;
@@ -103,7 +124,12 @@ fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
         report,
         place: Some(shown(plan, dir, &path)),
         elsewhere: None,
+        is_left_to_others: false,
     })
+}
+
+fn is_of_this_job(plan: &Plan, path: &Path) -> bool {
+    report::read(path).is_ok_and(|report| report.job.as_str() == plan.job)
 }
 
 /// The run directory as the user wrote it.
@@ -151,6 +177,14 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
             code: ended.code,
         });
     }
+    // Its command has ended, whatever nobody heard.
+    let is_of_others = |end: &Ending| end.reason != Reason::NodeLost || end.node.as_ref() != Some(&node);
+    report.end = Some(
+        report
+            .end
+            .filter(is_of_others)
+            .unwrap_or_else(|| Ending::of_code(&node, ended.code)),
+    );
     report.duration_s = report.duration_s.max(to_s);
     let gaps = &mut report.coverage.gaps;
     // A gap that the detector knows of lasts: nothing told it of the end.

@@ -20,6 +20,19 @@ pub(crate) fn write(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the hook to `folder` so that whoever sees it sees it whole; another task may have done it.
+pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    let own = folder.with_extension(std::process::id().to_string());
+    write(&own)?;
+    match fs::rename(&own, folder) {
+        Err(_) if folder.exists() => fs::remove_dir_all(own),
+        renamed => renamed,
+    }
+}
+
 /// `before` with `folder` in front: what the user set stays in force behind it.
 pub(crate) fn python_path(folder: &Path, before: Option<&OsStr>) -> OsString {
     let mut path = folder.as_os_str().to_owned();
@@ -47,6 +60,17 @@ mod tests {
             assert!(folder.path().join(name).is_file(), "{name}");
         }
         assert!(FILES.iter().all(|(name, _)| !name.contains("tests")));
+    }
+
+    #[test]
+    fn two_tasks_write_one_hook() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("python");
+        write_whole(&folder).unwrap();
+        fs::write(folder.join("mark"), "").unwrap();
+        write_whole(&folder).unwrap();
+        assert!(folder.join("mark").exists() && folder.join("sitecustomize.py").exists());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -5,49 +5,63 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+use super::cluster::{self, Variable};
 
-/// The job's name: what its launcher or scheduler calls it, else a made-up one. It must be the same on every node, so
-/// a made-up name is for one node only.
+/// The job's name: what its launcher or scheduler calls it, else where its ranks meet, else a made-up one. It must be the
+/// same on every node, so a made-up name is for one node only.
 pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
-    variable("TORCHELASTIC_RUN_ID")
-        .or_else(|| slurm(variable))
-        .or_else(|| rendezvous_id(command))
+    known_job(variable)
+        .or_else(|| cluster::torchrun_option(command, variable, "rdzv-id"))
+        .or_else(|| {
+            let endpoint = cluster::endpoint(command, variable).or_else(|| cluster::of_plain(variable))?;
+            Some(format!("{}-{}", endpoint.host, endpoint.port))
+        })
         .unwrap_or_else(made_up)
 }
 
 /// The job's name as its launcher or scheduler has put it into the environment.
 pub(crate) fn known_job(variable: Variable<'_>) -> Option<String> {
-    variable("TORCHELASTIC_RUN_ID").or_else(|| slurm(variable))
+    torchrun(variable)
+        .or_else(|| mpirun(variable))
+        .or_else(|| slurm(variable))
 }
 
-/// Job and step name one `srun`; a requeued job keeps its id and counts its restarts.
+/// torchrun calls every job "none" that has no name.
+fn torchrun(variable: Variable<'_>) -> Option<String> {
+    let id = variable("TORCHELASTIC_RUN_ID")?;
+    if id != "none" {
+        return Some(id);
+    }
+    let (host, port) = (variable("MASTER_ADDR")?, variable("MASTER_PORT")?);
+    slurm(variable).or_else(|| Some(format!("{host}-{port}")))
+}
+
+/// Open MPI numbers what an mpirun starts. In an allocation the step is mpirun's own business, and differs from node to node.
+fn mpirun(variable: Variable<'_>) -> Option<String> {
+    variable("OMPI_COMM_WORLD_RANK")?;
+    let number = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"))?;
+    Some(match allocation(variable) {
+        Some(allocation) => format!("{allocation}-mpi{number}"),
+        None => format!("mpi{number}"),
+    })
+}
+
+/// Job and step name one `srun`.
 fn slurm(variable: Variable<'_>) -> Option<String> {
-    let mut name = variable("SLURM_JOB_ID")?;
-    // The batch script's own pseudo-steps lie at the upper end of the numbers (slurm/slurm.h: SLURM_MAX_NORMAL_STEP_ID).
-    let step = variable("SLURM_STEP_ID").and_then(|step| step.parse::<u32>().ok());
-    if let Some(step) = step.filter(|step| *step < 0xffff_fff0) {
-        name += &format!(".{step}");
-    }
-    if let Some(restarts) = variable("SLURM_RESTART_COUNT").filter(|count| count != "0") {
-        name += &format!("-r{restarts}");
-    }
-    Some(name)
+    let restarts = restarts(variable);
+    let id = variable("SLURM_JOB_ID")?;
+    let step = cluster::step(variable).map_or_else(String::new, |step| format!(".{step}"));
+    Some(format!("{id}{step}{restarts}"))
 }
 
-/// torchrun's `--rdzv-id X`, `--rdzv_id=X`.
-fn rendezvous_id(command: &[OsString]) -> Option<String> {
-    let mut words = command.iter().filter_map(|word| word.to_str());
-    while let Some(word) = words.next() {
-        let (flag, value) = word
-            .split_once('=')
-            .map_or((word, None), |(flag, value)| (flag, Some(value)));
-        if matches!(flag, "--rdzv-id" | "--rdzv_id") {
-            let id = value.or_else(|| words.next())?;
-            return (!id.is_empty()).then(|| id.to_owned());
-        }
-    }
-    None
+fn allocation(variable: Variable<'_>) -> Option<String> {
+    Some(format!("{}{}", variable("SLURM_JOB_ID")?, restarts(variable)))
+}
+
+/// A requeued job keeps its id and counts its restarts.
+fn restarts(variable: Variable<'_>) -> String {
+    let count = variable("SLURM_RESTART_COUNT").filter(|count| count != "0");
+    count.map_or_else(String::new, |count| format!("-r{count}"))
 }
 
 /// `20261121-035012-7f3a`, in UTC: sorts by time, and two in one second differ.
@@ -145,6 +159,32 @@ mod tests {
             ),
             (torchrun, vec![], "r7"),
             ("torchrun --rdzv_id r8 t.py", vec![], "r8"),
+            ("torchrun --nnodes 2 --master_addr a t.py", vec![], "a-29500"),
+            ("torchrun --nnodes 2 --rdzv-endpoint a:7 t.py", vec![], "a-7"),
+            (
+                "python t.py",
+                vec![("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "8")],
+                "a-8",
+            ),
+            (
+                "python t.py",
+                vec![
+                    ("TORCHELASTIC_RUN_ID", "none"),
+                    ("MASTER_ADDR", "a"),
+                    ("MASTER_PORT", "8"),
+                ],
+                "a-8",
+            ),
+            (
+                "python t.py",
+                vec![
+                    ("SLURM_JOB_ID", "9"),
+                    ("SLURM_STEP_ID", "3"),
+                    ("OMPI_COMM_WORLD_RANK", "0"),
+                    ("PMIX_NAMESPACE", "77"),
+                ],
+                "9-mpi77",
+            ),
         ] {
             assert_eq!(named(command, &variables), expected, "{command} {variables:?}");
         }

@@ -4,11 +4,16 @@
 //! ours is a warning.
 
 mod child;
+pub(crate) mod cluster;
+mod dry;
 mod ending;
+mod environment;
 mod hook;
 pub(crate) mod identity;
 mod place;
 mod plugin;
+mod process;
+mod share;
 mod sidecar;
 mod signals;
 mod supervise;
@@ -27,7 +32,7 @@ use paceline_health::report::Report;
 
 use crate::cli::RunArgs;
 use crate::config::{self, Settings};
-use crate::output::{self, Color, Paint, Style};
+use crate::output::{self, Color, Paint, Style, Usage};
 use crate::preflight;
 use crate::report::{self, block};
 
@@ -47,6 +52,10 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
+    /// Which of several tasks of this node that are started alike; `None`: there is only this one.
+    pub(crate) task: Option<cluster::Task>,
+    /// Others speak on the same terminal, before us.
+    pub(crate) follows: bool,
     /// Variables that the command gets besides ours.
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// CLOCK_MONOTONIC at which the time of simulated GPUs begins.
@@ -62,7 +71,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Fills in what nobody said.
     pub(crate) fn new(settings: Settings, command: Vec<OsString>, style: Style) -> Plan {
-        let around = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let around = surroundings;
         let job = settings
             .job
             .clone()
@@ -78,6 +87,8 @@ impl Plan {
             run_dir,
             settings,
             command,
+            task: None,
+            follows: false,
             env: Vec::new(),
             origin_ns: paceline_ring::monotonic_ns(),
             told: (Provenance::Live, Vec::new()),
@@ -96,6 +107,24 @@ impl Plan {
     }
 }
 
+/// The environment, without variables that are empty.
+fn surroundings(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Plan {
+    /// Where nobody said where the aggregator is: on the job's first node. After a preflight that may be another one.
+    fn find_first(&mut self) {
+        let found = |name: &str| {
+            let ours = self.env.iter().find(|(known, _)| *known == name);
+            ours.map(|(_, value)| value.to_string_lossy().into_owned())
+                .or_else(|| surroundings(name))
+        };
+        let first = cluster::first_node(&self.command, &found);
+        self.settings.aggregator = self.settings.aggregator.take().or(first);
+    }
+}
+
 /// What came of a run.
 pub(crate) struct Outcome {
     /// The child's exit code, 128 + n for a signal.
@@ -110,8 +139,23 @@ pub(crate) struct Outcome {
 pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let settings = config::load(&args.settings)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
-    if !plan.settings.quiet {
+    plan.task = cluster::task(&surroundings);
+    plan.follows = cluster::is_follower(&surroundings);
+    if args.dry_run {
+        plan.find_first();
+        dry::show(&plan)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !plan.settings.quiet && !plan.follows {
         output::say(banner(&plan));
+    }
+    if let (Some(_), Some(task)) = (args.gate.preflight, plan.task) {
+        return Err(Usage(format!(
+            "--preflight wants one task on each node, and this one has {}: let `srun --ntasks-per-node=1 paceline \
+             preflight` go before",
+            task.on_node
+        ))
+        .into());
     }
     if let Some(mode) = args.gate.preflight {
         match preflight::gate(&args.gate, mode, &plan, color)? {
@@ -119,6 +163,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
             preflight::Way::Leave(code) => return Ok(ExitCode::from(code)),
         }
     }
+    plan.find_first();
     let outcome = launch(&plan, &mut supervise::Unwatched)?;
     tell(&plan, &outcome);
     Ok(exit_code(outcome.code))
@@ -128,11 +173,11 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
 pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
     // Before anything is started: a signal that comes early must not be lost, nor end us alone.
     let signals = signals::Signals::take().context("cannot listen to signals")?;
-    let place = match place::Place::make(plan) {
-        Ok(place) => Some(place),
+    let (place, share) = match place::Place::make(plan) {
+        Ok((place, share)) => (Some(place), share),
         Err(problem) => {
             output::warning(plan.style, format_args!("the job runs unwatched: {problem:#}"));
-            None
+            (None, None)
         }
     };
     let terminal = terminal::Terminal::ours();
@@ -152,10 +197,11 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             });
         }
     };
-    let keeper = place
-        .as_ref()
-        .map(|place| sidecar::Keeper::new(plan, place, child.id(), tee.as_ref().map(|tee| &*tee.path)));
-    let ended = supervise::run(signals, child, keeper, watcher);
+    let keeper = place.as_ref().map(|place| {
+        sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))
+    });
+    let ring_dir = place.as_ref().map(|place| place.ring_dir.as_path());
+    let ended = supervise::run(signals, child, keeper, watcher, (ring_dir, is_scheduled()));
     if let Some(tee) = tee {
         tee.finish();
     }
@@ -165,6 +211,11 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         known,
         began: true,
     })
+}
+
+/// Whether somebody started us who may signal all that he started, and not only us.
+fn is_scheduled() -> bool {
+    surroundings("SLURM_JOB_ID").is_some()
 }
 
 /// What the steps are read from, if they are to be read from what is printed.
@@ -183,10 +234,16 @@ fn open_tee(plan: &Plan) -> Option<tee::Tee> {
 /// Prints the verdict block and, if asked for, the report.
 pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     let known = &outcome.known;
+    // Another task of this node will tell it.
+    if known.is_left_to_others {
+        return;
+    }
     // Of a command that could not be started all was said.
     if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
         let text = match &known.elsewhere {
+            // The first node says it all, on the same terminal.
+            Some(_) if plan.follows => return,
             // A report of this node alone would say that nothing is known.
             Some(aggregator) => format!(
                 "{} what was seen on {} is in the report of the job's aggregator at {aggregator}",

@@ -1,16 +1,20 @@
 //! The directories of a run: one for the user to keep, and one in shared memory that is gone at the end.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use paceline_sidecar::agent::tasks;
 
+use super::cluster::Task;
+use super::share::Share;
 use super::{Plan, hook, identity};
 use crate::{output, profiler, report};
 
-/// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends.
+/// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends; one that is shared
+/// goes with the last task.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// Journal, verdicts, report, the sidecar's log.
@@ -23,18 +27,24 @@ pub(crate) struct Place {
     link: PathBuf,
     /// What is known before the watch begins, in the ring directory as well.
     pub(crate) told: Option<PathBuf>,
+    is_shared: bool,
+    _held: Option<File>,
 }
 
 impl Place {
     /// Makes both directories and writes the hook.
-    pub(crate) fn make(plan: &Plan) -> anyhow::Result<Place> {
+    pub(crate) fn make(plan: &Plan) -> anyhow::Result<(Place, Option<Share>)> {
         let made = fs::create_dir_all(&plan.run_dir);
         made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
         // Absolute: the sidecar and the trainers may have another working directory.
         let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
         spare_foreign_report(plan, &run_dir);
-        let ring_dir = make_ring_dir().context("cannot make a directory for the rings")?;
-        let python = ring_dir.join("python");
+        clear_left_behind();
+        let share = plan.task.map(|task| enter(plan, task)).transpose()?;
+        let ring_dir = match &share {
+            Some(share) => share.dir().to_owned(),
+            None => first_of(&places(), make_in).context("cannot make a directory for the rings")?,
+        };
         let node = plan
             .node
             .replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
@@ -47,13 +57,15 @@ impl Place {
         let told = tell(plan, &ring_dir);
         let place = Place {
             run_dir,
+            python: ring_dir.join("python"),
+            is_shared: share.is_some(),
+            _held: tasks::hold(&ring_dir),
             ring_dir,
-            python,
             link,
             told,
         };
-        hook::write(&place.python).context("cannot write the hook")?;
-        Ok(place)
+        hook::write_whole(&place.python).context("cannot write the hook")?;
+        Ok((place, share))
     }
 }
 
@@ -76,9 +88,14 @@ fn tell(plan: &Plan, ring_dir: &Path) -> Option<PathBuf> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
-        let _ = fs::remove_dir_all(&self.ring_dir);
-        let _ = fs::remove_file(&self.link);
+        if !self.is_shared {
+            // A trainer that outlives its launcher keeps its mapping; the memory goes with it.
+            let _ = fs::remove_dir_all(&self.ring_dir);
+        }
+        // Of a directory that is shared the last task has removed it already.
+        if !self.ring_dir.exists() {
+            let _ = fs::remove_file(&self.link);
+        }
     }
 }
 
@@ -105,8 +122,17 @@ fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
     }
 }
 
-/// A fresh directory that nobody else may enter, in memory if there is some.
-fn make_ring_dir() -> io::Result<PathBuf> {
+/// The directory that this task has with the others of its node.
+fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
+    let mut places = places().into_iter();
+    // All tasks must come to the same: the first place that there is, and no other after it.
+    let place = places.find(|place| place.is_dir()).unwrap_or_default();
+    Share::enter(&place, &plan.job, &plan.node, task.on_node)
+        .with_context(|| format!("cannot share a directory in {}", place.display()))
+}
+
+/// Where ring directories may be: in memory if there is some.
+pub(super) fn places() -> Vec<PathBuf> {
     let shared = PathBuf::from("/dev/shm");
     let variable = |name: &str| {
         std::env::var_os(name)
@@ -119,14 +145,32 @@ fn make_ring_dir() -> io::Result<PathBuf> {
         variable("TMPDIR"),
         Some(PathBuf::from("/tmp")),
     ];
+    places.into_iter().flatten().collect()
+}
+
+fn first_of(places: &[PathBuf], make: impl Fn(&Path) -> io::Result<PathBuf>) -> io::Result<PathBuf> {
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for place in places.into_iter().flatten() {
-        match make_in(&place) {
+    for place in places {
+        match make(place) {
             Ok(path) => return Ok(path),
             Err(problem) => last = problem,
         }
     }
     Err(last)
+}
+
+/// Removes what runs of this user have left in memory that were killed together with all that was theirs.
+fn clear_left_behind() {
+    let user = rustix::process::geteuid().as_raw();
+    let entries = places().into_iter().filter_map(|place| fs::read_dir(place).ok());
+    for entry in entries.flatten().flatten() {
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"paceline-")
+            && fs::symlink_metadata(entry.path()).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
+        if is_ours && tasks::is_left_behind(&entry.path()) {
+            // Another run may be at it as well.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// `paceline-<pid>-<chance>`. The builder never takes over what somebody else has put there.
@@ -138,6 +182,7 @@ fn make_in(place: &Path) -> io::Result<PathBuf> {
     );
     let path = place.join(name);
     DirBuilder::new().mode(0o700).create(&path)?;
+    tasks::make_holdable(&path)?;
     Ok(path)
 }
 

@@ -4,9 +4,9 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::Plan;
+use super::environment::Variable;
 use crate::output;
 
 /// NCCL's variable, and the file that cargo builds.
@@ -28,16 +28,18 @@ enum Slot {
     Missing,
 }
 
-/// Names the plugin to the command, or says why not.
-pub(crate) fn offer(plan: &Plan, command: &mut Command) {
+/// What names the plugin to the command; or says why not.
+pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
+    // One of many says it.
+    let speaks = !plan.settings.quiet && !plan.follows;
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let program = std::env::current_exe().ok();
     let beside = program.as_deref().and_then(Path::parent);
     match slot(&variable, beside) {
-        Slot::Ours(library) => _ = command.env(VARIABLE, library),
+        Slot::Ours(library) => return Some((VARIABLE, library.into())),
         // Somebody who wants none wants none of ours either.
         Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") => {}
-        Slot::Taken { by, told_in } if !plan.settings.quiet => output::warning(
+        Slot::Taken { by, told_in } if speaks => output::warning(
             plan.style,
             format_args!(
                 "NCCL's profiler is {} already ({told_in}), and is left so: collectives are not timed by us{}",
@@ -48,7 +50,7 @@ pub(crate) fn offer(plan: &Plan, command: &mut Command) {
                 }
             ),
         ),
-        Slot::Missing if !plan.settings.quiet && Path::new(DRIVER).exists() => output::warning(
+        Slot::Missing if speaks && Path::new(DRIVER).exists() => output::warning(
             plan.style,
             format_args!(
                 "{LIBRARY} stands neither beside paceline nor in ../lib/paceline: collectives are not timed by NCCL"
@@ -56,6 +58,7 @@ pub(crate) fn offer(plan: &Plan, command: &mut Command) {
         ),
         Slot::Taken { .. } | Slot::Missing => {}
     }
+    None
 }
 
 fn slot(variable: &dyn Fn(&str) -> Option<OsString>, beside: Option<&Path>) -> Slot {

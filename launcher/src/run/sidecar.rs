@@ -1,31 +1,27 @@
 //! The sidecar's life: started beside the child, started again when it dies, told the end, waited for a while.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Plan;
 use super::place::Place;
+use super::process::{LOG, Running, arguments};
+use super::share::Share;
 use crate::output::{self, Style};
 
 pub(crate) use paceline_sidecar::sink::status::Status;
 
-/// Where the sidecar's own warnings go, in the run directory.
-const LOG: &str = "sidecar.log";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Whether another task's sidecar is still there is looked at this often.
+const LOOK: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A sidecar that lived this long had no trouble with its start.
 const SETTLED: Duration = Duration::from_secs(60);
-/// A status line is far shorter; what is longer is none.
-const MAX_LINE: usize = 1 << 20;
 
 /// Keeps a sidecar running.
 #[derive(Debug)]
@@ -43,6 +39,10 @@ pub(crate) struct Keeper {
     joined: Option<String>,
     heard: Vec<Status>,
     late: bool,
+    /// The other tasks of this node, which have the same sidecar.
+    share: Option<Share>,
+    /// They go on.
+    others: bool,
 }
 
 /// How a sidecar ended that was told to.
@@ -59,24 +59,29 @@ enum State {
     Up(Running),
     /// To be started again then.
     Down(Instant),
+    /// Another task of this node has started it; looked at again then.
+    Served(Instant),
     /// It has finished in order.
     Done,
 }
 
-#[derive(Debug)]
-struct Running {
-    process: Child,
-    input: Option<ChildStdin>,
-    output: Option<ChildStdout>,
-    line: Vec<u8>,
-    since: Instant,
-}
-
 impl Keeper {
     /// Starts a sidecar for the child with this process id.
-    pub(crate) fn new(plan: &Plan, place: &Place, child: u32, step_log: Option<&Path>) -> Keeper {
+    pub(crate) fn new(
+        plan: &Plan,
+        place: &Place,
+        share: Option<Share>,
+        child: u32,
+        step_log: Option<&Path>,
+    ) -> Keeper {
+        let mut args = arguments(plan, &place.run_dir, &place.ring_dir, step_log);
+        args.extend(place.told.as_ref().map(|told| {
+            let mut word = OsString::from("--told=");
+            word.push(told);
+            word
+        }));
         let mut keeper = Keeper {
-            args: arguments(plan, place, step_log),
+            args,
             run_dir: place.run_dir.clone(),
             child,
             style: plan.style,
@@ -87,13 +92,23 @@ impl Keeper {
             joined: None,
             heard: Vec::new(),
             late: false,
+            share,
+            others: false,
         };
+        if let Some(share) = &mut keeper.share {
+            share.say(format_args!("{{\"child\":{child}}}"));
+        }
         keeper.start();
         keeper
     }
 
     fn start(&mut self) {
-        match Running::start(&self.args, &self.run_dir, self.child) {
+        let claim = self.share.as_ref().map(Share::claim);
+        if let Some(None) = claim {
+            self.state = State::Served(Instant::now() + LOOK);
+            return;
+        }
+        match Running::start(&self.args, &self.run_dir, self.child, claim.flatten()) {
             Ok(running) => self.state = State::Up(running),
             Err(problem) => self.down(format_args!("cannot be started: {problem:#}")),
         }
@@ -119,14 +134,14 @@ impl Keeper {
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Up(running) => running.output.as_ref().map(AsFd::as_fd),
-            State::Down(_) | State::Done => None,
+            State::Down(_) | State::Served(_) | State::Done => None,
         }
     }
 
     /// When [`Keeper::tend`] has something to do at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Down(again) => Some(*again),
+            State::Down(again) | State::Served(again) => Some(*again),
             State::Up(_) | State::Done => None,
         }
     }
@@ -142,14 +157,18 @@ impl Keeper {
             return;
         };
         for status in running.read() {
-            if let Status::Ready {
-                run_dir, aggregator, ..
-            } = &status
-            {
-                self.aggregates_in = run_dir.as_ref().map(PathBuf::from);
-                self.joined = run_dir.is_none().then(|| aggregator.clone());
-            }
+            self.note(&status);
             self.heard.push(status);
+        }
+    }
+
+    fn note(&mut self, status: &Status) {
+        if let Status::Ready {
+            run_dir, aggregator, ..
+        } = status
+        {
+            self.aggregates_in = run_dir.as_ref().map(PathBuf::from);
+            self.joined = run_dir.is_none().then(|| aggregator.clone());
         }
     }
 
@@ -164,8 +183,8 @@ impl Keeper {
                     self.down(describe(status));
                 }
             }
-            State::Down(again) if now >= *again => self.start(),
-            State::Down(_) | State::Done => {}
+            State::Down(again) | State::Served(again) if now >= *again => self.start(),
+            State::Down(_) | State::Served(_) | State::Done => {}
         }
     }
 
@@ -181,21 +200,40 @@ impl Keeper {
 
     /// Tells it that the child has ended. One that is down is started once more, for what the rings still hold.
     pub(crate) fn tell_exit(&mut self, code: i32) {
+        let line = format!("{{\"exit\":{{\"code\":{code}}}}}");
+        if let Some(share) = &mut self.share {
+            share.say(&line);
+            if !share.is_last() {
+                // The others need it still.
+                self.others = true;
+                self.state = State::Done;
+                return;
+            }
+        }
         if matches!(self.state, State::Down(_)) {
             self.start();
         }
         if let State::Up(running) = &mut self.state {
-            running.say(format_args!("{{\"exit\":{{\"code\":{code}}}}}"));
+            running.say(line);
         }
     }
 
     /// After [`Keeper::tell_exit`]: how its life ended, if it has.
     pub(crate) fn farewell(&mut self) -> Option<Farewell> {
-        match self.ended() {
-            Some((status, _)) if status.success() => self.state = State::Done,
-            Some((status, _)) => self.down(describe(status)),
-            None if matches!(self.state, State::Up(_)) => return None,
-            None => {}
+        match (self.ended(), &self.state) {
+            (Some((status, _)), _) if status.success() => self.state = State::Done,
+            (Some((status, _)), _) => self.down(describe(status)),
+            (None, State::Up(_)) => return None,
+            (None, State::Served(_)) => {
+                let share = self.share.as_ref()?;
+                // Free: the sidecar that another task had started has ended.
+                share.claim()?;
+                self.state = State::Done;
+            }
+            (None, State::Down(_) | State::Done) => {}
+        }
+        if let Some(ready) = self.share.as_ref().and_then(Share::ready) {
+            self.note(&ready);
         }
         Some(if matches!(self.state, State::Done) {
             Farewell::InOrder
@@ -216,6 +254,7 @@ impl Keeper {
     /// What can be said of its life.
     pub(crate) fn into_life(self) -> Life {
         Life {
+            others: self.others,
             finished: matches!(self.state, State::Done),
             late: self.late,
             aggregates_in: self.aggregates_in,
@@ -228,6 +267,8 @@ impl Keeper {
 /// What came of the sidecars of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
+    /// Other tasks of this node go on: what is to be told is theirs to tell.
+    pub(crate) others: bool,
     /// The last one ended in order.
     pub(crate) finished: bool,
     /// It did not finish in time.
@@ -238,136 +279,6 @@ pub(crate) struct Life {
     pub(crate) joined: Option<String>,
     /// The run directory.
     pub(crate) run_dir: PathBuf,
-}
-
-impl Running {
-    fn start(args: &[OsString], run_dir: &Path, child: u32) -> anyhow::Result<Running> {
-        let log = File::options().create(true).append(true).open(run_dir.join(LOG));
-        // A disk that is full must not keep it from starting.
-        let stderr = log.map_or_else(|_| Stdio::null(), Stdio::from);
-        let mut process = Command::new(program())
-            .arg0("paceline")
-            .args(args)
-            // Of its own, so that neither Ctrl-C nor a stop of the job reaches it.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()?;
-        let (input, output) = (process.stdin.take(), process.stdout.take());
-        if let Some(output) = &output {
-            rustix::io::ioctl_fionbio(output, true).context("its output")?;
-        }
-        if let Some(input) = &input {
-            rustix::io::ioctl_fionbio(input, true).context("its input")?;
-        }
-        let mut running = Running {
-            process,
-            input,
-            output,
-            line: Vec::new(),
-            since: Instant::now(),
-        };
-        running.say(format_args!("{{\"child\":{child}}}"));
-        Ok(running)
-    }
-
-    /// One line to it. When it does not read, it misses the line; we never wait.
-    fn say(&mut self, line: impl std::fmt::Display) {
-        if let Some(input) = &mut self.input {
-            let _ = input.write_all(format!("{line}\n").as_bytes());
-        }
-    }
-
-    fn read(&mut self) -> Vec<Status> {
-        let mut said = Vec::new();
-        let mut buffer = [0; 4096];
-        while let Some(output) = &mut self.output {
-            match output.read(&mut buffer) {
-                Ok(0) => self.output = None,
-                Ok(count) => self.take(&buffer[..count], &mut said),
-                Err(problem) if problem.kind() == io::ErrorKind::Interrupted => {}
-                Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.output = None,
-            }
-        }
-        said
-    }
-
-    fn take(&mut self, bytes: &[u8], said: &mut Vec<Status>) {
-        for byte in bytes {
-            if *byte == b'\n' {
-                // A status of a later version is none of ours.
-                said.extend(serde_json::from_slice::<Status>(&self.line));
-                self.line.clear();
-            } else if self.line.len() < MAX_LINE {
-                self.line.push(*byte);
-            }
-        }
-    }
-}
-
-/// This very program, also when its file was replaced by a newer one in the meantime.
-fn program() -> PathBuf {
-    std::env::current_exe()
-        .ok()
-        .filter(|path| path.exists())
-        .unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
-}
-
-fn arguments(plan: &Plan, place: &Place, step_log: Option<&Path>) -> Vec<OsString> {
-    let mut args = vec![OsString::from("sidecar"), OsString::from("--inherit-ring-dir")];
-    // One word each: a value may begin with a dash.
-    let mut flag = |name: &str, value: &std::ffi::OsStr| {
-        let mut word = OsString::from(format!("--{name}="));
-        word.push(value);
-        args.push(word);
-    };
-    flag("job", plan.job.as_ref());
-    flag("node", plan.node.as_ref());
-    flag("run-dir", place.run_dir.as_os_str());
-    flag("ring-dir", place.ring_dir.as_os_str());
-    if let Some(told) = &place.told {
-        flag("told", told.as_os_str());
-    }
-    if let Some(aggregator) = &plan.settings.aggregator {
-        flag("aggregator", aggregator.as_ref());
-    }
-    if let Some(key) = &plan.settings.key_file {
-        flag("key-file", key.as_os_str());
-    }
-    if let Some(http) = plan.settings.http {
-        flag("http", http.to_string().as_ref());
-    }
-    if let Some(library) = &plan.settings.nvml_lib {
-        flag("nvml-lib", library.as_os_str());
-    }
-    if let Some(log) = &plan.settings.kmsg {
-        flag("kmsg", log.as_os_str());
-    }
-    if let Some(address) = &plan.settings.ras {
-        flag("ras", address.as_ref());
-    }
-    if let Some(path) = step_log {
-        flag("step-log", path.as_os_str());
-        if let Some(pattern) = &plan.settings.step_regex {
-            flag("step-regex", pattern.as_ref());
-        }
-    }
-    if let Some(path) = &plan.settings.inspector {
-        flag("inspector", path.as_os_str());
-    }
-    if let Some(script) = &plan.settings.sim_gpus {
-        flag("sim-gpus", script.to_string().as_ref());
-        flag("sim-origin-ns", plan.origin_ns.to_string().as_ref());
-    }
-    for (key, value) in &plan.settings.changes {
-        flag("policy", format!("{key}={value}").as_ref());
-    }
-    for key in &plan.settings.pinned {
-        flag("pinned", key.as_ref());
-    }
-    args
 }
 
 fn describe(status: ExitStatus) -> String {

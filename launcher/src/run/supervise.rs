@@ -1,8 +1,11 @@
 //! The one loop of a run: signals to the child, the sidecar's words, the child's end, the sidecar's end.
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use paceline_sidecar::agent::witness;
+use paceline_sidecar::source::ends;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -14,6 +17,9 @@ use super::signals::Signals;
 const FINISH: Duration = Duration::from_secs(5);
 /// What is left of that when somebody is in a hurry, and what SIGTERM gives it.
 const HURRY: Duration = Duration::from_secs(1);
+
+/// All processes of a step are signalled one after the other, within this.
+const SPREAD: Duration = Duration::from_millis(200);
 
 /// Somebody who looks on, and may ask the child to end.
 pub(crate) trait Watcher {
@@ -49,13 +55,16 @@ pub(crate) struct Ended {
     pub(crate) life: Option<Life>,
 }
 
-/// Runs the loop to the end of both.
+/// Runs the loop to the end of both. `ring_dir`: where the sidecar finds what we note, and we what it does. `is_scheduled`:
+/// whoever started us may signal all that he started, and not only us.
 pub(crate) fn run(
     mut signals: Signals,
     mut child: Child,
     mut keeper: Option<Keeper>,
     watcher: &mut dyn Watcher,
+    (ring_dir, is_scheduled): (Option<&Path>, bool),
 ) -> Ended {
+    let scheduled = ring_dir.filter(|_| is_scheduled);
     let mut asked = false;
     let code = loop {
         match child.poll() {
@@ -85,8 +94,12 @@ pub(crate) fn run(
             .min();
         wait(&signals, keeper.as_ref(), deadline);
         for signal in signals.drain(Instant::now()) {
+            if let (Some(name), Some(dir)) = (asks_to_end(signal), ring_dir) {
+                ends::note_asked(dir, name);
+            }
             match signal {
                 Signal::CONT => child.continued(),
+                signal if scheduled.is_some_and(|dir| was_sent_to_all(signal, dir)) => {}
                 signal => child.signal(signal),
             }
         }
@@ -99,6 +112,32 @@ pub(crate) fn run(
         code,
         at,
         life: keeper.map(Keeper::into_life),
+    }
+}
+
+/// Its name, if it is one by which commands are asked to end.
+fn asks_to_end(signal: Signal) -> Option<&'static str> {
+    match signal {
+        Signal::TERM => Some("SIGTERM"),
+        Signal::INT => Some("SIGINT"),
+        Signal::QUIT => Some("SIGQUIT"),
+        Signal::HUP => Some("SIGHUP"),
+        _ => None,
+    }
+}
+
+/// Whether the child has had this signal, for the sidecar has ([`witness`]). A moment is waited for that.
+fn was_sent_to_all(signal: Signal, ring_dir: &Path) -> bool {
+    let now = Instant::now();
+    let since_ns = paceline_ring::monotonic_ns().saturating_sub(SPREAD.as_nanos() as u64);
+    loop {
+        if witness::has(ring_dir, signal.as_raw(), since_ns) {
+            return true;
+        }
+        if now.elapsed() >= SPREAD {
+            return false;
+        }
+        std::thread::sleep(SPREAD / 10);
     }
 }
 

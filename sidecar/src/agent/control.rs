@@ -2,13 +2,15 @@
 //! channel.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::thread;
 
 use serde::Deserialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use super::{tasks, witness};
 use crate::warn;
 
 /// Longest line that is read, bytes.
@@ -23,7 +25,7 @@ pub enum Control {
     Exit(i32),
     /// The launcher closed its end.
     Eof,
-    /// SIGTERM: finish in order.
+    /// SIGTERM: finish in order, when no launcher is there whose command it meant.
     Terminate,
     /// SIGHUP: read the configuration files again.
     HangUp,
@@ -37,29 +39,45 @@ enum Line {
 }
 
 /// Reads one line of the launcher.
-fn parse(line: &[u8]) -> Option<Control> {
+pub(super) fn parse(line: &[u8]) -> Option<Control> {
     match serde_json::from_slice(line).ok()? {
         Line::Child(pid) => Some(Control::Child(pid)),
         Line::Exit { code } => Some(Control::Exit(code)),
     }
 }
 
-/// Listens to `input` and to signals. SIGINT is the launcher's to pass on and is ignored here: a Ctrl-C on the terminal
-/// must not end the watch before the trainer's last words are read. SIGHUP, as for any daemon, asks to read the
-/// configuration again; the one that a terminal sends at its end goes to the launcher's group and not to ours, and would
-/// do no harm.
+/// Where a launcher's words come from.
+pub enum Words<R> {
+    /// One launcher's, line by line.
+    Lines(R),
+    /// Those of several tasks, so many, in the ring directory.
+    Tasks(PathBuf, u32),
+}
+
+/// Listens to the launcher and to signals. `ring_dir`: signals that mean the job are noted there.
+///
+/// A scheduler signals whatever belongs to a job, and so us: SIGINT, SIGQUIT, SIGUSR1 and SIGUSR2 are the launcher's to
+/// pass on and are ignored here, for the trainer's last words are still to be read. SIGHUP, as for any daemon, asks to
+/// read the configuration again; the one that a terminal sends at its end goes to the launcher's group and not to ours,
+/// and would do no harm.
 ///
 /// # Errors
 /// When the system gives no thread or no signal handler.
-pub fn listen(input: impl Read + Send + 'static) -> std::io::Result<Receiver<Control>> {
+pub fn listen<R: Read + Send + 'static>(
+    words: Words<R>,
+    ring_dir: Option<PathBuf>,
+) -> std::io::Result<Receiver<Control>> {
     let (sender, receiver) = channel(16);
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])?;
     let terminate = sender.clone();
     thread::Builder::new()
         .name("signals".into())
         .stack_size(64 << 10)
         .spawn(move || {
             for signal in &mut signals {
+                if let Some(dir) = &ring_dir {
+                    witness::note(dir, signal);
+                }
                 let control = match signal {
                     SIGTERM => Control::Terminate,
                     SIGHUP => Control::HangUp,
@@ -70,10 +88,14 @@ pub fn listen(input: impl Read + Send + 'static) -> std::io::Result<Receiver<Con
                 }
             }
         })?;
-    thread::Builder::new()
-        .name("control".into())
-        .stack_size(128 << 10)
-        .spawn(move || read(input, &sender))?;
+    match words {
+        Words::Lines(input) => thread::Builder::new()
+            .name("control".into())
+            .stack_size(128 << 10)
+            .spawn(move || read(input, &sender))
+            .map(drop)?,
+        Words::Tasks(ring_dir, expected) => tasks::attend(ring_dir, expected, sender)?,
+    }
     Ok(receiver)
 }
 

@@ -4,6 +4,8 @@
 pub mod control;
 pub mod join;
 pub mod shell;
+pub mod tasks;
+pub mod witness;
 
 use std::sync::Arc;
 
@@ -132,6 +134,8 @@ impl Agent {
                 }
             }
             Control::Eof => self.orphaned_ns = Some(now_ns),
+            // A scheduler means the job with it: the trainer may write a checkpoint now, and the launcher tells the end.
+            Control::Terminate if self.child.is_some() && self.orphaned_ns.is_none() => {}
             Control::Terminate => self.drain("terminated", now_ns),
             // Policy is the aggregator's.
             Control::HangUp => {}

@@ -83,15 +83,16 @@ fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
 }
 
 fn derived(job: &JobId) -> [u16; CANDIDATES as usize] {
-    // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): the same on every node and in every version.
-    let hash = job
-        .as_str()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+    let hash = hash(job.as_str());
     let base = FIRST_PORT + (hash % PORTS) as u16;
     std::array::from_fn(|i| base + i as u16)
+}
+
+/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on every node and in every version.
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]

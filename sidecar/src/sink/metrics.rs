@@ -177,6 +177,17 @@ impl Metrics {
             ["job_id", "world_size"],
             [(labels, 1.0)],
         );
+        let end = report
+            .end
+            .as_ref()
+            .map(|end| ([end.reason.name().to_owned()], 1.0));
+        gauges(
+            registry,
+            "paceline_job_end_info",
+            "Why the job ended, once it has.",
+            ["reason"],
+            end,
+        );
         let steps = [([], report.steps as f64)];
         counters(
             registry,

@@ -1,6 +1,8 @@
 //! Status for the launcher: JSON lines on stdout. Nobody waits for a reader: what does not fit is dropped.
 
-use std::io::Write;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -69,6 +71,14 @@ impl StatusStream {
         (StatusStream(Arc::new(sender)), StatusEnd(end))
     }
 
+    /// Only that it is ready, for whoever looks into the file.
+    pub fn ready_in(path: &Path) -> (StatusStream, StatusEnd) {
+        StatusStream::to(ReadyFile {
+            path: path.to_owned(),
+            line: Vec::new(),
+        })
+    }
+
     /// Says it, if there is room.
     pub fn say(&self, status: &Status) {
         let Ok(mut line) = serde_json::to_string(status) else {
@@ -76,6 +86,32 @@ impl StatusStream {
         };
         line.push('\n');
         let _ = self.0.try_send(line);
+    }
+}
+
+/// Keeps the last line that says ready.
+struct ReadyFile {
+    path: PathBuf,
+    line: Vec<u8>,
+}
+
+impl Write for ReadyFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.line.extend_from_slice(bytes);
+        if self.line.last() == Some(&b'\n') {
+            let line = std::mem::take(&mut self.line);
+            if line.starts_with(br#"{"ready""#) {
+                // Whole or not at all: somebody may be reading.
+                let own = self.path.with_extension("new");
+                fs::write(&own, line)?;
+                fs::rename(own, &self.path)?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -88,7 +124,7 @@ impl StatusEnd {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, PipeWriter, Read};
+    use std::io::{PipeWriter, Read};
 
     use super::*;
 
@@ -117,6 +153,26 @@ mod tests {
         let ready = r#"{"ready":{"aggregator":"127.0.0.1:4711","http":null,"run_dir":null}}"#;
         let wanted = r#"{"progress":{"step":12,"ranks":8,"median_step_s":0.05}}"#;
         assert_eq!(text, format!("{ready}\n{wanted}\n"));
+    }
+
+    #[test]
+    fn a_file_holds_the_last_that_was_ready() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ready");
+        let (stream, end) = StatusStream::ready_in(&path);
+        let ready = |aggregator: &str| Status::Ready {
+            aggregator: aggregator.into(),
+            http: None,
+            run_dir: None,
+        };
+        stream.say(&ready("a:1"));
+        stream.say(&progress(3));
+        stream.say(&ready("b:2"));
+        stream.say(&progress(4));
+        drop(stream);
+        end.wait();
+        let found: Status = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(found, ready("b:2"));
     }
 
     /// Nobody reads the pipe: it fills, the rest is dropped, and saying it takes no time.

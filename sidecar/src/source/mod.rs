@@ -1,6 +1,7 @@
 //! Where events come from. A source is polled ten times a second and never blocks.
 
 mod bursts;
+pub mod ends;
 mod follow;
 mod halt;
 pub mod host;

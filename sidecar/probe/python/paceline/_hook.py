@@ -11,7 +11,7 @@ import functools
 import sys
 import weakref
 
-from . import _backward, _comms, _layout, _patch, _ring
+from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
@@ -63,6 +63,8 @@ def loaded(module):
         _wrap_optimizers(module.Optimizer)
     elif name == "torch.distributed.distributed_c10d":
         _patch.wrap_collectives(module)
+        if _rank.is_told():
+            _ends.watch()  # a job may end before its first step
     elif name == "torch.distributed.checkpoint.state_dict_saver":
         _patch.wrap_checkpoints(module)
     elif name == "torch.distributed.device_mesh":

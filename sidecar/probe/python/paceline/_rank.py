@@ -38,6 +38,11 @@ def from_environment(env=None):
     return Rank(0, 0, 1, restart)
 
 
+def is_told():
+    """Whether anybody said which rank this process is."""
+    return any(os.environ.get(rank, "").isdigit() for rank, _, _ in _TABLE)
+
+
 def identity(distributed, env=None):
     """The rank by `torch.distributed` where its group is up in this process (programs may number themselves), else by
     the environment."""

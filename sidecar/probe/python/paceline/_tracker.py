@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from . import _garbage, _helper, _rank, _ring
+from . import _ends, _garbage, _helper, _rank, _ring
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -89,6 +89,7 @@ class Tracker:
             self.rank = _rank.identity(distributed)
             self.ring.attach(self.rank, device, uuid, framework, *versions)
             _helper.claim()
+            _ends.watch()
             if timeline is not None:
                 self.timeline = timeline(self._write)
             self.began = self.since = now = _clock()

@@ -1,0 +1,55 @@
+//! How the end of a job reads.
+
+use paceline_health::report::{Ending, Reason};
+
+/// One sentence, and what was said, if anything.
+pub(super) fn words(ending: &Ending) -> String {
+    let what = match ending.reason {
+        Reason::Success => return "in order".to_owned(),
+        Reason::Error => "by an error",
+        Reason::OutOfMemory => "out of memory",
+        Reason::CollectiveTimeout => "a collective waited in vain",
+        Reason::Stopped => "asked to end",
+        Reason::Killed => "killed",
+        Reason::Crashed => "crashed",
+        Reason::NodeLost => "a node was lost",
+    };
+    let place = match (&ending.node, ending.rank) {
+        (Some(node), Some(rank)) => format!(", rank {rank} on {node}"),
+        (Some(node), None) => format!(", {node}"),
+        (None, _) => String::new(),
+    };
+    let code = ending
+        .code
+        .map_or(String::new(), |code| format!(" (code {code})"));
+    // Of an exception the last line says which.
+    let says = ending.says.lines().last().unwrap_or_default();
+    let says = if says.is_empty() {
+        String::new()
+    } else {
+        format!(": {says}")
+    };
+    format!("{what}{place}{code}{says}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::id::Rank;
+
+    #[test]
+    fn an_exception_and_where_it_was() {
+        let ending = Ending {
+            reason: Reason::OutOfMemory,
+            node: Some("n3".into()),
+            rank: Some(Rank(5)),
+            code: Some(1),
+            kind: None,
+            says: "  File \"t.py\", line 3\nCUDA out of memory".into(),
+        };
+        assert_eq!(
+            words(&ending),
+            "out of memory, rank 5 on n3 (code 1): CUDA out of memory"
+        );
+    }
+}

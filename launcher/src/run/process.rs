@@ -1,0 +1,177 @@
+//! One sidecar process: its command line, its start, what it says.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use paceline_sidecar::sink::status::Status;
+
+use super::Plan;
+use super::share::Claim;
+
+/// Where the sidecar's own warnings go, in the run directory.
+pub(crate) const LOG: &str = "sidecar.log";
+/// A status line is far shorter; what is longer is none.
+const MAX_LINE: usize = 1 << 20;
+
+/// A sidecar that was started and not waited for.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) process: Child,
+    input: Option<ChildStdin>,
+    pub(crate) output: Option<ChildStdout>,
+    line: Vec<u8>,
+    pub(crate) since: Instant,
+}
+
+impl Running {
+    /// Starts one for the child with this process id.
+    pub(crate) fn start(
+        args: &[OsString],
+        run_dir: &Path,
+        child: u32,
+        claim: Option<Claim>,
+    ) -> anyhow::Result<Running> {
+        let log = File::options().create(true).append(true).open(run_dir.join(LOG));
+        // A disk that is full must not keep it from starting.
+        let stderr = log.map_or_else(|_| Stdio::null(), Stdio::from);
+        let mut command = Command::new(program());
+        command
+            .arg0("paceline")
+            .args(args)
+            // Of its own, so that neither Ctrl-C nor a stop of the job reaches it.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(stderr);
+        if let Some(claim) = &claim {
+            claim.hand_over(&mut command);
+        }
+        let mut process = command.spawn()?;
+        let (input, output) = (process.stdin.take(), process.stdout.take());
+        if let Some(output) = &output {
+            rustix::io::ioctl_fionbio(output, true).context("its output")?;
+        }
+        if let Some(input) = &input {
+            rustix::io::ioctl_fionbio(input, true).context("its input")?;
+        }
+        let mut running = Running {
+            process,
+            input,
+            output,
+            line: Vec::new(),
+            since: Instant::now(),
+        };
+        running.say(format_args!("{{\"child\":{child}}}"));
+        Ok(running)
+    }
+
+    /// One line to it. When it does not read, it misses the line; we never wait.
+    pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
+        if let Some(input) = &mut self.input {
+            let _ = input.write_all(format!("{line}\n").as_bytes());
+        }
+    }
+
+    /// What it said since.
+    pub(crate) fn read(&mut self) -> Vec<Status> {
+        let mut said = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Some(output) = &mut self.output {
+            match output.read(&mut buffer) {
+                Ok(0) => self.output = None,
+                Ok(count) => self.take(&buffer[..count], &mut said),
+                Err(problem) if problem.kind() == io::ErrorKind::Interrupted => {}
+                Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.output = None,
+            }
+        }
+        said
+    }
+
+    fn take(&mut self, bytes: &[u8], said: &mut Vec<Status>) {
+        for byte in bytes {
+            if *byte == b'\n' {
+                // A status of a later version is none of ours.
+                said.extend(serde_json::from_slice::<Status>(&self.line));
+                self.line.clear();
+            } else if self.line.len() < MAX_LINE {
+                self.line.push(*byte);
+            }
+        }
+    }
+}
+
+/// This very program, also when its file was replaced by a newer one in the meantime.
+fn program() -> PathBuf {
+    std::env::current_exe()
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
+}
+
+/// Its command line.
+pub(crate) fn arguments(
+    plan: &Plan,
+    run_dir: &Path,
+    ring_dir: &Path,
+    step_log: Option<&Path>,
+) -> Vec<OsString> {
+    let mut args = vec![OsString::from("sidecar"), OsString::from("--inherit-ring-dir")];
+    // One word each: a value may begin with a dash.
+    let mut flag = |name: &str, value: &std::ffi::OsStr| {
+        let mut word = OsString::from(format!("--{name}="));
+        word.push(value);
+        args.push(word);
+    };
+    flag("job", plan.job.as_ref());
+    flag("node", plan.node.as_ref());
+    flag("run-dir", run_dir.as_os_str());
+    flag("ring-dir", ring_dir.as_os_str());
+    if let Some(task) = plan.task {
+        flag("tasks", task.on_node.to_string().as_ref());
+    }
+    if let Some(aggregator) = &plan.settings.aggregator {
+        flag("aggregator", aggregator.as_ref());
+    }
+    if let Some(key) = &plan.settings.key_file {
+        flag("key-file", key.as_os_str());
+    }
+    if let Some(http) = plan.settings.http {
+        flag("http", http.to_string().as_ref());
+    }
+    if let Some(library) = &plan.settings.nvml_lib {
+        flag("nvml-lib", library.as_os_str());
+    }
+    if let Some(log) = &plan.settings.kmsg {
+        flag("kmsg", log.as_os_str());
+    }
+    if let Some(address) = &plan.settings.ras {
+        flag("ras", address.as_ref());
+    }
+    if let Some(path) = step_log {
+        flag("step-log", path.as_os_str());
+        if let Some(pattern) = &plan.settings.step_regex {
+            flag("step-regex", pattern.as_ref());
+        }
+    }
+    if let Some(path) = &plan.settings.inspector {
+        flag("inspector", path.as_os_str());
+    }
+    if let Some(script) = &plan.settings.sim_gpus {
+        flag("sim-gpus", script.to_string().as_ref());
+        flag("sim-origin-ns", plan.origin_ns.to_string().as_ref());
+    }
+    for (key, value) in &plan.settings.changes {
+        flag("policy", format!("{key}={value}").as_ref());
+    }
+    for key in &plan.settings.pinned {
+        flag("pinned", key.as_ref());
+    }
+    args
+}

@@ -1,0 +1,234 @@
+//! Several tasks on one node (`srun --ntasks-per-node=8 paceline run -- ...`), each with a `paceline run` of its own: one
+//! directory, one sidecar.
+//!
+//! Nobody is the first for ever. Whoever can lock `sidecar.lock` starts the sidecar, which inherits the lock and keeps it
+//! for its life; a task that ends leaves it running for the others. Each task tells in a file of its own
+//! ([`paceline_sidecar::agent::tasks`]) what became of its command; whoever leaves last waits for the sidecar and clears
+//! up.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use paceline_sidecar::agent::tasks;
+use paceline_sidecar::aggregator::place::hash;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// Locked by the sidecar of the node.
+const SIDECAR: &str = "sidecar.lock";
+/// Locked by whoever leaves last.
+const LAST: &str = "last.lock";
+
+/// This task among those of its node.
+#[derive(Debug)]
+pub(crate) struct Share {
+    dir: PathBuf,
+    /// Tasks that are to come.
+    expected: u32,
+    file: File,
+    last: Option<File>,
+    _held: Option<File>,
+}
+
+impl Share {
+    /// Joins the others in `place`; the directory is the same for all tasks of this user, job and node.
+    pub(crate) fn enter(place: &Path, job: &str, node: &str, expected: u32) -> io::Result<Share> {
+        let dir = Share::dir_in(place, job, node);
+        // Whoever leaves last removes it, perhaps between our two steps.
+        let mut problem = io::Error::from(io::ErrorKind::NotFound);
+        for _ in 0..3 {
+            match Share::enter_dir(&dir, expected) {
+                Ok(share) => return Ok(share),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => problem = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(problem)
+    }
+
+    /// Its path.
+    pub(crate) fn dir_in(place: &Path, job: &str, node: &str) -> PathBuf {
+        let user = rustix::process::geteuid().as_raw();
+        place.join(format!(
+            "paceline-{user}-{:016x}",
+            hash(&format!("{job}\0{node}"))
+        ))
+    }
+
+    fn enter_dir(dir: &Path, expected: u32) -> io::Result<Share> {
+        if tasks::is_left_behind(dir) {
+            fs::remove_dir_all(dir)?;
+        }
+        make_private(dir)?;
+        tasks::make_holdable(dir)?;
+        let held = tasks::hold(dir);
+        let folder = dir.join(tasks::FOLDER);
+        make_private(&folder)?;
+        // Locked before it has its name, so that nobody takes us for dead.
+        let name = std::process::id().to_string();
+        let hidden = folder.join(format!(".{name}"));
+        let file = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&hidden)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        fs::rename(&hidden, folder.join(name))?;
+        Ok(Share {
+            dir: dir.to_owned(),
+            expected,
+            file,
+            last: None,
+            _held: held,
+        })
+    }
+
+    /// The directory of all.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The right to be the node's sidecar, if nobody has it.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        lock(&self.dir.join(SIDECAR)).map(Claim)
+    }
+
+    /// Tells the sidecar of our command.
+    pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
+        // Memory that is full: the sidecar sees us end.
+        let _ = self.file.write_all(format!("{line}\n").as_bytes());
+    }
+
+    /// After the last word: whether all others have said theirs, and nobody else clears up.
+    pub(crate) fn is_last(&mut self) -> bool {
+        if self.last.is_none() && tasks::look(&self.dir, self.expected).is_over() {
+            self.last = lock(&self.dir.join(LAST));
+        }
+        self.last.is_some()
+    }
+
+    /// What the sidecar said of itself when it was ready.
+    pub(crate) fn ready(&self) -> Option<paceline_sidecar::sink::status::Status> {
+        let text = fs::read(self.dir.join(tasks::READY)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.last.is_some() {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// The right to be the sidecar. It is given up when this is dropped, unless a process has inherited it.
+#[derive(Debug)]
+pub(crate) struct Claim(File);
+
+impl Claim {
+    /// The process of this command will have it, for its life.
+    pub(crate) fn hand_over(&self, command: &mut Command) {
+        let descriptor = self.0.as_raw_fd();
+        // SAFETY: fcntl is async-signal-safe, and touches nothing but a descriptor of the child, which is a copy of one
+        // that the parent keeps open until the child is started.
+        unsafe {
+            command.pre_exec(move || {
+                let inherited = BorrowedFd::borrow_raw(descriptor);
+                Ok(fcntl_setfd(inherited, FdFlags::empty())?)
+            });
+        }
+    }
+}
+
+fn lock(path: &Path) -> Option<File> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(file)
+}
+
+fn owner(path: &Path) -> io::Result<(u32, u32)> {
+    let meta = fs::symlink_metadata(path)?;
+    if !meta.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok((meta.uid(), meta.mode() & 0o777))
+}
+
+/// A directory of ours that nobody else may enter, made if it is not there. One that somebody else has put there first is
+/// refused.
+fn make_private(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if owner(path)? == (rustix::process::geteuid().as_raw(), 0o700) {
+        Ok(())
+    } else {
+        let what = format!("{} is not this user's alone", path.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_last_one_clears_up() {
+        let place = tempfile::tempdir().unwrap();
+        // The name of a task's file is its process: two of them here would be one.
+        let mut share = Share::enter(place.path(), "j", "n1", 1).unwrap();
+        let other = Share::enter(place.path(), "j", "n2", 1).unwrap();
+        assert_ne!(share.dir(), other.dir());
+        assert!(!share.is_last(), "its command has not ended");
+        share.say(r#"{"exit":{"code":0}}"#);
+        assert!(share.is_last());
+        let dir = share.dir().to_owned();
+        drop(share);
+        assert!(!dir.exists() && other.dir().exists());
+    }
+
+    #[test]
+    fn who_comes_later_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let mut share = Share::enter(place.path(), "j", "n", 2).unwrap();
+        share.say(r#"{"exit":{"code":0}}"#);
+        assert!(!share.is_last());
+        let dir = share.dir().to_owned();
+        drop(share);
+        assert!(dir.exists());
+    }
+
+    #[test]
+    fn one_sidecar() {
+        let place = tempfile::tempdir().unwrap();
+        let share = Share::enter(place.path(), "j", "n", 2).unwrap();
+        let claim = share.claim().unwrap();
+        assert!(share.claim().is_none());
+        drop(claim);
+        assert!(share.claim().is_some());
+    }
+
+    #[test]
+    fn somebody_elses_directory_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let share = Share::enter(place.path(), "j", "n", 2).unwrap();
+        fs::set_permissions(share.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+        let refused = Share::enter(place.path(), "j", "n", 2).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

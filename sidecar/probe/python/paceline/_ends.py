@@ -1,0 +1,89 @@
+"""What ended this trainer, for the report: the exception that nobody caught, in a file beside the rings. It is written when
+Python is about to print it, after everything else of the trainer, and changes neither what is printed nor the exit code.
+"""
+
+import json
+import os
+import sys
+
+FOLDER = "ends"  # in the ring directory
+_LINES = 12  # of the traceback, its last
+_BYTES = 2048
+_watching = False
+
+# The launcher's own summary of what its workers met.
+_OF_LAUNCHERS = ("ChildFailedError", "SignalException")
+# Words of exceptions, in lower case. Only the last line is looked at, where the exception itself stands.
+_GPU_MEMORY = ("cuda out of memory", "hip out of memory", "cublas_status_alloc_failed", "cuda error: out of memory")
+_TIMEOUT = ("timed out", "timeout")
+_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "remote process exited",
+    "ncclremoteerror",
+    "communicator was aborted",
+    "socket timeout",
+)
+
+
+def watch():
+    """From now on."""
+    global _watching
+    if _watching:
+        return
+    _watching = True
+    before = sys.excepthook
+
+    def excepthook(kind, error, trace):
+        try:
+            _tell(kind, error, trace)
+        except Exception:  # the trainer's own error is what counts
+            pass
+        before(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def kind_of(name, says):
+    """A kind of trouble by the name of the exception and its own words."""
+    words = says.lower()
+    if name == "OutOfMemoryError" or any(part in words for part in _GPU_MEMORY):
+        return "gpu_memory"
+    if name == "MemoryError" or "cannot allocate memory" in words:
+        return "host_memory"
+    if any(part in words for part in _PEER):
+        return "peer_lost"
+    if name in ("DistBackendError", "DistNetworkError", "DistError", "RuntimeError") and any(
+        part in words for part in _TIMEOUT
+    ):
+        return "collective_timeout"
+    return "error"
+
+
+def _tell(kind, error, trace):
+    directory = os.environ.get("PACELINE_RING_DIR")
+    if not directory or kind.__name__ in _OF_LAUNCHERS or issubclass(kind, KeyboardInterrupt):
+        return
+    from . import _helper, _rank
+
+    distributed = sys.modules.get("torch.distributed")
+    if _helper.is_helper(distributed):
+        return
+    import traceback
+
+    own = "".join(traceback.format_exception_only(kind, error)).strip()
+    where = "".join(traceback.format_tb(trace)).rstrip().splitlines()
+    lines = where[-_LINES:] + own.splitlines()[:_LINES]
+    said = {
+        "rank": _rank.identity(distributed).rank,
+        "kind": kind_of(kind.__name__, own),
+        "says": "\n".join(lines).encode("utf-8", "replace")[-_BYTES:].decode("utf-8", "ignore"),
+    }
+    folder = os.path.join(directory, FOLDER)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    temporary = os.path.join(folder, ".%d" % os.getpid())
+    with open(temporary, "w") as file:
+        json.dump(said, file)
+    os.rename(temporary, os.path.join(folder, str(os.getpid())))

@@ -1,0 +1,70 @@
+"""The exception that ended a trainer stands beside the rings, and is printed as ever."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import HOOK
+
+from paceline._ends import kind_of
+
+
+def ended(script, **variables):
+    """Exit code, what was printed, and what was written of the end."""
+    with tempfile.TemporaryDirectory() as rings:
+        environment = dict(os.environ, PACELINE_RING_DIR=rings, PYTHONPATH=HOOK, RANK="3", WORLD_SIZE="4", **variables)
+        environment.pop("PACELINE_RANK_PID", None)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        folder = os.path.join(rings, "ends")
+        said = []
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            with open(os.path.join(folder, name)) as file:
+                said.append(json.load(file))
+        return done, said
+
+
+class Ends(unittest.TestCase):
+    def test_an_exception_that_nobody_caught(self):
+        script = "import paceline\npaceline.step()\nraise ValueError('loss is nan')"
+        done, said = ended(script)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("ValueError: loss is nan", done.stderr)
+        (said,) = said
+        self.assertEqual((said["rank"], said["kind"]), (3, "error"))
+        self.assertTrue(said["says"].endswith("ValueError: loss is nan"), said)
+        self.assertIn("line 3", said["says"])
+
+    def test_an_end_in_order_says_nothing(self):
+        for end in ("", "import sys; sys.exit(3)", "raise KeyboardInterrupt"):
+            self.assertEqual(ended("import paceline\npaceline.step()\n" + end)[1], [], end)
+
+    def test_a_helper_says_nothing(self):
+        script = "import os, paceline\npaceline.step()\nif os.fork() == 0:\n    raise ValueError('worker')\nos.wait()"
+        self.assertEqual(ended(script)[1], [])
+
+    def test_a_program_that_hooks_exceptions_itself(self):
+        script = "import sys, paceline\nsys.excepthook = lambda *_: print('mine')\npaceline.step()\nraise ValueError('x')"
+        done, said = ended(script)
+        self.assertEqual((done.stdout, len(said)), ("mine\n", 1))
+
+    def test_kinds(self):
+        for name, says, wanted in (
+            ("OutOfMemoryError", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory"),
+            ("RuntimeError", "RuntimeError: CUDA error: out of memory", "gpu_memory"),
+            ("MemoryError", "MemoryError", "host_memory"),
+            ("RuntimeError", "RuntimeError: [tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3122", "peer_lost"),
+            ("RuntimeError", "RuntimeError: Timed out waiting 1800000ms for recv operation", "collective_timeout"),
+            ("DistBackendError", "torch.distributed.DistBackendError: wait timeout after 60000ms", "collective_timeout"),
+            ("KeyError", "KeyError: timeout", "error"),
+            ("ValueError", "ValueError: bad timeout", "error"),
+        ):
+            self.assertEqual(kind_of(name, says), wanted, says)
+
+
+if __name__ == "__main__":
+    unittest.main()

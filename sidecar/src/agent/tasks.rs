@@ -1,0 +1,269 @@
+//! Several launchers on one node that share a sidecar: what each says stands in a file of its own in the ring directory,
+//! so that a sidecar that is started again knows all of it.
+//!
+//! `tasks/<pid>` is locked by its launcher as long as that lives. Its lines are those that a single launcher says on stdin.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use tokio::sync::mpsc::Sender;
+
+use super::control::{self, Control};
+use crate::host::Process;
+
+/// The folder of the files, in the ring directory.
+pub const FOLDER: &str = "tasks";
+/// What the sidecar said when it was ready, in the ring directory.
+pub const READY: &str = "ready";
+/// Locked, shared, by everybody who needs the ring directory.
+const ALIVE: &str = "alive.lock";
+/// How often the files are looked at.
+const EVERY: Duration = Duration::from_millis(100);
+/// Tasks that are to come and do not are waited for so long after the others are over.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A file is a few short lines.
+const MAX_FILE: u64 = 4096;
+/// A directory that was touched since may belong to somebody who has not locked it yet.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// What is known of a node's tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Tasks that came.
+    pub came: u32,
+    /// Of these, tasks whose command has ended.
+    pub over: u32,
+    /// Tasks that are to come.
+    pub expected: u32,
+    /// Code of the command that failed first, else zero; `None`: nobody told one.
+    pub code: Option<i32>,
+    /// Launchers that live.
+    pub launchers: u32,
+    /// A command that was started.
+    pub child: Option<u32>,
+}
+
+impl Look {
+    /// All have come and ended.
+    pub fn is_over(&self) -> bool {
+        self.came >= self.expected && self.over == self.came
+    }
+}
+
+/// Looks at the tasks of a ring directory.
+pub fn look(ring_dir: &Path, expected: u32) -> Look {
+    let mut look = Look {
+        expected,
+        ..Look::default()
+    };
+    let mut failed: Option<(SystemTime, i32)> = None;
+    let entries = fs::read_dir(ring_dir.join(FOLDER))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for entry in entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
+        let Ok(task) = Task::read(&entry.path()) else {
+            continue;
+        };
+        look.came += 1;
+        look.over += u32::from(task.is_over());
+        look.launchers += u32::from(task.launcher);
+        look.child = look.child.or(task.child);
+        if let Some(code) = task.exit {
+            look.code.get_or_insert(0);
+            if code != 0 && failed.is_none_or(|(at, _)| task.at < at) {
+                failed = Some((task.at, code));
+            }
+        }
+    }
+    look.code = failed.map(|(_, code)| code).or(look.code);
+    look
+}
+
+struct Task {
+    child: Option<u32>,
+    exit: Option<i32>,
+    launcher: bool,
+    /// When it last said something.
+    at: SystemTime,
+}
+
+impl Task {
+    fn read(path: &Path) -> io::Result<Task> {
+        let mut file = File::options()
+            .read(true)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+            .open(path)?;
+        let launcher = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+        let mut text = Vec::new();
+        (&mut file).take(MAX_FILE).read_to_end(&mut text)?;
+        let mut task = Task {
+            child: None,
+            exit: None,
+            launcher,
+            at: file.metadata()?.modified()?,
+        };
+        for line in text.split(|byte| *byte == b'\n') {
+            match control::parse(line) {
+                Some(Control::Child(pid)) => task.child = Some(pid),
+                Some(Control::Exit(code)) => task.exit = Some(code),
+                _ => {}
+            }
+        }
+        Ok(task)
+    }
+
+    /// Its command has ended, as its launcher said or because both are gone.
+    fn is_over(&self) -> bool {
+        let child_lives = || self.child.is_some_and(|pid| Process::of(pid).is_alive());
+        self.exit.is_some() || !self.launcher && !child_lives()
+    }
+}
+
+/// Tells what the tasks of a ring directory do, until all are over.
+///
+/// # Errors
+/// When the system gives no thread.
+pub fn attend(ring_dir: PathBuf, expected: u32, sender: Sender<Control>) -> io::Result<()> {
+    let watch = move || {
+        let mut told = false;
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            let now = look(&ring_dir, expected);
+            if let Some(child) = now.child.filter(|_| !told) {
+                told = true;
+                if sender.blocking_send(Control::Child(child)).is_err() {
+                    return;
+                }
+            }
+            if now.over < now.came {
+                idle_since = None;
+            } else if now.is_over() || idle_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                let last = now.code.map_or(Control::Eof, Control::Exit);
+                let _ = sender.blocking_send(last);
+                return;
+            }
+            thread::sleep(EVERY);
+        }
+    };
+    thread::Builder::new()
+        .name("tasks".into())
+        .stack_size(128 << 10)
+        .spawn(watch)
+        .map(drop)
+}
+
+/// Keeps a ring directory from being taken for one that somebody left behind, as long as what is returned lives. `None`:
+/// its launcher does not ask for it.
+pub fn hold(ring_dir: &Path) -> Option<File> {
+    let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
+    Some(file)
+}
+
+/// Makes what [`hold`] needs.
+///
+/// # Errors
+/// What the system says.
+pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(ring_dir.join(ALIVE))
+        .map(drop)
+}
+
+/// Whether nobody needs a ring directory any more. One without a lock may be of another version: it is left alone.
+pub fn is_left_behind(ring_dir: &Path) -> bool {
+    let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
+        .iter()
+        .filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok())
+        .max();
+    let is_old = newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH));
+    let Ok(file) = File::options().write(true).open(ring_dir.join(ALIVE)) else {
+        return false;
+    };
+    is_old && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn new() -> Node {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join(FOLDER)).unwrap();
+            Node(dir)
+        }
+
+        /// A launcher that has said this, and lives as long as what is returned.
+        fn task(&self, name: &str, said: &str) -> File {
+            let path = self.0.path().join(FOLDER).join(name);
+            fs::write(&path, said).unwrap();
+            let file = File::open(path).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        }
+
+        fn look(&self, expected: u32) -> Look {
+            look(self.0.path(), expected)
+        }
+    }
+
+    #[test]
+    fn all_have_to_come_and_to_end() {
+        let node = Node::new();
+        assert!(!node.look(2).is_over());
+        let _one = node.task("1", "{\"child\":1}\n{\"exit\":{\"code\":0}}\n");
+        assert!(!node.look(2).is_over());
+        let two = node.task("2", "{\"child\":1}\n");
+        assert!(!node.look(2).is_over());
+        // Its launcher is killed, and its command (the first process of the system) goes on.
+        drop(two);
+        assert_eq!((node.look(2).over, node.look(2).launchers), (1, 1));
+        // Both are gone.
+        drop(node.task("2", "{\"child\":0}\n"));
+        assert!(node.look(2).is_over());
+        assert_eq!(node.look(2).code, Some(0));
+    }
+
+    #[test]
+    fn the_first_failure_counts() {
+        let node = Node::new();
+        let _one = node.task("1", "{\"exit\":{\"code\":0}}\n");
+        assert_eq!(node.look(3).code, Some(0));
+        let _two = node.task("2", "{\"exit\":{\"code\":3}}\n");
+        thread::sleep(Duration::from_millis(20));
+        let _three = node.task("3", "{\"exit\":{\"code\":143}}\n");
+        assert_eq!(node.look(3).code, Some(3));
+    }
+
+    #[test]
+    fn what_was_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let age = |seconds| {
+            let then = SystemTime::now() - Duration::from_secs(seconds);
+            File::open(dir.path()).unwrap().set_modified(then).unwrap();
+        };
+        age(60);
+        assert!(!is_left_behind(dir.path()), "it has no lock");
+        make_holdable(dir.path()).unwrap();
+        age(1);
+        assert!(!is_left_behind(dir.path()), "it is fresh");
+        age(60);
+        let held = hold(dir.path()).unwrap();
+        assert!(!is_left_behind(dir.path()), "it is held");
+        drop(held);
+        assert!(is_left_behind(dir.path()));
+    }
+}

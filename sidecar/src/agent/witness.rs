@@ -1,0 +1,56 @@
+//! Whether a signal that reached the launcher was sent to all that belongs to the job.
+//!
+//! Slurm signals a whole step, or only the processes that it started itself: that depends on the site's
+//! `ProctrackType` and on how the signal was asked for. A trainer that has had a signal already must not get it again,
+//! for many take a second one as "now, without saving". The sidecar stands where the trainer stands, in a process group
+//! of its own below the launcher: what it gets, the trainer got.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use crate::host::monotonic_ns;
+
+/// In the ring directory: a line for each signal, its number and CLOCK_MONOTONIC in ns.
+const FILE: &str = "signals";
+/// No job gets so many that they say anything.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// Notes one.
+pub fn note(ring_dir: &Path, signal: i32) {
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(ring_dir.join(FILE));
+    // Nobody waits for it: at worst the signal is passed on.
+    if let Ok(mut file) = file
+        && file.metadata().is_ok_and(|meta| meta.len() < MOST_BYTES)
+    {
+        let _ = file.write_all(format!("{signal} {}\n", monotonic_ns()).as_bytes());
+    }
+}
+
+/// Whether one was noted since.
+pub fn has(ring_dir: &Path, signal: i32, since_ns: u64) -> bool {
+    let text = fs::read_to_string(ring_dir.join(FILE)).unwrap_or_default();
+    text.lines().any(|line| {
+        let (number, at) = line.split_once(' ').unwrap_or_default();
+        number.parse() == Ok(signal) && at.parse().is_ok_and(|at: u64| at >= since_ns)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_since() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has(dir.path(), 15, 0));
+        note(dir.path(), 10);
+        let between = monotonic_ns();
+        note(dir.path(), 15);
+        assert!(has(dir.path(), 15, between) && has(dir.path(), 10, 0));
+        assert!(!has(dir.path(), 10, between) && !has(dir.path(), 15, monotonic_ns()));
+    }
+}

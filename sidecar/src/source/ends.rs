@@ -1,0 +1,284 @@
+//! Why a command ends, as far as it is seen from beside it: the exceptions that trainers leave beside their rings, signals
+//! that asked the command to end, and processes that the kernel ended for want of memory.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use paceline_health::Provenance;
+use paceline_health::event::{Event, Trouble, TroubleKind};
+use paceline_health::id::Rank;
+use rustix::fs::OFlags;
+use serde::Deserialize;
+
+use super::host::files::Files;
+use super::{Send, Source};
+
+/// Where trainers leave their exceptions, in the ring directory.
+const FOLDER: &str = "ends";
+/// Where the launcher notes signals, in the ring directory.
+const ASKED: &str = "asked";
+/// Longest file of either that is read.
+const MOST: u64 = 16 << 10;
+/// Exceptions that are told: all ranks of a node may say the same.
+const MOST_TROUBLES: usize = 32;
+/// How often is looked.
+const EVERY_NS: u64 = 500_000_000;
+
+/// Notes that the command was asked to end.
+pub fn note_asked(ring_dir: &Path, signal: &str) {
+    // What is not noted is not told; the signal is passed on all the same.
+    let _ = fs::write(ring_dir.join(ASKED), signal);
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ends {
+    ring_dir: PathBuf,
+    files: Files,
+    /// Of the trainers' files, those that were read.
+    read: BTreeSet<OsString>,
+    was_asked: bool,
+    group: Option<Group>,
+    looked_ns: u64,
+}
+
+impl Ends {
+    /// Of the trainers of this ring directory. `root`: where `/proc` and `/sys` are.
+    pub fn new(ring_dir: PathBuf, root: &Path) -> Ends {
+        let mut files = Files::new(root);
+        Ends {
+            group: Group::own(&mut files),
+            ring_dir,
+            files,
+            read: BTreeSet::new(),
+            was_asked: false,
+            looked_ns: 0,
+        }
+    }
+
+    fn look(&mut self, send: &mut Send<'_>) {
+        if !self.was_asked
+            && let Ok(signal) = text(&self.ring_dir.join(ASKED))
+        {
+            self.was_asked = true;
+            tell(send, None, TroubleKind::Signal, &signal);
+        }
+        self.exceptions(send);
+        let group = self.group.as_mut();
+        if let Some((count, place)) = group.and_then(|group| group.more(&mut self.files)) {
+            let says = format!("the kernel ended {count} processes of {place} for want of memory");
+            tell(send, None, TroubleKind::OomKill, &says);
+        }
+    }
+
+    fn exceptions(&mut self, send: &mut Send<'_>) {
+        let entries = fs::read_dir(self.ring_dir.join(FOLDER))
+            .into_iter()
+            .flatten()
+            .flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            // With a dot in front it is still being written.
+            let is_new = !name.as_encoded_bytes().starts_with(b".") && !self.read.contains(&name);
+            if !is_new || self.read.len() >= MOST_TROUBLES {
+                continue;
+            }
+            self.read.insert(name);
+            let said = text(&entry.path()).ok();
+            let Some(said) = said.and_then(|said| serde_json::from_str::<Said>(&said).ok()) else {
+                continue;
+            };
+            tell(send, Some(Rank(said.rank)), said.kind, &said.says);
+        }
+    }
+}
+
+impl Source for Ends {
+    fn name(&self) -> &'static str {
+        "ends"
+    }
+
+    fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
+        if now_ns.saturating_sub(self.looked_ns) >= EVERY_NS {
+            self.looked_ns = now_ns;
+            self.look(send);
+        }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        // Asked only at the end: the last words may have come since.
+        self.looked_ns = 0;
+        true
+    }
+}
+
+/// What a trainer's hook writes.
+#[derive(Deserialize)]
+struct Said {
+    rank: u32,
+    kind: TroubleKind,
+    says: String,
+}
+
+fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str) {
+    let says = says.chars().take(2048).collect::<String>().into();
+    send(Provenance::Live, Event::Trouble(Trouble { rank, kind, says }));
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The control group in which the job runs, as we do, and how many of its processes the kernel has ended: `memory.events`
+/// of version 2 (<https://docs.kernel.org/admin-guide/cgroup-v2.html>), `memory.oom_control` of version 1.
+#[derive(Debug)]
+struct Group {
+    file: PathBuf,
+    name: String,
+    known: u64,
+}
+
+impl Group {
+    fn own(files: &mut Files) -> Option<Group> {
+        let own = files.text("proc/self/cgroup").ok()?.to_owned();
+        let of = |controller: &str| {
+            let mut lines = own.lines().map(|line| line.splitn(3, ':').collect::<Vec<_>>());
+            lines.find_map(|parts| match parts[..] {
+                [_, controllers, path] if controllers.split(',').any(|one| one == controller) => {
+                    Some(path.trim_start_matches('/').to_owned())
+                }
+                _ => None,
+            })
+        };
+        let places = [
+            ("sys/fs/cgroup/memory", of("memory"), "memory.oom_control"),
+            ("sys/fs/cgroup", of(""), "memory.events"),
+        ];
+        places.into_iter().find_map(|(root, path, name)| {
+            let path = path?;
+            let file = Path::new(root).join(&path).join(name);
+            let known = count(files, &file)?;
+            Some(Group {
+                file,
+                name: format!("control group /{path}"),
+                known,
+            })
+        })
+    }
+
+    /// How many more than when it was last asked.
+    fn more(&mut self, files: &mut Files) -> Option<(u64, &str)> {
+        let now = count(files, &self.file)?;
+        let more = now.checked_sub(self.known).filter(|more| *more > 0)?;
+        self.known = now;
+        Some((more, &self.name))
+    }
+}
+
+fn count(files: &mut Files, file: &Path) -> Option<u64> {
+    let text = files.text(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn new() -> Node {
+            Node(tempfile::tempdir().unwrap())
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+
+        fn ends(&self) -> Ends {
+            Ends::new(self.0.path().join("rings"), self.0.path())
+        }
+    }
+
+    /// What is told at the next look.
+    fn told(ends: &mut Ends) -> Vec<(Option<u32>, TroubleKind, String)> {
+        let mut told = Vec::new();
+        ends.look(&mut |provenance, event| {
+            let Event::Trouble(trouble) = event else {
+                panic!("{event:?}")
+            };
+            assert_eq!(provenance, Provenance::Live);
+            told.push((
+                trouble.rank.map(|rank| rank.0),
+                trouble.kind,
+                trouble.says.to_string(),
+            ));
+            told.len() as u64
+        });
+        told
+    }
+
+    #[test]
+    fn what_trainers_leave() {
+        let node = Node::new();
+        let mut ends = node.ends();
+        assert_eq!(told(&mut ends), []);
+        node.write("rings/ends/.12", "{\"rank\":1,");
+        node.write("rings/ends/11", "nonsense");
+        node.write(
+            "rings/ends/10",
+            r#"{"rank":3,"kind":"gpu_memory","says":"CUDA out of memory"}"#,
+        );
+        let wanted = (Some(3), TroubleKind::GpuMemory, "CUDA out of memory".to_owned());
+        assert_eq!(told(&mut ends), [wanted]);
+        assert_eq!(told(&mut ends), []);
+    }
+
+    #[test]
+    fn asked_to_end() {
+        let node = Node::new();
+        let mut ends = node.ends();
+        node.write("rings/x", "");
+        note_asked(&node.0.path().join("rings"), "SIGTERM");
+        assert_eq!(
+            told(&mut ends),
+            [(None, TroubleKind::Signal, "SIGTERM".to_owned())]
+        );
+        assert_eq!(told(&mut ends), []);
+    }
+
+    #[test]
+    fn processes_that_the_kernel_ended() {
+        for (own, file) in [
+            ("0::/job/step\n", "sys/fs/cgroup/job/step/memory.events"),
+            (
+                "5:cpu:/x\n4:memory:/job/step\n0::/y\n",
+                "sys/fs/cgroup/memory/job/step/memory.oom_control",
+            ),
+        ] {
+            let node = Node::new();
+            node.write("proc/self/cgroup", own);
+            node.write(file, "oom_kill_disable 0\noom 4\noom_kill 2\n");
+            let mut ends = node.ends();
+            assert_eq!(told(&mut ends), [], "what was before is another's");
+            node.write(file, "oom 5\noom_kill 3\n");
+            let says = "the kernel ended 1 processes of control group /job/step for want of memory";
+            assert_eq!(told(&mut ends), [(None, TroubleKind::OomKill, says.to_owned())]);
+            assert_eq!(told(&mut ends), []);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A Slurm cluster for one test, gone with it, and what jobs on it left.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use paceline_health::event::Event;
+use paceline_health::frame::Entry;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest that anything here may take on a busy machine with two cores.
+const PATIENCE: Duration = Duration::from_secs(150);
+/// Ring directories of ours.
+const MEMORY: &str = "/dev/shm";
+
+/// Nodes n1, n2, ... with addresses of their own, and a directory in which jobs run, which all of them see.
+pub struct Cluster {
+    dir: TempDir,
+    /// Words in front of Slurm's commands.
+    inside: Vec<String>,
+    conf: String,
+}
+
+impl Cluster {
+    pub fn of(nodes: u32) -> Cluster {
+        Cluster::tracked_by(nodes, "linuxproc")
+    }
+
+    /// `proctrack`: how Slurm knows which processes belong to a step (ProctrackType).
+    pub fn tracked_by(nodes: u32, proctrack: &str) -> Cluster {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        let paceline = env!("CARGO_BIN_EXE_paceline-under-test");
+        symlink(paceline, dir.path().join("bin/paceline")).unwrap();
+        let home = dir.path().join("slurm");
+        let up = setup("up", &home)
+            .env("NODES", nodes.to_string())
+            .env("PROCTRACK", proctrack)
+            .output()
+            .unwrap();
+        assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
+        let env = fs::read_to_string(home.join("env")).unwrap();
+        let inside = env
+            .lines()
+            .find_map(|line| line.strip_prefix("export IN_CLUSTER="))
+            .unwrap();
+        Cluster {
+            inside: inside
+                .replace('\\', "")
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
+            conf: home.join("slurm.conf").display().to_string(),
+            dir,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file that is not there yet is empty.
+    pub fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// One of Slurm's commands, with a limit, in the directory of the jobs.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut all: Vec<&str> = self.inside.iter().map(String::as_str).collect();
+        all.extend(words);
+        self.bare(&all)
+    }
+
+    /// Words in front of a command that is to run on a node without Slurm: in its network, under its name.
+    pub fn node(&self, number: u32) -> Vec<String> {
+        let network = self
+            .inside
+            .last()
+            .map(|space| space.replace("br", &number.to_string()));
+        let hosts = self.path("slurm/hosts").display().to_string();
+        let enter = format!("hostname n{number}; mount --bind {hosts} /etc/hosts; exec \"$@\"");
+        [
+            "nsenter",
+            &network.unwrap(),
+            "unshare",
+            "--uts",
+            "--mount",
+            "sh",
+            "-c",
+            &enter,
+            "sh",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// A command with the limit, directory and environment of this cluster's jobs.
+    pub fn bare(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg(PATIENCE.as_secs().to_string()).args(words);
+        let ours = |name: &str| {
+            ["PACELINE_", "SLURM", "TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(ours) {
+                command.env_remove(name);
+            }
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .env("SLURM_CONF", &self.conf)
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            // A key of the test's own, in what stands for a shared home directory.
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("OMP_NUM_THREADS", "1")
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs one to its end.
+    pub fn run(&self, words: &[&str]) -> Ran {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command(words).output().unwrap();
+        Ran {
+            code: status.code(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    /// Submits a batch script and returns the job's number. What it prints goes to `out`.
+    pub fn sbatch(&self, options: &[&str], script: &str) -> String {
+        fs::write(self.path("job.sh"), format!("#!/bin/bash\n{script}\n")).unwrap();
+        let mut words = vec!["sbatch", "--parsable", "--output=out", "--open-mode=append"];
+        words.extend(options);
+        words.push("job.sh");
+        let ran = self.run(&words);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        ran.stdout.trim().to_owned()
+    }
+
+    /// Waits until `found` says so.
+    pub fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(value) = found() {
+                return value;
+            }
+            let logs = || self.run(&["squeue"]).stdout + &self.read("out");
+            assert!(
+                began.elapsed() < PATIENCE,
+                "waited in vain for {what}\n{}",
+                logs()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits for a job to be over, whatever became of it, and returns that.
+    pub fn until_over(&self, job: &str) -> String {
+        let over = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
+        self.until("the job's end", || {
+            let shown = self.run(&["scontrol", "show", "job", job]).stdout;
+            let state = shown
+                .split("JobState=")
+                .nth(1)?
+                .split_whitespace()
+                .next()?
+                .to_owned();
+            over.contains(&&*state).then_some(state)
+        })
+    }
+
+    /// The report in a run directory.
+    pub fn report(&self, run_dir: &str) -> Value {
+        let text = self.read(&format!("{run_dir}/report.json"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{run_dir}: {error}\n{}", self.read("out")))
+    }
+
+    /// The journal in a run directory.
+    pub fn journal(&self, run_dir: &str) -> Vec<Entry> {
+        let text = self.read(&format!("{run_dir}/journal.ndjson"));
+        let entry = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        text.lines().map(entry).collect()
+    }
+
+    /// Processes of ours that belong to jobs of this cluster, by their command lines.
+    pub fn ours(&self) -> Vec<String> {
+        let here = self.dir.path().display().to_string();
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let command_lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        command_lines
+            .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+            .filter(|line| line.starts_with("paceline ") && line.contains(&here))
+            .collect()
+    }
+
+    /// Waits until no process and no ring directory is left of what was not there `before`.
+    pub fn nothing_is_left(&self, before: &[PathBuf]) {
+        self.until("everything of ours to go", || {
+            let rings = ring_dirs().into_iter().filter(|dir| !before.contains(dir));
+            (self.ours().is_empty() && rings.count() == 0).then_some(())
+        });
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let down = setup("down", &self.path("slurm")).status();
+        if !std::thread::panicking() {
+            assert!(down.is_ok_and(|status| status.success()));
+        }
+    }
+}
+
+fn setup(verb: &str, home: &Path) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("setup/slurm.sh");
+    let mut command = Command::new(script);
+    command.arg(verb).arg(home).stdin(Stdio::null());
+    command
+}
+
+/// What a command printed.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Ring directories that there are now: other jobs on this machine may have some.
+pub fn ring_dirs() -> Vec<PathBuf> {
+    let entries = fs::read_dir(MEMORY).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let is_ours = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"paceline-"))
+    };
+    paths.filter(is_ours).collect()
+}
+
+/// A training script of tests/trainers.
+pub fn trainer(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("trainers").join(name);
+    assert!(path.exists(), "{}", path.display());
+    path.to_str().unwrap().to_owned()
+}
+
+/// Who was where.
+pub struct Seating {
+    /// Each rank with its node.
+    pub ranks: Vec<(u32, String)>,
+    /// The node of each sidecar that ever ran.
+    pub sidecars: Vec<String>,
+}
+
+impl Seating {
+    /// As the journal has it.
+    pub fn of(journal: &[Entry]) -> Seating {
+        let (mut ranks, mut sidecars) = (Vec::new(), Vec::new());
+        for Entry { frame, .. } in journal {
+            let node = frame.node.as_str().to_owned();
+            match &frame.event {
+                Event::Attach(attach) => ranks.push((attach.rank.0, node)),
+                Event::Agent(_) => sidecars.push(node),
+                _ => {}
+            }
+        }
+        ranks.sort();
+        ranks.dedup();
+        sidecars.sort();
+        Seating { ranks, sidecars }
+    }
+
+    pub fn node_of(&self, rank: u32) -> &str {
+        let found = self.ranks.iter().find(|(known, _)| *known == rank);
+        found.map_or("nowhere", |(_, node)| node)
+    }
+}

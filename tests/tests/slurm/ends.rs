@@ -1,0 +1,144 @@
+//! How Slurm ends jobs: signals that it sends to all of a step or to some, the time limit, a requeue.
+
+use std::time::{Duration, Instant};
+
+use paceline_health::event::Event;
+
+use crate::cluster::{Cluster, ring_dirs, trainer};
+
+fn signals(said: &str) -> Vec<&str> {
+    said.lines()
+        .filter_map(|line| line.strip_prefix("got SIG"))
+        .collect()
+}
+
+/// Which processes get a signal depends on how Slurm tracks them. The trainer gets each once.
+fn each_once(proctrack: &str) {
+    let (before, cluster) = (ring_dirs(), Cluster::tracked_by(2, proctrack));
+    let script = trainer("steps.py");
+    let mut words = vec!["srun", "-N2", "paceline", "run", "--", "python3", &script];
+    words.extend(["--say", "rank", "--until-term"]);
+    let mut srun = cluster.command(&words).spawn().unwrap();
+    let has_steps = |count: usize| {
+        let journal = cluster.read("paceline-1.0/journal.ndjson");
+        (journal.matches("{\"step\":{").count() >= count).then_some(())
+    };
+    cluster.until("steps of both", || has_steps(40));
+    assert_eq!(cluster.run(&["scancel", "--signal=USR1", "1"]).code, Some(0));
+    cluster.until("the signal", || {
+        (!signals(&cluster.read("rank1")).is_empty()).then_some(())
+    });
+    cluster.until("more steps", || has_steps(120));
+    assert_eq!(cluster.run(&["scancel", "1"]).code, Some(0));
+    srun.wait().unwrap();
+    for rank in ["rank0", "rank1"] {
+        let said = cluster.read(rank);
+        assert_eq!(signals(&said), ["USR1", "TERM"], "{proctrack} {said}");
+        assert!(said.contains("ends after"), "it was given time: {said}");
+    }
+    let report = cluster.report("paceline-1.0");
+    assert_eq!(report["coverage"]["ranks_seen"], 2);
+    assert_eq!(
+        report["coverage"]["gaps"].as_array().unwrap().len(),
+        0,
+        "{report}"
+    );
+    assert_eq!(report["exits"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(
+        (report["end"]["reason"].as_str(), report["end"]["says"].as_str()),
+        (Some("stopped"), Some("SIGTERM"))
+    );
+    cluster.nothing_is_left(&before);
+}
+
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn scancel_where_slurm_signals_all_that_a_step_has() {
+    each_once("linuxproc");
+}
+
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn scancel_where_slurm_signals_what_it_started() {
+    each_once("cgroup");
+}
+
+/// A trainer that will not end, the batch script's own signal, then SIGTERM and SIGKILL for everything at the limit. What
+/// is left the next run clears away.
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn the_time_limit() {
+    let (before, cluster) = (ring_dirs(), Cluster::tracked_by(1, "cgroup"));
+    let train = format!(
+        "paceline run -- python3 {} --say rank --stubborn",
+        trainer("steps.py")
+    );
+    // A shell waits again when a signal ends its waiting.
+    let script = format!(
+        "trap 'kill -USR1 $run' USR1\ntrap 'kill -TERM $run' TERM\nexport RANK=0 WORLD_SIZE=1\n{train} & run=$!\nwhile kill -0 $run; do wait $run; done"
+    );
+    let began = Instant::now();
+    let job = cluster.sbatch(&["--time=1", "--signal=B:USR1@50"], &script);
+    cluster.until("the early signal", || {
+        (!signals(&cluster.read("rank0")).is_empty()).then_some(())
+    });
+    assert_eq!(cluster.until_over(&job), "TIMEOUT");
+    assert!(began.elapsed() > Duration::from_secs(40));
+    assert_eq!(signals(&cluster.read("rank0")), ["USR1", "TERM"]);
+    let report = cluster.report(&format!("paceline-{job}"));
+    assert!(
+        report["steps"].as_u64().unwrap() > 500,
+        "written while it ran: {report}"
+    );
+    cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
+    // What was killed could not clear up; it is not taken for somebody's while it is fresh.
+    std::thread::sleep(Duration::from_secs(11));
+    let next = cluster.run(&["srun", "-N1", "-n1", "paceline", "run", "--", "true"]);
+    assert_eq!(next.code, Some(0), "{}", next.stderr);
+    cluster.nothing_is_left(&before);
+}
+
+/// A requeued job is a run of its own, and says which.
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn a_requeue() {
+    let cluster = Cluster::of(1);
+    let script = format!(
+        "srun paceline run -- python3 {} --say rank --until-term",
+        trainer("steps.py")
+    );
+    let job = cluster.sbatch(&["--requeue"], &script);
+    let first = format!("paceline-{job}.0");
+    cluster.until("steps", || {
+        (cluster.read(&format!("{first}/journal.ndjson")).lines().count() > 100).then_some(())
+    });
+    assert_eq!(cluster.run(&["scontrol", "requeue", &job]).code, Some(0));
+    // It would wait two minutes.
+    cluster.until("the requeue", || {
+        let shown = cluster.run(&["scontrol", "show", "job", &job]).stdout;
+        shown.contains("Restarts=1").then_some(())
+    });
+    let now = ["scontrol", "update", &format!("jobid={job}"), "StartTime=now"];
+    let second = format!("paceline-{job}.0-r1");
+    cluster.until("the second run", || {
+        cluster.run(&now);
+        (cluster.read(&format!("{second}/journal.ndjson")).lines().count() > 100).then_some(())
+    });
+    cluster.run(&["scancel", &job]);
+    cluster.until_over(&job);
+    cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
+    let attached = cluster
+        .journal(&second)
+        .into_iter()
+        .find_map(|entry| match entry.frame.event {
+            Event::Attach(attach) => Some(attach.restart),
+            _ => None,
+        });
+    assert_eq!(attached, Some(1));
+    for run_dir in [&first, &second] {
+        assert!(
+            cluster.report(run_dir)["steps"].as_u64().unwrap() > 20,
+            "{run_dir}"
+        );
+    }
+}
