@@ -3,14 +3,15 @@
 #
 #   tests/preflight/netns.sh NODES REPEATS [FAULT...]     faults: clean half delay loss cpu way; all of them by default
 #
-# Every link is shaped alike (RATE, 20mbit: what a busy machine of two cores carries sixteen times); half: one node's to half of it. delay: 5 ms each way. loss: 1 % each way.
-# cpu: one node may use half of what each other may. way: only what passes between two nodes is lossy. Needs root, iproute2,
-# nftables and, for delay, ethtool and python3. PACELINE: the binary. Prints a line for each run and a table; exits 1
-# when a fault was not named, or a clean run accused anybody.
+# Every link is shaped alike (RATE, 20mbit: what a busy machine of two cores carries sixteen times); half: one node's to half
+# of it. delay: 5 ms each way. loss: 1 % each way. cpu: one node may use half of what each other may. way: only what passes
+# between two nodes that are a pair is lossy, 5 %. Needs root, iproute2, nftables, ethtool and, for delay, python3.
+# PACELINE: the binary. Prints a line for each run and a table; exits 1 when a fault was not named, or a clean run accused
+# anybody.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 nodes=${1:?NODES}; repeats=${2:?REPEATS}; shift 2
-faults=("$@"); [ ${#faults[@]} -gt 0 ] || faults=(clean half delay loss cpu)
+faults=("$@"); [ ${#faults[@]} -gt 0 ] || faults=(clean half delay loss way cpu)
 paceline=$(realpath "${PACELINE:-target/release/paceline}")
 pre=${PRE:-pf$$}; net=10.$((RANDOM % 100 + 100)).0; bridge=${pre}b; rate=${RATE:-20mbit}; half=${HALF:-10mbit}
 work=$(mktemp -d); relay=
@@ -48,6 +49,16 @@ shape() { # shape NODE RATE: both ways. The queue is deep enough that TCP does n
   ip netns exec "$bridge" tc qdisc replace dev "v$pre$1" root tbf rate "$2" burst 32k latency 400ms
 }
 
+# Offloads carry many segments as one packet. Off, each frame is one, as on a wire: it is frames that get lost or late.
+offload() { # offload NODE on|off
+  ip netns exec "$pre$1" ethtool -K eth0 tx "$2" gso "$2" tso "$2" gro "$2" >/dev/null 2>&1
+  ip netns exec "$bridge" ethtool -K "v$pre$1" tx "$2" gso "$2" tso "$2" gro "$2" >/dev/null 2>&1
+}
+
+partner() { # partner NODE: with whom a preflight pairs it first. Ways that are in no pair are measured by nobody.
+  echo $((($1 - 1 ^ 1) + 1))
+}
+
 lose() { # lose NODE [FROM]: 1 % of the frames that arrive (from one other node), both ways
   local from=${2:+ip saddr $net.$2}
   ip netns exec "$pre$1" nft "add table netdev f; add chain netdev f in { type filter hook ingress device eth0 priority 0; }; \
@@ -60,11 +71,10 @@ lose() { # lose NODE [FROM]: 1 % of the frames that arrive (from one other node)
 inject() { # inject FAULT NODE
   case $1 in
     half) shape "$2" "$half" ;;
-    loss) lose "$2" ;;
-    way) LOSS=5 lose "$2" $(($2 % nodes + 1)); LOSS=5 lose $(($2 % nodes + 1)) "$2" ;;
+    loss) offload "$2" off; lose "$2" ;;
+    way) offload "$2" off; LOSS=5 lose "$2" "$(partner "$2")"; LOSS=5 lose "$(partner "$2")" "$2" ;;
     delay)
-      ip netns exec "$pre$2" ethtool -K eth0 tx off gso off tso off gro off >/dev/null 2>&1
-      ip netns exec "$bridge" ethtool -K "v$pre$2" tx off gso off tso off gro off >/dev/null 2>&1
+      offload "$2" off
       ip netns exec "$bridge" python3 tests/preflight/netdelay.py "v$pre$2" br0 5 > "$work/relay" &
       relay=$!
       for _ in $(seq 100); do [ -s "$work/relay" ] && break; sleep 0.05; done ;;
@@ -72,14 +82,13 @@ inject() { # inject FAULT NODE
 }
 
 heal() { # heal FAULT NODE
+  offload "$2" on
   case $1 in
     half) shape "$2" "$rate" ;;
     loss) ip netns exec "$pre$2" nft delete table netdev f; ip netns exec "$bridge" nft delete table netdev "f$2" ;;
-    way) ip netns exec "$pre$2" nft delete table netdev f; ip netns exec "$pre$(($2 % nodes + 1))" nft delete table netdev f ;;
+    way) ip netns exec "$pre$2" nft delete table netdev f; ip netns exec "$pre$(partner "$2")" nft delete table netdev f ;;
     delay)
       kill "$relay"; wait "$relay" 2>/dev/null || true; relay=
-      ip netns exec "$pre$2" ethtool -K eth0 tx on gso on tso on gro on >/dev/null 2>&1
-      ip netns exec "$bridge" ethtool -K "v$pre$2" tx on gso on tso on gro on >/dev/null 2>&1
       ip netns exec "$bridge" tc qdisc replace dev "v$pre$2" root tbf rate "$rate" burst 32k latency 400ms ;;
   esac
 }
@@ -125,7 +134,7 @@ def place(p):
     return p.get("node") or "-".join(sorted([p["a"], p["b"]])) if p["kind"] != "job" else "all"
 told = [(place(f["place"]), f["what"], f["severity"], f["sure"]) for f in report["findings"]]
 lost = [p for p in report["problems"] if p["lost"]]
-other = f"n{int(bad[1:]) % nodes + 1}"
+other = f"n{(int(bad[1:]) - 1 ^ 1) + 1}"
 target = "-".join(sorted([bad, other])) if fault == "way" else bad
 named = [t for t in told if t[0] == target and t[1] == wanted]
 others = sorted({f"{t[0]} {t[1]}" for t in told if t[0] != target})
