@@ -285,3 +285,10 @@ impl Seating {
         found.map_or("nowhere", |(_, node)| node)
     }
 }
+
+/// The first verdict that calls a rank slow; null: there is none.
+pub fn straggler(report: &Value) -> &Value {
+    let verdicts = report["verdicts"].as_array().into_iter().flatten();
+    let mut slow = verdicts.filter(|verdict| verdict["finding"] == "straggler");
+    slow.next().unwrap_or(&Value::Null)
+}

@@ -1,6 +1,6 @@
 //! `srun paceline run`, one for each task or one for each node: one sidecar on each node, one aggregator, right ranks.
 
-use crate::cluster::{Cluster, Seating, ring_dirs, trainer};
+use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 
 /// Three tasks on the first node and one on each other, as Slurm likes to have it.
 #[test]
@@ -41,7 +41,8 @@ fn one_for_each_task() {
         ["n1", "n2", "n3"],
         "one sidecar on each node, never started again"
     );
-    let verdict = &report["verdicts"][0];
+    // A busy machine may earn other verdicts as well.
+    let verdict = straggler(&report);
     assert_eq!(
         (verdict["finding"].as_str(), verdict["subject"]["rank"].as_u64()),
         (Some("straggler"), Some(3))
