@@ -77,7 +77,7 @@ inject() { # inject FAULT NODE
       offload "$2" off
       ip netns exec "$bridge" python3 tests/preflight/netdelay.py "v$pre$2" br0 5 > "$work/relay" &
       relay=$!
-      for _ in $(seq 100); do [ -s "$work/relay" ] && break; sleep 0.05; done ;;
+      for _ in $(seq 1200); do [ -s "$work/relay" ] && break; sleep 0.05; done ;;
   esac
 }
 
