@@ -151,7 +151,11 @@ mod tests {
         );
         assert_eq!((fabric.loss(&[1, 4]), fabric.loss(&[1, 2])), (0.01, 0.0));
         assert_eq!((fabric.slowness(1, 2), fabric.slowness(1, 1)), (1.5, 1.0));
-        assert!(fabric.time(&[1, 2], 1e9) > fabric.time(&[1, 3], 0.5e9));
+        assert!(fabric.time(&[1, 2], 1e9) > fabric.time(&[1, 4], 1e9));
+        assert!(
+            fabric.time(&[1, 3], 8.0) > fabric.time(&[1, 2], 8.0),
+            "the delayed one is late even with nothing to carry"
+        );
         let way = Fabric::parse("nodes=4 half-way=2-3").unwrap();
         assert_eq!(
             (way.busbw(&[2, 3]), way.busbw(&[1, 2, 3, 4]), way.busbw(&[1, 2])),
