@@ -11,7 +11,8 @@ fn every_field_of_the_report_is_on_its_page() {
     for source in [read("health/src/report.rs"), verdict.to_owned()] {
         let fields = source
             .lines()
-            .filter_map(|line| line.strip_prefix("    pub ")?.split_once(':'));
+            .filter_map(|line| line.strip_prefix("    pub ")?.split_once(':'))
+            .filter(|(name, _)| !name.contains(' ')); // Not a function's.
         let names: Vec<&str> = fields.map(|(name, _)| name).collect();
         assert!(names.len() > 3, "no fields found");
         for name in names {
