@@ -18,7 +18,8 @@ pre=sl$(printf %s "$home" | cksum | cut -d' ' -f1 | tail -c 5)
 network=10.88.0; controller=$network.254
 
 pid_of() { # pid_of FILE: of a process that runs and is no zombie
-  local pid; [ -s "$1" ] && pid=$(<"$1") && [ -e "/proc/$pid/stat" ] && ! grep -q ') Z ' "/proc/$pid/stat" && echo "$pid"
+  # Not $(<FILE): when the file goes away in between, bash ends the whole script.
+  local pid=; { read -r pid < "$1" || true; } 2>/dev/null; [ -n "$pid" ] && [ -e "/proc/$pid/stat" ] && ! grep -q ') Z ' "/proc/$pid/stat" && echo "$pid"
 }
 
 stop() { # stop FILE: ends the process whose number it holds
