@@ -1,7 +1,7 @@
 //! `paceline`: starts the sidecar beside a training command, and tells what the job's journal says.
 //!
-//! It is synchronous and, but for `evaluate`, single-threaded: it starts two processes, passes signals on, waits, and
-//! reads files. What is concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
+//! It is synchronous and, but for `evaluate` and `preflight serve`, single-threaded: it starts two processes, passes
+//! signals on, waits, and reads files. What is concluded from frames is `paceline-health`'s; how they travel is `paceline-sidecar`'s.
 
 mod cli;
 mod config;

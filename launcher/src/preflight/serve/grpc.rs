@@ -4,27 +4,27 @@
 //!
 //! Framing: <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 
-use std::os::unix::net::UnixListener;
-use std::pin::Pin;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderMap, HeaderValue, Response, header};
-use axum::routing::post;
-use http_body::Frame;
+use super::http2::{Code, Connection, Reply, Request, hpack};
 
 /// Where the call is.
 pub(super) const PATH: &str = "/nvhcd.HealthCheckService/RunHealthCheck";
-/// Most bytes of a question.
-const MOST: usize = 64 << 10;
 /// Codes of gRPC.
-const INVALID_ARGUMENT: u8 = 3;
-const UNIMPLEMENTED: u8 = 12;
-const INTERNAL: u8 = 13;
+const INVALID_ARGUMENT: &str = "3";
+const RESOURCE_EXHAUSTED: &str = "8";
+const UNIMPLEMENTED: &str = "12";
+
+/// Most connections at once. Whoever asks here asks one thing, and goes.
+pub(super) const MOST: usize = 16;
+/// How long a peer may take to greet, to ask, or to take an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a peer may stay that asks nothing.
+const IDLE: Duration = Duration::from_secs(300);
 
 /// The four fields.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,42 +36,87 @@ pub(super) struct Answer {
 }
 
 /// Answers every call, until the process is ended.
-pub(super) fn serve(
-    listener: UnixListener,
-    answer: impl Fn() -> Answer + Send + Sync + 'static,
-) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(2)
-        .build()?;
+pub(super) fn serve(listener: &UnixListener, answer: impl Fn() -> Answer + Send + Sync + 'static) -> ! {
     let answer = Arc::new(answer);
-    let call = move |question: Bytes| {
-        let answer = Arc::clone(&answer);
-        async move {
-            if let Err((code, why)) = check(&question) {
-                return refusal(code, why);
-            }
-            // Libraries are asked, which may take its time.
-            match tokio::task::spawn_blocking(move || answer()).await {
-                Ok(answer) => reply(&answer),
-                Err(_) => refusal(INTERNAL, "the node could not be examined"),
-            }
+    let places = Arc::new(());
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            // No more files may be open, mostly. That passes.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        let (answer, place) = (Arc::clone(&answer), Arc::clone(&places));
+        if Arc::strong_count(&places) > MOST + 1 {
+            continue;
         }
+        // Who cannot be attended finds the connection closed, and may come again.
+        let _ = thread::Builder::new().spawn(move || {
+            let _place = place;
+            // A peer that goes away is no trouble of ours.
+            let _ = attend(stream, &*answer, PATIENCE, IDLE);
+        });
+    }
+}
+
+/// Answers one connection's calls until it ends or takes too long.
+fn attend(
+    mut stream: UnixStream,
+    answer: &impl Fn() -> Answer,
+    patience: Duration,
+    idle: Duration,
+) -> io::Result<()> {
+    stream.set_write_timeout(Some(patience))?;
+    let mut connection = Connection::new();
+    let mut bytes = [0; 16 << 10];
+    let (mut since, mut was_idle) = (Instant::now(), false);
+    loop {
+        let mut asked = connection.poll_request();
+        while let Ok(Some(request)) = asked {
+            connection.answer(respond(&request, answer));
+            stream.write_all(&connection.poll_output())?;
+            (since, was_idle) = (Instant::now(), false);
+            asked = connection.poll_request();
+        }
+        stream.write_all(&connection.poll_output())?;
+        if asked.is_err() {
+            return Ok(());
+        }
+        let is_idle = connection.is_idle();
+        if std::mem::replace(&mut was_idle, is_idle) != is_idle {
+            since = Instant::now();
+        }
+        let left = if is_idle { idle } else { patience }.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            connection.close(Code::No);
+            return stream.write_all(&connection.poll_output());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(count) => connection.receive(&bytes[..count]),
+            Err(problem) => match problem.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                _ => return Err(problem),
+            },
+        }
+    }
+}
+
+fn respond(request: &Request, answer: &impl Fn() -> Answer) -> Reply {
+    if request.path != PATH.as_bytes() {
+        return refusal(UNIMPLEMENTED, "there is only RunHealthCheck");
+    }
+    let Some(question) = &request.body else {
+        return refusal(RESOURCE_EXHAUSTED, "the question is too long");
     };
-    let unknown = || async { refusal(UNIMPLEMENTED, "there is only RunHealthCheck") };
-    let app = Router::new()
-        .route(PATH, post(call))
-        .fallback(unknown)
-        .layer(DefaultBodyLimit::max(MOST));
-    runtime.block_on(async {
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        axum::serve(listener, app).await.context("serving")
-    })
+    match check(question) {
+        Ok(()) => reply(&answer()),
+        Err((code, why)) => refusal(code, why),
+    }
 }
 
 /// One whole message, not compressed. What is in it is a script's.
-fn check(question: &[u8]) -> Result<(), (u8, &'static str)> {
+fn check(question: &[u8]) -> Result<(), (&'static str, &'static str)> {
     match question {
         [0, a, b, c, d, message @ ..] if u32::from_be_bytes([*a, *b, *c, *d]) as usize == message.len() => {
             Ok(())
@@ -81,27 +126,28 @@ fn check(question: &[u8]) -> Result<(), (u8, &'static str)> {
     }
 }
 
-fn head() -> axum::http::response::Builder {
-    Response::builder().header(header::CONTENT_TYPE, "application/grpc")
+/// What every answer begins with.
+const HEAD: [(&str, &str); 2] = [(":status", "200"), ("content-type", "application/grpc")];
+
+fn refusal(code: &str, why: &str) -> Reply {
+    let [status, kind] = HEAD;
+    Reply {
+        head: None,
+        body: Vec::new(),
+        tail: hpack::write(&[status, kind, ("grpc-status", code), ("grpc-message", why)]),
+    }
 }
 
-fn refusal(code: u8, why: &'static str) -> Response<Body> {
-    let response = head()
-        .header("grpc-status", u16::from(code))
-        .header("grpc-message", why);
-    response.body(Body::empty()).unwrap_or_default()
-}
-
-fn reply(answer: &Answer) -> Response<Body> {
+fn reply(answer: &Answer) -> Reply {
     let message = answer.encode();
-    let mut data = vec![0];
-    data.extend((message.len() as u32).to_be_bytes());
-    data.extend(message);
-    let told = Told {
-        data: Some(data.into()),
-        is_over: false,
-    };
-    head().body(Body::new(told)).unwrap_or_default()
+    let mut body = vec![0];
+    body.extend((message.len() as u32).to_be_bytes());
+    body.extend(message);
+    Reply {
+        head: Some(hpack::write(&HEAD)),
+        body,
+        tail: hpack::write(&[("grpc-status", "0")]),
+    }
 }
 
 impl Answer {
@@ -134,35 +180,49 @@ fn varint(mut value: u64, bytes: &mut Vec<u8>) {
     bytes.push(value as u8);
 }
 
-/// One message, and that all went well after it.
-struct Told {
-    data: Option<Bytes>,
-    is_over: bool,
-}
-
-impl HttpBody for Told {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(data) = self.data.take() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        if std::mem::replace(&mut self.is_over, true) {
-            return Poll::Ready(None);
-        }
-        let mut trailers = HeaderMap::new();
-        trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Shutdown;
+
     use super::*;
+    use crate::preflight::serve::http2::{CALL, GREETING};
+
+    const LONG: Duration = Duration::from_secs(600);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    /// All that a peer hears who says this, and then waits.
+    fn heard(said: &[u8], patience: Duration, idle: Duration) -> Vec<u8> {
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        peer.write_all(said).unwrap();
+        attend(ours, &Answer::default, patience, idle).unwrap();
+        let mut heard = Vec::new();
+        peer.read_to_end(&mut heard).unwrap();
+        heard
+    }
+
+    #[test]
+    fn who_takes_too_long_is_sent_away() {
+        let away = |last: u8| [&[0, 0, 8, 7, 0, 0, 0, 0, 0][..], &[0, 0, 0, last], &[0; 4]].concat();
+        // Who says nothing; who has greeted; who has asked half.
+        assert!(heard(b"", SHORT, LONG).ends_with(&away(0)));
+        assert!(heard(GREETING, LONG, SHORT).ends_with(&away(0)));
+        let half = [GREETING, &CALL[..CALL.len() - 20]].concat();
+        assert!(heard(&half, SHORT, LONG).ends_with(&away(1)));
+        // And who has its answer.
+        let whole = [GREETING, CALL].concat();
+        let heard = heard(&whole, LONG, SHORT);
+        assert!(heard.ends_with(&away(1)));
+        let status = hpack::write(&[("grpc-status", "0")]);
+        assert!(heard.windows(status.len()).any(|part| part == status));
+    }
+
+    #[test]
+    fn who_goes_away_in_the_middle_is_let_go() {
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        peer.write_all(&GREETING[..30]).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        attend(ours, &Answer::default, LONG, LONG).unwrap();
+    }
 
     #[test]
     fn answers_are_written_as_proto3() {

@@ -6,6 +6,7 @@
 //! on a restart other ranks may still be at work.
 
 mod grpc;
+mod http2;
 
 use std::fs;
 use std::io;
@@ -59,8 +60,7 @@ pub(super) fn command(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         "paceline: {node} answers at unix://{}",
         args.socket.display()
     ));
-    grpc::serve(listener, move || clinic.answer())?;
-    Ok(ExitCode::SUCCESS)
+    grpc::serve(&listener, move || clinic.answer())
 }
 
 /// Who looks at this node.
@@ -88,6 +88,8 @@ impl Clinic {
         let _one = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut failed_checks, mut notes) = (Vec::new(), Vec::new());
         match self.last() {
+            // What is not real keeps nobody out.
+            Ok(Some(report)) if report.simulated => notes.push("the preflight was simulated".to_owned()),
             Ok(Some(report)) => {
                 if report.bad_nodes().contains(&self.node) {
                     failed_checks.extend(self.accused(&report));

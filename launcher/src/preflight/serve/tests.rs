@@ -1,4 +1,6 @@
-use axum::http::Request;
+use std::io::Read as _;
+
+use http::Request;
 use paceline_health::preflight::Fact;
 use paceline_nccl_bench::preflight::{Failed, Found, Limits, Over};
 
@@ -6,9 +8,9 @@ use super::*;
 use crate::preflight::gate::sample::report;
 
 /// A node of which this is read.
-struct Read(Option<(&'static str, &'static str)>);
+struct Seen(Option<(&'static str, &'static str)>);
 
-impl Tools for Read {
+impl Tools for Seen {
     fn snapshot(&self, node: &NodeId, _: &Deadline) -> Result<Found, Failed> {
         let fact = self.0.map(|(name, value)| Fact {
             node: node.clone(),
@@ -36,7 +38,7 @@ fn clinic(run_dir: Option<&Path>, read: Option<(&'static str, &'static str)>) ->
     Clinic {
         node: "n2".into(),
         run_dir: run_dir.map(Path::to_owned),
-        tools: Box::new(Read(read)),
+        tools: Box::new(Seen(read)),
         busy: Mutex::new(()),
     }
 }
@@ -44,15 +46,26 @@ fn clinic(run_dir: Option<&Path>, read: Option<(&'static str, &'static str)>) ->
 #[test]
 fn a_node_is_ill_by_its_preflight_or_by_what_is_read_now() {
     let folder = tempfile::tempdir().unwrap();
-    let keep = |lost: &[&str]| {
-        let text = serde_json::to_string(&report(3, lost)).unwrap();
+    let write = |report: &Report| {
+        let text = serde_json::to_string(report).unwrap();
         fs::write(folder.path().join(FILE), text).unwrap();
     };
+    let keep = |lost: &[&str]| write(&report(3, lost));
     let none = clinic(None, None).examine();
     assert_eq!((none.fail_count, &*none.notes[0]), (0, "no preflight was done"));
     keep(&["n2"]);
     let ill = clinic(Some(folder.path()), None).examine();
     assert_eq!(ill.failed_checks, ["gone"]);
+    // One that was only simulated keeps nobody out.
+    write(&Report {
+        simulated: true,
+        ..report(3, &["n2"])
+    });
+    let played = clinic(Some(folder.path()), None).examine();
+    assert_eq!(
+        (played.fail_count, &*played.notes[0]),
+        (0, "the preflight was simulated")
+    );
     // Another's illness is not this node's.
     keep(&["n3"]);
     assert_eq!(clinic(Some(folder.path()), None).examine().fail_count, 0);
@@ -97,6 +110,12 @@ async fn ask(socket: &Path, path: &str, question: &'static [u8]) -> (Vec<u8>, St
     (message, status.to_str().unwrap().to_owned(), is_late)
 }
 
+fn start(listener: UnixListener, clinic: Clinic) {
+    std::thread::spawn(move || {
+        grpc::serve(&listener, move || clinic.answer());
+    });
+}
+
 #[test]
 fn a_client_of_grpc_is_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,7 +125,7 @@ fn a_client_of_grpc_is_answered() {
     assert!(listen(&socket).is_err());
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let clinic = clinic(None, Some(("remap_failed", "1")));
-    std::thread::spawn(move || grpc::serve(listener, move || clinic.answer()));
+    start(listener, clinic);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -126,8 +145,29 @@ fn a_client_of_grpc_is_answered() {
         assert_eq!((message.len(), &*status), (0, "3"));
         let (_, status, _) = ask(&socket, "/nvhcd.HealthCheckService/Other", b"\0\0\0\0\0").await;
         assert_eq!(status, "12");
+        let (_, status, _) = ask(&socket, grpc::PATH, &[0; 70_000]).await;
+        assert_eq!(status, "8");
     });
     drop(runtime);
+}
+
+#[test]
+fn only_so_many_are_attended_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    start(listen(&socket).unwrap(), clinic(None, None));
+    let connect = |_| UnixStream::connect(&socket).unwrap();
+    let mut taken: Vec<_> = (0..grpc::MOST).map(connect).collect();
+    // The first says what it takes; one too many is closed.
+    for peer in &mut taken {
+        assert_eq!(peer.read(&mut [0]).unwrap(), 1);
+    }
+    assert_eq!(connect(0).read(&mut [0]).unwrap(), 0);
+    drop(taken);
+    // Where one has gone, another may come.
+    while connect(0).read(&mut [0]).unwrap() == 0 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -1,0 +1,322 @@
+//! HTTP/2 for a server with one call at a time (RFC 9113). It knows no socket and no clock: bytes and calls go in and out.
+//!
+//! `receive` what has come; then, until there is none, `poll_request` and `answer` it. After each, send `poll_output`.
+//!
+//! The library that others use refuses what gRPC's own clients name as the authority on a Unix socket, its path
+//! (<https://github.com/hyperium/h2/pull/487>). Here it is read and does not matter: who may ask, the socket's mode says.
+
+mod call;
+mod frame;
+pub(super) mod hpack;
+
+use self::call::{Call, path};
+pub(super) use self::call::{Reply, Request};
+pub(super) use self::frame::Code;
+use self::frame::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME, Frame, GOAWAY, HEADERS, PING, PUSH_PROMISE,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, write,
+};
+use self::hpack::{Table, Unread};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes that a peer takes before it says otherwise, and the most that it can say.
+const WINDOW: i64 = (1 << 16) - 1;
+const LARGEST: i64 = (1 << 31) - 1;
+
+pub(super) struct Connection {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    table: Table,
+    /// The preface was read; the first settings were.
+    is_greeted: bool,
+    is_set: bool,
+    /// Fields of which not all have come.
+    block: Option<Block>,
+    /// The last stream of the peer.
+    last: u32,
+    call: Option<Call>,
+    /// Bytes that the peer takes on all streams, and on a new one.
+    window: i64,
+    first_window: i64,
+}
+
+struct Block {
+    stream: u32,
+    is_last: bool,
+    bytes: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) fn new() -> Self {
+        let mut connection = Connection {
+            input: Vec::new(),
+            output: Vec::new(),
+            table: Table::new(),
+            is_greeted: false,
+            is_set: false,
+            block: None,
+            last: 0,
+            call: None,
+            window: WINDOW,
+            first_window: WINDOW,
+        };
+        // MAX_CONCURRENT_STREAMS and MAX_HEADER_LIST_SIZE.
+        let settings = [[0, 3, 0, 0, 0, 1], [0, 6, 0, 0, (hpack::MOST >> 8) as u8, 0]];
+        connection.send(SETTINGS, 0, 0, settings.as_flattened());
+        connection
+    }
+
+    /// Whether the peer has greeted and nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_set && self.block.is_none() && self.call.is_none()
+    }
+
+    pub(super) fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend(bytes);
+    }
+
+    /// The next request, which wants an answer before anything else. After an error nothing can be said any more but what
+    /// `poll_output` has.
+    pub(super) fn poll_request(&mut self) -> Result<Option<Request>, Code> {
+        let asked = self.advance();
+        if let Err(code) = asked {
+            self.close(code);
+        }
+        asked
+    }
+
+    /// Answers the last request.
+    pub(super) fn answer(&mut self, reply: Reply) {
+        if let Some(call) = &mut self.call {
+            call.answer(reply);
+        }
+        self.flush();
+    }
+
+    /// Says that no more is answered here.
+    pub(super) fn close(&mut self, code: Code) {
+        let why = [self.last.to_be_bytes(), (code as u32).to_be_bytes()];
+        self.send(GOAWAY, 0, 0, why.as_flattened());
+    }
+
+    /// What must be sent.
+    pub(super) fn poll_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    fn advance(&mut self) -> Result<Option<Request>, Code> {
+        if !self.is_greeted {
+            let come = self.input.len().min(PREFACE.len());
+            if self.input[..come] != PREFACE[..come] {
+                return Err(Code::Protocol);
+            }
+            if come < PREFACE.len() {
+                return Ok(None);
+            }
+            self.input.drain(..come);
+            self.is_greeted = true;
+        }
+        while let Some(frame) = Frame::take(&mut self.input)? {
+            self.handle(&frame)?;
+            if let Some(request) = self.call.as_mut().and_then(Call::request) {
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
+    }
+
+    fn handle(&mut self, frame: &Frame) -> Result<(), Code> {
+        // Nothing comes between the parts of a block, and nothing before the settings.
+        let is_in_order = self.block.is_some() == (frame.kind == CONTINUATION);
+        if !is_in_order || !self.is_set && frame.kind != SETTINGS {
+            return Err(Code::Protocol);
+        }
+        // Where it belongs: to the connection, to a stream that there is or was.
+        let is_placed = match frame.kind {
+            SETTINGS | PING => frame.stream == 0,
+            DATA | RST_STREAM => (1..=self.last).contains(&frame.stream),
+            WINDOW_UPDATE => frame.stream <= self.last,
+            HEADERS => frame.stream % 2 == 1,
+            _ => true,
+        };
+        if !is_placed {
+            return Err(Code::Protocol);
+        }
+        match frame.kind {
+            DATA => self.data(frame),
+            HEADERS => self.headers(frame),
+            CONTINUATION => self.fields(frame),
+            RST_STREAM => self.reset_by_peer(frame),
+            SETTINGS => self.settings(frame),
+            PING => self.ping(frame),
+            WINDOW_UPDATE => self.window_update(frame),
+            PUSH_PROMISE => Err(Code::Protocol),
+            // Priorities, a peer that will ask no more, what is not known.
+            _ => Ok(()),
+        }
+    }
+
+    fn data(&mut self, frame: &Frame) -> Result<(), Code> {
+        let content = frame.content()?;
+        // What was taken, padding too, may be sent again.
+        let taken = (frame.payload.len() as u32).to_be_bytes();
+        if !frame.payload.is_empty() {
+            self.send(WINDOW_UPDATE, 0, 0, &taken);
+        }
+        // What is left of a stream that is over.
+        let Some(call) = self.call.as_mut().filter(|call| call.stream == frame.stream) else {
+            return Ok(());
+        };
+        call.add(content);
+        call.is_whole |= frame.has(END_STREAM);
+        if !call.is_whole && !frame.payload.is_empty() {
+            self.send(WINDOW_UPDATE, 0, frame.stream, &taken);
+        }
+        Ok(())
+    }
+
+    fn headers(&mut self, frame: &Frame) -> Result<(), Code> {
+        self.block = Some(Block {
+            stream: frame.stream,
+            is_last: frame.has(END_STREAM),
+            bytes: Vec::new(),
+        });
+        self.fields(frame)
+    }
+
+    /// HEADERS and each CONTINUATION: a part of a block.
+    fn fields(&mut self, frame: &Frame) -> Result<(), Code> {
+        let mut block = self.block.take().ok_or(Code::Protocol)?;
+        block.bytes.extend(frame.content()?);
+        if frame.stream != block.stream {
+            return Err(Code::Protocol);
+        }
+        if block.bytes.len() > hpack::MOST {
+            return Err(Code::EnhanceYourCalm);
+        }
+        if frame.has(END_HEADERS) {
+            return self.begin(&block);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    fn begin(&mut self, block: &Block) -> Result<(), Code> {
+        // Read even where nobody wants it: later blocks refer to it.
+        let fields = self.table.read(&block.bytes).map_err(|unread| match unread {
+            Unread::Malformed => Code::Compression,
+            Unread::TooLong => Code::EnhanceYourCalm,
+        })?;
+        if block.stream <= self.last {
+            // Fields after a body are its end. Those of a stream that is over may still come.
+            let call = self.call.as_mut().filter(|call| call.stream == block.stream);
+            return match call {
+                Some(call) if call.is_whole || !block.is_last => Err(Code::Protocol),
+                Some(call) => {
+                    call.is_whole = true;
+                    Ok(())
+                }
+                None => Ok(()),
+            };
+        }
+        self.last = block.stream;
+        if self.call.is_some() {
+            self.reset(block.stream, Code::RefusedStream);
+        } else if let Some(path) = path(&fields) {
+            let call = self.call.insert(Call::new(block.stream, path, self.first_window));
+            call.is_whole = block.is_last;
+        } else {
+            self.reset(block.stream, Code::Protocol);
+        }
+        Ok(())
+    }
+
+    fn reset_by_peer(&mut self, frame: &Frame) -> Result<(), Code> {
+        frame.exactly::<4>()?;
+        self.call.take_if(|call| call.stream == frame.stream);
+        Ok(())
+    }
+
+    fn settings(&mut self, frame: &Frame) -> Result<(), Code> {
+        let (settings, rest) = frame.payload.as_chunks::<6>();
+        let is_ack = frame.has(ACK);
+        if !rest.is_empty() || is_ack && !settings.is_empty() {
+            return Err(Code::FrameSize);
+        }
+        if is_ack {
+            // The peer's own come first.
+            return if self.is_set { Ok(()) } else { Err(Code::Protocol) };
+        }
+        self.is_set = true;
+        for [a, b, value @ ..] in settings {
+            let value = i64::from(u32::from_be_bytes(*value));
+            match u16::from_be_bytes([*a, *b]) {
+                // ENABLE_PUSH, MAX_FRAME_SIZE: no more than the least is sent.
+                2 if value > 1 => return Err(Code::Protocol),
+                5 if !(FRAME as i64..1 << 24).contains(&value) => return Err(Code::Protocol),
+                4 => self.resize(value)?,
+                _ => {}
+            }
+        }
+        self.send(SETTINGS, ACK, 0, &[]);
+        self.flush();
+        Ok(())
+    }
+
+    /// INITIAL_WINDOW_SIZE, which also counts for the stream that is open.
+    fn resize(&mut self, window: i64) -> Result<(), Code> {
+        let more = window - std::mem::replace(&mut self.first_window, window);
+        let of_call = self.call.as_mut().map(|call| {
+            call.window += more;
+            call.window
+        });
+        if window.max(of_call.unwrap_or(0)) > LARGEST {
+            return Err(Code::FlowControl);
+        }
+        Ok(())
+    }
+
+    fn ping(&mut self, frame: &Frame) -> Result<(), Code> {
+        let what = frame.exactly::<8>()?;
+        if !frame.has(ACK) {
+            self.send(PING, ACK, 0, &what);
+        }
+        Ok(())
+    }
+
+    fn window_update(&mut self, frame: &Frame) -> Result<(), Code> {
+        let more = i64::from(u32::from_be_bytes(frame.exactly()?)) & LARGEST;
+        if more == 0 {
+            return Err(Code::Protocol);
+        }
+        let window = match &mut self.call {
+            _ if frame.stream == 0 => &mut self.window,
+            Some(call) if call.stream == frame.stream => &mut call.window,
+            _ => return Ok(()),
+        };
+        *window += more;
+        if *window > LARGEST {
+            return Err(Code::FlowControl);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.call
+            .take_if(|call| call.flush(&mut self.window, &mut self.output));
+    }
+
+    fn reset(&mut self, stream: u32, code: Code) {
+        self.send(RST_STREAM, 0, stream, &(code as u32).to_be_bytes());
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        write(&mut self.output, kind, flags, stream, payload);
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(super) use self::tests::{CALL, GREETING};
