@@ -11,7 +11,7 @@ use super::claim::{Body, Claim};
 use crate::event::{Bench, Event, Preflight};
 use crate::frame::{Frame, Provenance};
 use crate::id::NodeId;
-use crate::preflight::{Against, Metric, NodeRow, Noted, Outcome, Place, Problem, Section};
+use crate::preflight::{Against, Metric, NodeRow, Noted, Place, Problem, Section};
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
 /// Nodes that are kept; more than that is not one job.
@@ -126,18 +126,13 @@ impl Before {
             .nodes
             .iter()
             .filter(|(node, bench)| !many || !bench.there || named(node));
-        let header = self.header.as_ref();
+        let nobody = || Preflight {
+            nodes: self.nodes.len() as u32,
+            ..Preflight::default()
+        };
         Some(Section {
-            mode: header.map_or_else(|| "".into(), |header| Arc::clone(&header.mode)),
+            told: self.header.clone().unwrap_or_else(nobody),
             simulated: self.provenance == Provenance::Sim,
-            outcome: header.map_or(Outcome::Unknown, |header| header.outcome),
-            seconds: header.map_or(0.0, |header| header.seconds),
-            nodes: header.map_or(self.nodes.len() as u32, |header| header.nodes),
-            gpus: header.map_or(0, |header| header.gpus),
-            comparisons: header.map_or(0, |header| header.comparisons),
-            values: header.map_or_else(BTreeMap::new, |header| header.values.clone()),
-            policy: header.map_or_else(|| "".into(), |header| Arc::clone(&header.policy)),
-            left_out: header.map_or_else(Vec::new, |header| header.left_out.clone()),
             rows: rows
                 .take(SHOWN)
                 .map(|(node, bench)| (node.clone(), row(bench)))

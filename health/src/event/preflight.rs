@@ -10,7 +10,7 @@ use crate::id::{GpuId, NodeId};
 use crate::preflight::{Metric, Outcome};
 
 /// See [`super::Event::Preflight`]: the same from every node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preflight {
     /// `quick` or `full`.
     pub mode: Arc<str>,

@@ -13,7 +13,7 @@ use crate::verdict::Severity;
 pub const PREFLIGHT_SCHEMA: u32 = 1;
 
 /// What it came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Nothing was found.
@@ -21,6 +21,7 @@ pub enum Outcome {
     /// Something is worse than it should be.
     Warning,
     /// Nothing could be compared with anything.
+    #[default]
     Unknown,
     /// Something should not take part.
     Critical,
@@ -153,10 +154,7 @@ impl Report {
     pub fn bad_nodes(&self) -> BTreeSet<NodeId> {
         let lost = self.problems.iter().filter(|problem| problem.lost);
         let lost = lost.filter_map(|problem| problem.node.clone());
-        let bad = self
-            .findings
-            .iter()
-            .filter(|noted| noted.severity == Severity::Critical && noted.sure && noted.or.is_empty());
+        let bad = self.findings.iter().filter(|noted| noted.condemns());
         lost.chain(bad.filter_map(|noted| noted.place.node().cloned()))
             .collect()
     }

@@ -78,6 +78,22 @@ pub struct Noted {
 }
 
 impl Noted {
+    /// Whether it says that something is sure to be bad, and which.
+    pub fn condemns(&self) -> bool {
+        self.severity == Severity::Critical && self.sure && self.or.is_empty()
+    }
+
+    /// Whether it is about what was measured at `place`: that very place, or the node or port that it is part of. A GPU's
+    /// fault is none of its siblings'.
+    pub fn concerns(&self, place: &Place) -> bool {
+        match (&self.place, place) {
+            (Place::Node { node } | Place::Port { node, .. }, Place::Pair { a, b }) => a == node || b == node,
+            (Place::Node { node } | Place::Port { node, .. }, Place::Node { node: of }) => node == of,
+            (Place::Node { node }, part) => part.node() == Some(node),
+            (own, place) => own == place,
+        }
+    }
+
     /// The metric, if it is about one.
     pub fn metric(&self) -> Option<Metric> {
         Metric::ALL
@@ -110,5 +126,48 @@ impl Judged {
             };
             key(one).cmp(&key(other)).then_with(|| one.what.cmp(&other.what))
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{GpuId, NodeId};
+
+    fn noted(place: Place) -> Noted {
+        Noted {
+            place,
+            or: Vec::new(),
+            what: "gpu_gemm".into(),
+            severity: Severity::Critical,
+            value: None,
+            unit: "".into(),
+            comparisons: Vec::new(),
+            sure: true,
+            says: "".into(),
+            cause: "".into(),
+            advice: "".into(),
+        }
+    }
+
+    #[test]
+    fn a_fault_is_none_of_its_siblings() {
+        let node = |name: &str| Place::Node { node: name.into() };
+        let gpu = |at: &str| Place::Gpu {
+            node: "n1".into(),
+            gpu: GpuId::from(at),
+        };
+        let port = |at: &str| Place::Port {
+            node: "n1".into(),
+            port: at.into(),
+        };
+        let pair = Place::pair(&NodeId::from("n1"), &NodeId::from("n2"));
+        let concerns = |one: Place, other: &Place| noted(one).concerns(other);
+        assert!(concerns(gpu("0"), &gpu("0")) && !concerns(gpu("0"), &gpu("1")));
+        assert!(!concerns(gpu("0"), &node("n1")) && !concerns(gpu("0"), &pair));
+        assert!(concerns(port("a"), &pair) && concerns(port("a"), &node("n1")));
+        assert!(!concerns(port("a"), &port("b")) && !concerns(port("a"), &gpu("0")));
+        assert!(concerns(node("n1"), &gpu("1")) && concerns(node("n2"), &pair));
+        assert!(!concerns(node("n3"), &pair) && !concerns(node("n2"), &gpu("1")));
     }
 }

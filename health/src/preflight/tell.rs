@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::{Metric, NodeRow, Noted, Place, PreflightTable, Problem, Report};
 use crate::event::{Bench, Event, LeftOut, Preflight};
 use crate::id::{GpuId, NodeId};
-use crate::verdict::Severity;
 
 /// Problems and nodes left out that are told at most: a frame has an end.
 const MOST: usize = 1024;
@@ -64,9 +63,7 @@ impl Report {
         if let Some(problem) = self.problems.iter().find(lost) {
             return Arc::clone(&problem.what);
         }
-        let bad = |noted: &&Noted| {
-            noted.place.node() == Some(node) && noted.severity == Severity::Critical && noted.sure
-        };
+        let bad = |noted: &&Noted| noted.place.node() == Some(node) && noted.condemns();
         match self.findings.iter().find(bad) {
             Some(noted) => format!("{}: {}", noted.place, noted.says).into(),
             None => "a spare: enough nodes start without it".into(),
@@ -123,6 +120,7 @@ impl Report {
 mod tests {
     use super::*;
     use crate::preflight::{Outcome, PREFLIGHT_SCHEMA, Sample};
+    use crate::verdict::Severity;
 
     fn noted(place: Place) -> Noted {
         Noted {

@@ -275,10 +275,8 @@ fn matrix(report: &Report, style: Style) -> String {
         .unwrap_or(0)
         .max(6);
     let is_slow = |a: &NodeId, b: &NodeId| {
-        let slow = |noted: &&Noted| {
-            noted.metric() == Some(Metric::PairBusbw)
-                && (noted.place == Place::pair(a, b) || [Some(a), Some(b)].contains(&noted.place.node()))
-        };
+        let slow =
+            |noted: &&Noted| noted.metric() == Some(Metric::PairBusbw) && noted.concerns(&Place::pair(a, b));
         report
             .findings
             .iter()

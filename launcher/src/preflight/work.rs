@@ -14,6 +14,7 @@ use paceline_seal::Key;
 use super::{FILE, MeetingArgs, PAGE, page, usage};
 use crate::output::{self, Color, Style};
 use crate::progress::Progress;
+use crate::run::cluster;
 
 /// What is asked for.
 pub(crate) struct Wish {
@@ -23,7 +24,7 @@ pub(crate) struct Wish {
     pub(crate) node: String,
     pub(crate) run_dir: Option<PathBuf>,
     /// The command that will be run, if one will.
-    pub(crate) command: Vec<String>,
+    pub(crate) command: Vec<OsString>,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,7 +33,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
     let style = Style::stderr(color);
     let meeting = &wish.meeting;
-    let variable = |name: &str| std::env::var(name).ok();
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let asked = Asked {
         nodes: meeting.nodes.clone(),
         nodes_file: meeting.nodes_file.clone(),
@@ -40,12 +41,13 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         service: meeting.service.clone(),
         count: meeting.nnodes,
         port: meeting.port,
-        command: wish.command.clone(),
+        scheduled: cluster::allocation(&variable),
+        training: cluster::meeting(&wish.command, &variable),
         node: wish.node.clone(),
         job: wish.job.clone(),
     };
     let wait = wish.mode.wait();
-    let place = place(&asked, &variable, wait).map_err(usage)?;
+    let place = place(&asked, wait).map_err(usage)?;
     let key = Key::find(meeting.key_file.as_deref(), variable).map_err(usage)?;
     let me = Me {
         node: wish.node.as_str().into(),
@@ -195,17 +197,10 @@ fn stamp(passports: &Passports, node: &str, report: &Report) -> std::io::Result<
     passports.add(node, &stamps)
 }
 
-/// Whether something was found against what a sample is of, or against a node at one of its ends.
+/// Whether something was found against what a sample is of.
 fn accused(report: &Report, sample: &Sample) -> bool {
-    use paceline_health::preflight::Place;
-    let ends = |place: &Place| match place {
-        Place::Pair { a, b } => vec![a.clone(), b.clone()],
-        place => place.node().into_iter().cloned().collect(),
-    };
-    let own = ends(&sample.place);
     report
         .findings
         .iter()
-        .filter(|noted| noted.metric() == Some(sample.metric))
-        .any(|noted| noted.place == sample.place || noted.place.node().is_some_and(|node| own.contains(node)))
+        .any(|noted| noted.metric() == Some(sample.metric) && noted.concerns(&sample.place))
 }

@@ -15,43 +15,41 @@ impl Block {
         let Some(section) = &report.preflight else {
             return;
         };
-        if section.mode.is_empty() {
+        if section.told.mode.is_empty() {
             self.labelled("preflight", "could not be done: the job started without");
         } else {
             let summary = Summary {
-                mode: &section.mode,
+                mode: &section.told.mode,
                 simulated: section.simulated,
-                nodes: section.nodes.into(),
-                gpus: section.gpus.into(),
-                seconds: section.seconds,
-                comparisons: section.comparisons,
-                outcome: section.outcome,
+                nodes: section.told.nodes.into(),
+                gpus: section.told.gpus.into(),
+                seconds: section.told.seconds,
+                comparisons: section.told.comparisons,
+                outcome: section.told.outcome,
             };
             let line = summary.line(self.style);
             self.raw_line("preflight", &line);
         }
-        for out in section.left_out.iter().take(FINDINGS) {
+        for out in section.told.left_out.iter().take(FINDINGS) {
             self.labelled("", &format!("{} was left out: {}", out.node, out.why));
         }
         for noted in section.findings.iter().take(FINDINGS) {
             self.labelled("", &sentence(noted));
         }
         // Of who was left out it was said.
-        let is_out = |node: &NodeId| section.left_out.iter().any(|out| out.node == *node);
+        let is_out = |node: &NodeId| section.told.left_out.iter().any(|out| out.node == *node);
         let untold = section.problems.iter();
-        let untold = untold.filter(|problem| !problem.node.as_ref().is_some_and(is_out));
-        for problem in untold.take(FINDINGS) {
+        let untold: Vec<_> = untold
+            .filter(|problem| !problem.node.as_ref().is_some_and(is_out))
+            .collect();
+        for problem in untold.iter().take(FINDINGS) {
             let node = problem
                 .node
                 .as_ref()
                 .map_or(String::new(), |node| format!("{node}: "));
             self.labelled("", &format!("{node}{} ({})", problem.what, problem.phase));
         }
-        let told = [
-            section.left_out.len(),
-            section.findings.len(),
-            section.problems.len(),
-        ];
+        let told = [section.told.left_out.len(), section.findings.len(), untold.len()];
         let more: usize = told.iter().map(|count| count.saturating_sub(FINDINGS)).sum();
         if more > 0 {
             self.labelled("", &format!("and {more} more in the report"));

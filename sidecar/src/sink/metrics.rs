@@ -146,7 +146,8 @@ impl Metrics {
         self.node_families(&registry);
         if let Some(section) = &report.preflight {
             preflight::summary(&registry, section);
-            if self.benches.len() <= MAX_RANK_SERIES {
+            let series = self.benches.values().map(|bench| bench.of_gpus.len().max(1));
+            if series.sum::<usize>() <= MAX_RANK_SERIES {
                 preflight::families(&registry, section, &self.benches);
             }
         }

@@ -57,17 +57,8 @@ fn marks(report: &Report, table: &PreflightTable, metric: Metric) -> Vec<Mark> {
         *known = row.best(*known, sample.value);
     }
     let found = |place: &Place| {
-        let of_it = report
-            .findings
-            .iter()
-            .filter(|noted| noted.metric() == Some(metric));
-        let of_it = of_it.filter(|noted| {
-            let ends: Vec<_> = match place {
-                Place::Pair { a, b } => vec![a, b],
-                _ => Vec::new(),
-            };
-            noted.place == *place || noted.place.node().is_some_and(|node| ends.contains(&node))
-        });
+        let of_it = report.findings.iter();
+        let of_it = of_it.filter(|noted| noted.metric() == Some(metric) && noted.concerns(place));
         of_it.map(|noted| noted.severity).max()
     };
     let marks = best.into_iter().map(|(place, value)| Mark {

@@ -19,8 +19,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use paceline_health::id::NodeId;
-use paceline_health::preflight::{Judge, Noted, Outcome, PREFLIGHT_SCHEMA, PreflightTable, Report, Wanted};
-use paceline_health::verdict::Severity;
+use paceline_health::preflight::{Judge, Outcome, PREFLIGHT_SCHEMA, PreflightTable, Report, Wanted};
 use paceline_nccl_bench::preflight::Tools;
 use paceline_nccl_bench::transport::Deadline;
 use serde::Serialize;
@@ -105,7 +104,7 @@ impl Clinic {
                 notes.extend(found.notes);
                 let (table, wanted) = (PreflightTable::default(), Wanted::default());
                 let judged = Judge::new(&table, &[], &wanted).judge(&[], &found.facts);
-                let bad = judged.findings.iter().filter(|noted| is_bad(noted));
+                let bad = judged.findings.iter().filter(|noted| noted.condemns());
                 failed_checks.extend(bad.map(show::sentence));
             }
             Err(failed) => notes.push(format!("the node cannot be read: {}", failed.what)),
@@ -142,7 +141,7 @@ impl Clinic {
     /// Why a preflight would leave this node out.
     fn accused(&self, report: &Report) -> Vec<String> {
         let of_it = report.findings.iter();
-        let of_it = of_it.filter(|noted| noted.place.node() == Some(&self.node) && is_bad(noted));
+        let of_it = of_it.filter(|noted| noted.place.node() == Some(&self.node) && noted.condemns());
         let lost = report.problems.iter();
         let lost = lost.filter(|problem| problem.lost && problem.node.as_ref() == Some(&self.node));
         of_it
@@ -150,10 +149,6 @@ impl Clinic {
             .chain(lost.map(|problem| problem.what.to_string()))
             .collect()
     }
-}
-
-fn is_bad(noted: &Noted) -> bool {
-    noted.severity == Severity::Critical && noted.sure && noted.or.is_empty()
 }
 
 /// Listens for this user alone. What a killed one left behind is replaced; where somebody answers nothing is.

@@ -20,15 +20,15 @@ pub(super) fn observe(benches: &mut Benches, bench: &Bench) {
 
 /// What it came to, for jobs of any size.
 pub(super) fn summary(registry: &Registry, section: &Section) {
-    let outcome = serde_json::to_value(section.outcome).ok();
+    let outcome = serde_json::to_value(section.told.outcome).ok();
     let outcome = outcome
         .as_ref()
         .and_then(|name| name.as_str())
         .unwrap_or("unknown");
     let labels = [
-        section.mode.to_string(),
+        section.told.mode.to_string(),
         outcome.to_owned(),
-        section.policy.to_string(),
+        section.told.policy.to_string(),
     ];
     gauges(
         registry,
@@ -42,11 +42,11 @@ pub(super) fn summary(registry: &Registry, section: &Section) {
         "paceline_preflight_duration_seconds",
         "How long the preflight took.",
         [],
-        [([], section.seconds)],
+        [([], section.told.seconds)],
     );
     let nodes = [
-        ("expected", f64::from(section.nodes)),
-        ("left_out", section.left_out.len() as f64),
+        ("expected", f64::from(section.told.nodes)),
+        ("left_out", section.told.left_out.len() as f64),
     ];
     gauges(
         registry,
@@ -99,7 +99,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
         of_nodes(metric).map(move |(node, value)| (["all_reduce".to_owned(), scope.to_owned(), node], value))
     });
     let (_, scale) = Metric::AllBusbw.base_unit();
-    let all = section.values.get(&Metric::AllBusbw).map(|value| {
+    let all = section.told.values.get(&Metric::AllBusbw).map(|value| {
         let labels = ["all_reduce".to_owned(), "all".to_owned(), String::new()];
         (labels, value * scale)
     });
@@ -171,6 +171,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_health::event::Preflight;
     use paceline_health::preflight::Outcome;
     use prometheus::TextEncoder;
 
@@ -188,16 +189,15 @@ mod tests {
             )]),
         };
         let section = Section {
-            mode: "quick".into(),
+            told: Preflight {
+                mode: "quick".into(),
+                outcome: Outcome::Ok,
+                nodes: 2,
+                values: BTreeMap::from([(Metric::AllBusbw, 46.0)]),
+                policy: "warn".into(),
+                ..Preflight::default()
+            },
             simulated: false,
-            outcome: Outcome::Ok,
-            seconds: 9.5,
-            nodes: 2,
-            gpus: 1,
-            comparisons: 4,
-            values: BTreeMap::from([(Metric::AllBusbw, 46.0)]),
-            policy: "warn".into(),
-            left_out: Vec::new(),
             rows: BTreeMap::new(),
             findings: Vec::new(),
             problems: Vec::new(),
