@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{ImportError, agreed, dtype, of_program, timing};
+use super::{ImportError, agreed, dtype, of_program, report, timing};
 use crate::collective::Collective;
-use crate::measure::{RankPlace, Report, Row, SCHEMA_VERSION, Timing};
-use crate::transport::About;
+use crate::measure::{RankPlace, Report, Row, Timing};
 
 /// The whole file. What it has besides is skipped.
 #[derive(Deserialize)]
@@ -103,7 +102,6 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
         .enumerate()
         .map(|(at, result)| row(at, result));
     let results: Vec<Row> = results.collect::<Result<_, _>>()?;
-    let first = results.first().ok_or(ImportError::Empty)?;
     let ranks = file.config.devices.into_iter().map(|device| RankPlace {
         rank: device.rank,
         host: device.hostname,
@@ -115,19 +113,13 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
         .as_str()
         .map_or_else(|| "nccl-tests".into(), |text| format!("nccl-tests {text}"));
     let details = BTreeMap::from([("imported".to_owned(), "json".to_owned())]);
-    Ok(Report {
-        schema_version: SCHEMA_VERSION,
+    report(
         version,
-        about: About {
-            transport: "nccl".into(),
-            simulated: false,
-            details,
-        },
-        collective: agreed(said, collective)?,
-        dtype: first.dtype,
-        ranks: ranks.collect(),
+        details,
+        agreed(said, collective)?,
+        ranks.collect(),
         results,
-    })
+    )
 }
 
 fn row(at: usize, result: Measured) -> Result<Row, ImportError> {

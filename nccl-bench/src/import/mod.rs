@@ -8,12 +8,14 @@
 mod json;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
 use crate::collective::Collective;
 use crate::dtype::Dtype;
-use crate::measure::{Report, Timing};
+use crate::measure::{RankPlace, Report, Row, SCHEMA_VERSION, Timing};
+use crate::transport::About;
 
 /// Largest file that is read; nccl-tests' are a few kilobytes.
 const MOST: u64 = 64 << 20;
@@ -76,6 +78,29 @@ pub fn file(path: &Path, collective: Option<Collective>) -> Result<Report, Impor
     }
     // Host names and logs in between may be anything.
     read(&String::from_utf8_lossy(&bytes), collective)
+}
+
+/// What nccl-tests measured, always over NCCL and never simulated.
+fn report(
+    version: String,
+    details: BTreeMap<String, String>,
+    collective: Collective,
+    ranks: Vec<RankPlace>,
+    results: Vec<Row>,
+) -> Result<Report, ImportError> {
+    Ok(Report {
+        schema_version: SCHEMA_VERSION,
+        version,
+        about: About {
+            transport: "nccl".into(),
+            simulated: false,
+            details,
+        },
+        collective,
+        dtype: results.first().ok_or(ImportError::Empty)?.dtype,
+        ranks,
+        results,
+    })
 }
 
 /// Reads what a file holds.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{ImportError, agreed, dtype, of_program, timing};
+use super::{ImportError, agreed, dtype, of_program, report, timing};
 use crate::collective::Collective;
-use crate::measure::{RankPlace, Report, Row, SCHEMA_VERSION, Timing};
-use crate::transport::About;
+use crate::measure::{RankPlace, Report, Row, Timing};
 use crate::transport::nccl::version_text;
 
 /// Size, count, type, reduction, root.
@@ -50,20 +49,7 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
             results.push(row(&words, side).map_err(broken)?);
         }
     }
-    let first = results.first().ok_or(ImportError::Empty)?;
-    Ok(Report {
-        schema_version: SCHEMA_VERSION,
-        version,
-        about: About {
-            transport: "nccl".into(),
-            simulated: false,
-            details,
-        },
-        collective: agreed(said, collective)?,
-        dtype: first.dtype,
-        ranks,
-        results,
-    })
+    report(version, details, agreed(said, collective)?, ranks, results)
 }
 
 /// A line without what MPI (`[1,0]<stdout>:`) and Slurm (`0: `) put before it.
