@@ -137,7 +137,7 @@ lost = [p for p in report["problems"] if p["lost"]]
 other = f"n{(int(bad[1:]) - 1 ^ 1) + 1}"
 target = "-".join(sorted([bad, other])) if fault == "way" else bad
 named = [t for t in told if t[0] == target and t[1] == wanted]
-others = sorted({f"{t[0]} {t[1]}" for t in told if t[0] != target})
+others = sorted({f"{t[0]} {t[1]}" for t in told if t[0] != target or not wanted})
 wrong = []
 if wanted and not named: wrong.append(f"{wanted} of {target} not named")
 if others: wrong.append("accused: " + ", ".join(others))

@@ -5,29 +5,19 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
 
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{NodeRow, Report};
 
-/// Options of torchrun that take no value
-/// (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all others take one.
-const BARE: [&str; 6] = [
-    "--standalone",
-    "-m",
-    "--module",
-    "--no-python",
-    "--run-path",
-    "--virtual-local-rank",
-];
+use crate::run::cluster::Variable;
+use crate::run::torchrun::Options;
+
 /// Options that name a host, and the variables that torchrun reads in their place.
 const HOSTS: [(&str, &str); 2] = [
     ("--rdzv-endpoint", "PET_RDZV_ENDPOINT"),
     ("--master-addr", "PET_MASTER_ADDR"),
 ];
 const NODE_RANK: (&str, &str) = ("--node-rank", "PET_NODE_RANK");
-
-type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What is different from what was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,6 +37,12 @@ pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report
         let value = options.value(command, option).or_else(|| variable(name))?;
         node_of(split(&value).0, report)
     })
+}
+
+/// Whether `aggregator` was given and need not move: it is on a node that starts, or on none of them.
+pub(super) fn starts(aggregator: Option<&str>, report: &Report, starting: &[&NodeId]) -> bool {
+    aggregator
+        .is_some_and(|given| node_of(split(given).0, report).is_none_or(|node| starting.contains(&&node)))
 }
 
 /// Points a command at `first` wherever it names a node that is not among those that start, and gives it its `rank`
@@ -111,76 +107,6 @@ impl Redirected {
             self.env.push((name, new.into()));
         }
     }
-}
-
-/// Where torchrun's own options are in a command.
-#[derive(Debug, Default)]
-struct Options {
-    /// Name with dashes, place of the word that holds the value, and whether it stands behind a `=` there.
-    found: Vec<(String, usize, bool)>,
-}
-
-impl Options {
-    fn of(command: &[OsString]) -> Options {
-        let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
-        let mut found = Vec::new();
-        let Some(mut at) = begin(&words) else {
-            return Options { found };
-        };
-        while let Some(word) = words
-            .get(at)
-            .filter(|word| word.starts_with('-') && **word != "--")
-        {
-            let (name, is_inline) = match word.split_once('=') {
-                Some((name, _)) if word.starts_with("--") => (name, true),
-                _ => (*word, false),
-            };
-            let name = name.replace('_', "-");
-            let takes_next = !is_inline && !BARE.contains(&&*name);
-            if is_inline || takes_next {
-                found.push((name, at + usize::from(takes_next), is_inline));
-            }
-            at += 1 + usize::from(takes_next);
-        }
-        Options { found }
-    }
-
-    /// The last one counts, as in argparse.
-    fn place(&self, option: &str) -> Option<(usize, bool)> {
-        let last = self.found.iter().rfind(|(name, ..)| name == option);
-        last.map(|(_, at, is_inline)| (*at, *is_inline))
-    }
-
-    fn value(&self, command: &[OsString], option: &str) -> Option<String> {
-        let (at, is_inline) = self.place(option)?;
-        let word = command.get(at)?.to_str()?;
-        let value = if is_inline { word.split_once('=')?.1 } else { word };
-        (!value.is_empty()).then(|| value.to_owned())
-    }
-
-    fn set(&self, command: &mut [OsString], option: &str, value: &str) {
-        let Some((at, is_inline)) = self.place(option) else {
-            return;
-        };
-        if let Some(word) = command.get_mut(at) {
-            let name = word.to_str().and_then(|word| word.split_once('='));
-            *word = match name {
-                Some((name, _)) if is_inline => format!("{name}={value}").into(),
-                _ => value.into(),
-            };
-        }
-    }
-}
-
-/// The word after torchrun, however it is started.
-fn begin(words: &[&str]) -> Option<usize> {
-    let is_launcher = |(at, word): (usize, &&str)| {
-        let file = Path::new(word).file_name().and_then(|name| name.to_str());
-        let module = at > 0 && words[at - 1] == "-m";
-        file == Some("torchrun")
-            || (module && matches!(*word, "torch.distributed.run" | "torch.distributed.launch"))
-    };
-    words.iter().enumerate().position(is_launcher).map(|at| at + 1)
 }
 
 /// `host`, and `:port` or nothing.

@@ -84,3 +84,13 @@ fn endpoints_are_split_where_the_port_begins() {
         assert_eq!(split(text), (host, port), "{text}");
     }
 }
+
+#[test]
+fn an_aggregator_stays_where_it_was_put_unless_that_node_is_left_out() {
+    let report = report(4, &["n1"]);
+    let starting = ["n2", "n3", "n4"].map(NodeId::from);
+    let starting: Vec<&NodeId> = starting.iter().collect();
+    let stays = |given: Option<&str>| starts(given, &report, &starting);
+    assert!(stays(Some("n3:4711")) && stays(Some("192.0.2.9")));
+    assert!(!stays(Some("n1:4711")) && !stays(None));
+}

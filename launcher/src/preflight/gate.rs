@@ -14,7 +14,7 @@ use paceline_nccl_bench::preflight::{Mode, hosts::compress};
 use super::args::{Gate, GateArgs};
 use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, endpoint, show, work};
 use crate::output::{self, Color};
-use crate::run::Plan;
+use crate::run::{Plan, cluster};
 
 /// What follows.
 #[derive(Debug)]
@@ -42,11 +42,6 @@ pub(crate) struct Start {
 
 /// Runs the preflight that `args` ask for.
 pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> anyhow::Result<Way> {
-    let command: Vec<String> = plan
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
     let wish = Wish {
         mode,
         meeting: MeetingArgs {
@@ -60,7 +55,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
         job: plan.job.clone(),
         node: plan.node.clone(),
         run_dir: Some(plan.run_dir.clone()),
-        command: command.clone(),
+        command: plan.command.clone(),
     };
     let report = match work::run(&wish, color) {
         Ok(report) => report,
@@ -90,7 +85,7 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
         args.preflight_policy,
         &report,
         &plan.node,
-        wanted(&command),
+        wanted(&plan.command, &variable),
         meets,
     );
     Ok(match choice {
@@ -181,26 +176,19 @@ fn among(
         env,
         command: redirected.command,
         aggregator: first
-            .filter(|_| chosen.len() > 1)
+            .filter(|_| {
+                chosen.len() > 1 && !endpoint::starts(plan.settings.aggregator.as_deref(), report, chosen)
+            })
             .map(|node| endpoint::reach(node, report.nodes.get(*node))),
         ..started(report, plan, Gate::Exclude, &starting)
     }
 }
 
-/// Least and most nodes that the command takes: torchrun's `--nnodes N` or `MIN:MAX`.
-fn wanted(command: &[String]) -> Option<(usize, usize)> {
-    let mut words = command.iter();
-    while let Some(word) = words.next() {
-        let (flag, value) = word
-            .split_once('=')
-            .map_or((&**word, None), |(flag, value)| (flag, Some(value)));
-        if flag == "--nnodes" {
-            let value = value.or_else(|| words.next().map(String::as_str))?;
-            let (least, most) = value.split_once(':').unwrap_or((value, value));
-            return Some((least.parse().ok()?, most.parse().ok()?));
-        }
-    }
-    None
+/// Least and most nodes that the command takes: torchrun's `--nnodes N` or `MIN:MAX`, or the variable in its place.
+fn wanted(command: &[OsString], variable: &dyn Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
+    let value = cluster::torchrun_option(command, variable, "nnodes")?;
+    let (least, most) = value.split_once(':').unwrap_or((&value, &value));
+    Some((least.parse().ok()?, most.parse().ok()?))
 }
 
 /// Who starts.
@@ -315,8 +303,8 @@ mod tests {
     use super::sample::report;
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split(' ').map(str::to_owned).collect()
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
     }
 
     fn these(choice: &Choice<'_>) -> String {
@@ -362,19 +350,22 @@ mod tests {
     #[test]
     fn a_spare_stays_out_and_too_few_do_not_start() {
         let ill = report(4, &["n2"]);
-        let two = wanted(&words("torchrun --nnodes 2 t.py"));
+        let of = |command: &str| wanted(&words(command), &|_| None);
+        let two = of("torchrun --nnodes 2 t.py");
         assert_eq!(two, Some((2, 2)));
         assert_eq!(these(&choose(Gate::Exclude, &ill, "n3", two, None)), "n1 n3");
         assert_eq!(choose(Gate::Exclude, &ill, "n4", two, None), Choice::Leave(0));
-        let four = wanted(&words("torchrun --nnodes=4 t.py"));
+        let four = of("torchrun --nnodes=4 t.py");
         assert_eq!(
             choose(Gate::Exclude, &ill, "n1", four, None),
             Choice::Leave(CRITICAL)
         );
-        let elastic = wanted(&words("torchrun --nnodes=2:4 t.py"));
+        let elastic = of("torchrun --nnodes=2:4 t.py");
         assert_eq!(
             these(&choose(Gate::Exclude, &ill, "n4", elastic, None)),
             "n1 n3 n4"
         );
+        let told = |name: &str| (name == "PET_NNODES").then(|| "2".to_owned());
+        assert_eq!(wanted(&words("torchrun t.py"), &told), Some((2, 2)));
     }
 }

@@ -8,6 +8,8 @@ use std::ffi::OsString;
 
 use paceline_nccl_bench::preflight::hosts::expand;
 
+use super::torchrun::Options;
+
 /// The environment: what stands in a variable that is not empty.
 pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -77,20 +79,30 @@ pub(crate) fn endpoint(command: &[OsString], variable: Variable<'_>) -> Option<E
     (!is_local(&host)).then_some(Endpoint { host, port })
 }
 
-/// The value of `--name V`, `--name=V`, `--na_me V` in the command, or of PET_NAME.
+/// The value of one of torchrun's options in the command, or of PET_NAME.
 pub(crate) fn torchrun_option(command: &[OsString], variable: Variable<'_>, name: &str) -> Option<String> {
-    let flag = format!("--{name}");
-    let mut words = command.iter().filter_map(|word| word.to_str());
-    while let Some(word) = words.next() {
-        let (key, value) = word
-            .split_once('=')
-            .map_or((word, None), |(key, value)| (key, Some(value)));
-        if key.replace('_', "-") == flag {
-            let value = value.or_else(|| words.next())?;
-            return (!value.is_empty()).then(|| value.to_owned());
-        }
+    Options::of(command)
+        .value(command, &format!("--{name}"))
+        .or_else(|| variable(&format!("PET_{}", name.to_uppercase().replace('-', "_"))))
+}
+
+/// The host at which torchrun's nodes meet, and how many must be there.
+pub(crate) fn meeting(command: &[OsString], variable: Variable<'_>) -> Option<(String, usize)> {
+    let host = endpoint(command, variable)?.host;
+    let nodes = torchrun_option(command, variable, "nnodes")?;
+    // MIN:MAX of an elastic job: those that must be there.
+    let least = nodes.split(':').next()?.parse().ok()?;
+    (least > 1).then_some((host, least))
+}
+
+/// Slurm's nodes that a command was started on: those of the step, or of the whole allocation where somebody else than
+/// Slurm started it.
+pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
+    variable("SLURM_JOB_ID")?;
+    match (variable("SLURM_STEP_ID"), step(variable)) {
+        (Some(_), None) => None,
+        _ => variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST")),
     }
-    variable(&format!("PET_{}", name.to_uppercase().replace('-', "_")))
 }
 
 /// MASTER_ADDR and MASTER_PORT of a job that has more ranks than those of this node.
@@ -256,6 +268,29 @@ mod tests {
             let found = with(variables, |variable| first_node(&words(command), variable));
             assert_eq!(found.as_deref(), wanted, "{command} {variables}");
         }
+    }
+
+    #[test]
+    fn where_a_preflight_meets() {
+        let at =
+            |command: &str, variables: &str| with(variables, |variable| meeting(&words(command), variable));
+        let x = |count| Some(("x".to_owned(), count));
+        assert_eq!(at("torchrun --nnodes 2:4 --rdzv_endpoint=x:29400 t.py", ""), x(2));
+        assert_eq!(at("ft_launcher --nnodes=3 --rdzv-endpoint x t.py", ""), x(3));
+        assert_eq!(at("torchrun --nnodes 1:4 --rdzv_endpoint=x:29400 t.py", ""), None);
+        assert_eq!(at("torchrun t.py", "PET_NNODES=3 PET_MASTER_ADDR=x"), x(3));
+        // A script's own options.
+        assert_eq!(at("python t.py --nnodes 2 --rdzv-endpoint x", ""), None);
+        assert_eq!(at("torchrun --nnodes 2 t.py --rdzv-endpoint x", ""), None);
+
+        let of = |variables: &str| with(variables, allocation);
+        let whole = "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[1-4]";
+        assert_eq!(of(whole).as_deref(), Some("n[1-4]"));
+        let step = format!("{whole} SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[3-4]");
+        assert_eq!(of(&step).as_deref(), Some("n[3-4]"));
+        // The batch script runs on the first node only, and nobody would come.
+        assert_eq!(of(&format!("{whole} SLURM_STEP_ID=4294967291")), None);
+        assert_eq!(of("SLURM_JOB_NODELIST=n1"), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod signals;
 mod supervise;
 mod tee;
 mod terminal;
+pub(crate) mod torchrun;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

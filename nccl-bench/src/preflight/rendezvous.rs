@@ -29,8 +29,10 @@ pub struct Asked {
     pub count: Option<usize>,
     /// `--port`.
     pub port: Option<u16>,
-    /// The command that will be run; torchrun's has an endpoint in it.
-    pub command: Vec<String>,
+    /// The scheduler's nodes, if there is one.
+    pub scheduled: Option<String>,
+    /// The host at which training's ranks meet, and how many nodes must be there.
+    pub training: Option<(String, usize)>,
     /// This node.
     pub node: String,
     /// The job.
@@ -76,16 +78,14 @@ pub struct Place {
 enum Whom {
     List(Vec<String>),
     Endpoint(String, usize),
+    /// Training's own port is not ours.
+    Host(String, usize),
 }
 
-/// Finds out. `variable` is the environment.
-pub fn place(
-    asked: &Asked,
-    variable: &dyn Fn(&str) -> Option<String>,
-    wait: Duration,
-) -> Result<Place, RendezvousError> {
+/// Finds out.
+pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
     let derived = derived_port(&asked.job);
-    let whom = whom(asked, variable, wait)?;
+    let whom = whom(asked, wait)?;
     let (host, port, expected) = match whom {
         Whom::List(names) => {
             let count = names.len();
@@ -96,8 +96,11 @@ pub fn place(
             let names = Vec::new();
             (host, port, Expected { count, names })
         }
+        Whom::Host(host, count) => {
+            let names = Vec::new();
+            (host, None, Expected { count, names })
+        }
     };
-    // A rendezvous port in an endpoint is training's own: ours is beside it.
     let port = asked.port.or(port).unwrap_or(derived);
     let leads = expected
         .names
@@ -117,11 +120,7 @@ pub fn place(
     })
 }
 
-fn whom(
-    asked: &Asked,
-    variable: &dyn Fn(&str) -> Option<String>,
-    wait: Duration,
-) -> Result<Whom, RendezvousError> {
+fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
     let list = |text: &str, from| {
         let names = expand(text)?;
         if names.is_empty() {
@@ -155,44 +154,13 @@ fn whom(
             .ok_or(RendezvousError::Count { from: "--rendezvous" })?;
         return Ok(Whom::Endpoint(endpoint.clone(), count));
     }
-    for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"] {
-        if let Some(nodes) = variable(name).filter(|nodes| !nodes.is_empty()) {
-            return list(&nodes, "SLURM_JOB_NODELIST");
-        }
+    if let Some(nodes) = &asked.scheduled {
+        return list(nodes, "the scheduler");
     }
-    if let Some((endpoint, count)) = of_torchrun(asked, variable) {
-        let count = asked.count.or(count).ok_or(RendezvousError::Count {
-            from: "torchrun's endpoint",
-        })?;
-        // Training's own port is not ours.
-        let (host, _) = split(&endpoint)?;
-        if count > 1 {
-            return Ok(Whom::Endpoint(host, count));
-        }
+    if let Some((host, least)) = &asked.training {
+        return Ok(Whom::Host(host.clone(), asked.count.unwrap_or(*least)));
     }
     Ok(Whom::List(vec![asked.node.clone()]))
-}
-
-/// torchrun's endpoint and number of nodes: from its arguments, or the variables that it reads for them (PET_...).
-fn of_torchrun(asked: &Asked, variable: &dyn Fn(&str) -> Option<String>) -> Option<(String, Option<usize>)> {
-    let option = |name: &str| {
-        let flag = format!("--{name}");
-        let mut words = asked.command.iter();
-        while let Some(word) = words.next() {
-            let (key, value) = word
-                .split_once('=')
-                .map_or((&**word, None), |(key, value)| (key, Some(value)));
-            if key.replace('_', "-") == flag {
-                return value.map(str::to_owned).or_else(|| words.next().cloned());
-            }
-        }
-        let name = format!("PET_{}", name.to_uppercase().replace('-', "_"));
-        variable(&name).filter(|value| !value.is_empty())
-    };
-    let endpoint = option("rdzv-endpoint").or_else(|| option("master-addr"))?;
-    // MIN:MAX of an elastic job: those that must be there.
-    let count = option("nnodes").and_then(|count| count.split(':').next()?.parse().ok());
-    Some((endpoint, count))
 }
 
 /// The lowest of the service's addresses, as soon as it has as many as there are nodes.
@@ -276,12 +244,8 @@ fn derived_port(job: &str) -> u16 {
 mod tests {
     use super::*;
 
-    fn found(asked: &Asked, variables: &[(&str, &str)]) -> Result<Place, RendezvousError> {
-        let variable = |name: &str| {
-            let pair = variables.iter().find(|(known, _)| *known == name);
-            pair.map(|(_, value)| (*value).to_owned())
-        };
-        place(asked, &variable, Duration::from_millis(10))
+    fn found(asked: &Asked) -> Result<Place, RendezvousError> {
+        place(asked, Duration::from_millis(10))
     }
 
     fn asked(node: &str) -> Asked {
@@ -294,8 +258,12 @@ mod tests {
 
     #[test]
     fn whoever_says_it_first() {
-        let slurm = [("SLURM_JOB_NODELIST", "s[1-3]")];
-        let place = found(&asked("s2"), &slurm).unwrap();
+        let scheduled = Some("s[1-3]".to_owned());
+        let slurm = Asked {
+            scheduled: scheduled.clone(),
+            ..asked("s2")
+        };
+        let place = found(&slurm).unwrap();
         assert_eq!(place.first, format!("s1:{}", derived_port("j")));
         assert!(place.listener.is_none());
         assert_eq!(place.expected.names, ["s1", "s2", "s3"]);
@@ -303,31 +271,24 @@ mod tests {
         let given = Asked {
             nodes: Some("a,b".into()),
             port: Some(4711),
+            scheduled,
             ..asked("b")
         };
-        let place = found(&given, &slurm).unwrap();
+        let place = found(&given).unwrap();
         assert_eq!((&*place.first, place.expected.count), ("a:4711", 2));
 
-        let words = "torchrun --nnodes 2:4 --rdzv_endpoint=nowhere.invalid:29400 train.py";
-        let torchrun = Asked {
-            command: words.split(' ').map(str::to_owned).collect(),
+        let torchrun = |host: &str, count| Asked {
+            training: Some((host.to_owned(), 2)),
+            count,
             ..asked("x")
         };
-        let place = found(&torchrun, &[]).unwrap();
+        let place = found(&torchrun("nowhere.invalid", None)).unwrap();
         assert_eq!(place.first, format!("nowhere.invalid:{}", derived_port("j")));
-        assert_eq!(
-            place.expected,
-            Expected {
-                count: 2,
-                names: Vec::new()
-            }
-        );
+        let (count, names) = (2, Vec::new());
+        assert_eq!(place.expected, Expected { count, names });
+        assert!(place.listener.is_none());
 
-        let place = found(
-            &asked("x"),
-            &[("PET_MASTER_ADDR", "127.0.0.1"), ("PET_NNODES", "3")],
-        )
-        .unwrap();
+        let place = found(&torchrun("127.0.0.1", Some(3))).unwrap();
         assert!(place.listener.is_some());
         assert_eq!(place.expected.count, 3);
     }
@@ -336,15 +297,14 @@ mod tests {
     fn alone_it_is_the_first() {
         let mut alone = asked("only");
         alone.port = Some(0);
-        let place = found(&alone, &[]).unwrap();
+        let place = found(&alone).unwrap();
         assert!(place.listener.is_some());
         assert_eq!(place.expected.names, ["only"]);
     }
 
     #[test]
     fn what_is_missing_is_told() {
-        let check =
-            |asked: &Asked, wanted: &str| assert_eq!(found(asked, &[]).unwrap_err().to_string(), wanted);
+        let check = |asked: &Asked, wanted: &str| assert_eq!(found(asked).unwrap_err().to_string(), wanted);
         let mut one = asked("x");
         one.rendezvous = Some("h".into());
         check(

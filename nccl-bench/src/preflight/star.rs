@@ -131,21 +131,18 @@ impl Star {
                     }
                 }
             };
-            if thread::Builder::new()
-                .name("member".to_owned())
-                .spawn(listen)
-                .is_ok()
-            {
-                let sender = to;
-                members.insert(
-                    node,
-                    Member {
-                        sender,
-                        address,
-                        port,
-                    },
-                );
+            let listens = thread::Builder::new().name("member".to_owned()).spawn(listen);
+            if let Err(source) = listens {
+                // A node that cannot be heard is lost, and told so by the first phase.
+                let what = "a thread of the first node";
+                let _ = sender.send((node.clone(), Err(SealError::Io { what, source })));
             }
+            let member = Member {
+                sender: to,
+                address,
+                port,
+            };
+            members.insert(node, member);
         }
         let mut order: Vec<NodeId> = members.keys().cloned().collect();
         order.sort_by_key(|node| expected.position(node).unwrap_or(usize::MAX));
