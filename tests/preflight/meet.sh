@@ -28,8 +28,8 @@ up() {
   ip -n "$bridge" link add br0 type bridge; ip -n "$bridge" link set br0 up; ip -n "$bridge" addr add "$net.254/24" dev br0
   for i in $(seq 1 "$nodes"); do
     ip netns add "$pre$i"; mkdir -p "/etc/netns/$pre$i"
-    # No node is in a file: what they know of each other, they ask for.
-    echo "127.0.0.1 localhost" > "/etc/netns/$pre$i/hosts"
+    # As in a pod: only itself is in its file. What nodes know of each other, they ask for.
+    printf '127.0.0.1 localhost\n%s pod-%s\n' "$net.$i" "$i" > "/etc/netns/$pre$i/hosts"
     printf 'nameserver %s.254\noptions timeout:1 attempts:5\n' "$net" > "/etc/netns/$pre$i/resolv.conf"
     ip link add "v$pre$i" netns "$bridge" type veth peer name eth0 netns "$pre$i"
     ip -n "$bridge" link set "v$pre$i" master br0 up
@@ -48,7 +48,7 @@ serve() { # serve NAME=IP,IP...
 everywhere() { # everywhere COMMAND...: on all nodes, @ is the node's number; prints nothing, keeps out1, err1...
   local pids=() i
   for i in $(seq 1 "$nodes"); do
-    ip netns exec "$pre$i" "${@//@/$i}" > "$work/out$i" 2> "$work/err$i" &
+    ip netns exec "$pre$i" unshare --uts sh -c 'hostname "$0"; exec "$@"' "pod-$i" "${@//@/$i}" > "$work/out$i" 2> "$work/err$i" &
     pids+=($!)
   done
   # What it comes to is another test's: a machine that does other things may have slow nodes.
@@ -77,7 +77,7 @@ PY
 
 service() {
   serve "trainer.job.svc=$net.3,$net.1,$net.2"
-  everywhere "$paceline" preflight quick --service trainer.job.svc --nnodes "$nodes" --node pod-@ --job meet \
+  everywhere "$paceline" preflight quick --service trainer.job.svc --nnodes "$nodes" --job meet \
     --key-file "$work/key" --json
   met "service" "$work"/out{1..3}
 }
@@ -89,7 +89,7 @@ torchrun() {
     torchrun=$work/torchrun
     printf '#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n' > "$torchrun"; chmod +x "$torchrun"
   fi
-  everywhere "$paceline" run --preflight quick --node pod-@ --job meet --key-file "$work/key" --run-dir "$work/run@" -- \
+  everywhere "$paceline" run --preflight quick --job meet --key-file "$work/key" --run-dir "$work/run@" -- \
     "$torchrun" --nnodes "$nodes" --nproc-per-node 1 --rdzv-backend c10d --rdzv-id meet \
     --rdzv-endpoint master.job.svc:29400 --no-python sh -c 'echo trains'
   met "torchrun's endpoint" "$work"/run{1..3}/preflight.json || return 1
