@@ -142,6 +142,9 @@ fn measure(options: &BenchOptions, sweep: &Sweep, transport: &mut dyn Transport)
     })
 }
 
+/// The seal's purpose of streams between ranks.
+const PURPOSE: &str = "paceline nccl-bench 1";
+
 /// Who is reached from other hosts lets nobody in who does not know the key.
 fn handshake(options: &BenchOptions, identity: &Identity) -> Result<Option<Handshake>> {
     if identity.is_local() && options.key_file.is_none() {
@@ -149,7 +152,7 @@ fn handshake(options: &BenchOptions, identity: &Identity) -> Result<Option<Hands
     }
     let key = Key::find(options.key_file.as_deref(), |name| std::env::var(name).ok());
     let key = key.map_err(|problem| Usage(format!("the job's key: {problem}")))?;
-    Ok(Some(sealed(key.of_job(&options.job))))
+    Ok(Some(sealed(key.of_job(&options.job), PURPOSE)))
 }
 
 fn sweep(options: &BenchOptions, ranks: usize) -> Result<Sweep, Usage> {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::Usage;
 use super::options::BenchOptions;
+use crate::hash::fnv;
 use crate::net::{Handshake, Meeting, Place, Seat, meet};
 use crate::transport::{Deadline, TransportError};
 
@@ -167,7 +168,7 @@ impl Identity {
         let Identity {
             rank, ranks, found, ..
         } = self;
-        let group = group(&options.job);
+        let group = fnv(options.job.as_bytes());
         match found {
             Found::Master(master) => {
                 let listener = options.listener_on_stdin.then(inherited).transpose();
@@ -204,12 +205,6 @@ impl Identity {
 fn inherited() -> std::io::Result<TcpListener> {
     let fd = rustix::io::dup(rustix::stdio::stdin())?;
     Ok(TcpListener::from(fd))
-}
-
-/// A number for a job's name (FNV-1a).
-fn group(job: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    job.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use paceline_seal::{Key, Sealed};
+use paceline_seal::{Key, SealError, Sealed};
 
 pub use control::Control;
 pub use hello::Purpose;
@@ -51,19 +51,21 @@ pub struct Place {
     pub handshake: Option<Handshake>,
 }
 
-/// A handshake that proves `key`, a job's, and then leaves the stream bare: a bench that enciphers measures ciphers.
-pub fn sealed(key: Key) -> Handshake {
+/// A handshake that proves `key`, a job's, and then leaves the stream bare: a bench that enciphers measures ciphers. A
+/// stream that was sealed for another `purpose` is not taken.
+pub fn sealed(key: Key, purpose: &'static str) -> Handshake {
     Arc::new(move |stream, role, deadline: &Deadline| {
         let sealed = match role {
-            Role::Dialled => paceline_seal::dial(stream, &key, PURPOSE, deadline.at()),
-            Role::Accepted => paceline_seal::accept(stream, &key, PURPOSE, deadline.at()),
+            Role::Dialled => paceline_seal::dial(stream, &key, purpose, deadline.at()),
+            Role::Accepted => paceline_seal::accept(stream, &key, purpose, deadline.at()),
         };
-        sealed.map(Sealed::into_bare).map_err(io::Error::other)
+        sealed.map(Sealed::into_bare).map_err(|error| match error {
+            SealError::Io { source, .. } => source,
+            SealError::Deadline { .. } => io::Error::new(io::ErrorKind::TimedOut, error),
+            other => io::Error::new(io::ErrorKind::PermissionDenied, other),
+        })
     })
 }
-
-/// What a stream is sealed for: one that was meant for something else is not taken for ours.
-const PURPOSE: &str = "paceline nccl-bench 1";
 
 /// Places for so many ranks of one process, on loopback.
 pub fn loopback(ranks: usize, handshake: Option<Handshake>) -> io::Result<Vec<Place>> {

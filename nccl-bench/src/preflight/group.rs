@@ -1,13 +1,10 @@
 //! Measuring in a group of nodes, or inside one: over NCCL a rank for each GPU (`ranks`), over TCP one for each node.
 
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::Instant;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Fact, Metric, Place, Sample};
-use paceline_seal::{Key, SealError};
+use paceline_seal::Key;
 
 use super::all_reduce::{Busbw, Effort, all_reduce};
 use super::message::{DATA, Failed, Found, Group, Opened};
@@ -16,27 +13,9 @@ use super::over::{Over, Team};
 use super::probe::{Probed, probe};
 use super::rank::{Broke, Go, key_text};
 use super::ranks::{self, Launch, Outcome, Rank};
-use crate::net::{Handshake, Meeting, Role, Seat, loopback, meet};
+use crate::net::{Meeting, Seat, loopback, meet, sealed};
 use crate::transport::tcp::{Tcp, TcpOptions};
 use crate::transport::{Deadline, Transport, TransportError};
-
-/// Proves the job's key on every connection over which is measured.
-pub fn handshake(key: &Key) -> Handshake {
-    let key = key.clone();
-    Arc::new(move |stream: TcpStream, role, deadline: &Deadline| {
-        let until = Instant::now() + deadline.remaining().unwrap_or_default();
-        let sealed = match role {
-            Role::Dialled => paceline_seal::dial(stream, &key, DATA, until),
-            Role::Accepted => paceline_seal::accept(stream, &key, DATA, until),
-        };
-        let sealed = sealed.map_err(|error| match error {
-            SealError::Io { source, .. } => source,
-            SealError::Deadline { .. } => io::Error::new(io::ErrorKind::TimedOut, error.to_string()),
-            other => io::Error::new(io::ErrorKind::PermissionDenied, other.to_string()),
-        })?;
-        Ok(sealed.into_bare())
-    })
-}
 
 /// What a node has at hand to take part in a group.
 pub(super) struct Hand<'a> {
@@ -81,7 +60,7 @@ pub(super) fn run(
             master: group.leader,
             listener: (group.rank == 0).then_some(listener),
             group: group.id,
-            handshake: Some(handshake(key)),
+            handshake: Some(sealed(key.clone(), DATA)),
         };
         seat = Some(meet(meeting, deadline).map_err(blamed)?);
     }

@@ -15,6 +15,8 @@ use paceline_health::preflight::{Metric, Past, Place, Sample};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::hash::fnv;
+
 /// How its files end.
 const ENDING: &str = "passport";
 /// Longest line that is read.
@@ -89,7 +91,7 @@ impl Passports {
         }
         for stamp in stamps {
             let line = serde_json::to_string(stamp).map_err(io::Error::other)?;
-            text += &format!("{:016x} {line}\n", checksum(line.as_bytes()));
+            text += &format!("{:016x} {line}\n", fnv(line.as_bytes()));
         }
         file.write_all(text.as_bytes())?;
         file.sync_data()
@@ -174,17 +176,10 @@ fn read_file(path: &Path, history: &mut History) -> io::Result<()> {
 fn parse(line: &[u8]) -> Option<Stamp> {
     let (sum, json) = line.split_at_checked(17)?;
     let sum = u64::from_str_radix(std::str::from_utf8(&sum[..16]).ok()?, 16).ok()?;
-    if sum != checksum(json) {
+    if sum != fnv(json) {
         return None;
     }
     serde_json::from_slice(json).ok()
-}
-
-/// FNV-1a: against cut and torn lines, not against people who may write here anyway.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::all_reduce::{Busbw, Effort, all_reduce};
-use super::group::handshake;
+use super::message::DATA;
 use super::over::Team;
-use crate::net::{Meeting, meet};
+use crate::net::{Meeting, meet, sealed};
 use crate::transport::nccl::id::{hex, unhex};
 use crate::transport::nccl::{Id, NcclTransport, Options, ids};
 use crate::transport::tcp::{Tcp, TcpOptions};
@@ -181,7 +181,7 @@ fn measure(go: &Go, listener: Option<TcpListener>) -> Result<Vec<Busbw>, Transpo
         master: go.master,
         listener,
         group: go.group,
-        handshake: Some(handshake(&key)),
+        handshake: Some(sealed(key, DATA)),
     };
     // A rank that never comes is told while there is time to tell it.
     let soon = Deadline::new(go.phase.as_str(), go.limit / 2);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::hosts::{HostListError, expand};
 use super::star::Expected;
+use crate::hash::fnv;
 
 /// Ports of preflights, when nobody gave one: below those that Linux hands out (32768), derived from the job's name so
 /// that two jobs do not meet.
@@ -233,11 +234,7 @@ fn listen(port: u16) -> Result<TcpListener, RendezvousError> {
 }
 
 fn derived_port(job: &str) -> u16 {
-    // FNV-1a: the same on every node, unlike the standard library's.
-    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    (PORTS.start + hash % (PORTS.end - PORTS.start)) as u16
+    (PORTS.start + fnv(job.as_bytes()) % (PORTS.end - PORTS.start)) as u16
 }
 
 #[cfg(test)]

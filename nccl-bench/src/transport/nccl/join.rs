@@ -7,6 +7,7 @@ use super::comm::Comm;
 use super::errors::{missing, of_gpu};
 use super::{NAME, Options, SHARE, STAGE};
 use crate::cuda::{Driver, Gpu, Pinned, Stream};
+use crate::hash::fnv;
 use crate::transport::{Deadline, Transport, TransportError};
 
 /// Opens the libraries and the GPU, and joins the other ranks.
@@ -54,10 +55,9 @@ fn once<T>(
     opened: Result<T, TransportError>,
     deadline: &Deadline,
 ) -> Result<T, TransportError> {
-    let own = opened
-        .as_ref()
-        .err()
-        .map_or(0, |error| fingerprint(&error.reason()));
+    // Alike for equal errors, and zero for none only.
+    let print = |error: &TransportError| fnv(error.reason().as_bytes()).max(1);
+    let own = opened.as_ref().err().map_or(0, print);
     let Ok(worst) = side.agree(own, deadline) else {
         return opened;
     };
@@ -78,14 +78,6 @@ fn once<T>(
         }),
         opened => opened,
     }
-}
-
-/// Alike for equal texts, and never zero (FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>).
-fn fingerprint(text: &str) -> u64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    hash.max(1)
 }
 
 /// Which GPU is this rank's.
