@@ -248,6 +248,9 @@ impl Run<'_> {
                 Err(fault) => self.fail(phase, node, fault, &told),
             }
         }
+        for (node, fault) in self.fleet.ended(phase) {
+            self.fail(phase, node, fault, &told);
+        }
         self.phases.push((phase.into(), begin.elapsed().as_secs_f64()));
     }
 

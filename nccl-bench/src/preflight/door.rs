@@ -1,7 +1,7 @@
 //! Who comes to the first node: greeted, admitted or turned away, and what is told of those that did not come.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -12,17 +12,30 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::Problem;
 use paceline_seal::{Key, SealError, Sealed, accept};
 
+use super::expected::Expected;
 use super::member::{decode, encode};
 use super::message::{CONTROL, Hello, MOST_BYTES, PROTOCOL, Welcome};
-use super::star::{Expected, SLACK};
+use super::star::SLACK;
 
 /// How long one may take to say who it is.
 const GREETING: Duration = Duration::from_secs(5);
+/// How long it may take to find the addresses of those that did not come.
+const LOOKUP: Duration = Duration::from_secs(2);
+/// So many of those that were turned away are told where nobody's name is known.
+const TOLD: usize = 8;
 
 /// A connection that said who it is, or why it did not.
 pub(super) enum Arrival {
     Hello(Box<(Hello, Sealed, SocketAddr, IpAddr)>),
-    Stranger(IpAddr, String),
+    Stranger(Stranger),
+}
+
+/// One who was turned away.
+pub(super) struct Stranger {
+    pub(super) from: IpAddr,
+    /// The name that it gave, if it came that far.
+    pub(super) node: Option<NodeId>,
+    pub(super) why: String,
 }
 
 pub(super) fn greet(
@@ -38,7 +51,11 @@ pub(super) fn greet(
         let greeted = hello(stream, &key);
         let arrival = match greeted {
             Ok((hello, sealed, here)) => Arrival::Hello(Box::new((hello, sealed, from, here))),
-            Err(error) => Arrival::Stranger(from.ip(), error.to_string()),
+            Err(error) => Arrival::Stranger(Stranger {
+                from: from.ip(),
+                node: None,
+                why: error.to_string(),
+            }),
         };
         // The gathering may be over.
         let _ = arrivals.send(arrival);
@@ -100,7 +117,7 @@ pub(super) fn refuse(mut sealed: Sealed, why: &str) {
 pub(super) fn missing<T>(
     expected: &Expected,
     guests: &BTreeMap<NodeId, T>,
-    strangers: &[(IpAddr, String)],
+    strangers: &[Stranger],
 ) -> Vec<Problem> {
     let problem = |node: Option<NodeId>, what: String| Problem {
         lost: true,
@@ -112,52 +129,146 @@ pub(super) fn missing<T>(
         return Vec::new();
     }
     let there: BTreeSet<usize> = guests.keys().filter_map(|node| expected.position(node)).collect();
-    let absent = expected
-        .names
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| !there.contains(at));
-    let mut told: Vec<Problem> = absent
-        .map(|(_, name)| {
-            let what = reason(name, strangers).unwrap_or_else(|| "did not come in time".to_owned());
-            problem(Some(NodeId::from(&**name)), what)
-        })
+    let mut absent: BTreeMap<usize, Option<String>> = (0..expected.names.len())
+        .filter(|at| !there.contains(at))
+        .map(|at| (at, None))
         .collect();
-    if told.is_empty() {
-        let known: Vec<String> = guests.keys().map(ToString::to_string).collect();
-        let turned: Vec<String> = strangers
-            .iter()
-            .map(|(from, why)| format!("; {from} was turned away: {why}"))
-            .collect();
+    if absent.is_empty() {
         let what = format!(
             "{} of {} nodes came: {}{}",
-            known.len(),
+            guests.len(),
             expected.count,
-            known.join(", "),
-            turned.concat()
+            guests.keys().map(NodeId::as_str).collect::<Vec<_>>().join(", "),
+            strangers.iter().rev().take(TOLD).map(told).collect::<String>()
         );
-        told.push(problem(None, what));
+        return vec![problem(None, what)];
     }
-    told
+    blame(expected, &mut absent, strangers);
+    absent
+        .into_iter()
+        .map(|(at, why)| {
+            let what = why.unwrap_or_else(|| "did not come in time".to_owned());
+            problem(Some(expected.names[at].as_str().into()), what)
+        })
+        .collect()
 }
 
-/// Why a node was turned away, if it was: found by its address.
-fn reason(name: &str, strangers: &[(IpAddr, String)]) -> Option<String> {
-    if strangers.is_empty() {
-        return None;
+fn told(stranger: &Stranger) -> String {
+    let name = stranger
+        .node
+        .as_ref()
+        .map_or(String::new(), |node| format!("{node}: "));
+    format!("; {} was turned away: {name}{}", stranger.from, stranger.why)
+}
+
+/// Why those were turned away who were: by the name that they gave, else by their address.
+fn blame(expected: &Expected, absent: &mut BTreeMap<usize, Option<String>>, strangers: &[Stranger]) {
+    let why = |stranger: &Stranger| format!("was turned away ({}): {}", stranger.from, stranger.why);
+    for stranger in strangers {
+        let at = stranger.node.as_ref().and_then(|node| expected.position(node));
+        if let Some(reason) = at.and_then(|at| absent.get_mut(&at)) {
+            *reason = Some(why(stranger));
+        }
     }
-    let own: Vec<IpAddr> = std::net::ToSocketAddrs::to_socket_addrs(&(name, 0))
-        .map(|addresses| addresses.map(|address| address.ip()).collect())
-        .unwrap_or_default();
-    let prefix = format!("{name}: ");
-    strangers
+    let nameless: BTreeMap<IpAddr, &Stranger> = strangers
         .iter()
-        .rev()
-        .find(|(from, why)| own.contains(from) || why.starts_with(&prefix))
-        .map(|(from, why)| {
-            format!(
-                "was turned away ({from}): {}",
-                why.strip_prefix(&prefix).unwrap_or(why)
-            )
-        })
+        .filter(|stranger| stranger.node.is_none())
+        .map(|stranger| (stranger.from, stranger))
+        .collect();
+    if nameless.is_empty() {
+        return;
+    }
+    let unknown = absent.iter().filter(|(_, reason)| reason.is_none());
+    let names = unknown
+        .map(|(at, _)| (*at, expected.names[*at].clone()))
+        .collect();
+    for (at, address) in addresses(names) {
+        if let Some(stranger) = nameless.get(&address) {
+            absent.insert(at, Some(why(stranger)));
+        }
+    }
+}
+
+/// The addresses of names, as far as they are known in time: whoever answers for names may be down, too.
+fn addresses(names: Vec<(usize, String)>) -> Vec<(usize, IpAddr)> {
+    let (sender, inbox) = mpsc::channel();
+    let look = move || {
+        for (at, name) in names {
+            let found = (&*name, 0).to_socket_addrs().into_iter().flatten();
+            let known: Vec<_> = found.map(|address| (at, address.ip())).collect();
+            if sender.send(known).is_err() {
+                return;
+            }
+        }
+    };
+    let mut known = Vec::new();
+    if thread::Builder::new()
+        .name("names".to_owned())
+        .spawn(look)
+        .is_ok()
+    {
+        let deadline = Instant::now() + LOOKUP;
+        while let Ok(more) = inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            known.extend(more);
+        }
+    }
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(names: &[&str], count: usize, strangers: &[(&str, Option<&str>, &str)], wanted: &[&str]) {
+        let expected = Expected {
+            count,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let guests = BTreeMap::from([(NodeId::from("n1"), ())]);
+        let stranger = |(from, node, why): &(&str, Option<&str>, &str)| Stranger {
+            from: from.parse().unwrap(),
+            node: node.map(NodeId::from),
+            why: (*why).to_owned(),
+        };
+        let strangers: Vec<Stranger> = strangers.iter().map(stranger).collect();
+        let problems = missing(&expected, &guests, &strangers);
+        let told = |problem: &Problem| {
+            let node = problem.node.as_ref().map_or("-", NodeId::as_str);
+            format!("{node} {}", problem.what)
+        };
+        assert_eq!(problems.iter().map(told).collect::<Vec<_>>(), wanted);
+    }
+
+    #[test]
+    fn the_absent_are_told_with_the_reason_if_there_is_one() {
+        let old = ("10.0.0.2", Some("n2.cluster"), "it runs another version");
+        let keyless = ("127.0.0.1", None, "it lacks the key");
+        check(&["n1"], 1, &[old], &[]);
+        check(
+            &["n1", "n2", "localhost", "n4.invalid"],
+            4,
+            &[old, keyless],
+            &[
+                "n2 was turned away (10.0.0.2): it runs another version",
+                "localhost was turned away (127.0.0.1): it lacks the key",
+                "n4.invalid did not come in time",
+            ],
+        );
+        // Of a name that it gave its address says nothing.
+        check(
+            &["n1", "localhost"],
+            2,
+            &[("127.0.0.1", Some("n7"), "it is not among the nodes")],
+            &["localhost did not come in time"],
+        );
+        check(
+            &[],
+            2,
+            &[old, keyless],
+            &[
+                "- 1 of 2 nodes came: n1; 127.0.0.1 was turned away: it lacks the key; 10.0.0.2 was turned away: \
+                 n2.cluster: it runs another version",
+            ],
+        );
+    }
 }

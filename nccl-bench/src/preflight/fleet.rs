@@ -79,6 +79,11 @@ pub trait Fleet {
         limit: Duration,
     ) -> BTreeMap<NodeId, Result<Found, Fault>>;
 
+    /// Those that ended after they had answered, since this was last asked. They are not there any more.
+    fn ended(&mut self, _phase: &str) -> BTreeMap<NodeId, Fault> {
+        BTreeMap::new()
+    }
+
     /// Tells all that are left what came of it.
     fn done(&mut self, report: &Report);
 }

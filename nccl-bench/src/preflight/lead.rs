@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use paceline_health::preflight::{Past, Report, Sample};
 
 use super::conduct::{Brief, conduct};
+use super::expected::Expected;
 use super::member::{Me, attend};
-use super::star::{Expected, gather};
+use super::star::gather;
 use super::tools::Tools;
 use super::{Mode, PreflightError};
 

@@ -7,6 +7,7 @@
 mod all_reduce;
 mod conduct;
 mod door;
+mod expected;
 mod fleet;
 mod group;
 pub mod hosts;
@@ -27,6 +28,7 @@ mod tools;
 
 pub use crate::fabric::{SimError, SimFault};
 pub use conduct::{Brief, conduct};
+pub use expected::Expected;
 pub use fleet::{Fault, Fleet, Task};
 pub use lead::{Lead, lead};
 pub use member::{Me, attend};
@@ -38,7 +40,7 @@ pub use rank::main as rank_main;
 pub use ranks::Launch;
 pub use rendezvous::{Asked, Place as MeetingPlace, RendezvousError, place};
 pub use simulate::SimFleet;
-pub use star::{Expected, Star, gather};
+pub use star::{Star, gather};
 pub use tools::{Machine, Tools};
 
 use std::io;

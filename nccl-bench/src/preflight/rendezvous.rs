@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::expected::Expected;
 use super::hosts::{HostListError, expand};
-use super::star::Expected;
 use crate::hash::fnv;
 
 /// Ports of preflights, when nobody gave one: below those that Linux hands out (32768), derived from the job's name so
@@ -103,11 +103,11 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
         }
     };
     let port = asked.port.or(port).unwrap_or(derived);
-    let leads = expected
-        .names
-        .first()
-        .is_some_and(|name| is_same(name, &asked.node))
-        || is_here(&host);
+    // Who is in the list is what the list says. By addresses alone, all nodes on one host would be the first.
+    let leads = match expected.position(&asked.node.as_str().into()) {
+        Some(at) => at == 0,
+        None => is_here(&host),
+    };
     let listener = leads.then(|| listen(port)).transpose()?;
     let host = if host.contains(':') {
         format!("[{host}]")
@@ -211,12 +211,6 @@ fn split(endpoint: &str) -> Result<(String, Option<u16>), RendezvousError> {
         Some((host, port)) => Ok((host.to_owned(), parsed(port)?)),
         None => Ok((endpoint.to_owned(), None)),
     }
-}
-
-fn is_same(one: &str, other: &str) -> bool {
-    let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
-    let is_address = one.parse::<IpAddr>().is_ok();
-    one == other || (!is_address && short(one) == short(other))
 }
 
 /// Whether that is an address of this host: then a port can be opened on it.

@@ -1,6 +1,6 @@
 //! The first node's side: takes the others in, asks them, and never waits for any longer than a phase may take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use paceline_health::id::NodeId;
 use paceline_health::preflight::{Problem, Report};
 use paceline_seal::{Key, SealError, Sealed, Sender};
 
-use super::door::{Arrival, admit, greet, missing, refuse};
+use super::door::{Arrival, Stranger, admit, greet, missing, refuse};
+use super::expected::Expected;
 use super::fleet::{Fault, Fleet, Task};
 use super::member::{decode, encode};
 use super::message::{Answer, Ask, Found, Group, MOST_BYTES, Opened, Order, Welcome};
@@ -22,27 +23,10 @@ use super::over::Over;
 
 /// Connections that are greeted at a time.
 const GREETED: usize = 256;
+/// The last so many that were turned away are remembered.
+const STRANGERS: usize = 1000;
 /// How long a node that was asked may take to take the question, and its answer to arrive after its own deadline.
 pub(super) const SLACK: Duration = Duration::from_secs(1);
-
-/// Whom the first node waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    /// How many, itself included.
-    pub count: usize,
-    /// Their names, in order, if they are known.
-    pub names: Vec<String>,
-}
-
-impl Expected {
-    /// Where `node` stands in the list: by its name, or by the first part of it.
-    pub(super) fn position(&self, node: &NodeId) -> Option<usize> {
-        let short = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
-        let name = node.as_str();
-        let by = |same: &dyn Fn(&str) -> bool| self.names.iter().position(|known| same(known));
-        by(&|known| known == name).or_else(|| by(&|known| short(known) == short(name)))
-    }
-}
 
 struct Member {
     sender: Sender,
@@ -55,6 +39,8 @@ pub struct Star {
     members: BTreeMap<NodeId, Member>,
     order: Vec<NodeId>,
     inbox: mpsc::Receiver<(NodeId, Result<Answer, SealError>)>,
+    /// Those that ended when nothing was awaited of them.
+    ended: BTreeMap<NodeId, Fault>,
     asked: u32,
     groups: u64,
 }
@@ -72,7 +58,7 @@ pub fn gather(
     let (sender, arrivals) = mpsc::channel();
     let busy = Arc::new(AtomicUsize::new(0));
     let mut guests: BTreeMap<NodeId, (Sealed, SocketAddr, IpAddr, u16)> = BTreeMap::new();
-    let mut strangers: Vec<(IpAddr, String)> = Vec::new();
+    let mut strangers: VecDeque<Stranger> = VecDeque::new();
     while guests.len() < expected.count && Instant::now() < deadline {
         while busy.load(Ordering::Acquire) < GREETED {
             let Ok((stream, from)) = listener.accept() else {
@@ -87,15 +73,19 @@ pub fn gather(
                     Ok(()) => drop(guests.insert(hello.node, (sealed, from, here, hello.port))),
                     Err(why) => {
                         refuse(sealed, &why);
-                        strangers.push((from.ip(), format!("{}: {why}", hello.node)));
+                        let (from, node) = (from.ip(), Some(hello.node));
+                        strangers.push_back(Stranger { from, node, why });
                     }
                 }
             }
-            Ok(Arrival::Stranger(from, why)) => strangers.push((from, why)),
+            Ok(Arrival::Stranger(stranger)) => strangers.push_back(stranger),
             Err(_) => {}
         }
+        if strangers.len() > STRANGERS {
+            strangers.pop_front();
+        }
     }
-    let problems = missing(expected, &guests, &strangers);
+    let problems = missing(expected, &guests, strangers.make_contiguous());
     Ok((Star::of(guests, expected, mode), problems))
 }
 
@@ -150,6 +140,7 @@ impl Star {
             members,
             order,
             inbox,
+            ended: BTreeMap::new(),
             asked: 0,
             groups: 0,
         }
@@ -244,6 +235,23 @@ impl Star {
         failed
     }
 
+    /// It has answered, so what it measured counts; it must be asked no more.
+    fn end(&mut self, phase: &str, node: NodeId, error: &SealError) {
+        // Else it was lost before.
+        if self.members.contains_key(&node) {
+            self.ended.insert(node, ended(phase, error));
+        }
+    }
+
+    /// Hears who has ended since.
+    fn listen(&mut self, phase: &str) {
+        while let Ok((node, said)) = self.inbox.try_recv() {
+            if let Err(error) = said {
+                self.end(phase, node, &error);
+            }
+        }
+    }
+
     /// Asks once, and waits for all answers.
     fn exchange(
         &mut self,
@@ -253,9 +261,14 @@ impl Star {
         limit: Duration,
     ) -> BTreeMap<NodeId, Result<Found, Fault>> {
         self.asked += 1;
-        let failed = self.send_all(phase, &tasks, opened, limit);
+        self.listen(phase);
+        let (gone, tasks): (Vec<_>, Vec<_>) = tasks
+            .into_iter()
+            .partition(|(node, _)| self.ended.contains_key(node));
+        let mut failed = self.send_all(phase, &tasks, opened, limit);
         let mut waiting: BTreeSet<NodeId> = tasks.into_iter().map(|(node, _)| node).collect();
         waiting.retain(|node| !failed.contains_key(node));
+        failed.extend(gone.iter().filter_map(|(node, _)| self.ended.remove_entry(node)));
         let mut answers: BTreeMap<NodeId, Result<Found, Fault>> = failed
             .into_iter()
             .map(|(node, fault)| (node, Err(fault)))
@@ -264,24 +277,21 @@ impl Star {
         while !waiting.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.inbox.recv_timeout(left) {
-                Ok((node, Ok(answer))) if answer.id == self.asked => {
+                Ok((node, Ok(answer))) if answer.id == self.asked && waiting.remove(&node) => {
                     if let Some(member) = self.members.get_mut(&node) {
                         member.port = answer.port;
                     }
-                    waiting.remove(&node);
                     let result = answer
                         .result
                         .map_err(|failed| Fault::of(failed.what, failed.peer, false));
                     answers.insert(node, result);
                 }
-                // An answer to an earlier question, after its deadline; the end of a node that was lost before.
+                // An answer to an earlier question, after its deadline.
                 Ok((_, Ok(_))) => {}
-                Ok((node, Err(_))) if !waiting.contains(&node) => {}
-                Ok((node, Err(error))) => {
-                    waiting.remove(&node);
-                    let what = format!("{phase}: lost it: {error}");
-                    answers.insert(node, Err(Fault::of(what, None, true)));
+                Ok((node, Err(error))) if waiting.remove(&node) => {
+                    answers.insert(node, Err(ended(phase, &error)));
                 }
+                Ok((node, Err(error))) => self.end(phase, node, &error),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -297,6 +307,10 @@ impl Star {
         lost.iter().for_each(|node| self.lose(node));
         answers
     }
+}
+
+fn ended(phase: &str, error: &SealError) -> Fault {
+    Fault::of(format!("{phase}: lost it: {error}"), None, true)
 }
 
 /// The question that comes before this one: over NCCL a group's first node makes what the others must know.
@@ -349,6 +363,13 @@ impl Fleet for Star {
         let left = limit.saturating_sub(begin.elapsed());
         answers.extend(self.exchange(phase, tasks, &opened, left));
         answers
+    }
+
+    fn ended(&mut self, phase: &str) -> BTreeMap<NodeId, Fault> {
+        self.listen(phase);
+        let ended = std::mem::take(&mut self.ended);
+        ended.keys().for_each(|node| self.lose(node));
+        ended
     }
 
     fn done(&mut self, report: &Report) {

@@ -15,12 +15,16 @@ const CONTROL: &str = "paceline preflight control";
 
 /// A preflight of three nodes: n1 leads and n2 is well, n3 is played by `play`, which gets what it would send first.
 fn beside(play: impl FnOnce(String, Value) + Send + 'static) -> Vec<String> {
+    beside_one(well(100.0), play)
+}
+
+fn beside_one(n2: Given, play: impl FnOnce(String, Value) + Send + 'static) -> Vec<String> {
     let begun = Instant::now();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let first = listener.local_addr().unwrap().to_string();
-    let wait = Duration::from_secs(3);
+    let wait = Duration::from_secs(10);
     let at = first.clone();
-    let second = thread::spawn(move || attend(&at, &me("n2", 1), &well(100.0), wait, &mut |_| ()));
+    let second = thread::spawn(move || attend(&at, &me("n2", 1), &n2, wait, &mut |_| ()));
     let hello = json!({ "protocol": 2, "paceline": "0.1.0", "node": "n3", "job": "j1", "port": 1 });
     let third = thread::spawn(move || play(first, hello));
     let expected = Expected {
@@ -101,6 +105,27 @@ fn an_answer_to_another_question_is_none() {
         thread::sleep(Duration::from_secs(8));
     });
     assert_eq!(told, ["n3 snapshot: snapshot: no answer within 3 s"]);
+}
+
+#[test]
+fn a_node_that_ends_when_it_has_answered_is_waited_for_no_more() {
+    let slow = Given {
+        hangs: Some(Duration::from_secs(2)),
+        ..well(100.0)
+    };
+    let told = beside_one(slow, |first, hello| {
+        let (mut stream, soon) = meet(&first);
+        stream.send(hello.to_string().as_bytes(), soon).unwrap();
+        stream.receive(1 << 20, soon).unwrap();
+        for _phase in ["snapshot", "work"] {
+            let ask: Value = serde_json::from_slice(&stream.receive(1 << 20, soon).unwrap()).unwrap();
+            let answer = json!({ "id": ask["id"], "result": { "Ok": {} }, "port": 1 });
+            stream.send(answer.to_string().as_bytes(), soon).unwrap();
+        }
+        // n2 still works.
+    });
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("n3 work: work: lost it: "), "{told:?}");
 }
 
 #[test]
