@@ -46,14 +46,17 @@ static void load(const char *path) {
     CHECK(plugin && plugin->name && plugin->name[0]);
 }
 
-static void join(int i, int ranks) {
+static void join_as(int i, uint64_t id, int ranks) {
     char name[32];
-    uint64_t id = 0xc0117000 + (uint64_t)i;
     snprintf(name, sizeof name, "comm_%d", i);
     comms[i].context = (void *)-1;
     int result = version == 4 ? plugin->init.v4(&comms[i].context, &mask, i ? name : NULL, id, 1, ranks, 0, NULL)
                               : plugin->init.v5(&comms[i].context, id, &mask, i ? name : NULL, 1, ranks, 0, NULL);
     CHECK(result == 0 && comms[i].context != (void *)-1);
+}
+
+static void join(int i, int ranks) {
+    join_as(i, 0xc0117000 + (uint64_t)i, ranks);
 }
 
 /* One event by its version's layout. `count` is of floats. */
@@ -183,6 +186,23 @@ static void stale(void) {
     plugin->finalize(NULL);
 }
 
+/* One process with two GPUs in communicator 0, which are two of its ranks, and with one in communicator 2. */
+static void shared(void) {
+    join(0, 4);
+    join_as(1, 0xc0117000, 4);
+    join(2, 2);
+    for (int n = 0; n < 100; n++) {
+        CHECK(!enqueue(0, 1 << 20, "AllReduce") && !enqueue(1, 1 << 20, "AllReduce"));
+        run_kernel(comms[2].context, enqueue(2, 1 << 20, "AllReduce"), 1000, CHANNELS);
+        timed++;
+    }
+    finalize_all(3);
+    join(0, 4); /* alone now */
+    run_kernel(comms[0].context, enqueue(0, 1 << 20, "AllReduce"), 1000, CHANNELS);
+    timed++;
+    finalize_all(1);
+}
+
 static void in_order(unsigned long collectives) {
     join(0, 2);
     CHECK(mask & EVENT_COLL);
@@ -231,6 +251,23 @@ static double now_ns(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+/* A millisecond after another, until the plugin has found itself too costly and takes itself out. */
+static void costly(void) {
+    double begin = now_ns();
+    join(0, 8);
+    while (mask && now_ns() < begin + 60e9) {
+        void *coll = enqueue(0, 1 << 20, "AllReduce");
+        if (coll) run_kernel(comms[0].context, coll, 1000, CHANNELS), timed++;
+        usleep(1000);
+    }
+    CHECK(mask == 0);
+    mask = EVENT_COLL | EVENT_KERNEL_CH; /* as by a thread that was about to ask for events at that moment */
+    CHECK(!enqueue(0, 1 << 20, "AllReduce") && mask == 0);
+    join(1, 8);
+    CHECK(!comms[1].context && mask == 0);
+    finalize_all(2);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -315,6 +352,8 @@ int main(int count, char **words) {
     else if (!strcmp(scenario, "stale")) stale();
     else if (!strcmp(scenario, "reload")) reload(words[1]);
     else if (!strcmp(scenario, "fork")) forked();
+    else if (!strcmp(scenario, "shared")) shared();
+    else if (!strcmp(scenario, "costly")) costly();
     else if (!strcmp(scenario, "bench")) bench(collectives);
     else if (!strcmp(scenario, "train") && count > 7) train(collectives, atoi(words[5]), atoi(words[6]), atof(words[7]));
     else CHECK(!"a scenario of that name");

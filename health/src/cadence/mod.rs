@@ -45,6 +45,8 @@ pub struct Did {
     pub bytes: u64,
     /// Its number among those of its function in the communicator.
     pub sequence: u64,
+    /// Its number in this process, modulo 2³²: one that is missing was lost.
+    pub ticket: u32,
     /// Large enough to be part of what a step is; small ones (losses, norms) may end one, and come when they like.
     pub is_heavy: bool,
 }
@@ -56,6 +58,15 @@ pub struct Place {
     pub step: u64,
     /// It is the last one of its step.
     pub end: Option<End>,
+}
+
+/// How the communicator with the most ranks counts steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Led {
+    /// The communicator.
+    pub comm: u64,
+    /// Its collectives in a step; 0: not known.
+    pub of_step: u32,
 }
 
 /// What can be said of a step that ended.
@@ -105,6 +116,8 @@ pub struct Cadence {
     /// Those that no longer fit there.
     forgotten: u64,
     looked: usize,
+    /// The one that came last.
+    ticket: Option<u32>,
     /// By communicator and function: the number that comes next.
     next: BTreeMap<(u64, u8), u64>,
     /// How many of them were lost before steps were found.
@@ -116,8 +129,7 @@ pub struct Cadence {
     found: Option<Memory>,
     /// Steps before `recent` begins.
     counted: u64,
-    /// Collectives of a step in the communicator with the most ranks.
-    led: u32,
+    led: Led,
     /// Of the step that goes on: hash of its large collectives, and whether some are missing.
     sum: u64,
     is_broken: bool,
@@ -154,8 +166,8 @@ impl Cadence {
         self.found
     }
 
-    /// How many collectives a step has in the communicator with the most ranks; 0: not known.
-    pub fn led(&self) -> u32 {
+    /// How many collectives a step has in its largest communicator.
+    pub fn led(&self) -> Led {
         self.led
     }
 
@@ -191,8 +203,10 @@ impl Cadence {
         !is_new
     }
 
-    /// Records may be lost; the numbers say how many.
+    /// Records may be lost. The next ticket says so at once; how many of a function, its next number, maybe steps later.
     fn miss(&mut self, did: &Did) {
+        let last = self.ticket.replace(did.ticket);
+        self.is_broken |= last.is_some_and(|last| did.ticket != last.wrapping_add(1));
         let key = (did.comm, did.function);
         let next = self.next.insert(key, did.sequence.wrapping_add(1));
         let gap = next.map_or(0, |next| did.sequence.saturating_sub(next));
@@ -202,7 +216,6 @@ impl Cadence {
         if gap == 0 {
             return;
         }
-        self.is_broken = true;
         match self.found {
             Some(found) if found.comm == did.comm => {
                 self.is_lost = true;

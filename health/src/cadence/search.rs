@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::kinds::{Kind, Kinds, hash};
-use super::{ALL_REDUCE, DEEPEST, REDUCE_SCATTER};
+use super::{ALL_REDUCE, DEEPEST, Led, REDUCE_SCATTER};
 
 /// Pieces that are looked at, how many of these must be alike, and of four how many.
 const PIECES: usize = 8;
@@ -35,8 +35,8 @@ pub struct Cut {
     pub each: u16,
     /// Hash of the large ones.
     pub usual: u64,
-    /// Collectives of a step in the communicator with the most ranks.
-    pub led: u32,
+    /// The communicator with the most ranks that a step has.
+    pub led: Led,
 }
 
 /// One that will do.
@@ -92,7 +92,7 @@ pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
     let end = of(&items[best.last]);
     let each = |kind: &Kind| (kind.comm, kind.function) == (end.comm, end.function);
     let mut led: Option<Kind> = None;
-    for kind in items.iter().map(of) {
+    for kind in piece.iter().map(of) {
         if led.is_none_or(|led| kind.ranks > led.ranks) {
             led = Some(kind);
         }
@@ -111,7 +111,10 @@ pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
             .count()
             .min(usize::from(u16::MAX)) as u16,
         usual: best.usual,
-        led: piece.iter().map(of).filter(of_led).count() as u32,
+        led: Led {
+            comm: led.map_or(0, |led| led.comm),
+            of_step: piece.iter().map(of).filter(of_led).count() as u32,
+        },
     })
 }
 

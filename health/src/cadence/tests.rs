@@ -26,6 +26,7 @@ impl Program {
             function,
             bytes,
             sequence: *next,
+            ticket: self.did.len() as u32 + 1,
             is_heavy: bytes >= 8 << 10,
         };
         *next += 1;
@@ -157,6 +158,9 @@ fn programs() {
     check("sharded, gradients accumulated", &fsdp(40, 4, |_| false));
     check("sharded, with evaluation", &fsdp(60, 1, |step| step % 20 == 0));
     check("tensor, data", &megatron(40, 1, 8, |_| 4));
+    let program = megatron(20, 1, 337, |_| 4);
+    assert!(program.did.len() > 20 * 5_390);
+    check("5,400 collectives in a step", &program);
     let lengths = |micro: u64| 1 + micro.wrapping_mul(2_654_435_761) % 13;
     check("sequences of varying lengths", &megatron(40, 1, 8, lengths));
 }
@@ -199,6 +203,39 @@ fn a_long_step_is_waited_for() {
         assert!(!is_early || place.step == 0, "found in {n}");
     }
     assert!(cadence.memory().is_some());
+}
+
+/// A step of which any one record was lost is told as seen in part, and the others as usual.
+#[test]
+fn a_loss_is_no_evaluation() {
+    let a_step = |program: &mut Program, _| {
+        (0..6).for_each(|_| program.all_reduce(3, 4, 2 * MIB));
+        program.meet(2, 16, REDUCE_SCATTER, 25 * MIB);
+        program.all_reduce(3, 4, 4);
+    };
+    let program = Program::default().steps(40, a_step);
+    for lost in 8 * 30..8 * 31 {
+        let ended = play(&program, &mut program.patient(), |n| n != lost);
+        let unusual = ended.iter().skip(1).filter(|(.., end)| *end != End::Usual);
+        let unusual: Vec<End> = unusual.map(|(.., end)| *end).collect();
+        assert_eq!(unusual, [End::InPart], "{lost} of {ended:?}");
+    }
+}
+
+/// Of the step that is repeated the largest communicator counts, and not of what was before.
+#[test]
+fn the_largest_of_a_step_leads() {
+    let mut before = Program::default();
+    (0..5).for_each(|_| before.meet(1, 64, 4, 9 * MIB));
+    let program = before.steps(40, |program, _| {
+        (0..6).for_each(|_| program.all_reduce(3, 4, 2 * MIB));
+        [4, 25, 11]
+            .iter()
+            .for_each(|mib| program.all_reduce(2, 16, mib * MIB));
+    });
+    let mut cadence = program.patient();
+    play(&program, &mut cadence, |_| true);
+    assert_eq!(cadence.led(), Led { comm: 2, of_step: 3 });
 }
 
 /// The program goes on with something else: steps are found anew and counted on.
@@ -245,7 +282,8 @@ proptest! {
         let told = play(&program, &mut program.patient(), |n| n < from || n >= from + lost);
         prop_assert!(told.len() > 10);
         let by_real: BTreeMap<u64, u64> = whole.iter().map(|(told, real, _)| (*real, *told)).collect();
-        for (number, real, _) in told {
+        for (number, real, end) in told {
+            prop_assert_ne!(end, End::Unlike, "{} was only seen in part", number);
             prop_assert_eq!(Some(&number), by_real.get(&real));
         }
     }
@@ -259,7 +297,7 @@ proptest! {
         for (n, (comm, function, size, skip)) in all.into_iter().enumerate() {
             sequence += skip;
             let bytes = 1 << (8 * size.min(2) + 4);
-            let did = Did { comm, ranks: 2 + comm as u32, function, bytes, sequence, is_heavy: bytes >= 8 << 10 };
+            let did = Did { comm, ranks: 2 + comm as u32, function, bytes, sequence, ticket: n as u32, is_heavy: bytes >= 8 << 10 };
             let place = cadence.see(&did, n as u64 * 1_000_000);
             prop_assert!(place.step == 0 || place.step >= latest);
             latest = place.step.max(latest);

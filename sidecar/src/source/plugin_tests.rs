@@ -202,6 +202,37 @@ fn train_alone(ring: &Writer, steps: std::ops::Range<u32>) {
     }
 }
 
+/// Each time that steps are found the plugin is told by which communicator they are counted.
+#[test]
+fn another_phase_of_training_is_told_to_the_plugin() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1-nccl.ring");
+    let path = bench.dir.path().join("1-nccl.ring");
+    let told = || {
+        let bytes = std::fs::read(&path).unwrap();
+        let comm = u64::from_le_bytes(bytes[272..280].try_into().unwrap());
+        (comm, u32::from_le_bytes(bytes[328..332].try_into().unwrap()))
+    };
+    ring.write(&attach(Framework::Nccl));
+    train_alone(&ring, 0..200);
+    bench.poll();
+    assert_eq!(told(), (7, 3));
+    for n in 0..6_000u32 {
+        ring.write(&Record::Collective(Collective {
+            comm: 8,
+            sequence: n.into(),
+            bytes: (4 + u64::from(n % 2)) << 20,
+            enqueued_ns: 200_000_000_000 + 100_000_000 * u64::from(n),
+            ticket: 601 + n,
+            function: Function::AllReduce,
+            channels: 16,
+            ..Collective::default()
+        }));
+    }
+    bench.poll();
+    assert_eq!(told(), (8, 2));
+}
+
 fn steps(events: &[Event]) -> Vec<&paceline_health::event::Step> {
     let mut steps = Vec::new();
     for event in events {

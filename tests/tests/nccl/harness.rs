@@ -178,6 +178,17 @@ impl Read {
         self.records.iter().filter_map(of).collect()
     }
 
+    /// Lines for people.
+    pub fn notes(&self) -> Vec<&str> {
+        let mut notes = Vec::new();
+        for record in &self.records {
+            if let Record::Note(note) = record {
+                notes.push(note.text.as_str());
+            }
+        }
+        notes
+    }
+
     pub fn timed(&self) -> Vec<Timed> {
         let of = |record: &Record| match record {
             Record::Timed(timed) => Some(*timed),

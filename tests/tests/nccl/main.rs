@@ -8,7 +8,7 @@ mod harness;
 mod job;
 
 use harness::{Harness, Read};
-use paceline_ring::{Function, Record};
+use paceline_ring::{Duty, Function, Record};
 
 /// Each version of the interface: communicator, collectives and GPU times arrive, field by field.
 #[test]
@@ -151,6 +151,45 @@ fn the_kill_switch() {
     let said = running.said();
     assert_eq!(said["mask"], 0);
     assert!(said["timed"] < said["enqueued"], "handles stop at once");
+}
+
+/// A budget of nothing: it samples half as often, and when that is too rare to be of use it takes itself out, for good and
+/// whatever another thread asks of NCCL meanwhile.
+#[test]
+fn over_its_budget_it_takes_itself_out() {
+    let mut harness = Harness::new();
+    harness.set("PACELINE_NCCL_BUDGET_PPM", Some("0"));
+    harness.set("PACELINE_NCCL_SAMPLE", Some("32"));
+    let mut running = harness.start(5, "costly", 0);
+    let read = harness.follow(&mut running);
+    let said = running.said();
+    assert_eq!(
+        read.notes(),
+        [
+            "NCCL plugin: over its budget, samples half",
+            "NCCL plugin: over its budget, off"
+        ]
+    );
+    assert_eq!(harness.reader().duty().1, Duty::TookItselfOut);
+    let told = read.collectives().len() as u64;
+    assert_eq!(
+        (told, read.dropped),
+        (said["enqueued"] - 1, 0),
+        "and then no more"
+    );
+}
+
+/// One process with several GPUs: which of its ranks did what cannot be told, and is not.
+#[test]
+fn several_ranks_in_one_process_are_not_watched() {
+    let mut harness = Harness::new();
+    harness.run(5, "shared", 0);
+    let read = harness.read();
+    assert_eq!(read.notes(), ["NCCL plugin: GPUs of one process: not watched"]);
+    let comms: Vec<u64> = read.collectives().iter().map(|did| did.comm).collect();
+    assert_eq!(comms[..100], [0xc011_7002; 100]);
+    assert_eq!(comms[100..], [0xc011_7000], "alone in it, it is watched");
+    assert_eq!(read.timed().len(), 101);
 }
 
 /// As `full_and_counted`, read all the while, a hundred times as much. `tests/run` runs it.

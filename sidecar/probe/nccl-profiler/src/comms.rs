@@ -1,8 +1,11 @@
 //! The communicators of this process. A context is a place and a generation, never an address.
+//!
+//! Where no hook tells steps, one communicator leads: all of its members cut their windows by its collectives.
 
+use std::cmp::Reverse;
 use std::ffi::c_void;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Communicators at once; more are not watched.
 pub const COMMS: usize = 512;
@@ -12,9 +15,13 @@ pub const NAME: usize = 3;
 /// See the module.
 pub struct Comms {
     all: [Comm; COMMS],
+    /// Places behind these were never taken.
+    used: AtomicUsize,
     generations: AtomicU32,
-    /// Ranks of the largest communicator so far, and its place: all of its members sample by its collectives.
+    /// Context of the one that leads; 0: none.
     leader: AtomicU64,
+    /// The one that the reader wanted last.
+    wanted: AtomicU64,
 }
 
 /// One of them.
@@ -25,6 +32,9 @@ pub struct Comm {
     id: AtomicU64,
     name: [AtomicU64; NAME],
     collectives: AtomicU64,
+    /// How many they were at the last look.
+    before: AtomicU64,
+    is_shared: AtomicBool,
 }
 
 /// What is told of one.
@@ -49,75 +59,136 @@ impl Comms {
     pub const fn new() -> Comms {
         Comms {
             all: [const { Comm::new() }; COMMS],
+            used: AtomicUsize::new(0),
             generations: AtomicU32::new(1),
             leader: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
         }
     }
 
     /// Takes a place; `None` when all are taken.
     pub fn join(&self, member: Member) -> Option<*mut c_void> {
-        for (place, comm) in self.all.iter().enumerate() {
-            if comm.generation.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-                continue;
-            }
-            comm.id.store(member.id, Relaxed);
-            comm.ranks.store(member.ranks, Relaxed);
-            comm.collectives.store(0, Relaxed);
-            for (word, value) in comm.name.iter().zip(member.name) {
-                word.store(value, Relaxed);
-            }
-            // Never 0 or 1, whatever the count comes to.
-            let generation = self.generations.fetch_add(1, Relaxed) | 1 << 31;
-            comm.generation.store(generation, Release);
-            let size = u64::from(member.ranks) << 32;
-            let largest = self.leader.load(Relaxed) >> 32 << 32;
-            if size > largest {
-                self.leader.fetch_max(size | place as u64, Relaxed);
-            }
-            let context = u64::from(generation) << 16 | (place as u64 + 1);
-            return Some(context as usize as *mut c_void);
+        let is_taken = |comm: &Comm| comm.generation.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        let (place, comm) = self.all.iter().enumerate().find(|(_, comm)| is_taken(comm))?;
+        comm.id.store(member.id, Relaxed);
+        comm.ranks.store(member.ranks, Relaxed);
+        comm.collectives.store(0, Relaxed);
+        comm.before.store(0, Relaxed);
+        comm.is_shared.store(false, Relaxed);
+        for (word, value) in comm.name.iter().zip(member.name) {
+            word.store(value, Relaxed);
         }
-        None
+        self.used.fetch_max(place + 1, SeqCst);
+        // Never 0 or 1, whatever the count comes to.
+        let generation = self.generations.fetch_add(1, Relaxed) | 1 << 31;
+        // Two that join at once: each is there before it looks for others, so one of them at least sees the other.
+        comm.generation.store(generation, SeqCst);
+        let context = context(generation, place);
+        for (other, twin) in self.living() {
+            if other != context && twin.id.load(Relaxed) == member.id {
+                twin.is_shared.store(true, Relaxed);
+                comm.is_shared.store(true, Relaxed);
+            }
+        }
+        let is_larger = |leader: &Comm| member.ranks > leader.ranks.load(Relaxed);
+        if !comm.is_shared() && self.leader().is_none_or(is_larger) {
+            self.leader.store(context, Relaxed);
+        }
+        Some(context as usize as *mut c_void)
     }
 
     /// The communicator of a context, unless it has ended.
     pub fn of(&self, context: *mut c_void) -> Option<(&Comm, Member)> {
-        let bits = context as usize as u64;
-        let place = (bits & 0xffff).checked_sub(1)?;
-        let comm = self.all.get(place as usize)?;
-        let generation = (bits >> 16) as u32;
-        if generation <= 1 || comm.generation.load(Acquire) != generation {
-            return None;
-        }
+        let comm = self.at(context as usize as u64)?;
         Some((comm, comm.member()))
     }
 
     /// Ends one; gives what it was, the first time.
     pub fn leave(&self, context: *mut c_void) -> Option<Member> {
         let (comm, member) = self.of(context)?;
-        let generation = (context as usize as u64 >> 16) as u32;
+        let bits = context as usize as u64;
         comm.generation
-            .compare_exchange(generation, 0, AcqRel, Relaxed)
+            .compare_exchange((bits >> 16) as u32, 0, AcqRel, Relaxed)
             .ok()?;
+        if self.leader.load(Relaxed) == bits && !self.elect(Comm::has_moved) {
+            self.elect(|_| true);
+        }
         Some(member)
     }
 
-    /// Collectives of the largest communicator so far.
-    pub fn led(&self) -> u64 {
-        let place = self.leader.load(Relaxed) & 0xffff_ffff;
-        self.all
-            .get(place as usize)
-            .map_or(0, |comm| comm.collectives.load(Relaxed))
+    /// The one that leads: its id, and its collectives so far.
+    pub fn led(&self) -> (u64, u64) {
+        self.leader().map_or((0, 0), |comm| {
+            (comm.id.load(Relaxed), comm.collectives.load(Relaxed))
+        })
     }
 
-    /// All that there are.
-    pub fn each(&self, mut tell: impl FnMut(Member)) {
-        for comm in &self.all {
-            if comm.generation.load(Acquire) > 1 {
-                tell(comm.member());
-            }
+    /// Lets that one lead by which the reader counts steps, once; it knows what the steps consist of.
+    pub fn lead(&self, id: u64) {
+        if id == self.wanted.load(Relaxed) {
+            return;
+        }
+        let found = self.living().find(|(_, comm)| comm.id.load(Relaxed) == id);
+        if let Some((context, _)) = found {
+            self.wanted.store(id, Relaxed);
+            self.leader.store(context, Relaxed);
         }
     }
+
+    /// To be called once in more collectives than any step has: one that had none of them leads no longer, or its windows
+    /// would never end.
+    pub fn look(&self) {
+        if !self.leader().is_some_and(Comm::has_moved) {
+            self.elect(Comm::has_moved);
+        }
+        for (_, comm) in self.living() {
+            comm.before.store(comm.collectives.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// All that are watched.
+    pub fn each(&self, mut tell: impl FnMut(Member)) {
+        for (_, comm) in self.living().filter(|(_, comm)| !comm.is_shared()) {
+            tell(comm.member());
+        }
+    }
+
+    /// The largest of those that are fit leads; of several the first that joined, as on all other members.
+    fn elect(&self, is_fit: impl Fn(&Comm) -> bool) -> bool {
+        let fit = self
+            .living()
+            .filter(|(_, comm)| !comm.is_shared() && is_fit(comm));
+        let best = fit.max_by_key(|(context, comm)| (comm.ranks.load(Relaxed), Reverse(*context >> 16)));
+        if let Some((context, _)) = best {
+            self.leader.store(context, Relaxed);
+        }
+        best.is_some()
+    }
+
+    fn leader(&self) -> Option<&Comm> {
+        self.at(self.leader.load(Relaxed))
+            .filter(|comm| !comm.is_shared())
+    }
+
+    fn at(&self, context: u64) -> Option<&Comm> {
+        let comm = self.all.get(((context & 0xffff) as usize).checked_sub(1)?)?;
+        let generation = (context >> 16) as u32;
+        (generation > 1 && comm.generation.load(Acquire) == generation).then_some(comm)
+    }
+
+    /// Those that have joined and not left, with their contexts.
+    fn living(&self) -> impl Iterator<Item = (u64, &Comm)> {
+        let used = self.used.load(SeqCst);
+        let places = self.all.iter().take(used).enumerate();
+        places.filter_map(|(place, comm)| {
+            let generation = comm.generation.load(SeqCst);
+            (generation > 1).then(|| (context(generation, place), comm))
+        })
+    }
+}
+
+const fn context(generation: u32, place: usize) -> u64 {
+    (generation as u64) << 16 | (place as u64 + 1)
 }
 
 impl Comm {
@@ -128,12 +199,23 @@ impl Comm {
             id: AtomicU64::new(0),
             name: [const { AtomicU64::new(0) }; NAME],
             collectives: AtomicU64::new(0),
+            before: AtomicU64::new(0),
+            is_shared: AtomicBool::new(false),
         }
     }
 
     /// Counts a collective.
     pub fn count(&self) {
         self.collectives.fetch_add(1, Relaxed);
+    }
+
+    /// Whether this process has several of its ranks, one for each GPU: which of them did what cannot be told then.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared.load(Relaxed)
+    }
+
+    fn has_moved(&self) -> bool {
+        self.collectives.load(Relaxed) != self.before.load(Relaxed)
     }
 
     fn member(&self) -> Member {
@@ -147,49 +229,5 @@ impl Comm {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn member(id: u64, ranks: u32) -> Member {
-        Member {
-            id,
-            ranks,
-            name: [1, 2, 3],
-        }
-    }
-
-    #[test]
-    fn a_context_ends_once_and_is_stale_then() {
-        let comms = Box::new(Comms::new());
-        let context = comms.join(member(7, 4)).unwrap();
-        assert_eq!(comms.of(context).map(|(_, found)| found), Some(member(7, 4)));
-        assert_eq!(comms.leave(context), Some(member(7, 4)));
-        assert_eq!(comms.leave(context), None);
-        assert!(comms.of(context).is_none());
-        let next = comms.join(member(8, 4)).unwrap();
-        assert_ne!(next, context, "the same place, another generation");
-        assert!(comms.of(context).is_none() && comms.of(next).is_some());
-        for foreign in [0usize, 1, 0xffff, 0xdead_beef_0001] {
-            assert!(comms.of(foreign as *mut c_void).is_none());
-        }
-    }
-
-    #[test]
-    fn the_largest_leads_and_more_than_fit_are_refused() {
-        let comms = Box::new(Comms::new());
-        let small = comms.join(member(1, 2)).unwrap();
-        let large = comms.join(member(2, 8)).unwrap();
-        let other = comms.join(member(3, 8)).unwrap();
-        for (context, times) in [(small, 3), (large, 5), (other, 7)] {
-            (0..times).for_each(|_| comms.of(context).unwrap().0.count());
-        }
-        assert_eq!(comms.led(), 5, "the first of the largest");
-        for id in 3..COMMS as u64 {
-            assert!(comms.join(member(id, 2)).is_some());
-        }
-        assert_eq!(comms.join(member(9, 2)), None);
-        let mut told = 0;
-        comms.each(|_| told += 1);
-        assert_eq!(told, COMMS);
-    }
-}
+#[path = "comms_tests.rs"]
+mod tests;

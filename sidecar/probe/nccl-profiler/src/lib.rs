@@ -2,8 +2,9 @@
 //! it is enqueued, and once more with the GPU's times when these are sampled. What it means, what it costs and how to
 //! switch it off: `docs/nccl-profiler.md`.
 //!
-//! The job is not ours. No call waits, locks, allocates or can panic; no thread is started; what cannot be told is
-//! counted. `tests/elf.rs` holds the library that is shipped to that: it has no allocator, no unwinder and no thread.
+//! The job is not ours. No call locks, allocates or can panic; no thread is started; what cannot be told is counted. No
+//! call for a collective waits, and the beginning of a communicator gives way to the thread that makes the ring, for a
+//! bounded while. `tests/elf.rs` holds the library that is shipped to that: it has no allocator, no unwinder and no thread.
 
 pub mod abi;
 pub mod budget;

@@ -6,24 +6,23 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64};
 
 use paceline_ring::{
-    Bare, Collective, Function, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote,
-    monotonic_ns,
+    Bare, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote, monotonic_ns,
 };
 
 use crate::abi::{COLL, Coll, KERNEL_CH, KernelCh};
-use crate::budget::Budget;
+use crate::budget::{self, Budget, TIMED_ONE_IN};
 use crate::comms::{Comms, Member};
 use crate::records;
 use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
 use crate::{rank, text};
 
-/// Shorter messages are noise: latency, not transfer.
-pub const MIN_BYTES: u64 = 8 << 10;
-/// Callbacks of one collective in so many are timed, and stand for the others.
-const TIMED_ONE_IN: u64 = 16;
-/// Until the hook's ring is found it is looked for once in so many collectives.
+/// Once in so many collectives the hook's ring is looked for and the cost is judged: never at one of those that are timed
+/// and stand for others.
 const LOOK_EVERY: u64 = 256;
+const LOOK_AT: u64 = TIMED_ONE_IN / 2;
+/// Once in so many, which are more than three of the longest steps, who leads is looked at.
+const LEADER_EVERY: u64 = 1 << 14;
 /// A sidecar that came later learns the communicators within this time.
 const TELL_AGAIN_NS: u64 = 60_000_000_000;
 /// Longest name of a directory.
@@ -56,6 +55,8 @@ pub struct Plugin {
     /// What was last asked for, of GPU times.
     is_timing: AtomicBool,
     told_ns: AtomicU64,
+    /// Whether it was said that some communicators are not watched.
+    said_shared: AtomicBool,
     dir: UnsafeCell<[u8; DIR]>,
 }
 
@@ -83,6 +84,7 @@ impl Plugin {
             mask: AtomicPtr::new(std::ptr::null_mut()),
             is_timing: AtomicBool::new(false),
             told_ns: AtomicU64::new(0),
+            said_shared: AtomicBool::new(false),
             dir: UnsafeCell::new([0; DIR]),
         }
     }
@@ -102,6 +104,12 @@ impl Plugin {
             self.ring.give_up();
             return std::ptr::null_mut();
         };
+        if self.comms.of(context).is_some_and(|(comm, _)| comm.is_shared()) {
+            if !self.said_shared.swap(true, Relaxed) {
+                self.note(b"NCCL plugin: GPUs of one process: not watched");
+            }
+            return context;
+        }
         self.ring.write(records::GROUP, records::group(member));
         self.ask(self.wants(self.steps.step()));
         self.ring.duty(self.sampler.windows(self.ring.sample()));
@@ -120,17 +128,20 @@ impl Plugin {
         let Some((comm, member)) = self.comms.of(context) else {
             return std::ptr::null_mut();
         };
-        if self.ring.is_off() {
+        // Another thread may have asked for events at the moment when the plugin took itself out.
+        if self.ring.is_off() || self.state.load(Relaxed) != READY {
             self.set_mask(0);
+            return std::ptr::null_mut();
+        }
+        if comm.is_shared() {
             return std::ptr::null_mut();
         }
         let now_ns = monotonic_ns();
         let ticket = self.tickets.fetch_add(1, Relaxed) + 1;
         comm.count();
-        let step = self.step(ticket);
-        let mut did = describe(coll, member, ticket, now_ns, step);
-        let is_fit = did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0;
-        if is_fit && self.is_timing.load(Relaxed) {
+        let step = self.steps.step();
+        let mut did = records::collective(coll, member, ticket, now_ns, step);
+        if did.is_fit() && self.is_timing.load(Relaxed) {
             match self.table.claim(ticket, member.id, did.channels) {
                 Claim::Taken => did.is_timed = true,
                 Claim::Evicted(old) => {
@@ -190,9 +201,13 @@ impl Plugin {
     }
 
     fn wants(&self, step: Option<u64>) -> bool {
-        let led = || Step::Led {
-            led: self.comms.led(),
-            of_step: self.ring.led(),
+        let led = || {
+            let (id, led) = self.comms.led();
+            let of_step = Some(self.ring.led()).filter(|(of, _)| *of == id);
+            Step::Led {
+                led,
+                of_step: of_step.map_or(0, |(_, of_step)| of_step),
+            }
         };
         self.sampler
             .wants(self.ring.sample(), step.map_or_else(led, Step::Said))
@@ -203,15 +218,11 @@ impl Plugin {
         self.ring.write(KIND_TIMED, timed.words());
     }
 
-    fn step(&self, ticket: u64) -> Option<u64> {
-        let step = self.steps.step();
-        if step.is_none() && ticket.is_multiple_of(LOOK_EVERY) {
-            self.steps.look(self.dir());
-        }
-        step
+    fn note(&self, text: &[u8]) {
+        self.ring.write(records::NOTE, records::note(text));
     }
 
-    /// What is due once in many collectives: communicators told again, and the cost judged.
+    /// What is due once in many collectives: communicators told again, the hook looked for, and the cost judged.
     fn now_and_then(&self, ticket: u64, now_ns: u64) {
         let told = self.told_ns.load(Relaxed);
         let is_due = now_ns.wrapping_sub(told) > TELL_AGAIN_NS;
@@ -225,21 +236,31 @@ impl Plugin {
                 self.ring.write(records::GROUP, records::group(member));
             });
         }
-        if !ticket.is_multiple_of(LOOK_EVERY) || self.state.load(Relaxed) != READY {
+        if ticket % LOOK_EVERY != LOOK_AT || self.state.load(Relaxed) != READY {
             return;
         }
+        let begin_ns = monotonic_ns();
+        self.steps.look(self.dir());
+        self.comms.lead(self.ring.led().0);
+        if ticket % LEADER_EVERY == LOOK_AT {
+            self.comms.look();
+        }
+        self.judge(now_ns);
+        // It stands for nothing but itself.
+        let ns = monotonic_ns().saturating_sub(begin_ns);
+        self.ring.spend(0, ns);
+        self.budget.spend(ns);
+    }
+
+    fn judge(&self, now_ns: u64) {
         self.ring.duty(self.sampler.windows(self.ring.sample()));
         if !self.budget.is_exceeded(now_ns) {
             return;
         }
         if self.sampler.halve(self.ring.sample()) {
-            self.ring.write(
-                records::NOTE,
-                records::note(b"NCCL plugin: over its budget, samples half"),
-            );
+            self.note(b"NCCL plugin: over its budget, samples half");
         } else {
-            self.ring
-                .write(records::NOTE, records::note(b"NCCL plugin: over its budget, off"));
+            self.note(b"NCCL plugin: over its budget, off");
             self.ring.duty(TOOK_ITSELF_OUT);
             self.state.store(OFF, Release);
             self.set_mask(0);
@@ -248,7 +269,7 @@ impl Plugin {
 
     /// When a callback of this collective began, if it is one of those that are timed; 0: it is not.
     fn begin(&self, ticket: u64) -> u64 {
-        if ticket.is_multiple_of(TIMED_ONE_IN) {
+        if budget::is_timed(ticket) {
             monotonic_ns()
         } else {
             0
@@ -256,8 +277,8 @@ impl Plugin {
     }
 
     fn spent(&self, ticket: u64, begin_ns: u64) {
-        if ticket.is_multiple_of(TIMED_ONE_IN) {
-            let ns = monotonic_ns().saturating_sub(begin_ns) * TIMED_ONE_IN;
+        if budget::is_timed(ticket) {
+            let ns = budget::of_sample(monotonic_ns().saturating_sub(begin_ns));
             self.ring.spend(TIMED_ONE_IN, ns);
             self.budget.spend(ns);
         }
@@ -334,38 +355,6 @@ impl Plugin {
     fn dir(&self) -> &CStr {
         // SAFETY: only called with READY seen by way of a context. The bytes end in a zero and do not change any more.
         unsafe { CStr::from_ptr(self.dir.get().cast()) }
-    }
-}
-
-fn describe(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
-    // SAFETY: NCCL's names are literals of its own, or null.
-    let (func, datatype, algo, proto) = unsafe {
-        (
-            text::head(coll.func),
-            text::head(coll.datatype),
-            text::head(coll.algo),
-            text::head(coll.proto),
-        )
-    };
-    let function = text::function(func);
-    let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
-    // As nccl-tests count: the buffer that holds everybody's part.
-    let parts = match function {
-        Function::AllGather | Function::ReduceScatter => u64::from(member.ranks),
-        _ => 1,
-    };
-    Collective {
-        comm: member.id,
-        sequence: coll.sequence,
-        bytes: of_rank.saturating_mul(parts),
-        enqueued_ns: now_ns,
-        ticket: ticket as u32,
-        step: step.unwrap_or(0) as u32,
-        function,
-        algorithm: text::algorithm(algo),
-        protocol: text::protocol(proto),
-        channels: coll.channels,
-        is_timed: false,
     }
 }
 

@@ -1,7 +1,11 @@
 //! The ring's records of a process and its communicators, as words (`layout.md` of the ring; a test reads them back).
 
+use paceline_ring::{Collective, Function};
+
+use crate::abi::Coll;
 use crate::comms::{Member, NAME};
 use crate::rank::Identity;
+use crate::text;
 
 /// Kinds.
 pub const ATTACH: u16 = 2;
@@ -32,6 +36,39 @@ pub fn attach(identity: Identity) -> [u64; 6] {
 pub fn group(member: Member) -> [u64; 6] {
     let [a, b, c] = member.name;
     [member.id, u64::from(member.ranks), a, b, c, 0]
+}
+
+/// A collective of a communicator that is enqueued.
+pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
+    // SAFETY: NCCL's names are literals of its own, or null.
+    let (func, datatype, algo, proto) = unsafe {
+        (
+            text::head(coll.func),
+            text::head(coll.datatype),
+            text::head(coll.algo),
+            text::head(coll.proto),
+        )
+    };
+    let function = text::function(func);
+    let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
+    // As nccl-tests count: the buffer that holds everybody's part.
+    let parts = match function {
+        Function::AllGather | Function::ReduceScatter => u64::from(member.ranks),
+        _ => 1,
+    };
+    Collective {
+        comm: member.id,
+        sequence: coll.sequence,
+        bytes: of_rank.saturating_mul(parts),
+        enqueued_ns: now_ns,
+        ticket: ticket as u32,
+        step: step.unwrap_or(0) as u32,
+        function,
+        algorithm: text::algorithm(algo),
+        protocol: text::protocol(proto),
+        channels: coll.channels,
+        is_timed: false,
+    }
 }
 
 /// Up to 48 bytes of text.

@@ -166,7 +166,8 @@ impl Table {
         })
     }
 
-    /// Gives up what is left of a communicator that ends.
+    /// Gives up what is left of a communicator that ends. It is no longer busy as it is pinned, both at once: nobody else
+    /// comes in meanwhile, and none of it is told twice.
     pub fn forget(&self, comm: u64, mut tell: impl FnMut(Timed)) {
         for slot in &self.slots {
             let before = slot.word.load(Acquire);
@@ -174,11 +175,11 @@ impl Table {
             if is_left
                 && slot
                     .word
-                    .compare_exchange(before, before | 1, Acquire, Relaxed)
+                    .compare_exchange(before, (before & !BUSY) | 1, Acquire, Relaxed)
                     .is_ok()
             {
+                let _pin = Pin { slot };
                 tell(slot.given_up(before >> 8));
-                slot.word.fetch_and(!(BUSY | PINS), Release);
             }
         }
     }

@@ -93,13 +93,23 @@ fn a_communicator_that_ends_gives_up_its_own() {
     table.start(3, 0, 1);
     assert!(table.stop(3, 0).is_some());
     let mut told = Vec::new();
-    table.forget(0xa, |timed| told.push(timed.ticket));
+    let mut pin = None;
+    table.forget(0xa, |timed| {
+        told.push(timed.ticket);
+        pin = table.pin(1);
+    });
     assert_eq!(told, [1]);
+    assert!(
+        pin.is_none(),
+        "nobody works in it meanwhile, or it would be told twice"
+    );
+    assert_eq!(table.claim(1 + SLOTS as u64, 0xb, 1), Claim::Taken);
     assert!(table.start(2, 0, 5), "the other one goes on");
 }
 
-/// Channels of one collective end on two threads, while a third wraps around and takes slots that are free: what was
-/// told is whole, and everything was told once or given up.
+/// Channels of one collective end on two threads, while a third wraps around and takes slots that are free, and a fourth
+/// ends the communicator again and again: what was told is whole, everything was told once or given up, and no slot
+/// stays taken.
 #[test]
 fn threads_tell_each_collective_once() {
     const ALL: u64 = 200_000;
@@ -108,6 +118,7 @@ fn threads_tell_each_collective_once() {
     let given_up = AtomicU64::new(0);
     let claimed = AtomicU64::new(0);
     let refused = AtomicU64::new(0);
+    let give_up = || table.forget(1, |_| _ = given_up.fetch_add(1, Relaxed));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for ticket in 1..=ALL {
@@ -117,6 +128,11 @@ fn threads_tell_each_collective_once() {
                     Claim::Refused => _ = refused.fetch_add(1, Relaxed),
                 }
                 claimed.store(ticket, Release);
+            }
+        });
+        scope.spawn(|| {
+            while claimed.load(Relaxed) < ALL {
+                give_up();
             }
         });
         for channel in 0..2 {
@@ -141,7 +157,10 @@ fn threads_tell_each_collective_once() {
             });
         }
     });
-    table.forget(1, |_| _ = given_up.fetch_add(1, Relaxed));
+    give_up();
+    for ticket in ALL + 1..=ALL + SLOTS as u64 {
+        assert_eq!(table.claim(ticket, 2, 1), Claim::Taken);
+    }
     let [told, given_up, refused] = [told, given_up, refused].map(AtomicU64::into_inner);
     assert_eq!(told + given_up + refused, ALL);
     assert!(told > 0);

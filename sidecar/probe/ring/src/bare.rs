@@ -148,10 +148,19 @@ impl Bare {
         self.at(AT_SAMPLE).map_or(0, |at| u32::from_le(at.load(Relaxed)))
     }
 
-    /// How many collectives of the largest communicator make a step, as the reader found; 0: it does not know.
+    /// By which communicator the reader counts steps, and how many of its collectives make one; zeros: it does not know.
     #[inline]
-    pub fn led(&self) -> u32 {
-        self.at(AT_LED).map_or(0, |at| u32::from_le(at.load(Relaxed)))
+    pub fn led(&self) -> (u64, u32) {
+        let base = self.base.load(Acquire);
+        if base.is_null() {
+            return (0, 0);
+        }
+        // SAFETY: as in `add`.
+        let (comm, of_step) = unsafe { (word(base, AT_LEADER), half(base, AT_LED)) };
+        (
+            u64::from_le(comm.load(Relaxed)),
+            u32::from_le(of_step.load(Relaxed)),
+        )
     }
 
     /// Says in one of how many windows GPU times are taken; `u32::MAX`: never; [`TOOK_ITSELF_OUT`].

@@ -6,6 +6,8 @@
 pub const KIND_COLLECTIVE: u16 = 11;
 /// Kind of [`Timed`].
 pub const KIND_TIMED: u16 = 12;
+/// Shorter messages are latency, not transfer.
+const MIN_BYTES: u64 = 8 << 10;
 
 /// What a collective does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +78,11 @@ pub struct Collective {
 }
 
 impl Collective {
+    /// Whether its time on the GPU tells who came late: all meet in it, it is no mere latency, and NCCL says its channels.
+    pub const fn is_fit(&self) -> bool {
+        self.function.all_meet() && self.bytes >= MIN_BYTES && self.channels > 0
+    }
+
     /// The payload.
     pub const fn words(&self) -> [u64; 6] {
         let last = self.function as u64

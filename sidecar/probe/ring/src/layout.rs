@@ -34,6 +34,7 @@ pub(crate) const AT_CALLS: usize = 208;
 pub(crate) const AT_CALLS_NS: usize = 216;
 pub(crate) const AT_PROGRESS: usize = 256;
 pub(crate) const AT_PROGRESS_SINCE: usize = 264;
+pub(crate) const AT_LEADER: usize = 272;
 pub(crate) const AT_CONTROL: usize = 320;
 pub(crate) const AT_SAMPLE: usize = 324;
 pub(crate) const AT_LED: usize = 328;

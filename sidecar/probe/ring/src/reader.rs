@@ -276,9 +276,10 @@ impl Reader {
         self.map.u32(AT_SAMPLE).store(one_of.to_le(), Relaxed);
     }
 
-    /// Tells the NCCL plugin how many collectives of its largest communicator make a step, where no hook says steps: its
-    /// windows are cut by them.
-    pub fn led(&self, collectives: u32) {
+    /// Tells the NCCL plugin how many collectives of which communicator make a step, where no hook says steps: its windows
+    /// are cut by them.
+    pub fn led(&self, comm: u64, collectives: u32) {
+        self.map.u64(AT_LEADER).store(comm.to_le(), Relaxed);
         self.map.u32(AT_LED).store(collectives.to_le(), Relaxed);
     }
 

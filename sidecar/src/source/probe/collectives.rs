@@ -12,8 +12,6 @@ use paceline_ring::{Collective, Timed};
 
 use super::beside::{self, Interval};
 
-/// Shorter messages are latency, not transfer.
-const MIN_BYTES: u64 = 8 << 10;
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
 const MAX_WAITING: usize = 1 << 14;
@@ -42,11 +40,6 @@ pub(super) struct Done {
     pub(super) gpu_end_ns: Option<u64>,
 }
 
-/// Whether a collective is one whose time tells who came late.
-pub(super) fn is_heavy(did: &Collective) -> bool {
-    did.function.all_meet() && did.bytes >= MIN_BYTES && did.channels > 0
-}
-
 #[derive(Debug, Default)]
 struct Step {
     /// First and last ticket, and how many came: tickets have no gap, or some are lost.
@@ -55,7 +48,9 @@ struct Step {
     seen: u32,
     waiting: u32,
     sums: BTreeMap<u64, Sum>,
+    /// One more than may be laid side by side, at most: a step need not end.
     intervals: Vec<Interval>,
+    gpu_end_ns: Option<u64>,
     is_sampled: bool,
     is_broken: bool,
 }
@@ -91,7 +86,7 @@ impl Collectives {
         step.seen += 1;
         step.first = step.first.min(did.ticket);
         step.last = step.last.max(did.ticket);
-        if is_heavy(did) {
+        if did.is_fit() {
             let sum = step.sums.entry(did.comm).or_default();
             sum.collectives += 1;
             sum.bytes = sum.bytes.saturating_add(did.bytes);
@@ -119,7 +114,10 @@ impl Collectives {
             sum.timed += 1;
             sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
             let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
-            step.intervals.push((comm, timed.start_ns, end_ns));
+            step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
+            if step.intervals.len() <= beside::MOST {
+                step.intervals.push((comm, timed.start_ns, end_ns));
+            }
         }
     }
 
@@ -153,7 +151,7 @@ impl Collectives {
         if !step.is_sampled || !is_whole {
             return Some(done);
         }
-        done.gpu_end_ns = step.intervals.iter().map(|(.., end)| *end).max();
+        done.gpu_end_ns = step.gpu_end_ns;
         let exposed = match step.intervals.len() {
             0..=beside::MOST => beside::exposed(&mut step.intervals),
             _ => BTreeMap::new(),
@@ -279,6 +277,30 @@ mod tests {
         }
         assert_eq!((told, collectives.in_part), (200 - 3, 1));
         assert!(collectives.waiting.is_empty());
+    }
+
+    /// What is kept of a step that goes on for ever has a bound; its end is known all the same, and how long the rank stood
+    /// still is not.
+    #[test]
+    fn a_step_of_very_many() {
+        let mut collectives = Collectives::default();
+        let many = 3 * beside::MOST as u32;
+        for ticket in 1..=many + 2 {
+            let step = if (2..=many).contains(&ticket) { 2 } else { ticket };
+            collectives.enqueued(&did(ticket, step, 7, true), step.into());
+            let start_ns = 1_000_000 * u64::from(ticket);
+            collectives.timed(&Timed {
+                start_ns,
+                ..timed(ticket, 100)
+            });
+        }
+        assert!(collectives.steps[&2].intervals.len() <= beside::MOST + 1);
+        let done = collectives.next(Rank(0), 0).unwrap();
+        assert_eq!(done.gpu_end_ns, Some(1_000_000 * u64::from(many) + 100));
+        assert_eq!(
+            (done.sums[0].collectives, done.sums[0].exposed_ns),
+            (many - 1, None)
+        );
     }
 
     #[test]

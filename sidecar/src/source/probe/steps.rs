@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use paceline_health::cadence::{Cadence, Did, End, Memory};
+use paceline_health::cadence::{Cadence, Did, End, Led, Memory};
 use paceline_health::event::{self, Signal, StepKind};
 use paceline_health::id::Rank;
 use paceline_ring::{CADENCE_WORDS, Collective, Reader};
 
-use super::collectives::{Done, is_heavy};
+use super::collectives::Done;
 
 /// What repeats in the first minute may be a part of one long step. `PACELINE_STEPS_AFTER` says another time, in seconds.
 const PATIENCE_S: u64 = 60;
@@ -19,6 +19,8 @@ const MOST_ENDED: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Steps {
     cadence: Cadence,
+    /// What the plugin was told.
+    led: Led,
     ended: VecDeque<Ended>,
     /// The last step that was told or passed over: its number, and when it ended for the host and for the GPU.
     before: Option<(Ended, Option<u64>)>,
@@ -47,6 +49,7 @@ impl Steps {
         }
         Steps {
             cadence,
+            led: Led::default(),
             ended: VecDeque::new(),
             before: None,
         }
@@ -60,12 +63,14 @@ impl Steps {
             function: did.function as u8,
             bytes: did.bytes,
             sequence: did.sequence,
-            is_heavy: is_heavy(did),
+            ticket: did.ticket,
+            is_heavy: did.is_fit(),
         };
-        let was_known = self.cadence.led() > 0;
         let place = self.cadence.see(&seen, did.enqueued_ns);
-        if !was_known && self.cadence.led() > 0 {
-            reader.led(self.cadence.led());
+        let led = self.cadence.led();
+        if led != self.led {
+            self.led = led;
+            reader.led(led.comm, led.of_step);
         }
         if let Some(end) = place.end {
             self.ended.push_back(Ended {
