@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{GpuId, JobId, NodeId, Rank};
 use crate::preflight::{Noted, Problem};
 
+mod collective;
 mod ending;
 mod gpu;
 mod host;
@@ -22,6 +23,7 @@ mod ras;
 mod source;
 mod step;
 
+pub use collective::*;
 pub use ending::*;
 pub use gpu::*;
 pub use host::*;
@@ -95,6 +97,8 @@ pub enum Event {
     PreflightProblem(Problem),
     /// Something that may end the job, as a process or a node met it.
     Trouble(Trouble),
+    /// Each collective of one rank in one communicator in one step, where that was asked for.
+    Collectives(Collectives),
 }
 
 impl Event {
@@ -105,6 +109,7 @@ impl Event {
             Event::Mark(mark) => Some(mark.step),
             Event::Detach(detach) => Some(detach.step),
             Event::Comm(comm) => Some(comm.step),
+            Event::Collectives(did) => Some(did.step),
             _ => None,
         }
     }

@@ -276,6 +276,21 @@ fn examples() -> Vec<Event> {
             what: "no answer within 7 s".into(),
             lost: true,
         }),
+        Event::Collectives(Collectives {
+            rank: Rank(2),
+            restart: 0,
+            step: 17,
+            comm: 81_985_529_216_486_895,
+            each: [(0, 1_200_000), (1, 31_000_000)]
+                .map(|(sequence, dur_ns)| Collective {
+                    function: 1,
+                    sequence: 4_000 + sequence,
+                    bytes: 33_554_432,
+                    dur_ns,
+                })
+                .to_vec(),
+            left_out: 0,
+        }),
     ]
 }
 

@@ -37,7 +37,11 @@ pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitC
     let mut first = true;
     while let Some((at_ns, frame)) = world.next() {
         let (node, v, provenance) = (frame.node.clone(), frame.v, frame.provenance);
+        let asked = run.detector.asked();
         run.take(Entry { n: 0, at_ns, frame })?;
+        if run.detector.asked() != asked {
+            world.want(run.detector.wants());
+        }
         if first {
             // Right behind the entry that opens the journal, as a real aggregator writes them.
             for (seq, (key, value)) in (2..).zip(&changes) {

@@ -42,6 +42,8 @@ impl Detector {
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());
             self.job_rules.row(&view, &board, &self.straggler, &self.links);
+            let late = self.straggler.late();
+            self.comms.ask(&late, self.roster.restart, row.step);
         }
     }
 

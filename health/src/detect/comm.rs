@@ -45,11 +45,16 @@ pub struct Comm {
     early: Option<Early>,
     /// By member: its own time in it of late, waiting and transfer, seconds.
     own_s: Vec<f32>,
-    /// Bytes of payload a step.
+    /// Bytes of payload a step, and collectives.
     pub bytes: u64,
+    pub collectives: u32,
     /// What its transfer should take, seconds, and whether it takes longer.
     pub usual_s: Option<f64>,
     pub is_slow: bool,
+    /// By how much the shortest sum was too long by waits, as far as single collectives told of late; seconds.
+    blur_s: f32,
+    /// Half of what is needed to be slow was seen, by sums alone.
+    pub is_suspect: bool,
     /// The first slow step.
     pub slow_since: Option<u64>,
 }
@@ -66,6 +71,8 @@ struct Open {
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     step: u64,
+    /// The shortest sum; by single collectives, where they were told.
+    summed: f32,
     seconds: f32,
 }
 
@@ -159,6 +166,7 @@ impl Comm {
             open.seen += 1;
         }
         self.bytes = did.bytes;
+        self.collectives = did.collectives;
         let mut closed = 0;
         while self
             .open
@@ -192,9 +200,13 @@ impl Comm {
         if self.recent.len() == KEPT {
             self.recent.pop_front();
         }
+        let summed = open.own_s.iter().copied().fold(f32::INFINITY, f32::min);
+        // Single collectives are told for a while; what they showed holds as long as sums look as they did.
+        let usual_s = self.usual_s.map_or(f32::INFINITY, |usual_s| usual_s as f32);
         self.recent.push_back(Transfer {
             step: open.step,
-            seconds: open.own_s.iter().copied().fold(f32::INFINITY, f32::min),
+            summed,
+            seconds: (summed - self.blur_s).max(summed.min(usual_s)),
         });
         if self.early.is_none() && self.recent.len() == EARLY {
             let mut early = self.latest(EARLY);
@@ -205,14 +217,28 @@ impl Comm {
         }
     }
 
+    /// Single collectives tell the transfer of a step that has closed.
+    pub fn refine(&mut self, step: u64, transfer_s: f64) {
+        let mut recent = self.recent.iter_mut().rev();
+        if let Some(transfer) = recent.find(|transfer| transfer.step == step) {
+            transfer.seconds = transfer.summed.min(transfer_s as f32);
+            self.blur_s += (transfer.summed - transfer.seconds - self.blur_s) / SMOOTH;
+        }
+    }
+
+    /// All steps up to this one have closed.
+    pub fn closed(&self) -> Option<u64> {
+        self.last_closed
+    }
+
     /// Its latest transfers, seconds.
     fn latest(&self, steps: usize) -> Vec<f64> {
-        self.recent
-            .iter()
-            .rev()
-            .take(steps)
-            .map(|transfer| f64::from(transfer.seconds))
-            .collect()
+        self.last(steps, |transfer| transfer.seconds)
+    }
+
+    fn last(&self, steps: usize, of: impl Fn(&Transfer) -> f32) -> Vec<f64> {
+        let latest = self.recent.iter().rev().take(steps);
+        latest.map(|transfer| f64::from(of(transfer))).collect()
     }
 
     /// Its usual transfer of late, seconds; `None` until enough was seen.
@@ -275,6 +301,10 @@ impl Comm {
             past.map(of_past),
             elsewhere_s.filter(|usual| *usual > 0.0).map(of_others),
         ];
+        // Asked for before it is said: single collectives may show that it is no link.
+        let summed = self.last(window, |transfer| transfer.summed);
+        let half = |slow_s: f64| 2 * summed.iter().filter(|seconds| **seconds >= slow_s).count() >= needed;
+        let is_half = bars.iter().flatten().any(|(_, slow_s)| half(*slow_s));
         if self.is_slow {
             let back_s = limits.clear_ratio * self.usual_s.unwrap_or(0.0);
             self.is_slow = window - over(back_s) < needed;
@@ -290,6 +320,10 @@ impl Comm {
         }
         if !self.is_slow {
             self.usual_s = bars.into_iter().flatten().map(|(usual_s, _)| usual_s).next();
+        }
+        self.is_suspect = is_half && !self.is_slow;
+        if !is_half {
+            self.blur_s = 0.0;
         }
     }
 

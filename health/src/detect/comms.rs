@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::comm::{Comm, Likeness};
+use super::exact::Exact;
 use super::plan::Plan;
 use super::roster::MAX_RANKS;
 use crate::event;
@@ -19,7 +20,9 @@ const ELSEWHERE: usize = 3;
 /// All communicators.
 #[derive(Debug, Default)]
 pub struct Comms {
-    all: BTreeMap<u64, Comm>,
+    pub(super) all: BTreeMap<u64, Comm>,
+    /// Single collectives of some of them.
+    pub(super) exact: Exact,
     /// By rank's number.
     of_rank: Vec<Vec<u64>>,
     /// Steps of communicators that have closed, and as many when they were last judged.
@@ -36,7 +39,11 @@ pub struct Comms {
 impl Comms {
     /// Forgets everything: a new group of ranks makes new ones.
     pub fn clear(&mut self) {
-        *self = Comms::default();
+        let exact = self.exact.again();
+        *self = Comms {
+            exact,
+            ..Comms::default()
+        };
     }
 
     /// Whether there are any.
@@ -100,8 +107,27 @@ impl Comms {
         }
         self.has_unfit |= did.unfit > 0;
         let comm = self.all.get_mut(&did.comm)?;
-        self.closed += comm.add(did);
+        let closed = comm.add(did);
+        self.closed += closed;
+        if let Some(upto) = comm.closed().filter(|_| closed > 0) {
+            for (step, transfer_s) in self.exact.close(did.comm, comm.size, upto) {
+                comm.refine(step, transfer_s);
+            }
+        }
         Some(comm.size)
+    }
+
+    /// Takes what a member tells of each collective of a step.
+    pub fn meet(&mut self, did: &event::Collectives) {
+        let is_member = |comm: &Comm| comm.members.binary_search(&did.rank).is_ok();
+        if self.all.get(&did.comm).is_some_and(is_member) {
+            self.exact.add(did);
+        }
+    }
+
+    /// Whether the GPU times them.
+    pub(super) fn is_by_gpu(&self) -> bool {
+        self.by_gpu
     }
 
     /// Whether some of what was done joins stages of a pipeline, as far as its kind tells: sends and receives.

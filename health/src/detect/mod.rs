@@ -21,6 +21,7 @@ mod comms_tests;
 mod cost;
 mod cusum;
 mod endings;
+mod exact;
 mod facts;
 mod faults;
 mod fit;
@@ -307,6 +308,7 @@ impl Detector {
                     self.waits.add(did, size);
                 }
             }
+            Event::Collectives(did) if did.restart == self.roster.restart => self.comms.meet(did),
             Event::Preflight(_)
             | Event::Bench(_)
             | Event::PreflightFinding(_)

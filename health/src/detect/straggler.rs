@@ -91,6 +91,12 @@ impl StragglerRule {
         &self.raised
     }
 
+    /// Ranks that are slow now by what collectives leave of their steps.
+    pub fn late(&self) -> Vec<Rank> {
+        let raised = self.raised.iter().filter(|_| self.has_waits_only());
+        raised.flat_map(|raised| raised.members.iter().copied()).collect()
+    }
+
     /// Seconds that steps were longer for ranks that are slow in turns for `cause`, and not told by name.
     pub fn untold_s(&self, cause: Cause) -> f64 {
         self.untold.get(&cause).copied().unwrap_or(0.0)

@@ -143,7 +143,7 @@ impl Waits {
         let Some(met) = met.filter(|_| !row.has_phases()) else {
             return;
         };
-        let stood = met.stood(comms);
+        let stood = met.stood(row.step, comms);
         self.vote(&stood);
         self.usual = met.counts;
         row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
@@ -175,7 +175,7 @@ impl Waits {
 
 impl Met {
     /// By rank's number.
-    fn stood(&self, comms: &Comms) -> Vec<Stood> {
+    fn stood(&self, step: u64, comms: &Comms) -> Vec<Stood> {
         let mut all = vec![Stood::default(); self.counts.len()];
         // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
         // communicators of a size are taken alike, as ranks of different ones are compared.
@@ -210,8 +210,16 @@ impl Met {
                 }
             }
             let enough = told.len() as f64 >= ENOUGH * f64::from(comm.size);
-            if let Some(rank) = last(parts).filter(|_| enough) {
-                all[rank.0 as usize].came_last = true;
+            // One by one they tell more than their sums do.
+            let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
+            let came_last: Vec<Rank> = comms
+                .exact
+                .came_last(*id, step)
+                .map_or_else(of_sums, <[Rank]>::to_vec);
+            for rank in came_last {
+                if let Some(stood) = all.get_mut(rank.0 as usize) {
+                    stood.came_last = true;
+                }
             }
         }
         all

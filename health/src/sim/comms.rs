@@ -3,7 +3,7 @@
 use super::chance::Chance;
 use super::layout::Layout;
 use super::timeline::{Own, Roads, SHARDS, Timeline};
-use crate::event::{Comm, Group};
+use crate::event::{Collective, Collectives, Comm, Group, Want};
 use crate::id::Rank;
 
 /// Gradients are reduced in so many buckets.
@@ -86,6 +86,9 @@ pub(super) struct Ran<'a> {
     pub own: &'a [Own],
     pub roads: &'a Roads,
     pub sharded: bool,
+    pub by_gpu: bool,
+    /// Of each micro-batch, replica by replica.
+    pub shares: &'a [f64],
     pub meet_s: f64,
 }
 
@@ -95,18 +98,69 @@ impl Ran<'_> {
         Kind::ALL.iter().filter_map(move |kind| {
             let (number, size) = kind.of(self.layout, rank);
             let (seconds, collectives, bytes) = self.spent(*kind, rank);
-            (size > 1).then(|| Comm {
+            let is_seen = size > 1 && !(self.by_gpu && *kind == Kind::Pipeline);
+            let dur_ns = (seconds.max(0.0) * 1e9).round() as u64;
+            is_seen.then(|| Comm {
                 rank: Rank(rank),
                 restart,
                 step,
                 comm: kind.id(number),
                 collectives,
                 bytes,
-                dur_ns: (seconds.max(0.0) * 1e9).round() as u64,
-                exposed_ns: None,
+                dur_ns,
+                exposed_ns: self.by_gpu.then_some(dur_ns),
                 unfit: 0,
-                gpu: false,
+                gpu: self.by_gpu,
             })
+        })
+    }
+
+    /// The exchanges of its layers that a rank did in a tensor-parallel group, one by one, if the group is wanted. What it
+    /// waited for is in the first of each micro-batch, as it came from its work to that.
+    pub fn alone(&self, rank: u32, restart: u32, step: u64, wants: &[Want]) -> Option<Collectives> {
+        let layout = self.layout;
+        let (number, size) = Kind::Tensor.of(layout, rank);
+        let comm = Kind::Tensor.id(number);
+        let is_this = |want: &Want| want.comm == comm && want.restart == restart && step <= want.until;
+        let is_only = layout.cp * layout.ep == 1 && size > 1;
+        if !self.by_gpu || !is_only || !wants.iter().any(is_this) {
+            return None;
+        }
+        let cell = self.timeline.cell_of(rank);
+        let (micro, layers) = (layout.micro as usize, 4 * SHARDS);
+        let first = (rank - rank % size) as usize;
+        let peers = &self.own[first..first + size as usize];
+        let own = &self.own[rank as usize];
+        let shares = cell % layout.pipelines() as usize * micro;
+        let exchange = self.roads.exchange[cell] / (micro * layers) as f64;
+        let began = own.lag + own.write + own.data;
+        let mut each = Vec::with_capacity(micro * layers);
+        for index in 0..micro {
+            let work = |own: &Own| own.in_micro(index, self.shares[shares + index]);
+            let late = peers.iter().map(work).fold(0.0, f64::max) - work(own);
+            let begin = if index == 0 {
+                self.timeline.begin[cell] - began
+            } else {
+                0.0
+            };
+            each.extend((0..layers).map(|layer| {
+                let wait = if layer == 0 { late + begin } else { 0.0 };
+                let place = (index * layers + layer) as u64;
+                Collective {
+                    function: 1,
+                    sequence: step * (micro * layers) as u64 + place,
+                    bytes: ACTIVATIONS,
+                    dur_ns: ((exchange + wait).max(0.0) * 1e9).round() as u64,
+                }
+            }));
+        }
+        Some(Collectives {
+            rank: Rank(rank),
+            restart,
+            step,
+            comm,
+            each,
+            left_out: 0,
         })
     }
 

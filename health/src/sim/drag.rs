@@ -43,8 +43,11 @@ pub(super) struct Pull {
     pub factor: f64,
     /// ...and this share of it is added to the data phase...
     pub data: f64,
-    /// ...and this in garbage collection.
+    /// ...and this in garbage collection...
     pub gc: f64,
+    /// ...and this in one micro-batch.
+    pub held: f64,
+    pub held_at: u32,
     /// It stands still, seconds.
     pub stall_s: f64,
     /// It writes a checkpoint, seconds.
@@ -168,6 +171,8 @@ impl Drag {
             factor: 1.0,
             data: 0.0,
             gc: 0.0,
+            held: 0.0,
+            held_at: 0,
             stall_s: 0.0,
             write_s: if writes { write_s } else { 0.0 },
         };
@@ -177,7 +182,9 @@ impl Drag {
                 continue;
             }
             match blow.fault {
-                Fault::Slow { factor, cause, .. } => pull.slow(factor, cause),
+                Fault::Slow {
+                    factor, cause, micro, ..
+                } => pull.slow(factor, cause, micro),
                 Fault::Regress { factor, .. }
                 | Fault::Birth { factor }
                 | Fault::WarmUpSlow { factor, .. } => pull.factor *= factor,
@@ -215,7 +222,7 @@ impl Drag {
 
 impl Pull {
     /// The rank takes `factor` times as long, where its cause is felt.
-    fn slow(&mut self, factor: f64, cause: Cause) {
+    fn slow(&mut self, factor: f64, cause: Cause, micro: Option<u32>) {
         let excess = factor - 1.0;
         match cause {
             Cause::DataLoading => self.data += excess,
@@ -226,7 +233,10 @@ impl Pull {
                 self.factor *= 1.0 + excess / 2.0;
             }
             Cause::Nvlink | Cause::Network => {}
-            _ => self.factor *= factor,
+            _ => match micro {
+                Some(at) => (self.held, self.held_at) = (self.held + excess, at),
+                None => self.factor *= factor,
+            },
         }
     }
 }

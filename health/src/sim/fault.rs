@@ -23,6 +23,9 @@ pub enum Fault {
         when: When,
         /// Why; `unknown`: nothing shows.
         cause: Cause,
+        /// What it is slower lies in this micro-batch of the step, from 0; `None`: in all of its work.
+        #[serde(default)]
+        micro: Option<u32>,
     },
     /// A rank has slow steps now and then: `spikes rank=2 share=0.05 factor=3`.
     Spikes {

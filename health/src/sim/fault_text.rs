@@ -16,7 +16,7 @@ const CAUSES: &str = "none, thermal, power, clock-stuck, ecc, pcie, nvlink, netw
 /// The keys of each fault: what it may be given.
 fn keys_of(name: &str) -> Option<&'static str> {
     Some(match name {
-        "slow" => "rank, node, rack, factor, from, until, every, for, moves, cause",
+        "slow" => "rank, node, rack, factor, from, until, every, for, moves, cause, micro",
         "spikes" => "rank, share, factor",
         "silent" => "rank, from, for",
         "heat" | "warm" => "gpu, from, until",
@@ -50,6 +50,7 @@ struct Keys {
     lasts: Option<u64>,
     moves: Option<u64>,
     cause: Option<Cause>,
+    micro: Option<u32>,
     from_s: Option<f64>,
     until_s: Option<f64>,
     for_s: Option<f64>,
@@ -108,6 +109,7 @@ impl Keys {
             "every" => set(&mut self.every, word, positive()?),
             "moves" => set(&mut self.moves, word, positive()?),
             "by" => set(&mut self.by_s, word, word.seconds()?),
+            "micro" => set(&mut self.micro, word, word.number()?),
             "cause" => set(&mut self.cause, word, word.read(CAUSES, cause)?),
             _ => {
                 let kept = word.read("kept or lost", |text| match text {
@@ -168,6 +170,7 @@ impl Keys {
                 factor: factor?,
                 when,
                 cause: self.cause.unwrap_or_default(),
+                micro: self.micro,
             },
             "spikes" => Fault::Spikes {
                 rank: rank?,
@@ -282,8 +285,12 @@ impl fmt::Display for Fault {
                 factor,
                 when,
                 cause,
+                micro,
             } => {
                 write!(f, "slow {on} factor={factor} {when}")?;
+                if let Some(micro) = micro {
+                    write!(f, " micro={micro}")?;
+                }
                 match cause {
                     Cause::Unknown => Ok(()),
                     Cause::GcPause => f.write_str(" cause=gc"),

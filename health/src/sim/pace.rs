@@ -243,7 +243,8 @@ impl Pace {
             data: data + whole * pull.data,
             // What slows the rank slows all of it; the loader works ahead, so its part is waited for in compute.
             compute: compute * pull.factor + data * (pull.factor - 1.0),
-            extra: gc + pull.stall_s,
+            extra: gc + pull.stall_s + (compute + data) * pull.held,
+            extra_at: pull.held_at,
             gc,
             optimizer: optimizer * pull.factor,
         }

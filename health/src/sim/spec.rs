@@ -49,6 +49,8 @@ pub struct WorldSpec {
     pub host: Option<bool>,
     /// Whether communicators are declared and timed.
     pub comms: bool,
+    /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked for.
+    pub comms_by_gpu: bool,
     /// Whether ranks say where their steps went.
     pub phases: bool,
     /// Whether the job says how fast it was before it began.
@@ -175,6 +177,7 @@ impl Default for WorldSpec {
             readings: true,
             host: None,
             comms: false,
+            comms_by_gpu: false,
             phases: true,
             baseline: false,
             hang_s: 180.0,

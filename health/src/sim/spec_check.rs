@@ -139,6 +139,11 @@ impl WorldSpec {
     fn futile(&self, fault: &Fault) -> Option<&'static str> {
         let alone = "a link needs two nodes";
         match *fault {
+            Fault::Slow {
+                micro: Some(micro), ..
+            } if micro >= self.layout.micro.max(1) => {
+                Some("there are fewer micro-batches, counted from 0: see micro=")
+            }
             Fault::Slow { when, cause, on, .. } => match cause {
                 Cause::Nvlink if self.gpus_per_node < 2 => Some("NVLink needs two GPUs on a node"),
                 Cause::Network if self.nodes < 2 => Some(alone),

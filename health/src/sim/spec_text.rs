@@ -107,7 +107,13 @@ impl WorldSpec {
             }
             "readings" => self.readings = switch()?,
             "host" => self.host = Some(switch()?),
-            "comms" => self.comms = switch()?,
+            "comms" => {
+                let known = ["on", "off", "gpu"];
+                let which = word.read("on, off or gpu", |text| {
+                    known.iter().position(|known| *known == text)
+                })?;
+                (self.comms, self.comms_by_gpu) = (which != 1, which == 2);
+            }
             "phases" => self.phases = switch()?,
             "baseline" => self.baseline = switch()?,
             _ => return Ok(false),

@@ -25,8 +25,9 @@ pub(super) struct Own {
     pub data: f64,
     /// Over all micro-batches.
     pub compute: f64,
-    /// Standing still in the first micro-batch, garbage collection included.
+    /// Standing still in one micro-batch, the first if nothing else is said, garbage collection included.
     pub extra: f64,
+    pub extra_at: u32,
     /// Garbage collection.
     pub gc: f64,
     pub optimizer: f64,
@@ -36,6 +37,16 @@ impl Own {
     /// From the last meeting to its last work before the next one, without any wait.
     pub fn total(&self) -> f64 {
         self.lag + self.write + self.data + self.compute + self.extra
+    }
+
+    /// Its work in a micro-batch that is `share` of the step's.
+    pub fn in_micro(&self, index: usize, share: f64) -> f64 {
+        let extra = if index == self.extra_at as usize {
+            self.extra
+        } else {
+            0.0
+        };
+        self.compute * share + extra
     }
 }
 
@@ -135,9 +146,7 @@ impl Timeline {
         for index in 0..micro {
             let mut longest: f64 = 0.0;
             for (seat, own) in ranks.iter().enumerate() {
-                let share = shares[(first + seat / block) * micro + index];
-                let extra = if index == 0 { own.extra } else { 0.0 };
-                longest = longest.max(own.compute * share + extra);
+                longest = longest.max(own.in_micro(index, shares[(first + seat / block) * micro + index]));
             }
             self.marks[stage * micro + index][0] = longest + exchange;
             busy += longest + exchange;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::comms::{Ran, groups};
+use super::drag::Without;
 use super::fault::Fault;
 use super::spec::Framework;
 use super::truth::rack_name;
@@ -238,8 +239,13 @@ impl World {
                     own: &self.own,
                     roads: self.roads.as_ref().unwrap_or(&self.pace.roads),
                     sharded: self.spec.framework == Framework::Fsdp,
+                    by_gpu: self.spec.comms_by_gpu,
+                    shares: self.pace.shares(Without::Nothing),
                     meet_s,
                 };
+                if let Some(did) = ran.alone(rank, self.restart, step, &self.wants) {
+                    self.link.seen(read, node, Event::Collectives(did));
+                }
                 for comm in ran.comms(rank, self.restart, step) {
                     self.link.seen(read, node, Event::Comm(comm));
                 }

@@ -19,7 +19,7 @@ use super::telemetry::Telemetry;
 use super::timeline::{Own, Roads, Timeline};
 use super::truth::{OwnCost, Places, Truth};
 use super::voice::{BEAT, lateness};
-use crate::event::{Event, StepKind};
+use crate::event::{Event, StepKind, Want};
 use crate::frame::Frame;
 use crate::id::NodeId;
 use crate::time::Time;
@@ -57,6 +57,8 @@ pub struct World {
     epoch_from: u64,
     pub(super) begin_at: Time,
     pub(super) stage: Stage,
+    /// Communicators of which each collective is told.
+    pub(super) wants: Vec<Want>,
     truth: Vec<Truth>,
     costs: Costs,
 }
@@ -140,6 +142,7 @@ impl World {
             step: 0,
             restart: 0,
             epoch_from: 0,
+            wants: Vec::new(),
             begin_at: TRAINING_AT,
             stage: Stage::Training,
             costs: Costs::new(&spec, &timeline),
@@ -160,6 +163,12 @@ impl World {
     /// The GPUs of all nodes; rank n trains on GPU n.
     pub fn gpus(&self) -> &GpuScript {
         self.drag.gpus()
+    }
+
+    /// What an aggregator would ask of the sidecars, from the next step on.
+    pub fn want(&mut self, wants: &[Want]) {
+        self.wants.clear();
+        self.wants.extend_from_slice(wants);
     }
 
     /// Steps made so far.

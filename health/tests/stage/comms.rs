@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use datadriven::TestCase;
-use paceline_health::event::{Comm, Group};
+use paceline_health::event::{Collective, Collectives, Comm, Group};
 use paceline_health::id::Rank;
 
 use super::hand::take;
@@ -31,42 +31,157 @@ impl Groups {
     }
 
     /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
-    /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats.
-    pub fn meet(&self, case: &TestCase, step: u64, selfs: &[Option<f64>]) -> Result<Vec<Comm>, String> {
+    /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
+    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`.
+    pub fn meet(
+        &self,
+        case: &TestCase,
+        step: u64,
+        work: &Work<'_>,
+        asked: &[u64],
+    ) -> Result<Vec<Did>, String> {
         let mut met = Vec::new();
         for line in case.input.lines() {
-            let (mut comm, mut transfer, mut bytes) = (None, 5.0, 1 << 20);
-            for word in line.split_whitespace() {
-                let bad = || format!("{word}: comm=, transfer= or bytes= is needed");
-                let (key, value) = word.split_once('=').ok_or_else(bad)?;
-                match key {
-                    "comm" => comm = Some(value.parse::<u64>().map_err(|_| bad())?),
-                    "transfer" => transfer = value.parse::<f64>().map_err(|_| bad())?,
-                    "bytes" => bytes = value.parse::<u64>().map_err(|_| bad())?,
-                    _ => return Err(bad()),
-                }
+            let line: Line = line.parse()?;
+            let members = self.0.get(&line.comm).ok_or("a communicator that nobody made")?;
+            let phase = (step.wrapping_mul(53) + 17 * line.comm) % 101;
+            let took = line.transfer * (1.0 + 0.08 * (phase as f64 / 100.0 - 0.5));
+            let is_asked = line.is_told_alone && asked.contains(&line.comm);
+            let times = work.times(members, line.gpu.max(1) as usize, took);
+            for (rank, each_ms) in times {
+                let each_ns: Vec<u64> = each_ms.iter().map(|ms| (ms * 1e6).round() as u64).collect();
+                met.extend(is_asked.then(|| Did::Each(line.each(rank, step, &each_ns))));
+                met.push(Did::Sum(line.sum(rank, step, each_ns.iter().sum())));
             }
-            let comm = comm.ok_or("comm= is missing")?;
-            let members = self.0.get(&comm).ok_or("a communicator that nobody made")?;
-            let own = |rank: &u32| selfs.get(*rank as usize).copied().flatten();
-            let last = members.iter().filter_map(own).fold(0.0, f64::max);
-            let phase = (step.wrapping_mul(53) + 17 * comm) % 101;
-            let took = transfer * (1.0 + 0.08 * (phase as f64 / 100.0 - 0.5));
-            met.extend(members.iter().filter_map(|rank| {
-                Some(Comm {
-                    rank: Rank(*rank),
-                    restart: 0,
-                    step,
-                    comm,
-                    collectives: 1,
-                    bytes,
-                    dur_ns: ((took + last - own(rank)?) * 1e6).round() as u64,
-                    exposed_ns: None,
-                    unfit: 0,
-                    gpu: false,
-                })
-            }));
         }
         Ok(met)
+    }
+}
+
+/// What a rank tells of a communicator.
+pub enum Did {
+    Sum(Comm),
+    Each(Collectives),
+}
+
+/// What ranks worked in a step, milliseconds, and before which collective what they worked longer than others lies; none
+/// given: before the first.
+pub struct Work<'a> {
+    pub own: &'a [Option<f64>],
+    pub turns: &'a [usize],
+}
+
+impl Work<'_> {
+    fn turn(&self, rank: u32) -> usize {
+        self.turns.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    fn excess(&self, members: &[u32]) -> Vec<(u32, f64)> {
+        let own = |rank: &u32| Some((*rank, self.own.get(*rank as usize).copied().flatten()?));
+        let all: Vec<(u32, f64)> = members.iter().filter_map(own).collect();
+        let least = all.iter().map(|(_, own)| *own).fold(f64::INFINITY, f64::min);
+        all.into_iter().map(|(rank, own)| (rank, own - least)).collect()
+    }
+
+    /// How late everybody is for the collective of a turn.
+    fn late(&self, excess: &[(u32, f64)], turn: usize) -> f64 {
+        let of_turn = excess.iter().filter(|(rank, _)| self.turn(*rank) == turn);
+        of_turn.map(|(_, excess)| *excess).fold(0.0, f64::max)
+    }
+
+    /// How long all of them work together, standing still for each other.
+    pub fn together(&self) -> f64 {
+        let members: Vec<u32> = (0..self.own.len() as u32).collect();
+        let excess = self.excess(&members);
+        let least = self.own.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        let turns = self.turns.iter().copied().max().unwrap_or(0);
+        let late: f64 = (0..=turns).map(|turn| self.late(&excess, turn)).sum();
+        if least.is_finite() { least + late } else { 0.0 }
+    }
+
+    /// How long each member is in each of so many collectives.
+    fn times(&self, members: &[u32], collectives: usize, transfer: f64) -> Vec<(u32, Vec<f64>)> {
+        let excess = self.excess(members);
+        let late: Vec<f64> = (0..collectives).map(|turn| self.late(&excess, turn)).collect();
+        let of = |(rank, excess): &(u32, f64)| {
+            let own = |turn: usize| if self.turn(*rank) == turn { *excess } else { 0.0 };
+            let each = (0..collectives).map(|turn| transfer / collectives as f64 + late[turn] - own(turn));
+            (*rank, each.collect())
+        };
+        excess.iter().map(of).collect()
+    }
+}
+
+/// One line of a script.
+struct Line {
+    comm: u64,
+    transfer: f64,
+    bytes: u64,
+    /// Collectives timed by the GPU; 0: the host's.
+    gpu: u32,
+    is_told_alone: bool,
+}
+
+impl std::str::FromStr for Line {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Line, String> {
+        let mut comm = None;
+        let mut line = Line {
+            comm: 0,
+            transfer: 5.0,
+            bytes: 1 << 20,
+            gpu: 0,
+            is_told_alone: true,
+        };
+        for word in text.split_whitespace() {
+            let bad = || format!("{word}: comm=, transfer=, bytes=, gpu= or alone=no is needed");
+            let (key, value) = word.split_once('=').ok_or_else(bad)?;
+            match key {
+                "comm" => comm = Some(value.parse().map_err(|_| bad())?),
+                "transfer" => line.transfer = value.parse().map_err(|_| bad())?,
+                "bytes" => line.bytes = value.parse().map_err(|_| bad())?,
+                "gpu" => line.gpu = value.parse().map_err(|_| bad())?,
+                "alone" if value == "no" => line.is_told_alone = false,
+                _ => return Err(bad()),
+            }
+        }
+        line.comm = comm.ok_or("comm= is missing")?;
+        Ok(line)
+    }
+}
+
+impl Line {
+    fn sum(&self, rank: u32, step: u64, dur_ns: u64) -> Comm {
+        Comm {
+            rank: Rank(rank),
+            restart: 0,
+            step,
+            comm: self.comm,
+            collectives: self.gpu.max(1),
+            bytes: self.bytes,
+            dur_ns,
+            exposed_ns: (self.gpu > 0).then_some(dur_ns),
+            unfit: 0,
+            gpu: self.gpu > 0,
+        }
+    }
+
+    fn each(&self, rank: u32, step: u64, each_ns: &[u64]) -> Collectives {
+        let count = each_ns.len() as u64;
+        let one = |(place, dur_ns): (u64, &u64)| Collective {
+            function: 1,
+            sequence: step * count + place,
+            bytes: self.bytes / count,
+            dur_ns: *dur_ns,
+        };
+        Collectives {
+            rank: Rank(rank),
+            restart: 0,
+            step,
+            comm: self.comm,
+            each: (0..).zip(each_ns).map(one).collect(),
+            left_out: 0,
+        }
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use datadriven::TestCase;
 use paceline_health::event::{
-    Agent, Attach, Axis, Baseline, BaselineOf, Beat, Bye, Comm, Detach, Event, Exit, Group, Layout, Phase,
-    Phases, PolicyChange, Pulse, Signal, Step, StepKind,
+    Agent, Attach, Axis, Baseline, BaselineOf, Beat, Bye, Detach, Event, Exit, Group, Layout, Phase, Phases,
+    PolicyChange, Pulse, Signal, Step, StepKind, Want,
 };
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::{Frame, Time};
 
 use super::before;
-use super::comms::Groups;
+use super::comms::{Did, Groups, Work};
 use super::counters;
 use super::gpus;
 use super::ras;
@@ -30,6 +30,8 @@ pub struct Hand {
     /// Where each rank attached, and its restart count.
     ranks: BTreeMap<u32, (String, u32)>,
     groups: Groups,
+    /// Communicators of which each collective is asked for, up to a step.
+    pub asked: Vec<Want>,
     /// Counters of GPUs that rise.
     pub counters: gpus::Kept,
 }
@@ -190,7 +192,8 @@ impl Hand {
     /// `steps from=1 to=40 self=(100,100,125) [transfer=5] [kind=checkpoint] [wall=only]`, milliseconds by rank; a
     /// minus leaves the rank out. `data= gc= write=` are parts of a step by rank (of self-time, but for `write`),
     /// `tokens= squares= routed=` declared work; one value is every rank's. `by=1` hands each list on to the next
-    /// rank with every step. On the lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000]`.
+    /// rank with every step. `turns=(0,1,0)`: before which collective of the step what a rank works longer lies. On the
+    /// lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);
@@ -200,6 +203,10 @@ impl Hand {
         for key in ["data", "gc", "write", "tokens", "squares", "routed"] {
             parts.insert(key, list(case, key)?);
         }
+        let turns: Vec<usize> = list(case, "turns")?
+            .iter()
+            .filter_map(|turn| turn.parse().ok())
+            .collect();
         let transfer: f64 = take(case, "transfer")?.unwrap_or(5.0);
         let wall_only = take::<String>(case, "wall")?.is_some();
         let kind = match take::<String>(case, "kind")?.as_deref() {
@@ -227,11 +234,27 @@ impl Hand {
             let selfs: Vec<Option<f64>> = (0..selfs.len()).map(noisy).collect();
             let busy = (0..).zip(&selfs);
             let busy = busy.filter_map(|(rank, own)| Some((*own)? + part("write", rank)));
-            let dur = busy.fold(0.0, f64::max) + transfer;
+            let work = Work {
+                own: &selfs,
+                turns: &turns,
+            };
+            let together = if turns.is_empty() { 0.0 } else { work.together() };
+            let dur = busy.fold(together, f64::max) + transfer;
             self.at = self.at + Duration::from_secs_f64(dur / 1e3);
-            for did in self.groups.meet(case, step, &selfs)? {
-                let (node, restart) = self.place(did.rank)?;
-                frames.push((self.at, self.frame(&node, Event::Comm(Comm { restart, ..did }))));
+            let asked = self.asked.iter().filter(|want| step <= want.until);
+            let asked: Vec<u64> = asked.map(|want| want.comm).collect();
+            for did in self.groups.meet(case, step, &work, &asked)? {
+                let (rank, mut event) = match did {
+                    Did::Sum(did) => (did.rank, Event::Comm(did)),
+                    Did::Each(did) => (did.rank, Event::Collectives(did)),
+                };
+                let (node, restart) = self.place(rank)?;
+                match &mut event {
+                    Event::Comm(did) => did.restart = restart,
+                    Event::Collectives(did) => did.restart = restart,
+                    _ => {}
+                }
+                frames.push((self.at, self.frame(&node, event)));
             }
             for (rank, own) in selfs.into_iter().enumerate() {
                 let Some(own) = own else { continue };

@@ -1,6 +1,7 @@
 //! The stage on which transcripts play: a detector, a world or frames made by hand, and a clock that scripts move.
 //!
-//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, and by hand
+//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, `asked` (of which
+//! communicators each collective is asked for), and by hand
 //! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
 //! `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
@@ -15,6 +16,7 @@ mod ras;
 mod tell;
 
 use datadriven::TestCase;
+use paceline_health::event::Want;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::Verdict;
 use paceline_health::{Detector, Frame, Policy, Time};
@@ -54,6 +56,7 @@ impl Stage {
             "truth" => Ok(self.truth()),
             "report" => Ok(tell::report(&self.detector.report())),
             "cost" => Ok(tell::cost(&self.detector.report().cost)),
+            "asked" => Ok(self.asked()),
             "advance" => self.advance(case),
             _ => self.by_hand(case),
         };
@@ -83,16 +86,23 @@ impl Stage {
         Ok(format!("{ranks} ranks\n"))
     }
 
-    /// Lets the world run to its end, or until the detector has taken every frame before a time.
+    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: nobody in it
+    /// answers what is asked.
     fn play(&mut self, case: &mut TestCase) -> String {
         let until = case.try_take_arg::<f64>("until").expect("until=SECONDS");
         let until = until.map_or(Time(u64::MAX), Time::from_secs_f64);
+        let is_deaf = case.try_take_arg::<String>("deaf").expect("deaf=yes").is_some();
         let mut told = String::new();
         let Some(world) = self.world.as_mut() else {
             return "error: there is no world\n".to_owned();
         };
-        for (at, frame) in world.by_ref() {
+        let mut asked = self.detector.asked();
+        while let Some((at, frame)) = world.next() {
             told += &observe(&mut self.detector, at, &frame);
+            if self.detector.asked() != asked && !is_deaf {
+                asked = self.detector.asked();
+                world.want(self.detector.wants());
+            }
             if at >= until {
                 break;
             }
@@ -114,8 +124,15 @@ impl Stage {
         Ok(news(&mut self.detector))
     }
 
+    /// What the sidecars are asked for by now.
+    fn asked(&self) -> String {
+        let line = |want: &Want| format!("each of comm {} until step {}\n", want.comm, want.until);
+        self.detector.wants().iter().map(line).collect()
+    }
+
     fn by_hand(&mut self, case: &mut TestCase) -> Result<String, String> {
         let mut told = String::new();
+        self.hand.asked = self.detector.wants().to_vec();
         for (at, frame) in self.hand.frames(case)? {
             told += &observe(&mut self.detector, at, &frame);
         }

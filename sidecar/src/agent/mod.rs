@@ -10,7 +10,7 @@ pub mod witness;
 use std::sync::Arc;
 
 use paceline_health::Provenance;
-use paceline_health::event::{self, Beat, Event};
+use paceline_health::event::{self, Beat, Event, Want};
 
 use self::control::Control;
 use crate::host::{self, Process};
@@ -140,6 +140,11 @@ impl Agent {
             // Policy is the aggregator's.
             Control::HangUp => {}
         }
+    }
+
+    /// The aggregator wants each collective of some communicators.
+    pub fn wanted(&mut self, wants: &[Want]) {
+        self.sources.iter_mut().for_each(|source| source.wanted(wants));
     }
 
     fn is_watching(&self) -> bool {

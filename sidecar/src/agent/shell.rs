@@ -159,6 +159,7 @@ impl Shell {
                 warn::once("refused", format_args!("the aggregator refuses: {why}"));
                 self.drop_link();
             }
+            Heard::Wanted(wants) => self.agent.wanted(&wants),
             Heard::Welcome { .. } | Heard::Noise => {}
         }
     }

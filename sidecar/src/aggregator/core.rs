@@ -1,5 +1,6 @@
 //! Batches in, journal and verdicts out.
 
+mod asks;
 mod changes;
 
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub struct Aggregator {
     nodes: BTreeMap<NodeId, Presence>,
     /// What the configuration files said when what is in force was read from them.
     known_of_files: Vec<(String, f64)>,
+    /// By node: the incarnation that was asked for single collectives, and how often any had been by then.
+    asked: BTreeMap<NodeId, (u64, u64)>,
     last_n: u64,
     own_seq: u64,
     reported_lost: u64,
@@ -117,6 +120,7 @@ impl Aggregator {
             metrics: fold.metrics,
             status,
             nodes: fold.nodes,
+            asked: BTreeMap::new(),
             last_n,
             own_seq: fold.own_seq,
             reported_lost: 0,

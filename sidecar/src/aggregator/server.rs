@@ -265,10 +265,20 @@ fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
 }
 
 async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, bytes: &[u8]) {
-    let down = match decode_up(bytes) {
-        Ok(Up::Hello(hello)) => aggregator.hello(&hello),
-        Ok(Up::Batch(batch)) => aggregator.take(&batch, monotonic_ns()),
+    let (down, asks) = match decode_up(bytes) {
+        Ok(Up::Hello(hello)) => {
+            aggregator.asks_again(&hello);
+            (aggregator.hello(&hello), None)
+        }
+        Ok(Up::Batch(batch)) => {
+            let taken = aggregator.take(&batch, monotonic_ns());
+            let is_ours = matches!(taken, Down::Ack(_));
+            (taken, aggregator.asks(&batch).filter(|_| is_ours))
+        }
         Err(error) => return warn::once("message", format_args!("unreadable message: {error}")),
     };
     hub.send(peer, encode(&down)).await;
+    if let Some(asks) = asks {
+        hub.send(peer, encode(&asks)).await;
+    }
 }

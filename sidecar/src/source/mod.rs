@@ -18,7 +18,7 @@ pub mod trainers;
 mod yields;
 
 use paceline_health::Provenance;
-use paceline_health::event::{Event, Pulse};
+use paceline_health::event::{Event, Pulse, Want};
 
 /// Takes an event and gives the sequence number of its frame.
 pub type Send<'a> = dyn FnMut(Provenance, Event) -> u64 + 'a;
@@ -57,6 +57,9 @@ pub trait Source {
 
     /// Takes note of where all ranks of this node are, as all sources together say it: once a second.
     fn notice(&mut self, _pulses: &[Pulse], _now_ns: u64) {}
+
+    /// Takes note of which communicators each collective is to be told; of the others only sums.
+    fn wanted(&mut self, _wants: &[Want]) {}
 
     /// Sends again who is here: the aggregator began anew and knows nobody.
     fn introduce(&mut self, _send: &mut Send<'_>) {}

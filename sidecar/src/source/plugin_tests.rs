@@ -151,6 +151,59 @@ fn the_hook_speaks_for_the_rank() {
     );
 }
 
+/// Sums of all three communicators, and each collective of the one of which that was asked for, up to a step.
+#[test]
+fn each_collective_where_it_is_asked_for() {
+    let mut bench = Bench::new();
+    let ring = bench.ring("1-nccl.ring");
+    ring.write(&attach(Framework::Nccl));
+    train(&ring, 1..4, 30, 1);
+    let alone = |events: &[Event]| -> Vec<paceline_health::event::Collectives> {
+        let each = events.iter().filter_map(|event| match event {
+            Event::Collectives(did) => Some(did.clone()),
+            _ => None,
+        });
+        each.collect()
+    };
+    assert_eq!(alone(&bench.poll()), []);
+    let comm = 0x1234_5678_9abc_def1;
+    let other = Want {
+        comm: comm + 1,
+        restart: 1,
+        until: 99,
+    };
+    let want = Want {
+        comm,
+        restart: 0,
+        until: 7,
+    };
+    bench.probe.wanted(&[want, other]);
+    train(&ring, 4..20, 30, 1);
+    let events = bench.poll();
+    let told = alone(&events);
+    let steps: Vec<u64> = told.iter().map(|did| did.step).collect();
+    assert_eq!(steps, [4, 5, 6, 7], "of the epoch that is, and no further");
+    for did in &told {
+        let sequences: Vec<u64> = did.each.iter().map(|one| one.sequence).collect();
+        let wanted: Vec<u64> = (0..10).map(|n| did.step * 30 + 1 + 3 * n).collect();
+        assert_eq!((did.comm, sequences, did.left_out), (comm, wanted, 0));
+        let is_it = |one: &paceline_health::event::Collective| {
+            (one.function, one.bytes, one.dur_ns) == (1, 48 << 20, 1_234_567)
+        };
+        assert!(did.each.iter().all(is_it));
+    }
+    let bytes = rmp_serde::to_vec(&Event::Collectives(told[0].clone()))
+        .unwrap()
+        .len();
+    println!("{bytes} bytes for ten collectives");
+    assert!(bytes <= 200, "{bytes}");
+    // Before the sums of the same step, by which it closes.
+    let place = |is_it: &dyn Fn(&Event) -> bool| events.iter().position(is_it).unwrap();
+    let alone = place(&|event| matches!(event, Event::Collectives(did) if did.step == 5));
+    let sum = place(&|event| matches!(event, Event::Comm(did) if did.step == 5 && did.comm == comm));
+    assert!(alone < sum, "{alone} {sum}");
+}
+
 /// What travels from a rank that does 200 collectives in a step, at the sampling that is the default.
 #[test]
 fn bytes_of_a_rank_and_step() {

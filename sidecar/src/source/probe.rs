@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use paceline_health::event::Pulse;
+use paceline_health::event::{Pulse, Want};
 use paceline_ring::{OpenError, Reader};
 
 use super::trainers::Trainers;
@@ -18,6 +18,7 @@ use crate::warn;
 mod beside;
 mod collectives;
 mod events;
+mod exact;
 mod ring;
 mod steps;
 use ring::Ring;
@@ -38,6 +39,8 @@ pub struct Probe {
     checked_ns: u64,
     past: Losses,
     past_cost: Cost,
+    /// What is to be told collective by collective.
+    wants: Vec<Want>,
     /// Who reads the trainers' processes finds them there.
     trainers: Trainers,
 }
@@ -54,6 +57,7 @@ impl Probe {
             checked_ns: 0,
             past: Losses::default(),
             past_cost: Cost::default(),
+            wants: Vec::new(),
             trainers: Trainers::default(),
         }
     }
@@ -155,6 +159,7 @@ impl Source for Probe {
         let hooked: Vec<u32> = self.rings.values().filter_map(Ring::hooked).collect();
         for ring in self.rings.values_mut() {
             ring.has_hook = hooked.contains(&ring.pid());
+            ring.want(&self.wants);
             ring.read(now_ns, send);
         }
         self.remove_finished();
@@ -181,6 +186,10 @@ impl Source for Probe {
             by_rank.retain(|_, pulse| pulse.rank != rank || pulse.restart > restart);
         }
         out.extend(by_rank.into_values());
+    }
+
+    fn wanted(&mut self, wants: &[Want]) {
+        self.wants = wants.to_vec();
     }
 
     fn introduce(&mut self, send: &mut Send<'_>) {

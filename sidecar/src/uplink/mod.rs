@@ -7,6 +7,7 @@ pub mod intake;
 pub mod link;
 pub mod session;
 pub mod spool;
+pub mod wanted;
 pub mod wire;
 
 pub use intake::Intake;

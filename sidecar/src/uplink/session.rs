@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use paceline_health::Provenance;
-use paceline_health::event::Event;
+use paceline_health::event::{Event, Want};
 use paceline_health::frame::SCHEMA_VERSION;
 
 use super::spool::{Spool, last_seq};
@@ -32,6 +32,8 @@ pub enum Heard {
     Refused(String),
     /// More is safe.
     Acked,
+    /// Each collective of these communicators is to be told, and of no other.
+    Wanted(Vec<Want>),
     /// Nothing to do with us, or not readable.
     Noise,
 }
@@ -131,6 +133,9 @@ impl Uplink {
                 self.spool.ack(self.acked);
                 Heard::Acked
             }
+            Ok(Down::Wanted(wanted)) if wanted.job == self.me.job && wanted.agent == self.me.agent => {
+                Heard::Wanted(wanted.kept())
+            }
             _ => Heard::Noise,
         }
     }
@@ -200,6 +205,12 @@ impl Uplink {
 fn may_wait(event: &Event) -> bool {
     matches!(
         event,
-        Event::Step(_) | Event::Beat(_) | Event::Comm(_) | Event::Gpu(_) | Event::Host(_) | Event::Port(_)
+        Event::Step(_)
+            | Event::Beat(_)
+            | Event::Comm(_)
+            | Event::Collectives(_)
+            | Event::Gpu(_)
+            | Event::Host(_)
+            | Event::Port(_)
     )
 }

@@ -114,7 +114,10 @@ impl Spool {
 }
 
 fn keep(event: &Event) -> bool {
-    !matches!(event, Event::Step(_) | Event::Gpu(_) | Event::Beat(_))
+    !matches!(
+        event,
+        Event::Step(_) | Event::Gpu(_) | Event::Beat(_) | Event::Collectives(_)
+    )
 }
 
 /// The last sequence number of a batch.

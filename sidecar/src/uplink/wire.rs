@@ -12,6 +12,8 @@ use paceline_health::id::{JobId, NodeId};
 use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::wanted::Wanted;
+
 /// Largest message that is decoded, bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// Most bytes of events in one batch; a single larger event travels alone.
@@ -60,6 +62,8 @@ pub enum Down {
     Refused(Refused),
     /// Everything up to here is safe.
     Ack(Ack),
+    /// More than sums is asked for.
+    Wanted(Wanted),
 }
 
 /// Who is there.

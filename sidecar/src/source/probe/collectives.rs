@@ -1,16 +1,17 @@
-//! What the NCCL plugin tells of one process, collective by collective, as sums of a step and communicator. Nothing is
-//! joined across ranks here.
+//! What the NCCL plugin tells of one process, collective by collective, as sums of a step and communicator; where that was
+//! asked for, each of them too. Nothing is joined across ranks here.
 //!
 //! A sum is only told when it holds the same collectives on every member: all that are fit to compare, each with its
 //! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
 
 use std::collections::BTreeMap;
 
-use paceline_health::event;
+use paceline_health::event::{self, Want};
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Timed};
 
 use super::beside::{self, Interval};
+use super::exact::{Singles, is_wanted};
 
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
@@ -26,6 +27,9 @@ pub(super) struct Collectives {
     closed: Option<u64>,
     /// The last ticket before the first of those that are open.
     before: u32,
+    /// Of these each is told, in this epoch.
+    wants: Vec<Want>,
+    restart: u32,
     /// Steps that were timed, and not wholly.
     pub(super) in_part: u64,
 }
@@ -36,6 +40,8 @@ pub(super) struct Done {
     pub(super) step: u64,
     /// What the rank did in each communicator, if that was timed as a whole.
     pub(super) sums: Vec<event::Comm>,
+    /// And collective by collective, in those where that was asked for; of a step that was timed in part too.
+    pub(super) exact: Vec<event::Collectives>,
     /// When the last of them ended, by the GPU's clock.
     pub(super) gpu_end_ns: Option<u64>,
 }
@@ -48,6 +54,7 @@ struct Step {
     seen: u32,
     waiting: u32,
     sums: BTreeMap<u64, Sum>,
+    singles: Singles,
     /// One more than may be laid side by side, at most: a step need not end.
     intervals: Vec<Interval>,
     gpu_end_ns: Option<u64>,
@@ -64,6 +71,14 @@ struct Sum {
 }
 
 impl Collectives {
+    /// Of which communicators each collective is told from here on.
+    pub(super) fn want(&mut self, wants: &[Want], restart: u32) {
+        self.restart = restart;
+        if self.wants != wants {
+            self.wants = wants.to_vec();
+        }
+    }
+
     /// A collective was enqueued in a step; 0: nobody knows yet in which.
     pub(super) fn enqueued(&mut self, did: &Collective, step: u64) {
         let number = step;
@@ -95,6 +110,9 @@ impl Collectives {
             step.waiting += 1;
             step.is_sampled = true;
             self.waiting.insert(did.ticket, (number, did.comm));
+            if did.is_fit() && is_wanted(&self.wants, self.restart, did.comm, number) {
+                step.singles.enqueued(did);
+            }
         }
     }
 
@@ -110,6 +128,7 @@ impl Collectives {
         if timed.duration_ns == 0 {
             step.is_broken = true;
         }
+        step.singles.timed(timed);
         if let Some(sum) = step.sums.get_mut(&comm) {
             sum.timed += 1;
             sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
@@ -148,6 +167,9 @@ impl Collectives {
             step: number,
             ..Done::default()
         };
+        let singles = std::mem::take(&mut step.singles);
+        let there_were = |comm| step.sums.get(&comm).map_or(0, |sum: &Sum| sum.collectives);
+        done.exact = singles.told(rank, restart, number, there_were);
         if !step.is_sampled || !is_whole {
             return Some(done);
         }

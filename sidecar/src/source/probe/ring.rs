@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_health::Provenance;
-use paceline_health::event::{self, Event, Pulse};
+use paceline_health::event::{self, Event, Pulse, Want};
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Next, Reader, Record, Work};
 
 use super::super::{Cost, Losses, Send};
 use super::collectives::Collectives;
 use super::events;
+use super::exact::Budget;
 use super::steps::Steps;
 use crate::host::Process;
 use crate::warn;
@@ -44,6 +45,7 @@ pub(super) struct Ring {
     /// The same process has a hook, which knows more of the rank.
     pub(super) has_hook: bool,
     collectives: Collectives,
+    budget: Budget,
     /// Of a plugin: found where no hook tells them.
     steps: Steps,
     /// Frames on their way: their number, and the ring's position behind the record that they were made from.
@@ -72,6 +74,7 @@ impl Ring {
             is_plugin: path.to_string_lossy().ends_with(PLUGIN),
             has_hook: false,
             collectives: Collectives::default(),
+            budget: Budget::new(),
             steps: Steps::of(&reader),
             on_the_way: VecDeque::new(),
             nameless: 0,
@@ -102,12 +105,19 @@ impl Ring {
         self.alive = self.alive && self.process.is_alive();
     }
 
+    /// Of which communicators each collective is told.
+    pub(super) fn want(&mut self, wants: &[Want]) {
+        let restart = self.attach.as_ref().map_or(0, |attach| attach.restart);
+        self.collectives.want(wants, restart);
+    }
+
     /// Sends every record that is there.
     pub(super) fn read(&mut self, now_ns: u64, send: &mut Send<'_>) {
         if !self.introduced {
             self.introduced = true;
             self.introduce(send);
         }
+        self.budget.refill(now_ns);
         self.reader.heartbeat(now_ns);
         while !self.broken {
             match self.reader.next(now_ns, self.alive) {
@@ -179,7 +189,13 @@ impl Ring {
         while let Some(done) = self.collectives.next(rank, restart) {
             let step = self.steps.told(rank, restart, &done).filter(|_| !self.has_hook);
             let sums = done.sums.into_iter().map(Event::Comm);
-            for event in sums.chain(step.map(Event::Step)) {
+            // A communicator's step closes by its sums: what is more exact comes before them.
+            let exact: Vec<Event> = done
+                .exact
+                .into_iter()
+                .map(|did| Event::Collectives(self.budget.take(did)))
+                .collect();
+            for event in exact.into_iter().chain(sums).chain(step.map(Event::Step)) {
                 let seq = send(Provenance::Live, event);
                 self.on_the_way.push_back((seq, self.reader.position()));
             }
