@@ -244,10 +244,15 @@ fn program() -> PathBuf {
 
 /// Builds it with the C compiler that Rust links with.
 pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
+    compile_by("cc", name, flags)
+}
+
+/// Builds it with that compiler.
+pub fn compile_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl-harness/harness.c");
     let draft = target().join(format!("{name}.{}", std::process::id()));
     let built = target().join(name);
-    let output = Command::new("cc")
+    let output = Command::new(compiler)
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
         .args(flags)
         .arg("-o")

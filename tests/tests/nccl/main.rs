@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
+mod arm;
 mod elf;
 mod harness;
 mod job;
@@ -214,7 +215,7 @@ fn ten_million() {
 }
 
 /// Every collective and every time stands in the ring or was counted as dropped.
-fn adds_up(said: &harness::Said, read: &Read) {
+pub fn adds_up(said: &harness::Said, read: &Read) {
     // And the rank, once; and the 64 communicators, once and again each minute.
     let others = (read.count + read.dropped).checked_sub(said["enqueued"] + said["timed"] + 1);
     assert!(

@@ -1,0 +1,63 @@
+//! The plugin on aarch64 (Grace): built as it is shipped, and run by QEMU. That shows layouts, system calls and characters
+//! without a sign; not the weaker order of memory, which loom shows for the ring.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use super::harness::{self, Harness, Read, Said};
+use super::{adds_up, elf};
+
+const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+
+/// Runs one scenario there after the other; not `fork`, because QEMU takes MADV_WIPEONFORK for a hint. `tests/run` runs it where the compiler and the emulator are.
+#[test]
+#[ignore = "needs aarch64-linux-gnu-gcc, qemu-aarch64, and Rust for aarch64"]
+fn aarch64() {
+    let linker = format!("target.{TRIPLE}.linker='{COMPILER}'");
+    elf::build(&["--target", TRIPLE, "--config", &linker]);
+    let plugin = harness::target().join(TRIPLE).join("release/libpaceline_nccl.so");
+    elf::needs_system_calls_alone(&plugin);
+    let program = emulated();
+    let run = |version, scenario, collectives| -> (Said, Read) {
+        let mut harness = Harness::new();
+        let running = harness.start_with(&program, &plugin, version, scenario, collectives);
+        (running.said(), harness.read())
+    };
+    for version in [4, 5, 6, 7] {
+        let (_, read) = run(version, "order", 40);
+        let timed = read.timed();
+        assert_eq!((read.collectives().len(), timed.len()), (40, 40), "v{version}");
+        assert!(
+            timed
+                .iter()
+                .all(|timed| (timed.duration_ns, timed.channels) == (5_031, 32))
+        );
+        assert!(
+            read.collectives()
+                .iter()
+                .all(|did| did.bytes == 4 << 20 && did.channels == 32)
+        );
+    }
+    let (_, read) = run(5, "stale", 0);
+    assert_eq!((read.collectives().len(), read.given_up), (3, 1));
+    let (_, read) = run(6, "reload", 0);
+    assert_eq!((read.collectives().len(), read.timed().len()), (1_000, 1_000));
+    let (said, read) = run(5, "storm", 20_000);
+    assert!(read.dropped > 0);
+    adds_up(&said, &read);
+}
+
+/// The harness for aarch64, as a program of this machine.
+fn emulated() -> PathBuf {
+    let program = harness::compile_by(COMPILER, "nccl-harness-aarch64", &["-O2"]);
+    let script = harness::target().join("nccl-harness-emulated");
+    // QEMU takes the process over, and its number.
+    let text = format!(
+        "#!/bin/sh\nexec qemu-aarch64 -L /usr/aarch64-linux-gnu '{}' \"$@\"\n",
+        program.display()
+    );
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script
+}
