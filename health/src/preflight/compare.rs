@@ -1,6 +1,6 @@
 //! Each metric of each place beside what it should be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::links::{self, chance, unsteady};
@@ -89,6 +89,7 @@ impl<'a> Judge<'a> {
     }
 
     fn judge_pairs(&self, samples: &[Sample], judged: &mut Judged) {
+        let mut found: Vec<Noted> = Vec::new();
         for ways in links::sort(self.table, samples) {
             let row = self.table.metric(ways.metric);
             let Some(expected) = ways.expected else { continue };
@@ -103,9 +104,21 @@ impl<'a> Judge<'a> {
                 let mut noted = note(row, ways.metric, blame.place, blame.value, vec![comparison]);
                 noted.or = blame.or;
                 noted.sure = blame.sure;
-                judged.findings.push(noted);
+                found.push(noted);
             }
         }
+        // A bad end makes its ways bad, in other metrics too: it was told, they need not be.
+        let bad = |noted: &&Noted| noted.sure && noted.or.is_empty();
+        let ends: BTreeSet<NodeId> = found
+            .iter()
+            .filter(bad)
+            .filter_map(|noted| noted.place.node().cloned())
+            .collect();
+        found.retain(|noted| match &noted.place {
+            Place::Pair { a, b } => !ends.contains(a) && !ends.contains(b),
+            _ => true,
+        });
+        judged.findings.append(&mut found);
     }
 
     fn judge_places(&self, samples: &[Sample], judged: &mut Judged) {

@@ -89,6 +89,10 @@ struct Run<'a> {
 
 /// Steps that are counted for a progress bar.
 const STEPS: u32 = 4 + MAX_ROUNDS;
+/// How often suspects are measured again.
+const MAX_REPEATS: u32 = 2;
+/// What is measured among the ranks of one node.
+const LOCAL: [Metric; 2] = [Metric::LocalBusbw, Metric::LocalBusbwHost];
 
 impl Run<'_> {
     fn phases(&mut self) {
@@ -112,28 +116,48 @@ impl Run<'_> {
         }
     }
 
-    /// What looks bad on a node by itself is measured once more before anybody is accused.
+    /// What looks bad on a node by itself is measured again before anybody is accused: once, and while there is time once
+    /// more. The others work along, as they did the first time: what shares a machine with them does too.
     fn repeat_suspects(&mut self) {
-        let judge = Judge::new(&self.table, &[], &self.wanted);
-        let places = judge.suspects(&self.samples);
+        for round in 1..=MAX_REPEATS {
+            let (local, work): (Vec<Sample>, Vec<Sample>) = self
+                .samples
+                .iter()
+                .cloned()
+                .partition(|sample| LOCAL.contains(&sample.metric));
+            let (local, work) = (self.is_suspect(&local), self.is_suspect(&work));
+            let limits = &self.limits;
+            let later = limits.pairs * MAX_ROUNDS + limits.all;
+            if round > 1 && self.left() < limits.work + limits.local + later {
+                return;
+            }
+            if work {
+                self.on_all("work again", 2, &Task::Work { round }, self.limits.work);
+            }
+            if local {
+                self.inside("local again", round);
+            }
+            if !work && !local {
+                return;
+            }
+        }
+    }
+
+    /// Whether these samples speak against a node that is there.
+    fn is_suspect(&self, samples: &[Sample]) -> bool {
         let there: BTreeSet<NodeId> = self.fleet.nodes().into_iter().collect();
-        let suspects: BTreeSet<&NodeId> = places
+        let judge = Judge::new(&self.table, &[], &self.wanted);
+        let places = judge.suspects(samples);
+        places
             .iter()
             .filter_map(Place::node)
-            .filter(|node| there.contains(*node))
-            .collect();
-        let local = [Metric::LocalBusbw, Metric::LocalBusbwHost];
-        let of_local = |sample: &&Sample| local.contains(&sample.metric);
-        let local: Vec<Sample> = self.samples.iter().filter(of_local).cloned().collect();
-        let local = judge.suspects(&local);
-        // The others work along, as they did the first time: what shares a machine with them does too.
-        if suspects.is_empty() {
-            return;
-        }
-        self.on_all("work again", 2, &Task::Work { round: 1 }, self.limits.work);
-        if !local.is_empty() {
-            self.inside("local again", 1);
-        }
+            .any(|node| there.contains(node))
+    }
+
+    /// Time until all must be over.
+    fn left(&self) -> Duration {
+        let spent = self.began.elapsed() + Duration::from_secs(2);
+        self.limits.total.saturating_sub(spent)
     }
 
     fn on_all(&mut self, phase: &str, step: u32, task: &Task, limit: Duration) {
@@ -206,11 +230,7 @@ impl Run<'_> {
         (self.phase)(phase, step, STEPS);
         let begin = Instant::now();
         // The whole has an end too, whatever the phases before it took.
-        let left = self
-            .limits
-            .total
-            .saturating_sub(self.began.elapsed() + Duration::from_secs(2));
-        let limit = limit.min(left);
+        let limit = limit.min(self.left());
         if limit.is_zero() {
             self.problems.push(Problem {
                 node: None,

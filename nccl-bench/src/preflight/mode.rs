@@ -53,7 +53,8 @@ impl Mode {
         }
     }
 
-    /// Its limits. They add up to less than the total even if every repeat and round is needed.
+    /// Its limits. They add up to less than the total even if every round of pairs and one repeat of the work is needed;
+    /// further repeats are for when time is left.
     pub fn limits(self) -> Limits {
         let s = Duration::from_secs;
         match self {
