@@ -13,7 +13,9 @@ _watching = False
 
 # The launcher's own summary of what its workers met.
 _OF_LAUNCHERS = ("ChildFailedError", "SignalException")
-# Words of exceptions, in lower case. Only the last line is looked at, where the exception itself stands.
+# What torch raises about other ranks. A data server that is gone raises others, and is no rank.
+_OF_PEERS = ("DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "RuntimeError")
+# Words of exceptions, in lower case.
 _GPU_MEMORY = ("cuda out of memory", "hip out of memory", "cublas_status_alloc_failed", "cuda error: out of memory")
 _TIMEOUT = ("timed out", "timeout")
 _PEER = (
@@ -53,12 +55,11 @@ def kind_of(name, says):
         return "gpu_memory"
     if name == "MemoryError" or "cannot allocate memory" in words:
         return "host_memory"
-    if any(part in words for part in _PEER):
-        return "peer_lost"
-    if name in ("DistBackendError", "DistNetworkError", "DistError", "RuntimeError") and any(
-        part in words for part in _TIMEOUT
-    ):
-        return "collective_timeout"
+    if name in _OF_PEERS:
+        if any(part in words for part in _PEER):
+            return "peer_lost"
+        if any(part in words for part in _TIMEOUT):
+            return "collective_timeout"
     return "error"
 
 
@@ -82,7 +83,10 @@ def _tell(kind, error, trace):
         "says": "\n".join(lines).encode("utf-8", "replace")[-_BYTES:].decode("utf-8", "ignore"),
     }
     folder = os.path.join(directory, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        os.mkdir(folder, 0o700)  # no parents: a ring directory that is gone stays gone
+    except FileExistsError:
+        pass
     temporary = os.path.join(folder, ".%d" % os.getpid())
     with open(temporary, "w") as file:
         json.dump(said, file)

@@ -43,6 +43,16 @@ class Ends(unittest.TestCase):
         for end in ("", "import sys; sys.exit(3)", "raise KeyboardInterrupt"):
             self.assertEqual(ended("import paceline\npaceline.step()\n" + end)[1], [], end)
 
+    def test_a_ring_directory_that_is_gone_stays_gone(self):
+        script = "import os, shutil, paceline\npaceline.step()\nshutil.rmtree(os.environ['PACELINE_RING_DIR'])\nraise ValueError('x')"
+        with tempfile.TemporaryDirectory() as folder:
+            rings = os.path.join(folder, "rings")
+            os.mkdir(rings)
+            environment = dict(os.environ, PACELINE_RING_DIR=rings, PYTHONPATH=HOOK)
+            done = subprocess.run([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
+            self.assertIn("ValueError: x", done.stderr)
+            self.assertEqual(os.listdir(folder), [])
+
     def test_a_helper_says_nothing(self):
         script = "import os, paceline\npaceline.step()\nif os.fork() == 0:\n    raise ValueError('worker')\nos.wait()"
         self.assertEqual(ended(script)[1], [])
@@ -60,7 +70,10 @@ class Ends(unittest.TestCase):
             ("RuntimeError", "RuntimeError: [tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:3122", "peer_lost"),
             ("RuntimeError", "RuntimeError: Timed out waiting 1800000ms for recv operation", "collective_timeout"),
             ("DistBackendError", "torch.distributed.DistBackendError: wait timeout after 60000ms", "collective_timeout"),
+            ("DistStoreError", "torch.distributed.DistStoreError: Broken pipe", "peer_lost"),
             ("KeyError", "KeyError: timeout", "error"),
+            ("ConnectionRefusedError", "ConnectionRefusedError: [Errno 111] Connection refused", "error"),
+            ("BrokenPipeError", "BrokenPipeError: [Errno 32] Broken pipe", "error"),
             ("ValueError", "ValueError: bad timeout", "error"),
         ):
             self.assertEqual(kind_of(name, says), wanted, says)
