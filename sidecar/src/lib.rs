@@ -88,6 +88,10 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     runtime.block_on(shell::run(agent, invitation, controls));
     runtime.shutdown_background();
     end.wait();
+    if let Some((dir, _)) = &shared {
+        // Memory that is full: another sidecar looks once more at what the rings hold.
+        let _ = std::fs::write(dir.join(tasks::DONE), "");
+    }
     let is_orphan = match &shared {
         Some((dir, count)) => tasks::look(dir, *count).launchers == 0,
         None => std::os::unix::process::parent_id() != launcher,

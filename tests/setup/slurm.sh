@@ -7,7 +7,8 @@
 #
 # Key, socket, spool, logs and slurm.conf are all in DIRECTORY; every port is in network namespaces; `down` ends what runs and
 # removes it all. Needs root, iproute2 and Debian's slurmctld, slurmd, slurm-client and munge (their services are not used).
-set -euo pipefail
+# E: what fails in a function is cleared up as well.
+set -Eeuo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 usage() { echo "usage: $0 up|down DIRECTORY" >&2; exit 64; }
 [ $# -eq 2 ] || usage

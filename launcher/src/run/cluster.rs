@@ -21,8 +21,6 @@ const FIRST_PSEUDO_STEP: u32 = 0xffff_fff0;
 /// `paceline run` as one of several tasks that were started alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
-    /// Among all.
-    pub(crate) global: u32,
     /// Tasks on this node.
     pub(crate) on_node: u32,
 }
@@ -114,11 +112,14 @@ pub(crate) fn of_plain(variable: Variable<'_>) -> Option<Endpoint> {
     (many && !is_local(&host)).then_some(Endpoint { host, port })
 }
 
-/// The host of mpirun, which is mostly that of its first rank: Open MPI names it by its addresses,
-/// `965476352.0;tcp://192.0.2.2,198.51.100.2:53357;...`.
+/// The host of mpirun's first rank. In an allocation that is its first node, wherever mpirun itself runs; else mostly the
+/// host of mpirun, which Open MPI 4 names by its addresses, `965476352.0;tcp://192.0.2.2,198.51.100.2:53357;...`.
 fn of_mpirun(variable: Variable<'_>) -> Option<String> {
-    variable("OMPI_COMM_WORLD_RANK")?;
     let nodes: u32 = variable("OMPI_MCA_orte_num_nodes")?.parse().ok()?;
+    let allocated = variable("SLURM_JOB_NODELIST").and_then(|nodes| expand(&nodes).ok());
+    if let Some(first) = allocated.and_then(|names| names.into_iter().next()) {
+        return (nodes > 1).then_some(first);
+    }
     let uri = variable("OMPI_MCA_orte_hnp_uri")?;
     let addresses = uri.split(';').find_map(|part| part.strip_prefix("tcp://"))?;
     let host = addresses.split([',', ':']).next()?;
@@ -128,26 +129,21 @@ fn of_mpirun(variable: Variable<'_>) -> Option<String> {
 /// Which of several tasks of this node we are; `None`: the only one.
 pub(crate) fn task(variable: Variable<'_>) -> Option<Task> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
-    let of = |global: &str, local: &str, on_node: &str| {
+    let of = |local: &str, on_node: &str| {
         number(local)?;
-        let (global, on_node) = (number(global)?, number(on_node)?);
-        (on_node > 1).then_some(Task { global, on_node })
+        let on_node = number(on_node)?;
+        (on_node > 1).then_some(Task { on_node })
     };
     if number("LOCAL_RANK").is_some() && number("LOCAL_WORLD_SIZE").is_some() {
-        return of("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+        return of("LOCAL_RANK", "LOCAL_WORLD_SIZE");
     }
     if number("OMPI_COMM_WORLD_RANK").is_some() {
-        return of(
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        );
+        return of("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
     }
     step(variable)?;
     let counts = repeated(&variable("SLURM_STEP_TASKS_PER_NODE")?)?;
     let on_node = *counts.get(number("SLURM_NODEID")? as usize)?;
-    let global = number("SLURM_PROCID")?;
-    (on_node > 1).then_some(Task { global, on_node })
+    (on_node > 1).then_some(Task { on_node })
 }
 
 /// Whether others that were started with us speak on the same terminal, and we are not the first of them.
@@ -258,6 +254,12 @@ mod tests {
                 &format!("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n4 {mpi}"),
                 Some("192.0.2.2"),
             ),
+            // mpirun stands on a login node.
+            (
+                "python t.py",
+                &format!("SLURM_JOB_NODELIST=n[5-6] {mpi}"),
+                Some("n5"),
+            ),
             (
                 "python t.py",
                 &step.replace("0 ", "0 PACELINE_FIRST_NODE=n4 "),
@@ -297,13 +299,13 @@ mod tests {
     fn which_task_of_a_node() {
         let step =
             "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=3,1(x2) SLURM_PROCID=2 SLURM_LOCALID=2";
-        let task = |global, on_node| Some(Task { global, on_node });
+        let task = |on_node| Some(Task { on_node });
         for (variables, wanted) in [
-            (format!("{step} SLURM_NODEID=0"), task(2, 3)),
+            (format!("{step} SLURM_NODEID=0"), task(3)),
             (format!("{step} SLURM_NODEID=1"), None),
             (
                 format!("{step} SLURM_NODEID=0 RANK=5 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4"),
-                task(5, 4),
+                task(4),
             ),
             // One agent of torchrun on each node, and the pod's own RANK.
             ("RANK=1 WORLD_SIZE=2".to_owned(), None),
@@ -311,7 +313,7 @@ mod tests {
                 format!(
                     "{step} SLURM_NODEID=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2"
                 ),
-                task(3, 2),
+                task(2),
             ),
             (String::new(), None),
         ] {

@@ -186,6 +186,9 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     let child = match child::Child::start(plan, place.as_ref(), terminal, tee.as_ref()) {
         Ok(child) => child,
         Err(failed) => {
+            if let Some(share) = share {
+                share.leave(failed.code());
+            }
             output::say(format_args!(
                 "{} {failed}",
                 plan.style.paint(Paint::Bad, "paceline: error:")
@@ -198,6 +201,8 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             });
         }
     };
+    // Nothing that can take time stands between a job and its start.
+    place::clear_left_behind();
     let keeper = place.as_ref().map(|place| {
         sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))
     });
@@ -239,12 +244,14 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     if known.is_left_to_others {
         return;
     }
+    // The first node says it all, on the same terminal.
+    if known.elsewhere.is_some() && plan.follows {
+        return;
+    }
     // Of a command that could not be started all was said.
     if !plan.settings.quiet && outcome.began {
         let policy = &plan.settings.policy;
         let text = match &known.elsewhere {
-            // The first node says it all, on the same terminal.
-            Some(_) if plan.follows => return,
             // A report of this node alone would say that nothing is known.
             Some(aggregator) => format!(
                 "{} what was seen on {} is in the report of the job's aggregator at {aggregator}",

@@ -39,7 +39,6 @@ impl Place {
         // Absolute: the sidecar and the trainers may have another working directory.
         let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
         spare_foreign_report(plan, &run_dir);
-        clear_left_behind();
         let share = plan.task.map(|task| enter(plan, task)).transpose()?;
         let ring_dir = match &share {
             Some(share) => share.dir().to_owned(),
@@ -160,13 +159,13 @@ fn first_of(places: &[PathBuf], make: impl Fn(&Path) -> io::Result<PathBuf>) -> 
 }
 
 /// Removes what runs of this user have left in memory that were killed together with all that was theirs.
-fn clear_left_behind() {
+pub(super) fn clear_left_behind() {
     let user = rustix::process::geteuid().as_raw();
     let entries = places().into_iter().filter_map(|place| fs::read_dir(place).ok());
     for entry in entries.flatten().flatten() {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(b"paceline-")
             && fs::symlink_metadata(entry.path()).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
-        if is_ours && tasks::is_left_behind(&entry.path()) {
+        if is_ours && let Some(_held) = tasks::left_behind(&entry.path()) {
             // Another run may be at it as well.
             let _ = fs::remove_dir_all(entry.path());
         }

@@ -1,7 +1,7 @@
 //! The profiler plugin that NCCL loads: found beside the binary, and named to the command unless somebody else's has the
 //! one place that NCCL has for it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -37,8 +37,8 @@ pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
     let beside = program.as_deref().and_then(Path::parent);
     match slot(&variable, beside) {
         Slot::Ours(library) => return Some((VARIABLE, library.into())),
-        // Somebody who wants none wants none of ours either.
-        Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") => {}
+        // Somebody who wants none wants none of ours either; and ours may be there from a `paceline run` around this one.
+        Slot::Taken { by, .. } if by.eq_ignore_ascii_case("none") || is_ours(&by) => {}
         Slot::Taken { by, told_in } if speaks => output::warning(
             plan.style,
             format_args!(
@@ -83,6 +83,10 @@ fn slot(variable: &dyn Fn(&str) -> Option<OsString>, beside: Option<&Path>) -> S
     found.map_or(Slot::Missing, |path| {
         Slot::Ours(path.canonicalize().unwrap_or(path))
     })
+}
+
+fn is_ours(library: &OsStr) -> bool {
+    Path::new(library).file_name() == Some(OsStr::new(LIBRARY))
 }
 
 /// Files that NCCL reads its variables from, the user's before the site's
@@ -141,6 +145,7 @@ mod tests {
             panic!("not taken by the variable")
         };
         assert_eq!(by, "inspector");
+        assert!(!is_ours(&by) && is_ours(OsStr::new("/opt/lib/libpaceline_nccl.so")));
         fs::write(
             &conf,
             "NCCL_DEBUG=WARN\n # NCCL_PROFILER_PLUGIN=none\n NCCL_PROFILER_PLUGIN = x # y\n",

@@ -53,6 +53,9 @@ impl Running {
             claim.hand_over(&mut command);
         }
         let mut process = command.spawn()?;
+        if let Some(claim) = claim {
+            claim.belongs_to(process.id());
+        }
         let (input, output) = (process.stdin.take(), process.stdout.take());
         if let Some(output) = &output {
             rustix::io::ioctl_fionbio(output, true).context("its output")?;

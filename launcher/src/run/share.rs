@@ -13,16 +13,21 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::aggregator::place::hash;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::Pid;
 
 /// Locked by the sidecar of the node.
 const SIDECAR: &str = "sidecar.lock";
 /// Locked by whoever leaves last.
 const LAST: &str = "last.lock";
+/// How long a sidecar is waited for by a task that has nothing to tell.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// This task among those of its node.
 #[derive(Debug)]
@@ -61,7 +66,7 @@ impl Share {
     }
 
     fn enter_dir(dir: &Path, expected: u32) -> io::Result<Share> {
-        if tasks::is_left_behind(dir) {
+        if let Some(_held) = tasks::left_behind(dir) {
             fs::remove_dir_all(dir)?;
         }
         make_private(dir)?;
@@ -99,6 +104,25 @@ impl Share {
         lock(&self.dir.join(SIDECAR)).map(Claim)
     }
 
+    /// The process that has it, if it has said which it is.
+    pub(crate) fn sidecar(&self) -> Option<Pid> {
+        if self.claim().is_some() {
+            return None;
+        }
+        let text = fs::read_to_string(self.dir.join(SIDECAR)).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+
+    /// For a task whose command could not be started: what it came to, and whoever is last clears up.
+    pub(crate) fn leave(mut self, code: i32) {
+        self.say(format_args!("{{\"exit\":{{\"code\":{code}}}}}"));
+        let until = Instant::now() + PATIENCE;
+        // A sidecar that another task has started still reads.
+        while self.is_last() && self.claim().is_none() && Instant::now() < until {
+            thread::sleep(PATIENCE / 100);
+        }
+    }
+
     /// Tells the sidecar of our command.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
         // Memory that is full: the sidecar sees us end.
@@ -113,6 +137,11 @@ impl Share {
         self.last.is_some()
     }
 
+    /// Whether a sidecar has ended with its work done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.dir.join(tasks::DONE).exists()
+    }
+
     /// What the sidecar said of itself when it was ready.
     pub(crate) fn ready(&self) -> Option<paceline_sidecar::sink::status::Status> {
         let text = fs::read(self.dir.join(tasks::READY)).ok()?;
@@ -122,7 +151,8 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        if self.last.is_some() {
+        // Again: while the sidecar was waited for another task may have come.
+        if self.last.is_some() && tasks::look(&self.dir, self.expected).is_over() {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
@@ -144,6 +174,13 @@ impl Claim {
                 Ok(fcntl_setfd(inherited, FdFlags::empty())?)
             });
         }
+    }
+
+    /// Notes which process that is, for tasks that are not its parent.
+    pub(crate) fn belongs_to(self, process: u32) {
+        let mut file = self.0;
+        // Without it the others cannot end one that hangs.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{process}"));
     }
 }
 

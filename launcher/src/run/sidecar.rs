@@ -228,7 +228,11 @@ impl Keeper {
                 let share = self.share.as_ref()?;
                 // Free: the sidecar that another task had started has ended.
                 share.claim()?;
-                self.state = State::Done;
+                if share.is_done() {
+                    self.state = State::Done;
+                } else {
+                    self.down("of this node is gone");
+                }
             }
             (None, State::Down(_) | State::Done) => {}
         }
@@ -245,10 +249,20 @@ impl Keeper {
     /// It takes too long: asks it to end, or ends it.
     pub(crate) fn signal(&mut self, signal: Signal) {
         self.late = true;
-        if let State::Up(running) = &self.state {
-            // It has not been waited for, so the number is still its own.
-            let _ = kill_process(Pid::from_child(&running.process), signal);
+        // It has not been waited for, or holds the lock, so the number is still its own.
+        let process = match &self.state {
+            State::Up(running) => Some(Pid::from_child(&running.process)),
+            State::Served(_) => self.share.as_ref().and_then(Share::sidecar),
+            State::Down(_) | State::Done => None,
+        };
+        if let Some(process) = process {
+            let _ = kill_process(process, signal);
         }
+    }
+
+    /// Whether nothing wakes us when the sidecar ends, for it is none of our children.
+    pub(crate) fn is_served(&self) -> bool {
+        matches!(self.state, State::Served(_))
     }
 
     /// What can be said of its life.

@@ -17,6 +17,8 @@ use super::signals::Signals;
 const FINISH: Duration = Duration::from_secs(5);
 /// What is left of that when somebody is in a hurry, and what SIGTERM gives it.
 const HURRY: Duration = Duration::from_secs(1);
+/// The end of a sidecar that another task started is looked for this often.
+const FOREIGN: Duration = Duration::from_millis(50);
 
 /// All processes of a step are signalled one after the other, within this.
 const SPREAD: Duration = Duration::from_millis(200);
@@ -189,7 +191,8 @@ fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut d
             }
             deadline = now + HURRY;
         }
-        wait(signals, Some(keeper), Some(deadline));
+        let look = keeper.is_served().then(|| now + FOREIGN).unwrap_or(deadline);
+        wait(signals, Some(keeper), Some(look.min(deadline)));
         // Whoever sends us a signal now means us: the child is gone.
         let hurry = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
         if signals

@@ -20,6 +20,8 @@ use crate::host::Process;
 pub const FOLDER: &str = "tasks";
 /// What the sidecar said when it was ready, in the ring directory.
 pub const READY: &str = "ready";
+/// Written by a sidecar that has ended with its work done, in the ring directory.
+pub const DONE: &str = "done";
 /// Locked, shared, by everybody who needs the ring directory.
 const ALIVE: &str = "alive.lock";
 /// How often the files are looked at.
@@ -180,17 +182,17 @@ pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
-/// Whether nobody needs a ring directory any more. One without a lock may be of another version: it is left alone.
-pub fn is_left_behind(ring_dir: &Path) -> bool {
+/// A ring directory that nobody needs any more, held so that nobody enters it until it is removed. One without a lock may
+/// be of another version: it is left alone.
+pub fn left_behind(ring_dir: &Path) -> Option<File> {
+    let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
         .iter()
         .filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok())
         .max();
     let is_old = newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH));
-    let Ok(file) = File::options().write(true).open(ring_dir.join(ALIVE)) else {
-        return false;
-    };
-    is_old && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    is_old.then_some(file)
 }
 
 #[cfg(test)]
@@ -256,14 +258,14 @@ mod tests {
             File::open(dir.path()).unwrap().set_modified(then).unwrap();
         };
         age(60);
-        assert!(!is_left_behind(dir.path()), "it has no lock");
+        assert!(left_behind(dir.path()).is_none(), "it has no lock");
         make_holdable(dir.path()).unwrap();
         age(1);
-        assert!(!is_left_behind(dir.path()), "it is fresh");
+        assert!(left_behind(dir.path()).is_none(), "it is fresh");
         age(60);
         let held = hold(dir.path()).unwrap();
-        assert!(!is_left_behind(dir.path()), "it is held");
+        assert!(left_behind(dir.path()).is_none(), "it is held");
         drop(held);
-        assert!(is_left_behind(dir.path()));
+        assert!(left_behind(dir.path()).is_some());
     }
 }

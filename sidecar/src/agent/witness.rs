@@ -13,7 +13,7 @@ use crate::host::monotonic_ns;
 
 /// In the ring directory: a line for each signal, its number and CLOCK_MONOTONIC in ns.
 const FILE: &str = "signals";
-/// No job gets so many that they say anything.
+/// Then it begins again: only the last moments are asked for.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Notes one.
@@ -23,9 +23,10 @@ pub fn note(ring_dir: &Path, signal: i32) {
         .append(true)
         .open(ring_dir.join(FILE));
     // Nobody waits for it: at worst the signal is passed on.
-    if let Ok(mut file) = file
-        && file.metadata().is_ok_and(|meta| meta.len() < MOST_BYTES)
-    {
+    if let Ok(mut file) = file {
+        if file.metadata().is_ok_and(|meta| meta.len() >= MOST_BYTES) {
+            let _ = file.set_len(0);
+        }
         let _ = file.write_all(format!("{signal} {}\n", monotonic_ns()).as_bytes());
     }
 }
@@ -52,5 +53,9 @@ mod tests {
         note(dir.path(), 15);
         assert!(has(dir.path(), 15, between) && has(dir.path(), 10, 0));
         assert!(!has(dir.path(), 10, between) && !has(dir.path(), 15, monotonic_ns()));
+        let full = "10 1\n".repeat(MOST_BYTES as usize / 5 + 1);
+        fs::write(dir.path().join(FILE), full).unwrap();
+        note(dir.path(), 15);
+        assert!(has(dir.path(), 15, between) && !has(dir.path(), 10, 0));
     }
 }

@@ -193,14 +193,21 @@ impl Cluster {
         text.lines().map(entry).collect()
     }
 
-    /// Processes of ours that belong to jobs of this cluster, by their command lines.
+    /// Processes that belong to jobs of this cluster: trainers, launchers, sidecars. All have its environment.
     pub fn ours(&self) -> Vec<String> {
-        let here = self.dir.path().display().to_string();
+        let mark = format!("XDG_CONFIG_HOME={}\0", self.path("config").display());
+        let is_ours = |process: &Path| {
+            let environment = fs::read(process.join("environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&mark)
+        };
         let entries = fs::read_dir("/proc").unwrap().flatten();
-        let command_lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        command_lines
-            .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-            .filter(|line| line.starts_with("paceline ") && line.contains(&here))
+        entries
+            .map(|entry| entry.path())
+            .filter(|process| is_ours(process))
+            .map(|process| {
+                let line = fs::read(process.join("cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&line).replace('\0', " ")
+            })
             .collect()
     }
 

@@ -15,4 +15,5 @@ mod report;
 mod sidecar;
 mod signals;
 mod step_log;
+mod tasks;
 mod terminal;

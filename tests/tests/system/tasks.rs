@@ -1,0 +1,105 @@
+//! Several commands on one node that were started alike, as `srun --ntasks-per-node=2 paceline run -- ...` does: one ring
+//! directory, one sidecar, and nothing left of either.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use paceline_sidecar::aggregator::place::hash;
+
+use crate::launched::{Place, children, is_running, signal, until};
+
+/// Starts task `rank` of two.
+fn task(place: &Place, job: &str, rank: u32, command: &[&str]) -> Child {
+    let mut args = vec![
+        "run",
+        "--run-dir",
+        "run",
+        "--quiet",
+        "--job",
+        job,
+        "--node",
+        "n",
+        "--",
+    ];
+    args.extend(command);
+    place
+        .paceline(args)
+        .env("RANK", rank.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn code(mut task: Child) -> Option<i32> {
+    until("the end", || task.try_wait().unwrap()).code()
+}
+
+/// Where both have their rings; the job's name is this test's own.
+fn rings(job: &str) -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    PathBuf::from(format!(
+        "/dev/shm/paceline-{user}-{:016x}",
+        hash(&format!("{job}\0n"))
+    ))
+}
+
+fn job(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+#[test]
+fn commands_that_cannot_be_started_leave_nothing() {
+    let (place, job) = (Place::new(), job("typo"));
+    let tasks = [0, 1].map(|rank| task(&place, &job, rank, &["no-such-command"]));
+    assert_eq!(tasks.map(code), [Some(127); 2]);
+    assert!(!rings(&job).exists());
+}
+
+#[test]
+fn one_that_cannot_be_started_is_in_the_nodes_report() {
+    let (place, job) = (Place::new(), job("half"));
+    let good = task(&place, &job, 0, &["sleep", "1"]);
+    let bad = task(&place, &job, 1, &["no-such-command"]);
+    assert_eq!((code(bad), code(good)), (Some(127), Some(0)));
+    assert_eq!(place.report("run/report.json")["exits"][0]["code"], 127);
+    assert!(!rings(&job).exists());
+}
+
+/// The process that holds the node's one sidecar's lock.
+fn sidecar_of(launcher: u32) -> u32 {
+    until("the sidecar", || {
+        children(launcher).into_iter().find(|pid| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with("paceline\0sidecar")
+        })
+    })
+}
+
+#[test]
+fn whoever_is_last_ends_anothers_sidecar_that_hangs() {
+    let (place, job) = (Place::new(), job("hangs"));
+    let first = task(&place, &job, 0, &["sleep", "1"]);
+    let sidecar = sidecar_of(first.id());
+    let last = task(&place, &job, 1, &["sleep", "2"]);
+    signal("STOP", sidecar);
+    assert_eq!((code(first), code(last)), (Some(0), Some(0)));
+    assert!(!is_running(sidecar) && !rings(&job).exists());
+}
+
+#[test]
+fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
+    let (place, job) = (Place::new(), job("dies"));
+    let first = task(&place, &job, 0, &["sleep", "1"]);
+    let sidecar = sidecar_of(first.id());
+    let last = task(&place, &job, 1, &["sh", "-c", "sleep 2; exit 3"]);
+    // Its parent has gone, and the last task has just looked after it.
+    assert_eq!(code(first), Some(0));
+    signal("STOP", sidecar);
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    signal("KILL", sidecar);
+    assert_eq!(code(last), Some(3));
+    assert_eq!(place.report("run/report.json")["exits"][0]["code"], 3);
+    assert!(!rings(&job).exists());
+}
