@@ -274,28 +274,51 @@ static int by_size(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-/* Medians over batches: what enqueuing costs, and what each callback of a kernel's channel costs. */
-static void bench(unsigned long batches) {
-    enum { BATCH = 200 };
-    double *enqueues = malloc(batches * sizeof *enqueues), *kernels = malloc(batches * sizeof *kernels);
+/* A plugin that does nothing: what the harness itself takes. */
+static int nothing_starts(void *context, void **handle, void *descr) {
+    (void)descr;
+    *handle = context;
+    return 0;
+}
+static int nothing_stops(void *handle) { return handle ? 0 : 1; }
+static int nothing_changes(void *handle, int state, state_args *args) { return handle && state && args ? 0 : 1; }
+static profiler nothing = {"nothing", {NULL}, nothing_starts, nothing_stops, nothing_changes, nothing_stops};
+
+enum { BATCH = 200 };
+
+/* What one of a batch took: enqueued, and each callback of a kernel's channel. */
+static void batch(double *enqueued_ns, double *kernel_ns) {
     void *colls[BATCH];
-    CHECK(enqueues && kernels && batches > 0);
+    double begin = now_ns();
+    for (int n = 0; n < BATCH; n++) colls[n] = enqueue(0, 1 << 20, "AllReduce");
+    double middle = now_ns();
+    for (int n = 0; n < BATCH; n++) run_kernel(comms[0].context, colls[n], 1000, CHANNELS);
+    *enqueued_ns = (middle - begin) / BATCH;
+    *kernel_ns = (now_ns() - middle) / (BATCH * CHANNELS * 3);
+}
+
+/* Medians over batches, of the plugin and in turn of one that does nothing. */
+static void bench(unsigned long batches) {
+    static const char *names[] = {"enqueue", "kernel", "enqueue_nothing", "kernel_nothing"};
+    profiler *real = plugin;
+    double *took = malloc(4 * batches * sizeof *took);
+    CHECK(took && batches > 0);
     join(0, 8);
     for (unsigned long b = 0; b < batches; b++) {
-        double begin = now_ns();
-        for (int n = 0; n < BATCH; n++) colls[n] = enqueue(0, 1 << 20, "AllReduce");
-        double middle = now_ns();
-        for (int n = 0; n < BATCH; n++) run_kernel(comms[0].context, colls[n], 1000, CHANNELS);
-        enqueues[b] = (middle - begin) / BATCH;
-        kernels[b] = (now_ns() - middle) / (BATCH * CHANNELS * 3);
+        plugin = real;
+        batch(&took[b], &took[batches + b]);
         timed += BATCH;
+        plugin = &nothing;
+        batch(&took[2 * batches + b], &took[3 * batches + b]);
         usleep(2000); /* a reader comes by */
     }
-    qsort(enqueues, batches, sizeof *enqueues, by_size);
-    qsort(kernels, batches, sizeof *kernels, by_size);
-    printf("enqueue_ns=%.1f enqueue_p99_ns=%.1f kernel_ns=%.1f kernel_p99_ns=%.1f ", enqueues[batches / 2],
-           enqueues[batches * 99 / 100], kernels[batches / 2], kernels[batches * 99 / 100]);
-    free(enqueues), free(kernels);
+    plugin = real;
+    for (int i = 0; i < 4; i++) {
+        double *sorted = took + (unsigned long)i * batches;
+        qsort(sorted, batches, sizeof *sorted, by_size);
+        printf("%s_ns=%.1f %s_p99_ns=%.1f ", names[i], sorted[batches / 2], names[i], sorted[batches * 99 / 100]);
+    }
+    free(took);
     finalize_all(1);
 }
 

@@ -39,6 +39,7 @@ pub fn group(member: Member) -> [u64; 6] {
 }
 
 /// A collective of a communicator that is enqueued.
+#[inline]
 pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
     // SAFETY: NCCL's names are literals of its own, or null.
     let (func, datatype, algo, proto) = unsafe {
