@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         mode,
         wait: mode.wait(),
         min_busbw: None,
-        past: &|_| Vec::new(),
+        past: &|_| Ok(Vec::new()),
     };
     let report = lead(by, &me("n1"), &machine, &mut |phase, _, _| eprintln!("{phase}"))?;
     let mut out = std::io::stdout().lock();

@@ -41,6 +41,13 @@ pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCo
             format_args!("{lines} lines cannot be read and are left out"),
         );
     }
+    if history.left > 0 {
+        let left = history.left >> 10;
+        warning(
+            Style::stderr(color),
+            format_args!("{left} KiB of older lines are left out"),
+        );
+    }
     if args.json {
         let known = Known {
             schema_version: 1,

@@ -5,6 +5,7 @@ mod endpoint;
 mod gate;
 mod history;
 mod page;
+mod past;
 mod serve;
 pub(crate) mod show;
 mod work;

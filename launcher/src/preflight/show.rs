@@ -246,25 +246,27 @@ pub(crate) fn table(
     text + "\n"
 }
 
+/// The best bus bandwidth of each way that was measured, from both its ends.
+pub(super) fn ways(report: &Report) -> BTreeMap<(&NodeId, &NodeId), f64> {
+    let mut ways = BTreeMap::new();
+    for sample in &report.samples {
+        if let (Metric::PairBusbw, Place::Pair { a, b }) = (sample.metric, &sample.place) {
+            for key in [(a, b), (b, a)] {
+                let known = ways.entry(key).or_insert(sample.value);
+                *known = sample.value.max(*known);
+            }
+        }
+    }
+    ways
+}
+
 /// Bus bandwidth of each way that was measured, node by node.
 fn matrix(report: &Report, style: Style) -> String {
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();
     if !(3..=MATRIX).contains(&nodes.len()) {
         return String::new();
     }
-    let mut ways: BTreeMap<(&NodeId, &NodeId), f64> = BTreeMap::new();
-    for sample in report
-        .samples
-        .iter()
-        .filter(|sample| sample.metric == Metric::PairBusbw)
-    {
-        if let Place::Pair { a, b } = &sample.place {
-            for key in [(a, b), (b, a)] {
-                let known = ways.entry(key).or_insert(sample.value);
-                *known = known.max(sample.value);
-            }
-        }
-    }
+    let ways = ways(report);
     if ways.is_empty() {
         return String::new();
     }

@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use paceline_health::preflight::{Metric, Outcome, Past, Report, Sample};
+use paceline_health::preflight::{Report, Sample};
 use paceline_nccl_bench::preflight::{
-    Asked, Brief, Lead, Machine, Me, Mode, Passports, SimFleet, Stamp, attend, conduct, lead, place,
+    Asked, Brief, Lead, Machine, Me, Mode, SimFleet, attend, conduct, lead, place,
 };
 use paceline_seal::Key;
+use paceline_sidecar::sink::write_whole;
 
+use super::past::{self, Past};
 use super::{FILE, MeetingArgs, PAGE, page, usage};
 use crate::output::{self, Color, Style};
 use crate::progress::Progress;
@@ -62,8 +64,8 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         keep(&report, wish.run_dir.as_deref(), style);
         return Ok(report);
     };
-    let passports = meeting.passports.clone().map(Passports::at);
-    let past = |samples: &[Sample]| history(passports.as_ref(), samples, style);
+    let past = Past::of(meeting.passports.as_deref(), style);
+    let recall = move |samples: &[Sample]| past.recall(samples);
     let report = lead(
         Lead {
             listener,
@@ -71,7 +73,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
             mode: wish.mode,
             wait,
             min_busbw: meeting.min_busbw,
-            past: &past,
+            past: &recall,
         },
         &me,
         &machine,
@@ -79,12 +81,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
     )?;
     drop(progress);
     keep(&report, wish.run_dir.as_deref(), style);
-    if let Some(passports) = &passports
-        && let Err(problem) = stamp(passports, &wish.node, &report)
-    {
-        let problem = format_args!("what was measured could not be added to the passports: {problem}");
-        output::warning(style, problem);
-    }
+    past::add(meeting.passports.as_deref(), &wish.node, &report, style);
     Ok(report)
 }
 
@@ -121,7 +118,7 @@ pub(crate) fn simulate(script: &str, wish: &Wish, color: Color) -> anyhow::Resul
     };
     let style = Style::stderr(color);
     let mut progress = Progress::new(style, "phases of the preflight");
-    let report = conduct(&mut fleet, brief, &|_| Vec::new(), &mut |_, done, all| {
+    let report = conduct(&mut fleet, brief, &|_| Ok(Vec::new()), &mut |_, done, all| {
         progress.at(u64::from(done), u64::from(all));
     });
     drop(progress);
@@ -129,43 +126,15 @@ pub(crate) fn simulate(script: &str, wish: &Wish, color: Color) -> anyhow::Resul
     Ok(report)
 }
 
-/// What is known of the past. That it cannot be read is no reason not to measure.
-fn history(passports: Option<&Passports>, samples: &[Sample], style: Style) -> Vec<Past> {
-    let Some(passports) = passports else {
-        return Vec::new();
-    };
-    match passports.read() {
-        Ok(history) => {
-            if history.broken > 0 {
-                let lines = history.broken;
-                output::warning(
-                    style,
-                    format_args!("{lines} lines of the passports cannot be read and are left out"),
-                );
-            }
-            history.past(samples)
-        }
-        Err(problem) => {
-            output::warning(style, format_args!("the passports cannot be read: {problem}"));
-            Vec::new()
-        }
-    }
-}
-
 /// preflight.json and preflight.html, each whole or not at all. What was found counts also where it cannot be kept: all
 /// nodes must come to the same.
 fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
     let Some(dir) = run_dir else { return };
-    let write = |name: &str, bytes: Vec<u8>| {
-        fs::create_dir_all(dir)?;
-        let own = dir.join(format!(".{name}.{}", std::process::id()));
-        fs::write(&own, bytes)?;
-        fs::rename(own, dir.join(name))
-    };
     let json = serde_json::to_vec(report).map_err(std::io::Error::other);
-    let written = json
-        .and_then(|json| write(FILE, json))
-        .and_then(|()| write(PAGE, page::page(report).into_bytes()));
+    let written = fs::create_dir_all(dir)
+        .and(json)
+        .and_then(|json| write_whole(&dir.join(FILE), &json))
+        .and_then(|()| write_whole(&dir.join(PAGE), page::page(report).as_bytes()));
     if let Err(problem) = written {
         let dir = dir.display();
         output::warning(
@@ -173,34 +142,4 @@ fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
             format_args!("{FILE} cannot be written to {dir}: {problem}"),
         );
     }
-}
-
-fn stamp(passports: &Passports, node: &str, report: &Report) -> std::io::Result<()> {
-    let at = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |span| span.as_secs());
-    let stamps: Vec<Stamp> = report
-        .samples
-        .iter()
-        // That nothing came through is told, and is no measurement of a link.
-        .filter(|sample| sample.value > 0.0 || sample.metric == Metric::PairLoss)
-        .map(|sample| Stamp {
-            at,
-            job: report.job.0.clone(),
-            well: report.outcome == Outcome::Ok || !accused(report, sample),
-            place: sample.place.clone(),
-            metric: sample.metric,
-            conditions: sample.conditions.clone(),
-            value: sample.value,
-        })
-        .collect();
-    passports.add(node, &stamps)
-}
-
-/// Whether something was found against what a sample is of.
-fn accused(report: &Report, sample: &Sample) -> bool {
-    report
-        .findings
-        .iter()
-        .any(|noted| noted.metric() == Some(sample.metric) && noted.concerns(&sample.place))
 }

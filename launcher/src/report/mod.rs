@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
+use paceline_sidecar::sink::write_whole;
 
 use crate::cli::ReportArgs;
 use crate::journal::{self, Journal};
@@ -86,11 +87,7 @@ struct Versioned {
 /// Writes `report.json` so that a reader sees the old one or the new one, never half.
 pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
     let path = run_dir.join(FILE);
-    let temporary = run_dir.join(format!(".{FILE}.{}", std::process::id()));
-    fs::write(&temporary, line(report)?)?;
-    fs::rename(&temporary, &path).inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })?;
+    write_whole(&path, line(report)?.as_bytes())?;
     Ok(path)
 }
 

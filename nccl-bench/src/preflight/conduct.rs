@@ -1,6 +1,7 @@
 //! The phases, in order: the same for real and simulated fleets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,12 +36,14 @@ pub struct Brief {
     pub problems: Vec<Problem>,
 }
 
-/// Runs all phases and judges. `past` gives what is known of earlier runs, once it is known what was measured; `phase`
-/// is told where it stands: the phase, how many are done, of how many.
+/// What is known of earlier runs, once it is known what was measured. An error is told in the report.
+pub type Recall = dyn Fn(&[Sample]) -> io::Result<Vec<Past>>;
+
+/// Runs all phases and judges. `phase` is told where it stands: the phase, how many are done, of how many.
 pub fn conduct(
     fleet: &mut dyn Fleet,
     brief: Brief,
-    past: &dyn Fn(&[Sample]) -> Vec<Past>,
+    past: &Recall,
     phase: &mut dyn FnMut(&str, u32, u32),
 ) -> Report {
     let mut run = Run {
@@ -320,8 +323,16 @@ impl Run<'_> {
         });
     }
 
-    fn report(&mut self, brief: &Brief, past: &dyn Fn(&[Sample]) -> Vec<Past>) -> Report {
-        let past = past(&self.samples);
+    fn report(&mut self, brief: &Brief, past: &Recall) -> Report {
+        let past = past(&self.samples).unwrap_or_else(|problem| {
+            self.problems.push(Problem {
+                node: None,
+                phase: "passports".into(),
+                what: format!("what was measured earlier cannot be read: {problem}").into(),
+                lost: false,
+            });
+            Vec::new()
+        });
         let judged = Judge::new(&self.table, &past, &self.wanted).judge(&self.samples, &self.facts);
         let mut report = Report {
             schema_version: PREFLIGHT_SCHEMA,

@@ -76,7 +76,7 @@ fn hello(stream: TcpStream, key: &Key) -> Result<(Hello, Sealed, IpAddr), SealEr
         source,
     };
     stream.set_nonblocking(false).map_err(io)?;
-    let here = stream.local_addr().map_err(io)?.ip();
+    let here = stream.local_addr().map_err(io)?.ip().to_canonical();
     let deadline = Instant::now() + GREETING;
     let mut sealed = accept(stream, key, CONTROL, deadline)?;
     let bytes = sealed.receive(MOST_BYTES, deadline)?;

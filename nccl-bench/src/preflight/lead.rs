@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_health::preflight::{Past, Report, Sample};
+use paceline_health::preflight::Report;
 
-use super::conduct::{Brief, conduct};
+use super::conduct::{Brief, Recall, conduct};
 use super::expected::Expected;
 use super::member::{Me, attend};
 use super::star::gather;
@@ -26,7 +26,7 @@ pub struct Lead<'a> {
     /// Bus bandwidth that must be reached, GB/s.
     pub min_busbw: Option<f64>,
     /// What is known of earlier runs, once it is known what was measured.
-    pub past: &'a dyn Fn(&[Sample]) -> Vec<Past>,
+    pub past: &'a Recall,
 }
 
 /// Leads a preflight and takes part in it.

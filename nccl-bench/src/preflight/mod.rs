@@ -27,7 +27,7 @@ mod tcp_info;
 mod tools;
 
 pub use crate::fabric::{SimError, SimFault};
-pub use conduct::{Brief, conduct};
+pub use conduct::{Brief, Recall, conduct};
 pub use expected::Expected;
 pub use fleet::{Fault, Fleet, Task};
 pub use lead::{Lead, lead};

@@ -21,6 +21,8 @@ use crate::hash::fnv;
 const ENDING: &str = "passport";
 /// Longest line that is read.
 const MOST_LINE: usize = 64 << 10;
+/// Most bytes that are read, the latest first: a large job's preflight adds some megabytes.
+const MOST: u64 = 64 << 20;
 /// So many values of a place are compared with: what was a year ago is another machine.
 const RECENT: usize = 50;
 
@@ -56,6 +58,8 @@ pub struct History {
     pub stamps: Vec<Stamp>,
     /// Lines that were cut short, damaged, or of a later version.
     pub broken: usize,
+    /// Bytes of older lines, which were not read.
+    pub left: u64,
 }
 
 impl Passports {
@@ -97,18 +101,28 @@ impl Passports {
         file.sync_data()
     }
 
-    /// Everything in the folder. A folder that is not there has nothing in it.
+    /// What is in the folder. A folder that is not there has nothing in it.
     pub fn read(&self) -> io::Result<History> {
+        self.read_latest(MOST)
+    }
+
+    /// The end of the files that were written last, at most so many bytes.
+    fn read_latest(&self, most: u64) -> io::Result<History> {
         let entries = match fs::read_dir(&self.folder) {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
             other => other?,
         };
-        let mut history = History::default();
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        paths.retain(|path| path.extension().is_some_and(|ending| ending == ENDING));
-        paths.sort();
-        for path in paths {
-            read_file(&path, &mut history)?;
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == ENDING) {
+                files.push((fs::metadata(&path)?.modified()?, path));
+            }
+        }
+        files.sort();
+        let (mut history, mut room) = (History::default(), most);
+        for (_, path) in files.iter().rev() {
+            room -= read_file(path, room, &mut history)?;
         }
         history.stamps.sort_by_key(|stamp| stamp.at);
         Ok(history)
@@ -151,9 +165,21 @@ fn ends_in_newline(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-fn read_file(path: &Path, history: &mut History) -> io::Result<()> {
-    let mut reader = BufReader::new(File::open(path)?);
+/// The last `room` bytes of a file; how many that were.
+fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let taken = length.min(room);
+    file.seek(SeekFrom::Start(length - taken))?;
+    history.left += length - taken;
+    // Whoever writes meanwhile is read another time.
+    let mut reader = BufReader::new(file.take(taken));
     let mut line = Vec::new();
+    if taken < length {
+        // The rest of a line.
+        let skipped = reader.skip_until(b'\n')?;
+        history.left += skipped as u64;
+    }
     loop {
         line.clear();
         let read = reader
@@ -161,7 +187,7 @@ fn read_file(path: &Path, history: &mut History) -> io::Result<()> {
             .take(MOST_LINE as u64)
             .read_until(b'\n', &mut line)?;
         if read == 0 {
-            return Ok(());
+            return Ok(taken);
         }
         let text = line.strip_suffix(b"\n");
         match text.and_then(parse) {
@@ -248,6 +274,44 @@ mod tests {
             );
             assert_eq!(history.broken, usize::from(cut > before.len() && !is_whole));
         }
+    }
+
+    #[test]
+    fn of_more_than_is_read_the_latest_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let passports = Passports::at(folder.path());
+        for at in 0..100 {
+            passports.add("n1", &[stamp(at, "n1", 1.0)]).unwrap();
+        }
+        let path = folder.path().join("n1.passport");
+        let (length, then) = (
+            fs::metadata(&path).unwrap().len(),
+            std::time::SystemTime::UNIX_EPOCH,
+        );
+        File::options()
+            .append(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(then)
+            .unwrap();
+        passports.add("n2", &[stamp(500, "n2", 1.0)]).unwrap();
+        let newer = fs::metadata(folder.path().join("n2.passport")).unwrap().len();
+        let times = |most| {
+            let history = passports.read_latest(most).unwrap();
+            assert_eq!(history.broken, 0);
+            let times: Vec<u64> = history.stamps.iter().map(|stamp| stamp.at).collect();
+            (times, history.left)
+        };
+        assert_eq!(times(length + newer).1, 0);
+        let (some, left) = times(length / 2 + newer);
+        assert_eq!(some.last(), Some(&500));
+        assert_eq!(some[some.len() - 2], 99);
+        assert!(
+            (40..=50).contains(&some.len()) && left >= length / 2,
+            "{some:?} {left}"
+        );
+        assert_eq!(times(newer), (vec![500], length));
+        assert_eq!(times(0).0, [0; 0]);
     }
 
     #[test]

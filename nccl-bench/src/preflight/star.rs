@@ -64,6 +64,8 @@ pub fn gather(
             let Ok((stream, from)) = listener.accept() else {
                 break;
             };
+            // A listener for both families tells addresses of the one as those of the other.
+            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             greet(stream, from, key.clone(), sender.clone(), Arc::clone(&busy));
         }
         match arrivals.recv_timeout(Duration::from_millis(10)) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_health::event::Access;
+use paceline_health::event::{Access, Missing};
 use paceline_health::id::{GpuId, NodeId};
 use paceline_health::preflight::{Metric, Place, Sample};
 use paceline_health::stats::robust_sigma;
@@ -207,8 +207,11 @@ fn of_device(node: &NodeId, round: u32, work: &Work, found: &mut Found) {
                 bytes: 0,
             }),
             Outcome::Missing(missing) => {
-                let note = format!("{} of {place}: {missing:?}", of.name());
-                found.notes.push(note);
+                let why = match missing {
+                    Missing::Unsupported => "it has none",
+                    Missing::Error(why) => why,
+                };
+                found.notes.push(format!("{} of {place}: {why}", of.name()));
             }
         }
     }

@@ -37,7 +37,7 @@ fn beside_one(n2: Given, play: impl FnOnce(String, Value) + Send + 'static) -> V
         mode: Mode::Quick,
         wait,
         min_busbw: None,
-        past: &|_| Vec::new(),
+        past: &|_| Ok(Vec::new()),
     };
     let report = lead(lead_by, &me("n1", 1), &well(100.0), &mut |_, _, _| ()).unwrap();
     assert_eq!(second.join().unwrap().unwrap(), report, "the others went on");

@@ -23,7 +23,7 @@ fn run_in(mode: Mode, script: &str) -> Report {
         began: Instant::now(),
         problems: Vec::new(),
     };
-    conduct(&mut fleet, brief, &|_| Vec::new(), &mut |_, _, _| ())
+    conduct(&mut fleet, brief, &|_| Ok(Vec::new()), &mut |_, _, _| ())
 }
 
 /// Exactly `metric` of `place` is blamed, with facts that explain it, and nothing else.

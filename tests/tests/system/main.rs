@@ -10,6 +10,8 @@ mod gpus;
 mod inject;
 mod launched;
 mod live_policy;
+mod nodes;
+mod passports;
 mod preflight;
 mod report;
 mod sidecar;

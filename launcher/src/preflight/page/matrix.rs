@@ -1,10 +1,9 @@
 //! The ways between nodes, each with each: a bad node is a line across, a bad way one cell.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use paceline_health::id::NodeId;
-use paceline_health::preflight::{Metric, Place, PreflightTable, Report};
+use paceline_health::preflight::{Metric, PreflightTable, Report};
 
 use super::show;
 use crate::html::escape;
@@ -16,15 +15,7 @@ const VALUES: usize = 16;
 
 /// Bus bandwidth of each way that was measured; nothing where there are too few ways, or too many.
 pub(super) fn ways(report: &Report, table: &PreflightTable) -> String {
-    let mut ways: BTreeMap<(&NodeId, &NodeId), f64> = BTreeMap::new();
-    for sample in &report.samples {
-        if let (Metric::PairBusbw, Place::Pair { a, b }) = (sample.metric, &sample.place) {
-            for key in [(a, b), (b, a)] {
-                let known = ways.entry(key).or_insert(sample.value);
-                *known = known.max(sample.value);
-            }
-        }
-    }
+    let ways = show::ways(report);
     let nodes: Vec<&NodeId> = report.nodes.keys().collect();
     if !(3..=MOST).contains(&nodes.len()) || ways.is_empty() {
         return String::new();

@@ -1,0 +1,117 @@
+//! What earlier preflights of the site measured, read while this one measures, and what this one adds.
+//!
+//! The folder is on a file system that all share, and that may hang: no job's start waits long for it.
+
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use paceline_health::preflight::{Metric, Outcome, Past as Known, Report, Sample};
+use paceline_nccl_bench::preflight::{History, Passports, Stamp};
+
+use crate::output::{self, Style};
+
+/// How long is waited for what could not be read while everything was measured.
+const READ: Duration = Duration::from_secs(1);
+/// How long is waited for what was measured to be written.
+const WRITE: Duration = Duration::from_secs(5);
+
+/// What is being read, if the site keeps passports.
+pub(super) struct Past {
+    reading: Option<Receiver<io::Result<History>>>,
+    style: Style,
+}
+
+impl Past {
+    /// Begins to read.
+    pub(super) fn of(folder: Option<&Path>, style: Style) -> Past {
+        let reading = folder.map(|folder| {
+            let passports = Passports::at(folder);
+            beside(move || passports.read())
+        });
+        Past { reading, style }
+    }
+
+    /// What is known of what was measured.
+    pub(super) fn recall(&self, samples: &[Sample]) -> io::Result<Vec<Known>> {
+        let Some(reading) = &self.reading else {
+            return Ok(Vec::new());
+        };
+        let history = in_time(reading, READ)?;
+        if history.broken > 0 {
+            let told = format!(
+                "{} lines of the passports cannot be read and are left out",
+                history.broken
+            );
+            output::warning(self.style, told);
+        }
+        Ok(history.past(samples))
+    }
+}
+
+/// Adds what was measured. That it cannot be is no reason not to start.
+pub(super) fn add(folder: Option<&Path>, node: &str, report: &Report, style: Style) {
+    let Some(folder) = folder else { return };
+    let (passports, node, stamps) = (Passports::at(folder), node.to_owned(), stamps(report));
+    let writing = beside(move || passports.add(&node, &stamps));
+    if let Err(problem) = in_time(&writing, WRITE) {
+        let problem = format_args!("what was measured could not be added to the passports: {problem}");
+        output::warning(style, problem);
+    }
+}
+
+/// Does it on a thread that nobody has to wait for.
+fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Receiver<io::Result<T>> {
+    let (sender, receiver) = mpsc::channel();
+    let work = move || {
+        // Nobody may be waiting any more.
+        let _ = sender.send(work());
+    };
+    // Without a thread nothing will come.
+    let _ = thread::Builder::new().name("passports".to_owned()).spawn(work);
+    receiver
+}
+
+fn in_time<T>(work: &Receiver<io::Result<T>>, limit: Duration) -> io::Result<T> {
+    let late = |_| {
+        let seconds = limit.as_secs();
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the file system was waited for {seconds} s"),
+        )
+    };
+    work.recv_timeout(limit).map_err(late)?
+}
+
+fn stamps(report: &Report) -> Vec<Stamp> {
+    let at = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |span| span.as_secs());
+    report
+        .samples
+        .iter()
+        // That nothing came through is told, and is no measurement of a link.
+        .filter(|sample| sample.value > 0.0 || sample.metric == Metric::PairLoss)
+        .map(|sample| Stamp {
+            at,
+            job: report.job.0.clone(),
+            well: report.outcome == Outcome::Ok || !accused(report, sample),
+            place: sample.place.clone(),
+            metric: sample.metric,
+            conditions: sample.conditions.clone(),
+            value: sample.value,
+        })
+        .collect()
+}
+
+/// Whether something was found against what a sample is of.
+fn accused(report: &Report, sample: &Sample) -> bool {
+    report
+        .findings
+        .iter()
+        .any(|noted| noted.metric() == Some(sample.metric) && noted.concerns(&sample.place))
+}
