@@ -11,7 +11,6 @@ use paceline_health::preflight::{
     PreflightTable, Problem, Report, Sample, Wanted, next_pairs,
 };
 
-use super::all_reduce::conditions;
 use super::fleet::{Fault, Fleet, Task};
 use super::message::Found;
 use super::mode::{Limits, Mode};
@@ -243,7 +242,7 @@ impl Run<'_> {
             });
             return;
         }
-        let nothing = |(node, task): &(NodeId, Task)| Some((node.clone(), nothing(node, task)?));
+        let nothing = |(node, task): &(NodeId, Task)| Some((node.clone(), task.nothing(node)?));
         let nothing: Vec<(NodeId, Sample)> = tasks.iter().filter_map(nothing).collect();
         let answers = self.fleet.ask(phase, tasks, limit);
         // Of these it is told already: they are lost, or say themselves what they lack.
@@ -363,46 +362,4 @@ impl Run<'_> {
 fn is_lost(node: Option<&NodeId>, answers: &BTreeMap<NodeId, Result<Found, Fault>>) -> bool {
     let answer = node.and_then(|node| answers.get(node));
     answer.is_some_and(|answer| answer.as_ref().is_err_and(|fault| fault.lost))
-}
-
-/// Where NCCL did not come to an end nothing was carried, which can be compared with what was elsewhere. `node` leads.
-fn nothing(node: &NodeId, task: &Task) -> Option<Sample> {
-    let (place, metric, round, over) = match task {
-        Task::Local { round, over } => (
-            Place::Node { node: node.clone() },
-            Metric::LocalBusbw,
-            *round,
-            over,
-        ),
-        Task::Group {
-            nodes,
-            rank: 0,
-            pair_round: Some(round),
-            over,
-        } => (
-            Place::pair(nodes.first()?, nodes.get(1)?),
-            Metric::PairBusbw,
-            *round,
-            over,
-        ),
-        Task::Group {
-            rank: 0,
-            pair_round: None,
-            over,
-            ..
-        } => (Place::Job, Metric::AllBusbw, 0, over),
-        _ => return None,
-    };
-    let Over::Nccl(team) = over else { return None };
-    Some(Sample {
-        place,
-        metric,
-        conditions: conditions("nccl", team.ranks(), Some(&team.version)).into(),
-        rail: None,
-        round,
-        value: 0.0,
-        spread: 0.0,
-        passes: 1,
-        bytes: 0,
-    })
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use paceline_health::id::NodeId;
-use paceline_health::preflight::Report;
+use paceline_health::preflight::{Metric, Place, Report, Sample};
 
+use super::all_reduce::conditions;
 use super::message::Found;
 use super::over::Over;
 
@@ -42,6 +43,50 @@ pub enum Task {
         /// Over what.
         over: Over,
     },
+}
+
+impl Task {
+    /// Where NCCL did not come to an end nothing was carried, which can be compared with what was elsewhere. `node` leads.
+    pub(super) fn nothing(&self, node: &NodeId) -> Option<Sample> {
+        let (place, metric, round, over) = match self {
+            Task::Local { round, over } => (
+                Place::Node { node: node.clone() },
+                Metric::LocalBusbw,
+                *round,
+                over,
+            ),
+            Task::Group {
+                nodes,
+                rank: 0,
+                pair_round: Some(round),
+                over,
+            } => (
+                Place::pair(nodes.first()?, nodes.get(1)?),
+                Metric::PairBusbw,
+                *round,
+                over,
+            ),
+            Task::Group {
+                rank: 0,
+                pair_round: None,
+                over,
+                ..
+            } => (Place::Job, Metric::AllBusbw, 0, over),
+            _ => return None,
+        };
+        let Over::Nccl(team) = over else { return None };
+        Some(Sample {
+            place,
+            metric,
+            conditions: conditions("nccl", team.ranks(), Some(&team.version)).into(),
+            rail: None,
+            round,
+            value: 0.0,
+            spread: 0.0,
+            passes: 1,
+            bytes: 0,
+        })
+    }
 }
 
 /// Why a node did not do it.
