@@ -14,9 +14,7 @@ const COMPILER: &str = "aarch64-linux-gnu-gcc";
 #[test]
 #[ignore = "needs aarch64-linux-gnu-gcc, qemu-aarch64, and Rust for aarch64"]
 fn aarch64() {
-    let linker = format!("target.{TRIPLE}.linker='{COMPILER}'");
-    elf::build(&["--target", TRIPLE, "--config", &linker]);
-    let plugin = harness::target().join(TRIPLE).join("release/libpaceline_nccl.so");
+    let plugin = elf::cross(TRIPLE, COMPILER);
     elf::needs_system_calls_alone(&plugin);
     let program = emulated();
     let run = |version, scenario, collectives| -> (Said, Read) {

@@ -101,28 +101,46 @@ fn cost_of_a_callback() {
 
 /// The plugin as it is shipped.
 pub fn release() -> PathBuf {
-    build(&[]);
+    build(&mut cargo());
     harness::plugin("release")
 }
 
-/// Builds it so, with these words more.
-pub fn build(more: &[&str]) {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args([
-            "build",
-            "-q",
-            "--release",
-            "--locked",
-            "-p",
-            "paceline-nccl-profiler",
-            "--target-dir",
-        ])
-        .arg(harness::target())
-        .args(more)
-        .status()
-        .unwrap();
-    assert!(status.success());
+/// For another machine, linked by that compiler.
+pub fn cross(triple: &str, compiler: &str) -> PathBuf {
+    let linker = format!("target.{triple}.linker='{compiler}'");
+    build(cargo().args(["--target", triple, "--config", &linker]));
+    of_target(triple)
+}
+
+/// With AddressSanitizer in it, for a program that brings its runtime along (gcc's and LLVM's fit together).
+pub fn sanitized() -> PathBuf {
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let flags = format!("target.{triple}.rustflags=['-Zsanitizer=address']");
+    // Sanitizers are an option of nightly compilers; this is the same compiler.
+    let mut cargo = cargo();
+    cargo.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
+    build(cargo.args(["--target", &triple, "--config", &flags]));
+    let library = of_target(&triple);
+    assert!(readelf(&library, "--dyn-syms").contains("__asan_report_store"));
+    library
+}
+
+/// Cargo, about to build the plugin as it is shipped.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "-q", "--release", "--locked"]);
+    cargo.args(["-p", "paceline-nccl-profiler", "--target-dir"]);
+    cargo.arg(harness::target());
+    cargo
+}
+
+fn build(cargo: &mut Command) {
+    assert!(cargo.status().unwrap().success());
+}
+
+fn of_target(triple: &str) -> PathBuf {
+    let built = harness::target().join(triple);
+    built.join("release/libpaceline_nccl.so")
 }
 
 fn readelf(library: &Path, what: &str) -> String {

@@ -230,7 +230,7 @@ pub fn target() -> PathBuf {
 }
 
 /// The harness under AddressSanitizer and UndefinedBehaviorSanitizer.
-fn program() -> PathBuf {
+pub fn program() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {

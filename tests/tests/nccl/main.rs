@@ -193,6 +193,33 @@ fn several_ranks_in_one_process_are_not_watched() {
     assert_eq!(read.timed().len(), 101);
 }
 
+/// The plugin itself under AddressSanitizer, as the C program always is. `tests/run` runs it.
+#[test]
+#[ignore = "builds the plugin once more"]
+fn instrumented() {
+    let plugin = elf::sanitized();
+    let run = |version, scenario, collectives| {
+        let mut harness = Harness::new();
+        let running = harness.start_with(&harness::program(), &plugin, version, scenario, collectives);
+        (running.said(), harness.read())
+    };
+    for (version, scenario) in [
+        (4, "order"),
+        (5, "order"),
+        (6, "order"),
+        (7, "order"),
+        (6, "reload"),
+    ] {
+        let (said, read) = run(version, scenario, 40);
+        assert_eq!(read.timed().len() as u64, said["timed"], "v{version} {scenario}");
+    }
+    for (scenario, told) in [("stale", 3), ("fork", 11), ("shared", 101)] {
+        assert_eq!(run(5, scenario, 0).1.collectives().len(), told, "{scenario}");
+    }
+    let (said, read) = run(5, "storm", 200_000);
+    adds_up(&said, &read);
+}
+
 /// As `full_and_counted`, read all the while, a hundred times as much. `tests/run` runs it.
 #[test]
 #[ignore = "ten million collectives with 98 callbacks each take a minute or two"]
