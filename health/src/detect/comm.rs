@@ -42,7 +42,7 @@ pub struct Comm {
     last_closed: Option<u64>,
     rows: u32,
     recent: VecDeque<Transfer>,
-    early: Option<Early>,
+    early: Option<Level>,
     /// By member: its own time in it of late, waiting and transfer, seconds.
     own_s: Vec<f32>,
     /// Bytes of payload a step, and collectives.
@@ -76,11 +76,11 @@ struct Transfer {
     seconds: f32,
 }
 
-/// How fast it was when it was young, seconds.
+/// How long transfers took over some steps, and by how much they differ between steps; seconds.
 #[derive(Clone, Copy, Debug)]
-struct Early {
-    median_s: f64,
-    sigma_s: f64,
+pub struct Level {
+    pub median_s: f64,
+    pub sigma_s: f64,
 }
 
 /// What tells communicators that should be equally fast: name, size, nodes that they span, bytes (by eighths of a
@@ -212,7 +212,7 @@ impl Comm {
             let mut early = self.latest(EARLY);
             if let (Some(sigma_s), Some(median_s)) = (stats::lasting_sigma(&early), stats::median(&mut early))
             {
-                self.early = Some(Early { median_s, sigma_s });
+                self.early = Some(Level { median_s, sigma_s });
             }
         }
     }
@@ -247,6 +247,16 @@ impl Comm {
         (self.recent.len() >= window.min(KEPT)).then(|| stats::median(&mut self.latest(window)))?
     }
 
+    /// How it was over the latest steps; `None` until enough was seen.
+    pub fn level(&self, limits: &LinkThresholds) -> Option<Level> {
+        let window = limits.window_steps as usize;
+        let mut latest = self.latest(window);
+        (latest.len() >= window.min(KEPT)).then_some(())?;
+        let sigma_s = stats::lasting_sigma(&latest).unwrap_or(0.0);
+        let median_s = stats::median(&mut latest)?;
+        Some(Level { median_s, sigma_s })
+    }
+
     /// Whether anything was done in it.
     pub fn has_reports(&self) -> bool {
         self.last_closed.is_some() || !self.open.is_empty()
@@ -265,13 +275,10 @@ impl Comm {
         own_s.is_finite().then_some(own_s)
     }
 
-    /// Judges whether transfers take longer than they did, or than `elsewhere_s` in communicators like it. Slow needs
-    /// most of the latest steps over the ratio; no longer slow, most of them under the lower one.
-    pub fn judge(&mut self, elsewhere_s: Option<f64>, limits: &LinkThresholds) {
+    /// Judges whether transfers take longer than they did, or than `elsewhere` in communicators like it; `now`: how they
+    /// are. Slow needs most of the latest steps over the ratio; no longer slow, most of them under the lower one.
+    pub fn judge(&mut self, now: Level, elsewhere: Option<Level>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
-        if self.recent.len() < window {
-            return;
-        }
         let latest = self.latest(window);
         let over = |least: f64| latest.iter().filter(|seconds| **seconds >= least).count();
         let needed = limits.min_steps as usize;
@@ -279,27 +286,23 @@ impl Comm {
             .early
             .filter(|early| !self.joins_stages && early.median_s > 0.0);
         // Where transfers vary by themselves the ratio alone says little.
-        let samples = 1.0 / EARLY as f64 + 1.0 / window as f64;
-        let of_past = |early: Early| {
-            let unsure_s = SURE * early.sigma_s * samples.sqrt();
-            (
-                early.median_s,
-                (limits.slow_ratio * early.median_s).max(early.median_s + unsure_s),
-            )
+        let bar = |usual: Level, ratio: f64, sigma_s: f64, steps: usize| {
+            let samples = 1.0 / steps as f64 + 1.0 / window as f64;
+            let unsure_s = SURE * sigma_s * samples.sqrt();
+            let slow_s = (ratio * usual.median_s).max(usual.median_s + unsure_s);
+            (usual.median_s, slow_s)
         };
+        let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, EARLY);
         let elsewhere_ratio = if self.joins_stages {
             limits.slow_ratio
         } else {
             limits.elsewhere_ratio
         };
-        let now_s = stats::lasting_sigma(&latest).unwrap_or(0.0);
-        let of_others = |usual_s: f64| {
-            let unsure_s = SURE * now_s / (window as f64).sqrt();
-            (usual_s, (elsewhere_ratio * usual_s).max(usual_s + unsure_s))
-        };
+        // Waits that are long by chance are alike, as they end where the longest can: the others say how they vary.
+        let of_others = |usual: Level| bar(usual, elsewhere_ratio, now.sigma_s.max(usual.sigma_s), window);
         let bars = [
             past.map(of_past),
-            elsewhere_s.filter(|usual| *usual > 0.0).map(of_others),
+            elsewhere.filter(|usual| usual.median_s > 0.0).map(of_others),
         ];
         // Asked for before it is said: single collectives may show that it is no link.
         let summed = self.last(window, |transfer| transfer.summed);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::comm::{Comm, Likeness};
+use super::comm::{Comm, Level, Likeness};
 use super::exact::Exact;
 use super::plan::Plan;
 use super::roster::MAX_RANKS;
@@ -174,25 +174,22 @@ impl Comms {
         self.judged_closed = self.closed;
         self.judged = step;
         self.seat(plan, false);
-        let mut alike: BTreeMap<Likeness, Vec<f64>> = BTreeMap::new();
-        for comm in self.all.values() {
-            if let Some(transfer_s) = comm.transfer_s(limits) {
-                alike.entry(comm.likeness()).or_default().push(transfer_s);
+        let levels: Vec<Option<Level>> = self.all.values().map(|comm| comm.level(limits)).collect();
+        let mut alike: BTreeMap<Likeness, Vec<Level>> = BTreeMap::new();
+        for (comm, level) in self.all.values().zip(&levels) {
+            if let Some(level) = level {
+                alike.entry(comm.likeness()).or_default().push(*level);
             }
         }
-        let elsewhere: BTreeMap<Likeness, f64> = alike
+        let elsewhere: BTreeMap<Likeness, Level> = alike
             .into_iter()
-            .filter(|(_, transfers)| transfers.len() > ELSEWHERE)
-            .map(|(likeness, mut transfers)| {
-                // A quarter of them may decide: a link of a small job is in half of all communicators.
-                let quarter = transfers.len() / 4;
-                let (_, usual, _) = transfers.select_nth_unstable_by(quarter, f64::total_cmp);
-                (likeness, *usual)
-            })
+            .filter(|(_, levels)| levels.len() > ELSEWHERE)
+            .map(|(likeness, levels)| (likeness, usual(levels)))
             .collect();
-        for comm in self.all.values_mut() {
+        for (comm, now) in self.all.values_mut().zip(levels) {
+            let Some(now) = now else { continue };
             let was_slow = comm.is_slow;
-            comm.judge(elsewhere.get(&comm.likeness()).copied(), limits);
+            comm.judge(now, elsewhere.get(&comm.likeness()).copied(), limits);
             if comm.is_slow && !was_slow {
                 self.turned = step;
             }
@@ -213,4 +210,15 @@ impl Comms {
         let seen = self.of(rank).filter(|(_, comm)| comm.is_known() && counts(comm));
         seen.map(|(_, comm)| comm.is_slow).reduce(|a, b| a || b)
     }
+}
+
+/// What communicators that should be equally fast are usually like. A quarter of them may decide how fast: a link of a
+/// small job is in half of all communicators.
+fn usual(mut levels: Vec<Level>) -> Level {
+    let (quarter, half) = (levels.len() / 4, levels.len() / 2);
+    let by_median = |a: &Level, b: &Level| a.median_s.total_cmp(&b.median_s);
+    let median_s = levels.select_nth_unstable_by(quarter, by_median).1.median_s;
+    let by_sigma = |a: &Level, b: &Level| a.sigma_s.total_cmp(&b.sigma_s);
+    let sigma_s = levels.select_nth_unstable_by(half, by_sigma).1.sigma_s;
+    Level { median_s, sigma_s }
 }

@@ -95,6 +95,46 @@ fn what_is_slow_and_what_only_waits() {
     }
 }
 
+/// Eight pipelines of two stages: what even the shortest waits in a step varies from 5 to 25 ms, and in the first one it is
+/// `first_ms` or a little more.
+fn is_first_of_stages_slow(first_ms: f64) -> bool {
+    let plan = plan(2, 8, (8, 1, 2), 4);
+    let limits = Policy::default().detector.link;
+    let mut comms = Comms::default();
+    for first in 0..8_u32 {
+        group(10 + u64::from(first), &[first, first + 8], &mut comms);
+    }
+    for at in 1..=60 {
+        for first in 0..8_u32 {
+            let usual = 5.0 + ((8 * at + 5 * u64::from(first)) % 21) as f64;
+            let own = if first == 0 {
+                first_ms + (at % 2) as f64
+            } else {
+                usual
+            };
+            let ranks = [first, first + 8];
+            step(
+                10 + u64::from(first),
+                at,
+                &ranks,
+                &[Some(own + 30.0), Some(own)],
+                &mut comms,
+            );
+        }
+        comms.judge(&plan, &limits, at);
+    }
+    comms.get(10).is_some_and(|comm| comm.is_slow)
+}
+
+#[test]
+fn stages_that_wait_long_by_chance_are_no_slow_link() {
+    assert!(
+        !is_first_of_stages_slow(21.0),
+        "as long as others' long ones, and even"
+    );
+    assert!(is_first_of_stages_slow(30.0), "longer than any other's");
+}
+
 #[test]
 fn a_step_without_most_of_its_members_says_nothing() {
     let plan = plan(2, 2, (4, 1, 1), 1);
