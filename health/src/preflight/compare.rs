@@ -124,7 +124,7 @@ impl<'a> Judge<'a> {
     fn judge_places(&self, samples: &[Sample], judged: &mut Judged) {
         let best = self.best_of_places(samples);
         let mut groups: BTreeMap<(Metric, &str), Vec<&Sample>> = BTreeMap::new();
-        for sample in best {
+        for sample in &best {
             let group = groups.entry((sample.metric, &sample.conditions));
             group.or_default().push(sample);
         }
@@ -179,16 +179,21 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The best sample of each place: what looked bad and is well when repeated was noise.
-    fn best_of_places<'s>(&self, samples: &'s [Sample]) -> Vec<&'s Sample> {
-        let mut best: BTreeMap<(&Place, Metric, &str, Option<u32>), &Sample> = BTreeMap::new();
+    /// The best sample of each place: what looked bad and is well when repeated was noise. It is as steady as the steadiest
+    /// of them: what is bad twice need not be steady twice.
+    fn best_of_places(&self, samples: &[Sample]) -> Vec<Sample> {
+        let mut best: BTreeMap<(&Place, Metric, &str, Option<u32>), Sample> = BTreeMap::new();
         for sample in samples {
             let row = self.table.metric(sample.metric);
             let key = (&sample.place, sample.metric, &*sample.conditions, sample.rail);
-            let known = best.entry(key).or_insert(sample);
+            let known = best.entry(key).or_insert_with(|| sample.clone());
+            let is_steadier = sample.passes >= 3 && chance(sample) < chance(known);
+            let steadiest = if is_steadier { sample } else { &*known };
+            let (spread, passes) = (steadiest.spread, steadiest.passes);
             if row.best(known.value, sample.value) != known.value {
-                *known = sample;
+                *known = sample.clone();
             }
+            (known.spread, known.passes) = (spread, passes);
         }
         best.into_values().collect()
     }

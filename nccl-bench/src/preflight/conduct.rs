@@ -267,7 +267,10 @@ impl Run<'_> {
         for (node, answer) in answers {
             match answer {
                 Ok(found) => self.take(phase, node, found),
-                Err(fault) => self.fail(phase, node, fault, &told),
+                Err(mut fault) => {
+                    self.samples.append(&mut fault.samples);
+                    self.fail(phase, node, fault, &told);
+                }
             }
         }
         for (node, fault) in self.fleet.ended(phase) {

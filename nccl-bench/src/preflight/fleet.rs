@@ -90,7 +90,7 @@ impl Task {
 }
 
 /// Why a node did not do it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fault {
     /// In words, with the phase.
     pub what: String,
@@ -98,11 +98,19 @@ pub struct Fault {
     pub peer: Option<NodeId>,
     /// It takes no part any more.
     pub lost: bool,
+    /// What it had measured before.
+    pub samples: Vec<Sample>,
 }
 
 impl Fault {
     pub(super) fn of(what: String, peer: Option<NodeId>, lost: bool) -> Fault {
-        Fault { what, peer, lost }
+        let samples = Vec::new();
+        Fault {
+            what,
+            peer,
+            lost,
+            samples,
+        }
     }
 }
 

@@ -82,15 +82,22 @@ pub(super) fn run(
             found
                 .facts
                 .extend(network_fact(&group.nodes[group.rank], &outcome));
-            outcome.busbw.map_err(|broke| go.blame(team, broke))?
+            outcome.busbw.map_err(|broke| go.blame(team, broke))
         }
-        (Over::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed)?,
-        (Over::Tcp, None) => Vec::new(),
+        (Over::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed),
+        (Over::Tcp, None) => Ok(Vec::new()),
     };
     if group.rank > 0 {
         found.samples.clear();
-        return Ok(found);
     }
+    let busbw = match busbw {
+        Ok(busbw) if group.rank == 0 => busbw,
+        Ok(_) => return Ok(found),
+        Err(failed) => {
+            let samples = found.samples;
+            return Err(Failed { samples, ..failed });
+        }
+    };
     found.samples.extend(
         busbw
             .into_iter()
@@ -102,7 +109,7 @@ pub(super) fn run(
 fn lacks_ids(deadline: &Deadline) -> Failed {
     Failed {
         what: format!("{}: the first node sent no ids for NCCL", deadline.phase()),
-        peer: None,
+        ..Failed::default()
     }
 }
 
@@ -117,7 +124,7 @@ pub(super) fn open(
     let ids = 1 + team.rails().unwrap_or(0) as usize;
     Rank::open(launch, listen, ids, deadline).map_err(|broke| Failed {
         what: broke.what,
-        peer: None,
+        ..Failed::default()
     })
 }
 
@@ -168,6 +175,7 @@ impl Wanted<'_> {
         Failed {
             what: format!("{} (rank {rank} is GPU {gpu} of {name})", broke.what),
             peer: peer.filter(|_| node != self.me),
+            ..Failed::default()
         }
     }
 }
@@ -213,7 +221,10 @@ pub(super) fn inside_nccl(
     limits: &Limits,
     deadline: &Deadline,
 ) -> Result<Found, Failed> {
-    let own = |what: String| Failed { what, peer: None };
+    let own = |what: String| Failed {
+        what,
+        ..Failed::default()
+    };
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let (first, opened) = open(launch, team, here, deadline)?;
     // Nobody else must know it.
@@ -239,7 +250,10 @@ pub(super) fn inside_nccl(
 
 /// The all-reduce among threads of this node, for a node without GPUs.
 pub fn inside(node: &NodeId, round: u32, limits: &Limits, deadline: &Deadline) -> Result<Found, Failed> {
-    let failed = |what: String| Failed { what, peer: None };
+    let failed = |what: String| Failed {
+        what,
+        ..Failed::default()
+    };
     let places = loopback(2, None).map_err(|error| failed(error.to_string()))?;
     let results: Vec<Result<Vec<Busbw>, TransportError>> = std::thread::scope(|scope| {
         let ranks: Vec<_> = places
@@ -297,5 +311,6 @@ fn blame(nodes: &[NodeId], team: Option<&Team>, what: &str, rank: Option<usize>)
     Failed {
         what: format!("{what} ({})", names.join(", ")),
         peer: rank.and_then(|rank| nodes.get(rank)).cloned(),
+        ..Failed::default()
     }
 }

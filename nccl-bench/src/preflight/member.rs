@@ -129,7 +129,7 @@ fn perform(ask: &Ask, me: &Me, tools: &dyn Tools, limits: &Limits, door: &mut Do
             // Each group has a listener of its own: what comes late for the last one meets nobody.
             let failed = |error: io::Error| Failed {
                 what: format!("{}: cannot listen: {error}", ask.phase),
-                peer: None,
+                ..Failed::default()
             };
             let (next, port) = listen(own).map_err(failed)?;
             let listener = std::mem::replace(&mut door.listener, next);

@@ -166,11 +166,14 @@ pub struct Found {
 }
 
 /// Why it could not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
     /// In words.
     pub what: String,
     /// The node that it blames.
     #[serde(default)]
     pub peer: Option<NodeId>,
+    /// What it had measured before: of a way too bad for large messages, that it loses small ones.
+    #[serde(default)]
+    pub samples: Vec<Sample>,
 }

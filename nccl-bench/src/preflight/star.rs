@@ -283,9 +283,10 @@ impl Star {
                     if let Some(member) = self.members.get_mut(&node) {
                         member.port = answer.port;
                     }
-                    let result = answer
-                        .result
-                        .map_err(|failed| Fault::of(failed.what, failed.peer, false));
+                    let result = answer.result.map_err(|failed| Fault {
+                        samples: failed.samples,
+                        ..Fault::of(failed.what, failed.peer, false)
+                    });
                     answers.insert(node, result);
                 }
                 // An answer to an earlier question, after its deadline.

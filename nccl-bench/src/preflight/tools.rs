@@ -105,7 +105,7 @@ impl Tools for Machine {
         };
         let works = gpu::work(&options, limit).map_err(|error| Failed {
             what: error.to_string(),
-            peer: None,
+            ..Failed::default()
         })?;
         let mut found = Found::default();
         for work in &works {

@@ -5,6 +5,7 @@
 mod nccl;
 mod nodes;
 mod simulated;
+mod unfinished;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
