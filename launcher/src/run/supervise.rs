@@ -191,7 +191,11 @@ fn finish(keeper: &mut Keeper, signals: &mut Signals, code: i32, watcher: &mut d
             }
             deadline = now + HURRY;
         }
-        let look = if keeper.is_served() { now + FOREIGN } else { deadline };
+        let look = if keeper.is_served() {
+            now + FOREIGN
+        } else {
+            deadline
+        };
         wait(signals, Some(keeper), Some(look.min(deadline)));
         // Whoever sends us a signal now means us: the child is gone.
         let hurry = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];

@@ -92,7 +92,7 @@ fn what_was_seen_before_the_deadline_counts() {
         began: Instant::now(),
         problems: Vec::new(),
     };
-    let report = conduct(&mut Lossy, brief, &|_| Vec::new(), &mut |_, _, _| {});
+    let report = conduct(&mut Lossy, brief, &|_| Ok(Vec::new()), &mut |_, _, _| {});
     let told: Vec<String> = report
         .findings
         .iter()
