@@ -85,6 +85,12 @@ impl Stage {
                     writeln!(lines, "{a} {b}").expect("text");
                 }
             }
+            "suspects" => {
+                let table = PreflightTable::default();
+                for place in Judge::new(&table, &self.past, &self.wanted).suspects(&self.samples) {
+                    writeln!(lines, "{place}").expect("text");
+                }
+            }
             "judge" => lines = self.judge(),
             other => panic!("{other}?"),
         }

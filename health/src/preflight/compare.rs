@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::links::{self, chance, unsteady};
 use super::reference::{Machine, References};
 use super::result::{Against, Comparison};
-use super::table::MetricRow;
+use super::table::{MetricRow, NoiseLimits};
 use super::{Fact, Judged, Metric, Noted, Place, PreflightTable, Sample, facts};
 use crate::id::NodeId;
 use crate::stats::{median, median_without, robust_sigma};
@@ -42,9 +42,10 @@ pub struct Wanted {
 }
 
 /// Compares.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Judge<'a> {
     table: &'a PreflightTable,
+    noise: NoiseLimits,
     past: BTreeMap<(&'a Place, Metric, &'a str), &'a [f64]>,
     wanted: &'a Wanted,
     references: References,
@@ -61,6 +62,7 @@ impl<'a> Judge<'a> {
         };
         Judge {
             table,
+            noise: table.noise,
             past: past.iter().map(keyed).collect(),
             wanted,
             references,
@@ -78,10 +80,14 @@ impl<'a> Judge<'a> {
         judged
     }
 
-    /// Places whose value looks bad so far: what is to be measured again before it is said.
+    /// Places whose value looks bad so far, if only by chance: what is to be measured again before anything is said.
     pub fn suspects(&self, samples: &[Sample]) -> Vec<Place> {
         let mut judged = Judged::default();
-        self.judge_places(samples, &mut judged);
+        let keen = Judge {
+            noise: self.noise.keen(),
+            ..self.clone()
+        };
+        keen.judge_places(samples, &mut judged);
         let mut places: Vec<Place> = judged.findings.into_iter().map(|noted| noted.place).collect();
         places.sort();
         places.dedup();
@@ -145,7 +151,7 @@ impl<'a> Judge<'a> {
                 compared.extend(self.beside_wish(sample));
                 judged.comparisons += compared.len();
                 let mut bad: Vec<Comparison> = compared.into_iter().flatten().collect();
-                if unsteady(sample, &self.table.noise) {
+                if unsteady(sample, &self.noise) {
                     judged.unsteady.push((sample.place.clone(), metric));
                     // What the user asks for is asked of busy machines too.
                     bad.retain(|comparison| comparison.against == Against::Floor);
@@ -287,7 +293,7 @@ impl<'a> Judge<'a> {
         against: Against,
         source: &str,
     ) -> Option<Comparison> {
-        let severity = row.severity(sample.value, expected, sigma, &self.table.noise)?;
+        let severity = row.severity(sample.value, expected, sigma, &self.noise)?;
         Some(Comparison {
             against,
             expected,

@@ -66,8 +66,21 @@ pub struct FactRow {
 pub struct NoiseLimits {
     pub warning_sigma: f64,
     pub fail_sigma: f64,
+    pub suspect_sigma: f64,
     pub unsteady: f64,
     pub history_min: usize,
+}
+
+impl NoiseLimits {
+    /// By which it is decided what to measure again.
+    pub fn keen(self) -> NoiseLimits {
+        NoiseLimits {
+            warning_sigma: self.suspect_sigma,
+            fail_sigma: self.suspect_sigma,
+            unsteady: f64::INFINITY,
+            ..self
+        }
+    }
 }
 
 /// The whole table.
