@@ -147,3 +147,22 @@ impl Timed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_timed() {
+        let of = |function, bytes, channels| Collective {
+            function,
+            bytes,
+            channels,
+            ..Collective::of([0; 6])
+        };
+        assert!(of(Function::AllReduce, 8192, 1).is_fit());
+        assert!(!of(Function::AllReduce, 8191, 1).is_fit(), "mere latency");
+        assert!(!of(Function::AllReduce, 8192, 0).is_fit(), "NCCL says no channels");
+        assert!(!of(Function::Other, 8192, 1).is_fit() && !of(Function::Broadcast, 8192, 1).is_fit());
+    }
+}
