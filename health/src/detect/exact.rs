@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Detector;
 use super::comm::Comm;
 use super::comms::Comms;
-use crate::event::{Collectives, Want};
+use crate::event::{Collectives, MOST_OF_STEP, Want};
 use crate::id::{NodeId, Rank};
 
 /// Communicators asked for at once, and so many of them for slow ranks.
@@ -26,8 +26,6 @@ const LATE: u64 = 64;
 /// Most that a communicator may do in a step, over all members, to be asked for: half a megabyte of the
 /// journal.
 const MOST_IN_STEP: u64 = 1 << 14;
-/// Collectives of one rank and step that are looked at.
-const MOST_OF_STEP: usize = 1 << 10;
 /// Steps of communicators that are open, and those of which it is kept who came last.
 const MOST_OPEN: usize = 64;
 const MOST_FOUND: usize = 512;
@@ -175,7 +173,8 @@ impl Exact {
         self.rests.retain(|_, rest| step < rest.until());
         let is_worth = |comm: &Comm| {
             let load = u64::from(comm.size) * u64::from(comm.collectives);
-            comm.size > 2 && comm.collectives > 1 && load <= MOST_IN_STEP
+            let all_fit = load <= MOST_IN_STEP && comm.collectives as usize <= MOST_OF_STEP;
+            comm.size > 2 && comm.collectives > 1 && all_fit
         };
         let (suspects, others): (Vec<_>, Vec<_>) = all
             .iter()
@@ -264,7 +263,8 @@ impl Meetings {
             }
         }
         let shortest = own.into_values().min_by(f64::total_cmp);
-        Some(Found {
+        // Of a part nothing follows if it shows nobody: then the sums speak.
+        (is_whole || !late.is_empty()).then(|| Found {
             last: late.into_keys().collect(),
             transfer_s: shortest.filter(|_| is_whole),
         })

@@ -119,6 +119,20 @@ fn what_is_left_out_tells_no_transfer() {
 }
 
 #[test]
+fn where_all_was_too_much_the_sums_speak() {
+    let mut exact = asked();
+    for rank in 0..4 {
+        let left_out = 9;
+        exact.add(&Collectives {
+            left_out,
+            ..told(rank, 5, &[])
+        });
+    }
+    assert_eq!(exact.close(COMM, 4, 5), []);
+    assert_eq!(exact.came_last(COMM, 5), None);
+}
+
+#[test]
 fn too_few_say_nothing_and_a_second_word_counts_for_nothing() {
     let mut exact = asked();
     exact.add(&told(0, 5, &[5, 5]));

@@ -22,6 +22,9 @@ pub struct Collectives {
     pub left_out: u32,
 }
 
+/// Collectives of one communicator and step that are told one by one, at most.
+pub const MOST_OF_STEP: usize = 1 << 10;
+
 /// One collective; written as `[function, sequence, bytes, dur_ns]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u8, u64, u64, u64)", into = "(u8, u64, u64, u64)")]

@@ -1,6 +1,6 @@
 //! Each metric of each place beside what it should be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::links::{self, chance, unsteady};
@@ -113,15 +113,18 @@ impl<'a> Judge<'a> {
                 found.push(noted);
             }
         }
-        // A bad end makes its ways bad, in other metrics too: it was told, they need not be.
-        let bad = |noted: &&Noted| noted.sure && noted.or.is_empty();
-        let ends: BTreeSet<NodeId> = found
-            .iter()
-            .filter(bad)
-            .filter_map(|noted| noted.place.node().cloned())
-            .collect();
+        // A bad end makes its ways bad, in other metrics too: it was told, they need not be, unless they are worse.
+        let mut ends: BTreeMap<NodeId, Severity> = BTreeMap::new();
+        for noted in found.iter().filter(|noted| noted.sure && noted.or.is_empty()) {
+            if let Some(node) = noted.place.node() {
+                let known = ends.entry(node.clone()).or_insert(noted.severity);
+                *known = noted.severity.max(*known);
+            }
+        }
+        let told =
+            |noted: &Noted, end: &NodeId| ends.get(end).is_some_and(|severity| *severity >= noted.severity);
         found.retain(|noted| match &noted.place {
-            Place::Pair { a, b } => !ends.contains(a) && !ends.contains(b),
+            Place::Pair { a, b } => !told(noted, a) && !told(noted, b),
             _ => true,
         });
         judged.findings.append(&mut found);
@@ -193,7 +196,8 @@ impl<'a> Judge<'a> {
             let row = self.table.metric(sample.metric);
             let key = (&sample.place, sample.metric, &*sample.conditions, sample.rail);
             let known = best.entry(key).or_insert_with(|| sample.clone());
-            let is_steadier = sample.passes >= 3 && chance(sample) < chance(known);
+            // One pass spreads not at all, and is not steady.
+            let is_steadier = sample.passes >= 3 && (known.passes < 3 || chance(sample) < chance(known));
             let steadiest = if is_steadier { sample } else { &*known };
             let (spread, passes) = (steadiest.spread, steadiest.passes);
             if row.best(known.value, sample.value) != known.value {

@@ -59,8 +59,7 @@ pub(crate) enum PreflightCommand {
 #[command(
     after_help = "Start it on every node, as the user of the job, and pass the socket to ft_launcher: \
 --ft-node-health-check-endpoint unix:///PATH. It answers with what the last preflight of the run directory found of this \
-node and with what can be read of it now. gRPC's own client, which ft_launcher uses, is refused on a Unix socket so far: see \
-docs/preflight.md."
+node and with what can be read of it now."
 )]
 pub(crate) struct ServeArgs {
     /// The Unix socket.

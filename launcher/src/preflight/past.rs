@@ -108,10 +108,13 @@ fn stamps(report: &Report) -> Vec<Stamp> {
         .collect()
 }
 
-/// Whether something was found against what a sample is of.
+/// Whether something was found against what a sample is of. A way is also slow by what it loses, or by an end that does.
 fn accused(report: &Report, sample: &Sample) -> bool {
+    let ways = [Metric::PairBusbw, Metric::PairLatency, Metric::PairLoss];
+    let is_alike =
+        |metric: Metric| metric == sample.metric || ways.contains(&metric) && ways.contains(&sample.metric);
     report
         .findings
         .iter()
-        .any(|noted| noted.metric() == Some(sample.metric) && noted.concerns(&sample.place))
+        .any(|noted| noted.metric().is_some_and(is_alike) && noted.concerns(&sample.place))
 }

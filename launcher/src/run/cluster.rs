@@ -279,6 +279,13 @@ mod tests {
         let x = |count| Some(("x".to_owned(), count));
         assert_eq!(at("torchrun --nnodes 2:4 --rdzv_endpoint=x:29400 t.py", ""), x(2));
         assert_eq!(at("ft_launcher --nnodes=3 --rdzv-endpoint x t.py", ""), x(3));
+        assert_eq!(
+            at(
+                "ft_launcher --ft-ignore-missing-cfg --nnodes 2 --rdzv-endpoint x t.py",
+                ""
+            ),
+            x(2)
+        );
         assert_eq!(at("torchrun --nnodes 1:4 --rdzv_endpoint=x:29400 t.py", ""), None);
         assert_eq!(at("torchrun t.py", "PET_NNODES=3 PET_MASTER_ADDR=x"), x(3));
         // A script's own options.

@@ -174,7 +174,12 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
 pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
     // Before anything is started: a signal that comes early must not be lost, nor end us alone.
     let signals = signals::Signals::take().context("cannot listen to signals")?;
-    let (place, share) = match place::Place::make(plan) {
+    let made = place::Place::make(plan).or_else(|_| {
+        // What killed runs have left may take all the room.
+        place::clear_left_behind();
+        place::Place::make(plan)
+    });
+    let (place, share) = match made {
         Ok((place, share)) => (Some(place), share),
         Err(problem) => {
             output::warning(plan.style, format_args!("the job runs unwatched: {problem:#}"));

@@ -101,7 +101,10 @@ impl Share {
 
     /// The right to be the node's sidecar, if nobody has it.
     pub(crate) fn claim(&self) -> Option<Claim> {
-        lock(&self.dir.join(SIDECAR)).map(Claim)
+        let file = lock(&self.dir.join(SIDECAR))?;
+        // The number of one that is gone may be somebody else's by now.
+        let _ = file.set_len(0);
+        Some(Claim(file))
     }
 
     /// The process that has it, if it has said which it is.
@@ -110,7 +113,11 @@ impl Share {
             return None;
         }
         let text = fs::read_to_string(self.dir.join(SIDECAR)).ok()?;
-        Pid::from_raw(text.trim().parse().ok()?)
+        let number: i32 = text.trim().parse().ok()?;
+        // Seen from another container it may be another process.
+        let words = fs::read(format!("/proc/{number}/cmdline")).ok()?;
+        let is_sidecar = words.starts_with(b"paceline\0sidecar\0");
+        Pid::from_raw(number).filter(|_| is_sidecar)
     }
 
     /// For a task whose command could not be started: what it came to, and whoever is last clears up.

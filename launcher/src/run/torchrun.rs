@@ -6,14 +6,15 @@ use std::path::Path;
 
 /// Options of torchrun that take no value
 /// (<https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py>); all others take one.
-const BARE: [&str; 7] = [
+const BARE: [&str; 8] = [
     "--standalone",
     "-m",
     "--module",
     "--no-python",
     "--run-path",
     "--virtual-local-rank",
-    "--use-env", // Of the older torch.distributed.launch.
+    "--use-env",               // Of the older torch.distributed.launch.
+    "--ft-ignore-missing-cfg", // Of ft_launcher.
 ];
 
 /// Where torchrun's own options are in a command.

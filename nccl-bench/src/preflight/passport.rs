@@ -116,7 +116,9 @@ impl Passports {
         for entry in entries {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == ENDING) {
-                files.push((fs::metadata(&path)?.modified()?, path));
+                // One that is not for us, or is gone by now, costs the others nothing.
+                let readable = File::open(&path).and_then(|file| file.metadata()?.modified());
+                files.extend(readable.ok().map(|at| (at, path)));
             }
         }
         files.sort();

@@ -185,14 +185,20 @@ pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
 /// A ring directory that nobody needs any more, held so that nobody enters it until it is removed. One without a lock may
 /// be of another version: it is left alone.
 pub fn left_behind(ring_dir: &Path) -> Option<File> {
+    let is_old = || {
+        let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
+            .iter()
+            .filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok())
+            .max();
+        newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH))
+    };
+    // Before the lock too: whoever enters a fresh one must be able to hold it.
+    if !is_old() {
+        return None;
+    }
     let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    let newest = [ring_dir.to_owned(), ring_dir.join(FOLDER)]
-        .iter()
-        .filter_map(|path| fs::symlink_metadata(path).ok()?.modified().ok())
-        .max();
-    let is_old = newest.is_some_and(|at| at.elapsed().is_ok_and(|age| age > FRESH));
-    is_old.then_some(file)
+    is_old().then_some(file)
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, by
         Ok(Up::Batch(batch)) => {
             let taken = aggregator.take(&batch, monotonic_ns());
             let is_ours = matches!(taken, Down::Ack(_));
-            (taken, aggregator.asks(&batch).filter(|_| is_ours))
+            (taken, is_ours.then(|| aggregator.asks(&batch)).flatten())
         }
         Err(error) => return warn::once("message", format_args!("unreadable message: {error}")),
     };

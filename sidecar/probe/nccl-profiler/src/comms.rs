@@ -90,8 +90,11 @@ impl Comms {
                 comm.is_shared.store(true, Relaxed);
             }
         }
-        let is_larger = |leader: &Comm| member.ranks > leader.ranks.load(Relaxed);
-        if !comm.is_shared() && self.leader().is_none_or(is_larger) {
+        // The reader's choice stays: a larger one that comes later may be for a barrier now and then.
+        let gives_way = |leader: &Comm| {
+            leader.id.load(Relaxed) != self.wanted.load(Relaxed) && member.ranks > leader.ranks.load(Relaxed)
+        };
+        if !comm.is_shared() && self.leader().is_none_or(gives_way) {
             self.leader.store(context, Relaxed);
         }
         Some(context as usize as *mut c_void)
@@ -123,12 +126,16 @@ impl Comms {
         })
     }
 
-    /// Lets that one lead by which the reader counts steps, once; it knows what the steps consist of.
+    /// Lets that one lead by which the reader counts steps, which knows what the steps consist of; again only if it has
+    /// had collectives since it led no longer.
     pub fn lead(&self, id: u64) {
-        if id == self.wanted.load(Relaxed) {
+        if self.leader().is_some_and(|leader| leader.id.load(Relaxed) == id) {
+            self.wanted.store(id, Relaxed);
             return;
         }
-        let found = self.living().find(|(_, comm)| comm.id.load(Relaxed) == id);
+        let is_new = id != self.wanted.load(Relaxed);
+        let is_it = |comm: &Comm| comm.id.load(Relaxed) == id && (is_new || comm.has_moved());
+        let found = self.living().find(|(_, comm)| is_it(comm));
         if let Some((context, _)) = found {
             self.wanted.store(id, Relaxed);
             self.leader.store(context, Relaxed);

@@ -67,11 +67,18 @@ fn who_leads() {
     comms.lead(3);
     assert_eq!(comms.led(), (2, 12), "but not again and again");
     count(tensor);
+    comms.lead(3);
+    assert_eq!(comms.led(), (3, 2), "unless it moves");
+    comms.lead(2);
     comms.leave(data);
     assert_eq!(comms.led(), (3, 2), "nor one that has ended");
     let other = join(9, 2);
     (0..7).for_each(|_| count(other));
     assert_eq!(comms.led(), (3, 2), "whoever has its place");
+    comms.lead(3);
+    let barrier = join(20, 128);
+    assert_eq!(comms.led(), (3, 2), "a larger one leaves the reader's choice");
+    comms.leave(barrier);
     assert!(
         [tensor, world]
             .iter()

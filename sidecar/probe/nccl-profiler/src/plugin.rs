@@ -242,7 +242,7 @@ impl Plugin {
         let begin_ns = monotonic_ns();
         self.steps.look(self.dir());
         self.comms.lead(self.ring.led().0);
-        if ticket % LEADER_EVERY == LOOK_AT {
+        if ticket >= LEADER_EVERY && ticket % LEADER_EVERY == LOOK_AT {
             self.comms.look();
         }
         self.judge(now_ns);

@@ -1,5 +1,5 @@
 //! When the GPU's times are asked for. All ranks must ask for the same collectives, so windows are cut by what they count
-//! alike (the step, else the collectives of the largest communicator), and those of a rank that samples less are
+//! alike (the step, else the collectives of the communicator that leads), and those of a rank that samples less are
 //! among those of one that samples more.
 
 use std::sync::atomic::AtomicU32;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Steps of a window.
 pub const WINDOW: u64 = 8;
-/// Collectives of the largest communicator that stand for a step where none is known.
+/// Collectives of the leading communicator that stand for a step where none is known.
 pub const LED: u64 = 512;
 /// One of so many windows, by default: where others measured 1.1 % at most with all of them (NCCL 2.29.7, 8 A100), 9 of
 /// 32 steps are 0.3 %.
@@ -22,7 +22,7 @@ const RAREST: u32 = 64;
 pub enum Step {
     /// By a hook.
     Said(u64),
-    /// By the collectives of the largest communicator, of which `of_step` make a step; 0: nobody knows yet.
+    /// By the collectives of the leading communicator, of which `of_step` make a step; 0: nobody knows yet.
     Led {
         /// So far.
         led: u64,

@@ -23,11 +23,10 @@ _PEER = (
     "connection reset by peer",
     "connection refused",
     "broken pipe",
-    "remote process exited",
-    "ncclremoteerror",
-    "communicator was aborted",
     "socket timeout",
 )
+# NCCL's own, whoever has passed them on.
+_OF_NCCL = ("remote process exited", "ncclremoteerror", "communicator was aborted")
 
 
 def watch():
@@ -55,6 +54,8 @@ def kind_of(name, says):
         return "gpu_memory"
     if name == "MemoryError" or "cannot allocate memory" in words:
         return "host_memory"
+    if any(part in words for part in _OF_NCCL):
+        return "peer_lost"
     if name in _OF_PEERS:
         if any(part in words for part in _PEER):
             return "peer_lost"

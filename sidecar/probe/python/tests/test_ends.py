@@ -71,6 +71,7 @@ class Ends(unittest.TestCase):
             ("RuntimeError", "RuntimeError: Timed out waiting 1800000ms for recv operation", "collective_timeout"),
             ("DistBackendError", "torch.distributed.DistBackendError: wait timeout after 60000ms", "collective_timeout"),
             ("DistStoreError", "torch.distributed.DistStoreError: Broken pipe", "peer_lost"),
+            ("XlaRuntimeError", "XlaRuntimeError: INTERNAL: NCCL failed: remote process exited", "peer_lost"),
             ("KeyError", "KeyError: timeout", "error"),
             ("ConnectionRefusedError", "ConnectionRefusedError: [Errno 111] Connection refused", "error"),
             ("BrokenPipeError", "BrokenPipeError: [Errno 32] Broken pipe", "error"),

@@ -162,7 +162,10 @@ mod tests {
         };
         assert!(of(Function::AllReduce, 8192, 1).is_fit());
         assert!(!of(Function::AllReduce, 8191, 1).is_fit(), "mere latency");
-        assert!(!of(Function::AllReduce, 8192, 0).is_fit(), "NCCL says no channels");
+        assert!(
+            !of(Function::AllReduce, 8192, 0).is_fit(),
+            "NCCL says no channels"
+        );
         assert!(!of(Function::Other, 8192, 1).is_fit() && !of(Function::Broadcast, 8192, 1).is_fit());
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::aggregator::place::hash;
 use paceline_health::event::{Comm, Event, Group, Pulse};
 use paceline_health::id::Rank;
 
@@ -200,11 +201,4 @@ impl Stream {
         }
         (self.open.take(), lost)
     }
-}
-
-/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on all nodes.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -4,12 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use paceline_health::event::{self, Want};
+use paceline_health::event::{self, MOST_OF_STEP, Want};
 use paceline_health::id::Rank;
 use paceline_ring::{Collective, Timed};
 
-/// Told of one communicator in one step.
-const MOST_OF_STEP: usize = 1024;
 /// Told a second by one process, and at once after a pause. One is some 16 bytes on the wire.
 const A_SECOND: u64 = 2048;
 const AT_ONCE: u64 = 4096;
