@@ -264,11 +264,19 @@ impl Run<'_> {
                 self.samples.push(nothing);
             }
         }
+        let lost: BTreeSet<NodeId> = answers
+            .keys()
+            .filter(|node| is_lost(Some(node), &answers))
+            .cloned()
+            .collect();
         for (node, answer) in answers {
             match answer {
                 Ok(found) => self.take(phase, node, found),
                 Err(mut fault) => {
-                    self.samples.append(&mut fault.samples);
+                    // What is sent to a node that is gone is lost on no way.
+                    if !fault.peer.as_ref().is_some_and(|peer| lost.contains(peer)) {
+                        self.samples.append(&mut fault.samples);
+                    }
                     self.fail(phase, node, fault, &told);
                 }
             }

@@ -10,7 +10,7 @@ use super::all_reduce::{Busbw, Effort, all_reduce};
 use super::message::{DATA, Failed, Found, Group, Opened};
 use super::mode::Limits;
 use super::over::{Over, Team};
-use super::probe::{Probed, probe};
+use super::probe::{Probed, Unfinished, probe};
 use super::rank::{Broke, Go, key_text};
 use super::ranks::{self, Launch, Outcome, Rank};
 use crate::net::{Meeting, Seat, loopback, meet, sealed};
@@ -65,8 +65,22 @@ pub(super) fn run(
         seat = Some(meet(meeting, deadline).map_err(blamed)?);
     }
     if let (Some(seat), Some(_)) = (&mut seat, group.pair_round) {
-        let probed = probe(seat, 1 - group.rank.min(1), limits.pass / 2, deadline).map_err(blamed)?;
-        found.samples.extend(of_probe(&probed, &place, round));
+        let seen = match probe(seat, 1 - group.rank.min(1), limits.pass / 2, deadline) {
+            Ok(seen) => seen,
+            Err(Unfinished { error, seen }) => {
+                let leads = group.rank == 0;
+                let samples = if leads {
+                    of_probe(&seen, &place, round)
+                } else {
+                    Vec::new()
+                };
+                return Err(Failed {
+                    samples,
+                    ..blamed(error)
+                });
+            }
+        };
+        found.samples.extend(of_probe(&seen, &place, round));
     }
     let busbw = match (&group.over, seat) {
         (Over::Nccl(team), _) => {
@@ -206,10 +220,13 @@ fn of_probe(probed: &Probed, place: &Place, round: u32) -> Vec<Sample> {
     };
     let sent = u32::try_from(probed.segments.sent).unwrap_or(u32::MAX);
     let loss = probed.segments.again as f64 / probed.segments.sent.max(1) as f64;
-    vec![
-        sample(Metric::PairLatency, probed.round_trip, probed.pings),
-        sample(Metric::PairLoss, loss, sent),
-    ]
+    let latency = sample(Metric::PairLatency, probed.round_trip, probed.pings);
+    let loss = sample(Metric::PairLoss, loss, sent);
+    // Of a probe that was not finished one of them may not be known.
+    [latency, loss]
+        .into_iter()
+        .filter(|sample| sample.passes > 0)
+        .collect()
 }
 
 /// The all-reduce over the GPUs of one node.

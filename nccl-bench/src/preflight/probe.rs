@@ -33,18 +33,52 @@ pub struct Probed {
     pub segments: Segments,
 }
 
+/// A probe that did not come to its end.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// Why.
+    pub error: TransportError,
+    /// What was seen until then; of segments only this end's own.
+    pub seen: Probed,
+}
+
 /// Probes the way to `peer`. Both call it at once; the lower rank leads.
 pub fn probe(
     seat: &mut Seat,
     peer: usize,
     time: Duration,
     deadline: &Deadline,
-) -> Result<Probed, TransportError> {
-    let lanes: Vec<Wire> = (0..LANES)
+) -> Result<Probed, Unfinished> {
+    let mut seen = Probed::default();
+    let lanes: Result<Vec<Wire>, _> = (0..LANES)
         .map(|lane| seat.connect(peer, Purpose::Data(FIRST_LANE + lane), deadline))
-        .collect::<Result<_, _>>()?;
-    let leads = seat.rank < peer;
+        .collect();
+    let lanes = match lanes {
+        Ok(lanes) => lanes,
+        Err(error) => return Err(Unfinished { error, seen }),
+    };
+    match converse(&lanes, seat.rank < peer, peer, time, deadline, &mut seen) {
+        Ok(()) => Ok(seen),
+        Err(error) => {
+            // A way may lose so much that nothing gets through in time: the kernel has counted.
+            seen.segments = counted(&lanes, deadline).unwrap_or_default();
+            Err(Unfinished { error, seen })
+        }
+    }
+}
+
+fn converse(
+    lanes: &[Wire],
+    leads: bool,
+    peer: usize,
+    time: Duration,
+    deadline: &Deadline,
+    seen: &mut Probed,
+) -> Result<(), TransportError> {
     let mut trips = ping(&lanes[0], leads, time / 2, deadline)?;
+    trips.sort_by(f64::total_cmp);
+    seen.round_trip = trips.get(trips.len() / 10).copied().unwrap_or(0.0);
+    seen.pings = u32::try_from(trips.len()).unwrap_or(u32::MAX);
     let until = Instant::now() + time;
     std::thread::scope(|scope| {
         let workers: Vec<_> = lanes
@@ -58,17 +92,13 @@ pub fn probe(
             .map(|worker| worker.join().unwrap_or_else(|_| Err(deadline.passed(Some(peer)))))
             .collect::<Result<Vec<()>, _>>()
     })?;
-    let own = counted(&lanes, deadline)?;
+    let own = counted(lanes, deadline)?;
     let theirs = swap(&lanes[0], own, deadline)?;
-    trips.sort_by(f64::total_cmp);
-    Ok(Probed {
-        round_trip: trips.get(trips.len() / 10).copied().unwrap_or(0.0),
-        pings: u32::try_from(trips.len()).unwrap_or(u32::MAX),
-        segments: Segments {
-            sent: own.sent + theirs.sent,
-            again: own.again + theirs.again,
-        },
-    })
+    seen.segments = Segments {
+        sent: own.sent + theirs.sent,
+        again: own.again + theirs.again,
+    };
+    Ok(())
 }
 
 fn ping(lane: &Wire, leads: bool, time: Duration, deadline: &Deadline) -> Result<Vec<f64>, TransportError> {
@@ -132,4 +162,37 @@ fn swap(lane: &Wire, own: Segments, deadline: &Deadline) -> Result<Segments, Tra
         sent: number(0),
         again: number(8),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::loopback;
+
+    #[test]
+    fn what_was_sent_is_counted_though_nobody_answers() {
+        let deadline = |ms| Deadline::new("pairs", Duration::from_millis(ms));
+        let mut places = loopback(2, None).unwrap().into_iter();
+        let (mine, theirs) = (places.next().unwrap(), places.next().unwrap());
+        let (end, over) = std::sync::mpsc::channel::<()>();
+        let silent = std::thread::spawn(move || {
+            let mut seat = Seat::take(theirs).unwrap();
+            let lane = |lane| {
+                seat.connect(0, Purpose::Data(FIRST_LANE + lane), &deadline(10_000))
+                    .unwrap()
+            };
+            let lanes: Vec<Wire> = (0..LANES).map(lane).collect();
+            let _ = over.recv();
+            drop(lanes);
+        });
+        let mut seat = Seat::take(mine).unwrap();
+        let ended = probe(&mut seat, 1, Duration::from_millis(50), &deadline(1000));
+        let Err(Unfinished { error, seen }) = ended else {
+            panic!("nobody answered: {ended:?}")
+        };
+        assert!(matches!(error, TransportError::Deadline { .. }), "{error}");
+        assert!(seen.segments.sent > 0 && seen.pings == 0, "{seen:?}");
+        drop(end);
+        silent.join().unwrap();
+    }
 }
