@@ -113,13 +113,7 @@ pub(super) fn read(text: &str, collective: Option<Collective>) -> Result<Report,
         .as_str()
         .map_or_else(|| "nccl-tests".into(), |text| format!("nccl-tests {text}"));
     let details = BTreeMap::from([("imported".to_owned(), "json".to_owned())]);
-    report(
-        version,
-        details,
-        agreed(said, collective)?,
-        ranks.collect(),
-        results,
-    )
+    report(version, details, (said, collective), ranks.collect(), results)
 }
 
 fn row(at: usize, result: Measured) -> Result<Row, ImportError> {

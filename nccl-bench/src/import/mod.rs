@@ -84,10 +84,12 @@ pub fn file(path: &Path, collective: Option<Collective>) -> Result<Report, Impor
 fn report(
     version: String,
     details: BTreeMap<String, String>,
-    collective: Collective,
+    (said, asked): (Option<Collective>, Option<Collective>),
     ranks: Vec<RankPlace>,
     results: Vec<Row>,
 ) -> Result<Report, ImportError> {
+    // What holds nothing says nothing of what it is either.
+    let first = results.first().ok_or(ImportError::Empty)?;
     Ok(Report {
         schema_version: SCHEMA_VERSION,
         version,
@@ -96,8 +98,8 @@ fn report(
             simulated: false,
             details,
         },
-        collective,
-        dtype: results.first().ok_or(ImportError::Empty)?.dtype,
+        collective: agreed(said, asked)?,
+        dtype: first.dtype,
         ranks,
         results,
     })
