@@ -284,41 +284,63 @@ static int nothing_stops(void *handle) { return handle ? 0 : 1; }
 static int nothing_changes(void *handle, int state, state_args *args) { return handle && state && args ? 0 : 1; }
 static profiler nothing = {"nothing", {NULL}, nothing_starts, nothing_stops, nothing_changes, nothing_stops};
 
-enum { BATCH = 200 };
+/* A burst as a step makes one, and collectives of it that are timed together: the clock itself takes as long as some
+ * callbacks, and of a few the plugin times itself. */
+enum { GROUP = 16, GROUPS = 12, BURST = GROUP * GROUPS, SERIES = 4 };
 
-/* What one of a batch took: enqueued, and each callback of a kernel's channel. */
-static void batch(double *enqueued_ns, double *kernel_ns) {
-    void *colls[BATCH];
-    double begin = now_ns();
-    for (int n = 0; n < BATCH; n++) colls[n] = enqueue(0, 1 << 20, "AllReduce");
-    double middle = now_ns();
-    for (int n = 0; n < BATCH; n++) run_kernel(comms[0].context, colls[n], 1000, CHANNELS);
-    *enqueued_ns = (middle - begin) / BATCH;
-    *kernel_ns = (now_ns() - middle) / (BATCH * CHANNELS * 3);
+typedef struct {
+    const char *name;
+    double *ns;
+    unsigned long count;
+} series;
+
+static void took(series *of, double ns) { of->ns[of->count++] = ns; }
+
+/* What a callback takes: the first after a pause, by groups, and all of the burst; then those of a kernel's channels. */
+static void burst(series *all) {
+    void *colls[BURST];
+    double begin = now_ns(), before = begin;
+    for (int n = 0; n < BURST; n++) {
+        colls[n] = enqueue(0, 1 << 20, "AllReduce");
+        if (n != 0 && (n + 1) % GROUP != 0) continue;
+        double now = now_ns();
+        if (n == 0) took(&all[2], now - before);
+        else if (n >= GROUP) took(&all[0], (now - before) / GROUP);
+        before = now;
+    }
+    took(&all[1], (before - begin) / BURST);
+    for (int n = 0; n < BURST; n++) run_kernel(comms[0].context, colls[n], 1000, CHANNELS);
+    took(&all[3], (now_ns() - before) / (BURST * CHANNELS * 3));
 }
 
-/* Medians over batches, of the plugin and in turn of one that does nothing. */
-static void bench(unsigned long batches) {
-    static const char *names[] = {"enqueue", "kernel", "enqueue_nothing", "kernel_nothing"};
+/* Medians, of the plugin and in turn of one that does nothing. A burst's mean is mostly what else the machine does: one
+ * interruption is as long as a hundred callbacks. */
+static void bench(unsigned long bursts) {
+    static series all[2][SERIES] = {
+        {{"enqueue", 0, 0}, {"burst", 0, 0}, {"first", 0, 0}, {"kernel", 0, 0}},
+        {{"enqueue_nothing", 0, 0}, {"burst_nothing", 0, 0}, {"first_nothing", 0, 0}, {"kernel_nothing", 0, 0}},
+    };
     profiler *real = plugin;
-    double *took = malloc(4 * batches * sizeof *took);
-    CHECK(took && batches > 0);
+    for (int i = 0; i < 2 * SERIES; i++) {
+        all[i / SERIES][i % SERIES].ns = malloc(bursts * GROUPS * sizeof(double));
+        CHECK(bursts > 0 && all[i / SERIES][i % SERIES].ns);
+    }
     join(0, 8);
-    for (unsigned long b = 0; b < batches; b++) {
-        plugin = real;
-        batch(&took[b], &took[batches + b]);
-        timed += BATCH;
-        plugin = &nothing;
-        batch(&took[2 * batches + b], &took[3 * batches + b]);
-        usleep(2000); /* a reader comes by */
+    for (unsigned long b = 0; b < bursts; b++) {
+        for (int i = 0; i < 2; i++) {
+            plugin = i ? &nothing : real;
+            usleep(2000); /* a reader comes by */
+            burst(all[i]);
+        }
+        timed += BURST;
     }
     plugin = real;
-    for (int i = 0; i < 4; i++) {
-        double *sorted = took + (unsigned long)i * batches;
-        qsort(sorted, batches, sizeof *sorted, by_size);
-        printf("%s_ns=%.1f %s_p99_ns=%.1f ", names[i], sorted[batches / 2], names[i], sorted[batches * 99 / 100]);
+    for (int i = 0; i < 2 * SERIES; i++) {
+        series *of = &all[i / SERIES][i % SERIES];
+        qsort(of->ns, of->count, sizeof(double), by_size);
+        printf("%s_ns=%.1f %s_p99_ns=%.1f ", of->name, of->ns[of->count / 2], of->name, of->ns[of->count * 99 / 100]);
+        free(of->ns);
     }
-    free(took);
     finalize_all(1);
 }
 

@@ -256,25 +256,28 @@ impl Run<'_> {
             .filter(told)
             .map(|(node, _)| node.clone())
             .collect();
+        let is_lost =
+            |(_, answer): &(&NodeId, &Result<Found, Fault>)| answer.as_ref().is_err_and(|fault| fault.lost);
+        let lost: BTreeSet<NodeId> = answers
+            .iter()
+            .filter(is_lost)
+            .map(|(node, _)| node.clone())
+            .collect();
+        // What is sent to a node that is gone is lost on no way.
+        let blames_lost = |fault: &Fault| fault.peer.as_ref().is_some_and(|peer| lost.contains(peer));
         for (leader, nothing) in nothing {
             if let Some(Err(fault)) = answers.get(&leader)
                 && !fault.lost
-                && !is_lost(fault.peer.as_ref(), &answers)
+                && !blames_lost(fault)
             {
                 self.samples.push(nothing);
             }
         }
-        let lost: BTreeSet<NodeId> = answers
-            .keys()
-            .filter(|node| is_lost(Some(node), &answers))
-            .cloned()
-            .collect();
         for (node, answer) in answers {
             match answer {
                 Ok(found) => self.take(phase, node, found),
                 Err(mut fault) => {
-                    // What is sent to a node that is gone is lost on no way.
-                    if !fault.peer.as_ref().is_some_and(|peer| lost.contains(peer)) {
+                    if !blames_lost(&fault) {
                         self.samples.append(&mut fault.samples);
                     }
                     self.fail(phase, node, fault, &told);
@@ -368,9 +371,4 @@ impl Run<'_> {
         report.conclude(judged, |metric, one, other| table.metric(metric).best(one, other));
         report
     }
-}
-
-fn is_lost(node: Option<&NodeId>, answers: &BTreeMap<NodeId, Result<Found, Fault>>) -> bool {
-    let answer = node.and_then(|node| answers.get(node));
-    answer.is_some_and(|answer| answer.as_ref().is_err_and(|fault| fault.lost))
 }

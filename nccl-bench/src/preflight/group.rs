@@ -65,22 +65,20 @@ pub(super) fn run(
         seat = Some(meet(meeting, deadline).map_err(blamed)?);
     }
     if let (Some(seat), Some(_)) = (&mut seat, group.pair_round) {
-        let seen = match probe(seat, 1 - group.rank.min(1), limits.pass / 2, deadline) {
-            Ok(seen) => seen,
-            Err(Unfinished { error, seen }) => {
-                let leads = group.rank == 0;
-                let samples = if leads {
-                    of_probe(&seen, &place, round)
-                } else {
-                    Vec::new()
-                };
-                return Err(Failed {
-                    samples,
-                    ..blamed(error)
-                });
-            }
+        let (seen, error) = match probe(seat, 1 - group.rank.min(1), limits.pass / 2, deadline) {
+            Ok(seen) => (seen, None),
+            Err(Unfinished { error, seen }) => (seen, Some(error)),
         };
-        found.samples.extend(of_probe(&seen, &place, round));
+        if group.rank == 0 {
+            found.samples.extend(of_probe(&seen, &place, round));
+        }
+        if let Some(error) = error {
+            let samples = found.samples;
+            return Err(Failed {
+                samples,
+                ..blamed(error)
+            });
+        }
     }
     let busbw = match (&group.over, seat) {
         (Over::Nccl(team), _) => {
@@ -101,9 +99,6 @@ pub(super) fn run(
         (Over::Tcp, Some(seat)) => over_tcp(seat, limits, deadline).map_err(blamed),
         (Over::Tcp, None) => Ok(Vec::new()),
     };
-    if group.rank > 0 {
-        found.samples.clear();
-    }
     let busbw = match busbw {
         Ok(busbw) if group.rank == 0 => busbw,
         Ok(_) => return Ok(found),

@@ -5,7 +5,7 @@ use paceline_ring::{Collective, Function};
 use crate::abi::Coll;
 use crate::comms::{Member, NAME};
 use crate::rank::Identity;
-use crate::text;
+use crate::text::{self, Word};
 
 /// Kinds.
 pub const ATTACH: u16 = 2;
@@ -42,14 +42,8 @@ pub fn group(member: Member) -> [u64; 6] {
 #[inline]
 pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
     // SAFETY: NCCL's names are literals of its own, or null.
-    let (func, datatype, algo, proto) = unsafe {
-        (
-            text::head(coll.func),
-            text::head(coll.datatype),
-            text::head(coll.algo),
-            text::head(coll.proto),
-        )
-    };
+    let [func, datatype, algo, proto] =
+        [coll.func, coll.datatype, coll.algo, coll.proto].map(|name| unsafe { Word::new(name) });
     let function = text::function(func);
     let of_rank = (coll.count as u64).saturating_mul(text::element_bytes(datatype));
     // As nccl-tests count: the buffer that holds everybody's part.

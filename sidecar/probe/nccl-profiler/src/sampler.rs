@@ -73,7 +73,7 @@ impl Sampler {
             Step::Led { led, of_step } => led / u64::from(of_step),
         };
         let is_in = |unit: u64| (unit / WINDOW).is_multiple_of(windows.max(1));
-        is_in(unit) || is_in(unit + 1)
+        is_in(unit) || (unit % WINDOW == WINDOW - 1 && is_in(unit + 1))
     }
 
     /// It costs too much: half as often. False when that is too rare to be of use.

@@ -54,6 +54,8 @@ pub struct Table {
     slots: [Slot; SLOTS],
 }
 
+/// A cache line.
+#[repr(align(64))]
 struct Slot {
     word: AtomicU64,
     /// A bit for each channel.
@@ -115,7 +117,8 @@ impl Table {
         slot.last_ns.store(0, Relaxed);
         slot.comm.store(comm, Relaxed);
         slot.channels.store(u64::from(channels), Relaxed);
-        slot.word.fetch_sub(1, Release);
+        // Nobody else changes the word of a slot that is pinned and whose ticket nobody knows yet.
+        slot.word.store(ours - 1, Release);
         evicted.map_or(Claim::Taken, Claim::Evicted)
     }
 

@@ -1,70 +1,82 @@
-//! NCCL's words as numbers, without looking further than their end. Null reads as empty.
+//! NCCL's words as numbers, read where they stand and no further than their end: this is done for each collective.
 
 use std::ffi::c_char;
 
 use paceline_ring::Function;
 
-/// Up to `N` bytes of a C string, zero padded.
-///
-/// # Safety
-/// `text` is null, or ends in a zero.
-pub unsafe fn head<const N: usize>(text: *const c_char) -> [u8; N] {
-    let mut bytes = [0; N];
-    if text.is_null() {
-        return bytes;
+/// The longest that a number is looked for in.
+const LONGEST: usize = 16;
+
+/// A word of NCCL's: null, or bytes that end in a zero.
+#[derive(Clone, Copy)]
+pub struct Word(*const c_char);
+
+impl Word {
+    /// # Safety
+    /// `text` is null or ends in a zero, and stays as it is while the word is used.
+    pub const unsafe fn new(text: *const c_char) -> Word {
+        Word(text)
     }
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: the string has not ended before `i`.
-        *byte = unsafe { *text.add(i) } as u8;
-        if *byte == 0 {
-            break;
-        }
+
+    /// Whether it begins with these bytes, of which the last alone may be zero.
+    #[inline]
+    fn begins(self, bytes: &[u8]) -> bool {
+        // SAFETY: each byte before `i` was that of `bytes`, so not zero: the word has not ended before `i`.
+        !self.0.is_null() && (0..bytes.len()).all(|i| unsafe { *self.0.add(i) } as u8 == bytes[i])
     }
-    bytes
+
+    /// The number of the first of these words that it is; 0: none.
+    #[inline]
+    fn number<const N: usize>(self, words: [(&[u8], u8); N]) -> u8 {
+        let found = words.into_iter().find(|(word, _)| self.begins(word));
+        found.map_or(0, |(_, number)| number)
+    }
 }
 
 /// `ncclFuncToString`: eight letters tell them apart.
-pub fn function(name: [u8; 8]) -> Function {
-    match &name {
-        b"AllReduc" => Function::AllReduce,
-        b"ReduceSc" => Function::ReduceScatter,
-        b"AllGathe" => Function::AllGather,
-        b"Broadcas" => Function::Broadcast,
-        b"Reduce\0\0" => Function::Reduce,
-        _ => Function::Other,
-    }
+#[inline]
+pub fn function(word: Word) -> Function {
+    Function::of(word.number([
+        (b"AllReduc", Function::AllReduce as u8),
+        (b"ReduceSc", Function::ReduceScatter as u8),
+        (b"AllGathe", Function::AllGather as u8),
+        (b"Broadcas", Function::Broadcast as u8),
+        (b"Reduce\0", Function::Reduce as u8),
+    ]))
 }
 
 /// `ncclAlgoToString`, by the numbers of the ring's layout.
-pub fn algorithm(name: [u8; 16]) -> u8 {
-    match &name[..] {
-        b"RING\0\0\0\0\0\0\0\0\0\0\0\0" => 1,
-        b"TREE\0\0\0\0\0\0\0\0\0\0\0\0" => 2,
-        b"COLLNET_DIRECT\0\0" => 3,
-        b"COLLNET_CHAIN\0\0\0" => 4,
-        b"NVLS\0\0\0\0\0\0\0\0\0\0\0\0" => 5,
-        b"NVLS_TREE\0\0\0\0\0\0\0" => 6,
-        b"PAT\0\0\0\0\0\0\0\0\0\0\0\0\0" => 7,
-        _ => 0,
-    }
+#[inline]
+pub fn algorithm(word: Word) -> u8 {
+    word.number([
+        (b"RING\0", 1),
+        (b"TREE\0", 2),
+        (b"COLLNET_DIRECT\0", 3),
+        (b"COLLNET_CHAIN\0", 4),
+        (b"NVLS\0", 5),
+        (b"NVLS_TREE\0", 6),
+        (b"PAT\0", 7),
+    ])
 }
 
 /// `ncclProtoToString`, likewise.
-pub fn protocol(name: [u8; 8]) -> u8 {
-    match &name {
-        b"LL\0\0\0\0\0\0" => 1,
-        b"LL128\0\0\0" => 2,
-        b"SIMPLE\0\0" => 3,
-        _ => 0,
-    }
+#[inline]
+pub fn protocol(word: Word) -> u8 {
+    word.number([(b"SIMPLE\0", 3), (b"LL\0", 1), (b"LL128\0", 2)])
 }
 
 /// Bytes of an element of `ncclFloat16` and its like: the first number in the name is its bits. 0: no number.
-pub fn element_bytes(datatype: [u8; 16]) -> u64 {
+#[inline]
+pub fn element_bytes(word: Word) -> u64 {
     let mut bits = 0u64;
-    for byte in datatype {
-        match byte {
-            b'0'..=b'9' => bits = bits * 10 + u64::from(byte - b'0'),
+    if word.0.is_null() {
+        return 0;
+    }
+    for i in 0..LONGEST {
+        // SAFETY: the word has not ended before `i`.
+        match unsafe { *word.0.add(i) } as u8 {
+            digit @ b'0'..=b'9' => bits = bits * 10 + u64::from(digit - b'0'),
+            0 => break,
             _ if bits > 0 => break,
             _ => {}
         }
@@ -91,42 +103,62 @@ pub fn number(digits: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn word(text: &'static std::ffi::CStr) -> Word {
+        // SAFETY: it ends in a zero.
+        unsafe { Word::new(text.as_ptr()) }
+    }
+
     #[test]
     fn words_of_nccl() {
-        // SAFETY: literals end in a zero.
-        let name = |text: &std::ffi::CStr| unsafe { head::<8>(text.as_ptr()) };
-        assert_eq!(function(name(c"AllReduce")), Function::AllReduce);
-        assert_eq!(function(name(c"ReduceScatter")), Function::ReduceScatter);
-        assert_eq!(function(name(c"AllGather")), Function::AllGather);
-        assert_eq!(function(name(c"Broadcast")), Function::Broadcast);
-        assert_eq!(function(name(c"Reduce")), Function::Reduce);
-        assert_eq!(function(name(c"AlltoAll")), Function::Other);
-        assert_eq!(protocol(name(c"LL")), 1);
-        assert_eq!(protocol(name(c"LL128")), 2);
+        for (text, expected) in [
+            (c"AllReduce", Function::AllReduce),
+            (c"ReduceScatter", Function::ReduceScatter),
+            (c"AllGather", Function::AllGather),
+            (c"Broadcast", Function::Broadcast),
+            (c"Reduce", Function::Reduce),
+            (c"AlltoAll", Function::Other),
+            (c"All", Function::Other),
+        ] {
+            assert_eq!(function(word(text)), expected, "{text:?}");
+        }
+        assert_eq!(
+            [c"LL", c"LL128", c"SIMPLE", c"LL129", c""].map(|text| protocol(word(text))),
+            [1, 2, 3, 0, 0]
+        );
+        let algorithms = [
+            c"RING",
+            c"TREE",
+            c"COLLNET_DIRECT",
+            c"COLLNET_CHAIN",
+            c"NVLS",
+            c"NVLS_TREE",
+            c"PAT",
+            c"RINGS",
+            c"Unknown",
+        ];
+        assert_eq!(
+            algorithms.map(|text| algorithm(word(text))),
+            [1, 2, 3, 4, 5, 6, 7, 0, 0]
+        );
         // SAFETY: null is allowed.
-        assert_eq!(unsafe { head::<8>(std::ptr::null()) }, [0; 8]);
-        // SAFETY: as above.
-        assert_eq!(algorithm(unsafe { head(c"NVLS_TREE".as_ptr()) }), 6);
-        // SAFETY: as above.
-        assert_eq!(algorithm(unsafe { head(c"Unknown".as_ptr()) }), 0);
+        let null = unsafe { Word::new(std::ptr::null()) };
+        assert_eq!(
+            (function(null), algorithm(null), element_bytes(null)),
+            (Function::Other, 0, 0)
+        );
     }
 
     #[test]
     fn sizes_of_elements() {
-        // SAFETY: literals end in a zero.
-        let size = |text: &std::ffi::CStr| element_bytes(unsafe { head(text.as_ptr()) });
-        assert_eq!(
-            [
-                c"ncclInt8",
-                c"ncclBfloat16",
-                c"ncclFloat32",
-                c"ncclUint64",
-                c"ncclFloat8e4m3",
-                c"Unknown"
-            ]
-            .map(size),
-            [1, 2, 4, 8, 1, 0]
-        );
+        let names = [
+            c"ncclInt8",
+            c"ncclBfloat16",
+            c"ncclFloat32",
+            c"ncclUint64",
+            c"ncclFloat8e4m3",
+            c"Unknown",
+        ];
+        assert_eq!(names.map(|name| element_bytes(word(name))), [1, 2, 4, 8, 1, 0]);
     }
 
     #[test]

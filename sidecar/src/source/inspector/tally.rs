@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::aggregator::place::hash;
 use paceline_health::event::{Comm, Event, Group, Pulse};
 use paceline_health::id::Rank;
+
+use crate::aggregator::place::hash;
 
 use super::record::{Done, Record};
 
