@@ -47,7 +47,7 @@ pub fn main(options: &BenchOptions) -> ExitCode {
     if options.preflight_rank {
         return crate::preflight::rank_main();
     }
-    local::follow_parent();
+    local::settle(options);
     let outcome = run(options);
     outcome.unwrap_or_else(|problem| {
         // Whoever saw it first-hand has said so, or rank 0 says so for all.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::job::{Ended, torchrun};
+use crate::job::{Ended, naming, torchrun};
 
 /// The report of a journal without its phases.
 fn by_waits(ended: &Ended) -> Value {
@@ -56,8 +56,7 @@ fn shortest(ended: &Ended, name: &str) -> Vec<u64> {
 #[ignore = "needs PyTorch: tests/run"]
 fn tensor_and_data_groups_name_the_same_rank() {
     let args = "--steps 70 --sleep-ms 60 --slow-rank 5 --slow-pct 25";
-    let ended = torchrun(&[], 8, "mesh.py", args).run().ok();
-    ended.names_only(5, 60);
+    let ended = naming(5, 60, || torchrun(&[], 8, "mesh.py", args).run().ok());
     let report = by_waits(&ended);
     assert_eq!(stragglers(&report), [(5, "S1".to_owned())], "{report}");
 }

@@ -179,6 +179,18 @@ impl Running {
     }
 }
 
+/// The job that names `rank` and no other, at the latest at `step`. A machine that does other things may hide a few
+/// milliseconds once; nobody else may be named for it.
+pub fn naming(rank: u64, step: u64, run: impl Fn() -> Ended) -> Ended {
+    let mut ended = run();
+    if !ended.has_named(rank, step) && ended.stragglers().iter().all(|(found, _)| *found == rank) {
+        eprintln!("once more: {:?}\n{}", ended.stragglers(), ended.stderr);
+        ended = run();
+    }
+    ended.names_only(rank, step);
+    ended
+}
+
 impl Ended {
     /// report.json.
     pub fn report(&self) -> Value {
@@ -222,15 +234,17 @@ impl Ended {
 
     /// Fails unless `rank` and no other was named, at the latest at `step`.
     pub fn names_only(&self, rank: u64, step: u64) {
-        let named = self.stragglers();
-        let [(found, sure)] = named.as_slice() else {
-            panic!("named {named:?}, not {rank}\n{}\n{}", self.stderr, self.report())
-        };
         assert!(
-            *found == rank && *sure <= step,
-            "rank {found}, sure at step {sure}\n{}",
-            self.stderr
+            self.has_named(rank, step),
+            "rank and step: {:?}\n{}\n{}",
+            self.stragglers(),
+            self.stderr,
+            self.report()
         );
+    }
+
+    fn has_named(&self, rank: u64, step: u64) -> bool {
+        matches!(self.stragglers().as_slice(), [(found, sure)] if *found == rank && *sure <= step)
     }
 
     /// Median step that the script itself printed, milliseconds.

@@ -46,7 +46,7 @@ fn two_agents_one_verdict() {
         .collect();
     assert!(!whole.is_empty(), "nobody saw all four ranks");
     for ended in &whole {
-        ended.names_only(2, 30);
+        ended.names_only(2, 55);
         assert_eq!(ended.report()["verdicts"][0]["subject"]["node"], "node-1");
     }
 }
