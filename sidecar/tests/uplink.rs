@@ -333,3 +333,64 @@ fn ordinary_events_leave_together() {
     );
     assert!(!sent(&mut world));
 }
+
+/// A batch is lost on a link that lasts: acknowledgements of what came before it do not hide that.
+#[test]
+fn saying_the_same_again_is_no_progress() {
+    let mut world = World::new(1 << 20);
+    world.push(8);
+    world.calm();
+    world.push(8);
+    assert!(world.uplink.poll_send(world.now_ns).is_some(), "sent, and lost");
+    for _ in 0..30 {
+        world.now_ns += 100_000_000;
+        world.push(8);
+        world.up.extend(world.uplink.poll_send(world.now_ns));
+        let bytes = world.up.pop_front().unwrap();
+        world.aggregate(&bytes);
+        let bytes = world.down.pop_front().unwrap();
+        assert_eq!(world.uplink.received(&bytes, world.now_ns), Heard::Acked);
+    }
+    assert!(world.uplink.is_stuck(world.now_ns));
+}
+
+#[test]
+fn a_greeting_waits_since_it_was_said() {
+    let mut uplink = sidecar(1, 1 << 20);
+    for now_ns in (0..3_000_000_000).step_by(100_000_000) {
+        uplink.push(Provenance::Live, &Event::Exit(Exit { code: 0 }), now_ns);
+    }
+    assert!(uplink.is_stuck(3_000_000_000));
+}
+
+/// An aggregator that lost what it had acknowledged (its disk was full, its machine lost power) is told again who is here.
+#[test]
+fn what_was_forgotten_is_introduced_again() {
+    let mut world = World::new(1 << 20);
+    (0..5).for_each(|_| world.push(8));
+    world.calm();
+    let welcome = |upto| Welcome {
+        v: SCHEMA_VERSION,
+        job: "j".into(),
+        agent: 1,
+        journal: 1,
+        upto,
+    };
+    let again = |new_journal| Heard::Welcome { new_journal };
+    assert_eq!(world.uplink.welcomed(&welcome(5), 0), again(false));
+    assert_eq!(world.uplink.welcomed(&welcome(3), 0), again(true));
+}
+
+/// What no aggregator would read is dropped and counted at once, and holds up nothing.
+#[test]
+fn an_event_past_all_bounds_is_dropped() {
+    let mut world = World::new(4 << 20);
+    let reason = "x".repeat(600 << 10).into();
+    let huge = Event::Bye(paceline_health::event::Bye { reason });
+    world.push(8);
+    world.uplink.push(Provenance::Live, &huge, world.now_ns);
+    world.push(8);
+    world.calm();
+    assert_eq!((world.uplink.dropped(), world.intake.lost()), (1, 1));
+    assert_eq!(world.seen(1), [1, 3].into());
+}

@@ -2,6 +2,7 @@
 
 mod asks;
 mod changes;
+mod fold;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,13 @@ use paceline_health::event::{End, Event, Job};
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::NodeId;
 use paceline_health::report::Report;
-use paceline_health::{Detector, Entry, Frame, Policy, Provenance, Time};
+use paceline_health::{Detector, Entry, Frame, Provenance};
 
+use self::fold::{Fold, Presence, presence};
 use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
-use super::journal::{Journal, JournalError};
+use super::journal::{Journal, JournalError, Medium, on_disk};
 use crate::guard::gate::Turned;
 use crate::host;
 use crate::sink::files::Files;
@@ -33,13 +35,6 @@ const REPORT_EVERY_NS: u64 = 5_000_000_000;
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
 /// Incarnation under which the aggregator's own events (job, policy, end, injected faults) stand in the journal.
 pub const OWN_AGENT: u64 = paceline_health::frame::AGGREGATOR;
-
-/// A node, as far as its sidecar's coming and going is concerned.
-#[derive(Debug, Default)]
-struct Presence {
-    agent: u64,
-    gone: bool,
-}
 
 /// The aggregator of one job.
 #[derive(Debug)]
@@ -74,14 +69,33 @@ impl Aggregator {
     /// # Errors
     /// [`JournalError`]
     pub fn open(plan: Plan, status: StatusStream, now_ns: u64) -> Result<Aggregator, JournalError> {
-        match Aggregator::open_in(&plan.run_dir.clone(), plan.clone(), status.clone(), now_ns) {
+        Aggregator::open_on(plan, status, now_ns, &mut on_disk)
+    }
+
+    /// As [`Aggregator::open`], the journal on a disk of the caller's.
+    ///
+    /// # Errors
+    /// [`JournalError`]
+    pub fn open_on(
+        plan: Plan,
+        status: StatusStream,
+        now_ns: u64,
+        medium: &mut Medium<'_>,
+    ) -> Result<Aggregator, JournalError> {
+        match Aggregator::open_in(
+            &plan.run_dir.clone(),
+            plan.clone(),
+            status.clone(),
+            now_ns,
+            medium,
+        ) {
             Err(JournalError::Taken(dir)) => {
                 let alone = dir.join(format!("alone-{}", plan.node.as_str().replace('/', "_")));
                 warn::once(
                     "run dir",
                     format_args!("{} is in use: writing to {}", dir.display(), alone.display()),
                 );
-                Aggregator::open_in(&alone, plan, status, now_ns)
+                Aggregator::open_in(&alone, plan, status, now_ns, medium)
             }
             opened => opened,
         }
@@ -92,19 +106,10 @@ impl Aggregator {
         plan: Plan,
         status: StatusStream,
         now_ns: u64,
+        medium: &mut Medium<'_>,
     ) -> Result<Aggregator, JournalError> {
-        let mut fold = Fold {
-            detector: Detector::new(Policy::default()),
-            intake: Intake::default(),
-            injector: Injector::default(),
-            metrics: Metrics::default(),
-            nodes: BTreeMap::new(),
-            last: None,
-            own_seq: 0,
-            started: BTreeMap::new(),
-            reloaded: BTreeMap::new(),
-        };
-        let journal = Journal::open(dir, &plan.job, |entry| fold.take(&entry))?;
+        let mut fold = Fold::new();
+        let journal = Journal::open_on(dir, &plan.job, |entry| fold.take(&entry), medium)?;
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
         let clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
         let mut aggregator = Aggregator {
@@ -330,61 +335,6 @@ impl Aggregator {
         self.own(Event::End(End { missing }), now_ns);
         self.journal.close();
         self.write_report();
-    }
-}
-
-/// Remembers who is there.
-fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
-    if frame.agent == OWN_AGENT {
-        return;
-    }
-    let node = nodes.entry(frame.node.clone()).or_default();
-    match &frame.event {
-        Event::Bye(_) => node.gone |= node.agent == frame.agent,
-        Event::Agent(_) => {
-            *node = Presence {
-                agent: frame.agent,
-                gone: false,
-            }
-        }
-        // The beginning of its life was lost; the rest counts as well.
-        _ if node.agent == 0 => node.agent = frame.agent,
-        _ => {}
-    }
-}
-
-/// What a journal that is continued gives back.
-struct Fold {
-    detector: Detector,
-    intake: Intake,
-    injector: Injector,
-    metrics: Metrics,
-    nodes: BTreeMap<NodeId, Presence>,
-    last: Option<(u64, Time)>,
-    own_seq: u64,
-    /// What flags and files said at the latest start.
-    started: BTreeMap<Arc<str>, f64>,
-    /// What files said differently when they were read again.
-    reloaded: BTreeMap<Arc<str>, f64>,
-}
-
-impl Fold {
-    fn take(&mut self, entry: &Entry) {
-        let frame = &entry.frame;
-        let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
-        self.last = Some((entry.n, at));
-        if frame.agent == OWN_AGENT {
-            self.own_seq = self.own_seq.max(frame.seq);
-        } else {
-            self.intake.restore(frame);
-        }
-        if let Event::Policy(change) = &frame.event {
-            self.remember(change);
-        }
-        self.injector.learn(frame);
-        presence(&mut self.nodes, frame);
-        self.metrics.observe(frame, 0.0);
-        self.detector.observe(at, frame);
     }
 }
 

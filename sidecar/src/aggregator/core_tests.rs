@@ -1,5 +1,6 @@
 use std::fs;
 
+use paceline_health::Policy;
 use paceline_health::event::{Agent, Attach, Bye, Exit, Phases, Signal, Step, StepKind};
 use paceline_health::id::Rank;
 

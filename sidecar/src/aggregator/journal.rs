@@ -39,8 +39,10 @@ pub struct Journal {
     /// Holds the directory's lock for as long as it is open.
     _lock: File,
     file: Box<dyn Disk>,
-    /// Bytes that are whole lines.
+    /// Bytes that are whole lines, or were given up.
     length: u64,
+    /// Half a line stands behind them and cannot be cut off.
+    half: bool,
     lost: u64,
     retry_at_ns: Option<u64>,
 }
@@ -51,8 +53,18 @@ pub trait Disk: Send + std::fmt::Debug {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Cuts off what lies behind.
     fn cut(&mut self, length: u64) -> io::Result<()>;
+    /// Its length.
+    fn length(&self) -> io::Result<u64>;
     /// Asks the kernel to put it on the medium.
     fn sync(&mut self) -> io::Result<()>;
+}
+
+/// What puts the opened file on a disk.
+pub type Medium<'a> = dyn FnMut(File) -> Box<dyn Disk> + 'a;
+
+/// The disk that the file is on.
+pub fn on_disk(file: File) -> Box<dyn Disk> {
+    Box::new(file)
 }
 
 impl Disk for File {
@@ -61,6 +73,9 @@ impl Disk for File {
     }
     fn cut(&mut self, length: u64) -> io::Result<()> {
         self.set_len(length)
+    }
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
     }
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
@@ -74,6 +89,19 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]
     pub fn open(dir: &Path, job: &JobId, replay: impl FnMut(Entry)) -> Result<Journal, JournalError> {
+        Journal::open_on(dir, job, replay, &mut on_disk)
+    }
+
+    /// As [`Journal::open`], on a disk of the caller's.
+    ///
+    /// # Errors
+    /// [`JournalError`]
+    pub fn open_on(
+        dir: &Path,
+        job: &JobId,
+        replay: impl FnMut(Entry),
+        medium: &mut Medium<'_>,
+    ) -> Result<Journal, JournalError> {
         let failed = |error| JournalError::Io(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(failed)?;
         let lock = File::open(dir).map_err(failed)?;
@@ -100,8 +128,9 @@ impl Journal {
         let journal = Journal {
             dir: dir.to_owned(),
             _lock: lock,
-            file: Box::new(file),
+            file: medium(file),
             length,
+            half: false,
             lost: 0,
             retry_at_ns: None,
         };
@@ -128,7 +157,10 @@ impl Journal {
         } else {
             Ok(())
         };
-        match ready.and_then(|()| self.file.append(&bytes)) {
+        match ready
+            .and_then(|()| self.mend())
+            .and_then(|()| self.file.append(&bytes))
+        {
             Ok(()) => {
                 self.length += bytes.len() as u64;
                 self.retry_at_ns = None;
@@ -140,11 +172,23 @@ impl Journal {
                     "journal write",
                     format_args!("journal in {}: {error}; the job goes on", self.dir.display()),
                 );
-                // Should the cut fail too, the next reader finds a broken line and skips it.
-                let _ = self.file.cut(self.length);
+                self.half = self.file.cut(self.length).is_err();
                 let _ = fs::remove_file(self.reserve());
             }
         }
+    }
+
+    /// A half line that could not be cut off becomes a line of its own, which readers skip: what follows must not be
+    /// part of it.
+    fn mend(&mut self) -> io::Result<()> {
+        if !self.half || self.file.cut(self.length).is_ok() {
+            self.half = false;
+            return Ok(());
+        }
+        self.file.append(b"\n")?;
+        self.length = self.file.length()?;
+        self.half = false;
+        Ok(())
     }
 
     /// Entries that could not be written.
@@ -244,16 +288,23 @@ fn read_back(dir: &Path, file: &mut File, mut replay: impl FnMut(Entry)) -> io::
         }
     }
     if let Some(offset) = torn {
-        file.seek(SeekFrom::Start(offset))?;
-        let mut kept = File::options()
-            .create(true)
-            .append(true)
-            .open(dir.join("journal.torn"))?;
-        io::copy(file, &mut kept)?;
-        kept.write_all(b"\n")?;
+        // A disk that is full keeps nothing of it; that is no reason to watch nothing.
+        if let Err(error) = keep_torn(dir, file, offset) {
+            warn::once("journal.torn", format_args!("{}: {error}", dir.display()));
+        }
         file.set_len(offset)?;
     }
     Ok(file.metadata()?.len())
+}
+
+fn keep_torn(dir: &Path, file: &mut File, offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    let mut kept = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("journal.torn"))?;
+    io::copy(file, &mut kept)?;
+    kept.write_all(b"\n")
 }
 
 #[cfg(test)]

@@ -116,6 +116,7 @@ fn one_writer_at_a_time() {
 struct Full {
     bytes: Arc<Mutex<Vec<u8>>>,
     full: Arc<AtomicBool>,
+    keeps_halves: bool,
 }
 
 impl Disk for Full {
@@ -130,8 +131,14 @@ impl Disk for Full {
         }
     }
     fn cut(&mut self, length: u64) -> io::Result<()> {
+        if self.keeps_halves {
+            return Err(io::ErrorKind::Other.into());
+        }
         self.bytes.lock().unwrap().truncate(length as usize);
         Ok(())
+    }
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().unwrap().len() as u64)
     }
     fn sync(&mut self) -> io::Result<()> {
         Ok(())
@@ -165,4 +172,30 @@ fn a_full_disk_loses_lines_and_counts_them() {
         })
         .collect();
     assert_eq!(seen, [1, 5], "no half line between");
+}
+
+/// What follows half a line that cannot be cut off is not part of it, and is not cut off with it later.
+#[test]
+fn half_a_line_that_stays_costs_itself_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Full {
+        keeps_halves: true,
+        ..Full::default()
+    };
+    let mut journal = open(dir.path(), "j").0.with_disk(disk.clone());
+    journal.append(&[opening("j")], 0);
+    for (n, full) in [(2, true), (3, false), (4, true), (5, false)] {
+        disk.full.store(full, Ordering::Relaxed);
+        journal.append(&[exit(n)], n * RETRY_NS);
+    }
+    assert_eq!(journal.lost(), 2);
+    let bytes = disk.bytes.lock().unwrap().clone();
+    let seen: Vec<u64> = Lines::new(&bytes[..])
+        .filter_map(|line| match line.unwrap() {
+            Line::Entry(entry) => Some(entry.n),
+            Line::Broken { .. } => None,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(seen, [1, 3, 5]);
 }

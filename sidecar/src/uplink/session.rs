@@ -23,7 +23,7 @@ const HOLD_NS: u64 = 150_000_000;
 /// What a message from the aggregator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The link is good. `new_journal`: this aggregator knows nothing of what an earlier one acknowledged.
+    /// The link is good. `new_journal`: this aggregator does not know all that an earlier one acknowledged.
     Welcome {
         /// Whether everybody has to introduce themselves again.
         new_journal: bool,
@@ -80,7 +80,8 @@ impl Uplink {
 
     /// Numbers an event; it is sent as soon as there is a link, or with others of its kind a moment later.
     pub fn push(&mut self, provenance: Provenance, event: &Event, now_ns: u64) -> u64 {
-        if self.sent == self.acked {
+        // Nothing was on its way; a greeting that is not answered waits since it was said.
+        if self.link == Link::Up && self.sent == self.acked {
             self.progress_ns = now_ns;
         }
         let hold_ns = if may_wait(event) { HOLD_NS } else { 0 };
@@ -100,11 +101,13 @@ impl Uplink {
         self.link = Link::Up;
         self.hello_due = false;
         self.progress_ns = now_ns;
+        // What it had acknowledged is gone, and with it perhaps who we are.
+        let forgot = welcome.upto < self.acked;
         self.acked = self.acked.max(welcome.upto.min(self.spool.last_seq()));
         self.spool.ack(self.acked);
         self.sent = self.acked;
         self.due_ns = now_ns;
-        let new_journal = self.journal.is_some_and(|journal| journal != welcome.journal);
+        let new_journal = forgot || self.journal.is_some_and(|journal| journal != welcome.journal);
         self.journal = Some(welcome.journal);
         Heard::Welcome { new_journal }
     }
@@ -127,8 +130,11 @@ impl Uplink {
                 Heard::Refused(refused.why)
             }
             Ok(Down::Ack(ack)) if self.is_mine(&ack) => {
-                self.progress_ns = now_ns;
-                self.acked = self.acked.max(ack.upto);
+                // One that says the same again is no progress: a batch before this one is missing over there.
+                if ack.upto > self.acked {
+                    self.progress_ns = now_ns;
+                }
+                self.acked = ack.upto;
                 self.sent = self.sent.max(self.acked);
                 self.spool.ack(self.acked);
                 Heard::Acked
@@ -193,6 +199,11 @@ impl Uplink {
     /// Sequence number of the last frame.
     pub fn last_seq(&self) -> u64 {
         self.spool.last_seq()
+    }
+
+    /// What the spool holds, bytes.
+    pub fn spooled_bytes(&self) -> usize {
+        self.spool.bytes()
     }
 
     /// Frames dropped because the spool was full.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use paceline_health::Provenance;
 use paceline_health::event::Event;
 
-use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, encode_event};
+use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, MAX_EVENT_BYTES, encode_event};
 
 /// Bytes that a frame costs beside its event.
 const OVERHEAD_BYTES: usize = 64;
@@ -45,6 +45,11 @@ impl Spool {
     pub fn push(&mut self, provenance: Provenance, event: &Event) -> u64 {
         self.last_seq += 1;
         let bytes = encode_event(provenance, event);
+        if bytes.len() > MAX_EVENT_BYTES {
+            // No aggregator would read it, and all that follows would wait for it.
+            self.dropped += 1;
+            return self.last_seq;
+        }
         self.bytes += bytes.len() + OVERHEAD_BYTES;
         self.items.push_back(Item {
             seq: self.last_seq,
@@ -107,6 +112,11 @@ impl Spool {
         self.last_seq
     }
 
+    /// What it holds.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Frames dropped because the spool was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -116,7 +126,13 @@ impl Spool {
 fn keep(event: &Event) -> bool {
     !matches!(
         event,
-        Event::Step(_) | Event::Gpu(_) | Event::Beat(_) | Event::Collectives(_)
+        Event::Step(_)
+            | Event::Beat(_)
+            | Event::Comm(_)
+            | Event::Collectives(_)
+            | Event::Gpu(_)
+            | Event::Host(_)
+            | Event::Port(_)
     )
 }
 

@@ -7,7 +7,8 @@ use paceline_health::event::{Event, PolicyChange};
 use paceline_health::policy::PolicyError;
 use paceline_health::{Frame, Policy, Provenance};
 
-use super::{Aggregator, Fold};
+use super::Aggregator;
+use super::fold::Fold;
 use crate::aggregator::Plan;
 use crate::aggregator::control::{Changed, RELOAD};
 use crate::aggregator::inject::Injection;
@@ -106,7 +107,7 @@ impl Aggregator {
 impl Fold {
     /// Remembers what was said at a start, by whom nobody is named in journals of the first version, and when the
     /// files were read again.
-    pub(super) fn remember(&mut self, change: &PolicyChange) {
+    pub(in crate::aggregator) fn remember(&mut self, change: &PolicyChange) {
         if change.by.is_empty() || &*change.by == START {
             self.started.insert(change.key.clone(), change.value);
             self.reloaded.remove(&change.key);

@@ -1,0 +1,216 @@
+//! The aggregator's machine: the real [`Aggregator`] on its run directory, killed, cut off from power, opened again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use paceline_health::Entry;
+use paceline_sidecar::aggregator::lines::{Line, Lines};
+use paceline_sidecar::aggregator::{Aggregator, Plan};
+use paceline_sidecar::sink::status::StatusStream;
+use paceline_sidecar::uplink::wire::{Down, Later, Refused, Up, decode_up};
+
+use super::chance::Chance;
+use super::disk::{Health, SimDisk};
+
+enum State {
+    Down {
+        until_ns: u64,
+    },
+    /// Reads its journal.
+    Opening {
+        until_ns: u64,
+    },
+    Up(Box<Aggregator>),
+}
+
+pub struct Hub {
+    root: tempfile::TempDir,
+    generation: u32,
+    state: State,
+    status: StatusStream,
+    pub disk: Arc<Mutex<Health>>,
+    /// It reads nothing until then.
+    pub stalled_until_ns: u64,
+    /// Frames that are not in a journal though they were acknowledged, and that something counts.
+    pub excused: u64,
+    /// The disk failed at some time, or power did.
+    pub was_hurt: bool,
+}
+
+/// Memory, where there is one that looks like a disk: thousands of directories are made.
+fn temporary() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    made.unwrap()
+}
+
+impl Hub {
+    pub fn new(status: StatusStream) -> Hub {
+        let mut hub = Hub {
+            root: temporary(),
+            generation: 1,
+            state: State::Down { until_ns: 0 },
+            status,
+            disk: Arc::default(),
+            stalled_until_ns: 0,
+            excused: 0,
+            was_hurt: false,
+        };
+        hub.open(0);
+        hub
+    }
+
+    pub fn dir(&self, generation: u32) -> PathBuf {
+        self.root.path().join(format!("run-{generation}"))
+    }
+
+    fn open(&mut self, now_ns: u64) {
+        let plan = Plan {
+            job: "j".into(),
+            node: "n0".into(),
+            run_dir: self.dir(self.generation),
+            policy: Vec::new(),
+            reload: None,
+        };
+        let disk = self.disk.clone();
+        let mut medium = |file: File| Box::new(SimDisk::new(file, disk.clone())) as _;
+        let opened = Aggregator::open_on(plan, self.status.clone(), now_ns, &mut medium);
+        let aggregator = opened.unwrap();
+        assert_eq!(
+            aggregator.dir(),
+            self.dir(self.generation),
+            "nobody else holds it"
+        );
+        self.state = State::Up(Box::new(aggregator));
+    }
+
+    pub fn aggregator(&self) -> Option<&Aggregator> {
+        match &self.state {
+            State::Up(aggregator) => Some(aggregator),
+            _ => None,
+        }
+    }
+
+    pub fn into_aggregator(self) -> (Option<Aggregator>, tempfile::TempDir) {
+        match self.state {
+            State::Up(aggregator) => (Some(*aggregator), self.root),
+            _ => (None, self.root),
+        }
+    }
+
+    pub fn is_listening(&self) -> bool {
+        !matches!(self.state, State::Down { .. })
+    }
+
+    pub fn tick(&mut self, now_ns: u64, chance: &mut Chance) {
+        match &mut self.state {
+            State::Down { until_ns } if now_ns >= *until_ns => {
+                let until_ns = now_ns + chance.between(0, 400_000_000);
+                self.state = State::Opening { until_ns };
+            }
+            State::Opening { until_ns } if now_ns >= *until_ns => self.open(now_ns),
+            State::Up(aggregator) if now_ns >= self.stalled_until_ns => aggregator.tick(now_ns),
+            _ => {}
+        }
+    }
+
+    /// What is answered to a message.
+    pub fn answer(&mut self, bytes: &[u8], now_ns: u64) -> Vec<Down> {
+        let up = decode_up(bytes).unwrap();
+        let State::Up(aggregator) = &mut self.state else {
+            return match up {
+                Up::Hello(hello) => vec![match hello.refusal(&"j".into()) {
+                    Some(why) => Down::Refused(Refused { why }),
+                    None => Down::Later(Later { job: "j".into() }),
+                }],
+                Up::Batch(_) => Vec::new(),
+            };
+        };
+        match up {
+            Up::Hello(hello) => {
+                aggregator.asks_again(&hello);
+                vec![aggregator.hello(&hello)]
+            }
+            Up::Batch(batch) => {
+                let taken = aggregator.take(&batch, now_ns);
+                [Some(taken), aggregator.asks(&batch)]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+        }
+    }
+
+    /// The process ends where it stands.
+    pub fn kill(&mut self, until_ns: u64) {
+        if let Some(aggregator) = self.aggregator() {
+            let lost = aggregator.report().coverage.journal_lost;
+            self.excused += lost;
+        }
+        self.state = State::Down { until_ns };
+    }
+
+    /// The machine ends: what it had not put on its disk is gone, from some byte on.
+    pub fn cut_power(&mut self, until_ns: u64, chance: &mut Chance) {
+        self.kill(until_ns);
+        self.was_hurt = true;
+        let path = self.dir(self.generation).join("journal.ndjson");
+        // It may not have come to open it.
+        let Ok(length) = fs::metadata(&path).map(|file| file.len()) else {
+            return;
+        };
+        let before = entries(&path).len();
+        let synced = self.disk.lock().unwrap().synced.min(length);
+        let kept = chance.between(synced, length);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(kept)
+            .unwrap();
+        self.excused += (before - entries(&path).len()) as u64;
+    }
+
+    /// Its node is gone for good: another takes over and has none of its files.
+    pub fn move_away(&mut self, until_ns: u64) {
+        self.kill(until_ns);
+        self.generation += 1;
+        *self.disk.lock().unwrap() = Health::default();
+    }
+
+    /// Every journal, the latest last.
+    pub fn journals(&self) -> Vec<Vec<Entry>> {
+        (1..=self.generation)
+            .map(|generation| entries(&self.dir(generation).join("journal.ndjson")))
+            .collect()
+    }
+
+    /// By node and incarnation, the numbers that are in a journal.
+    pub fn numbers(journal: &[Entry]) -> BTreeMap<(String, u64), Vec<u64>> {
+        let mut numbers: BTreeMap<(String, u64), Vec<u64>> = BTreeMap::new();
+        for entry in journal {
+            let lane = (entry.frame.node.to_string(), entry.frame.agent);
+            numbers.entry(lane).or_default().push(entry.frame.seq);
+        }
+        numbers
+    }
+}
+
+pub fn entries(path: &Path) -> Vec<Entry> {
+    let Ok(file) = File::open(path) else {
+        return Vec::new();
+    };
+    let lines = Lines::new(BufReader::new(file)).map(|line| line.unwrap());
+    let entry = |line| match line {
+        Line::Entry(entry) => Some(*entry),
+        _ => None,
+    };
+    lines.filter_map(entry).collect()
+}
