@@ -5,6 +5,7 @@
 //! and the same journal give the same verdicts, byte for byte.
 
 pub mod cadence;
+mod checksum;
 pub mod detect;
 pub mod event;
 pub mod fault;

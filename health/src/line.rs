@@ -1,5 +1,8 @@
 //! The JSON line: one [`Entry`] of the journal as text. `docs/wire.md` holds the schema.
 
+use std::fmt::Write;
+
+use crate::checksum::crc32;
 use crate::frame::{Entry, SCHEMA_VERSION};
 
 /// Longest line that is read, bytes. A writer never comes near it: the largest event is a beat of 16 ranks.
@@ -21,6 +24,14 @@ pub enum LineError {
     FutureVersion {
         /// The version it states.
         found: u16,
+    },
+    /// It does not have the checksum that it states.
+    #[error("damaged: its checksum is {found:08x} and not {stated}")]
+    Damaged {
+        /// Of what stands there.
+        found: u32,
+        /// What it states, as it stands there.
+        stated: String,
     },
     /// Not JSON, or JSON of another shape.
     #[error("column {column}: {message}")]
@@ -50,6 +61,38 @@ pub fn encode(entry: &Entry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
+/// As [`encode`], with the checksum of all that stands before it as the last field: what a disk holds for long.
+pub fn encode_sealed(entry: &Entry) -> String {
+    let mut text = encode(entry);
+    if text.pop().is_some() {
+        let sum = crc32(text.as_bytes());
+        // Writing into memory does not fail.
+        let _ = write!(text, "{SUM}{sum:08x}\"}}");
+    }
+    text
+}
+
+/// What stands before a checksum.
+const SUM: &str = ",\"crc\":\"";
+
+/// A line without a checksum (of an older version, or written by hand) is taken as it is.
+fn check_sum(line: &str) -> Result<(), LineError> {
+    let sealed = line.len().checked_sub(SUM.len() + 10).and_then(|at| {
+        let (body, tail) = line.split_at_checked(at)?;
+        let stated = tail.strip_prefix(SUM)?.strip_suffix("\"}")?;
+        Some((body, stated))
+    });
+    let Some((body, stated)) = sealed else {
+        return Ok(());
+    };
+    let found = crc32(body.as_bytes());
+    if u32::from_str_radix(stated, 16) == Ok(found) {
+        return Ok(());
+    }
+    let stated = stated.to_owned();
+    Err(LineError::Damaged { found, stated })
+}
+
 /// Reads one line (without its newline).
 ///
 /// # Errors
@@ -58,6 +101,7 @@ pub fn decode(line: &str) -> Result<Entry, LineError> {
     if line.len() > MAX_LINE_BYTES {
         return Err(LineError::TooLong { bytes: line.len() });
     }
+    check_sum(line)?;
     serde_json::from_str::<Entry>(line)
         .map_err(|error| match serde_json::from_str::<Versioned>(line) {
             Ok(Versioned { frame: Version { v } }) if v > SCHEMA_VERSION => {

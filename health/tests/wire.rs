@@ -364,3 +364,37 @@ fn what_is_broken_is_named_by_its_column() {
         Err(line::LineError::TooLong { .. })
     ));
 }
+
+/// Whatever single byte of a sealed line is damaged: it is not read, or read as it was written.
+#[test]
+fn a_damaged_line_is_found() {
+    let events = examples();
+    for (n, event) in (1u64..).zip(events) {
+        let frame = Frame {
+            v: SCHEMA_VERSION,
+            node: "n1".into(),
+            agent: 7,
+            seq: n,
+            provenance: Provenance::Live,
+            event,
+        };
+        let entry = Entry {
+            n,
+            at_ns: Time(n),
+            frame,
+        };
+        let sealed = line::encode_sealed(&entry);
+        assert_eq!(line::decode(&sealed), Ok(entry.clone()));
+        assert_eq!(sealed.len(), line::encode(&entry).len() + 17);
+        for at in 0..sealed.len() {
+            for flip in [1, 2, 4, 0x10] {
+                let mut bytes = sealed.clone().into_bytes();
+                bytes[at] ^= flip;
+                let text = String::from_utf8(bytes).unwrap();
+                if let Ok(read) = line::decode(&text) {
+                    assert_eq!(read, entry, "{text}");
+                }
+            }
+        }
+    }
+}

@@ -241,6 +241,7 @@ fn decode(bytes: &[u8]) -> Result<Entry, (usize, String, bool)> {
             problem.to_string(),
             true,
         ),
+        LineError::Damaged { .. } => (1, problem.to_string(), false),
         LineError::TooLong { .. } => (MAX_LINE_BYTES + 1, problem.to_string(), false),
     })
 }

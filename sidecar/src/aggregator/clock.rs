@@ -68,6 +68,12 @@ impl Clock {
         self.last
     }
 
+    /// Gives the journal another number, so that everybody introduces themselves again. It need not last: whoever opens
+    /// the journal next gives it one more.
+    pub fn renumber(&mut self, journal: u64) {
+        self.origin.journal = journal;
+    }
+
     /// Number of the journal.
     pub fn journal(&self) -> u64 {
         self.origin.journal

@@ -89,11 +89,15 @@ impl Aggregator {
             now_ns,
             medium,
         ) {
-            Err(JournalError::Taken(dir)) => {
+            Err(JournalError::Taken(dir, by)) => {
                 let alone = dir.join(format!("alone-{}", plan.node.as_str().replace('/', "_")));
                 warn::once(
                     "run dir",
-                    format_args!("{} is in use: writing to {}", dir.display(), alone.display()),
+                    format_args!(
+                        "{}: {by} writes here: writing to {}",
+                        dir.display(),
+                        alone.display()
+                    ),
                 );
                 Aggregator::open_in(&alone, plan, status, now_ns, medium)
             }
@@ -111,7 +115,10 @@ impl Aggregator {
         let mut fold = Fold::new();
         let journal = Journal::open_on(dir, &plan.job, |entry| fold.take(&entry), medium)?;
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
-        let clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
+        let mut clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
+        if fold.has_holes {
+            clock.renumber(host::incarnation());
+        }
         let mut aggregator = Aggregator {
             dir: dir.to_owned(),
             files: Files::create(dir),
@@ -218,6 +225,12 @@ impl Aggregator {
             told |= self.tell();
         }
         self.report_due |= !entries.is_empty();
+        if told || entries.iter().any(|entry| lasts(&entry.frame.event)) {
+            self.journal.commit(now_ns);
+        }
+        if told {
+            self.files.commit();
+        }
         if told {
             self.write_report();
         }
@@ -254,10 +267,13 @@ impl Aggregator {
 
     /// Lets time pass: deadlines of the detector, the report, a status line.
     pub fn tick(&mut self, now_ns: u64) {
+        self.journal.commit_due(now_ns);
         let at = self.clock.at(now_ns);
         if self.detector.wake_at().is_some_and(|wake| wake <= at) {
             self.detector.advance(at);
             if self.tell() {
+                self.journal.commit(now_ns);
+                self.files.commit();
                 self.write_report();
             }
         }
@@ -284,7 +300,9 @@ impl Aggregator {
             .detector
             .wake_at()
             .map_or(u64::MAX, |wake| wake.since(at).as_nanos() as u64);
-        Duration::from_nanos(deadline.min(self.progress_at_ns.saturating_sub(now_ns)))
+        let commit_at_ns = self.journal.commits_at().unwrap_or(u64::MAX);
+        let due_ns = self.progress_at_ns.min(commit_at_ns).saturating_sub(now_ns);
+        Duration::from_nanos(deadline.min(due_ns))
     }
 
     fn write_report(&mut self) {
@@ -336,6 +354,19 @@ impl Aggregator {
         self.journal.close();
         self.write_report();
     }
+}
+
+/// What must not be lost with the machine's power; what is told every second may be.
+fn lasts(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::GpuFault(_)
+            | Event::Trouble(_)
+            | Event::Exit(_)
+            | Event::Policy(_)
+            | Event::Job(_)
+            | Event::End(_)
+    )
 }
 
 #[cfg(test)]

@@ -13,11 +13,15 @@ use paceline_health::line::MAX_LINE_BYTES;
 use paceline_health::{Entry, line};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
+pub use super::disk::{Disk, Medium, on_disk};
 use super::lines::{Line, Lines};
+use super::owner::{self, Mark, Owner, OwnerError, PACE};
 use crate::warn;
 
 /// Disk kept free for the report.
 const RESERVE_BYTES: u64 = 256 << 10;
+/// What has to last is put on the medium at most this often: all that came meanwhile together.
+const SYNC_EVERY_NS: u64 = 200_000_000;
 /// A disk that was full is tried again after this.
 const RETRY_NS: u64 = 5_000_000_000;
 
@@ -25,8 +29,8 @@ const RETRY_NS: u64 = 5_000_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another aggregator writes there.
-    #[error("{0}: another aggregator writes here")]
-    Taken(PathBuf),
+    #[error("{0}: {1} writes here")]
+    Taken(PathBuf, String),
     /// It cannot be read or written.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
@@ -38,6 +42,8 @@ pub struct Journal {
     dir: PathBuf,
     /// Holds the directory's lock for as long as it is open.
     _lock: File,
+    /// Tells other hosts; `None`: the disk does not take it.
+    owner: Option<Owner>,
     file: Box<dyn Disk>,
     /// Bytes that are whole lines, or were given up.
     length: u64,
@@ -45,41 +51,9 @@ pub struct Journal {
     half: bool,
     lost: u64,
     retry_at_ns: Option<u64>,
-}
-
-/// What a journal needs of a file; tests bring one that is full.
-pub trait Disk: Send + std::fmt::Debug {
-    /// Appends all of it.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts off what lies behind.
-    fn cut(&mut self, length: u64) -> io::Result<()>;
-    /// Its length.
-    fn length(&self) -> io::Result<u64>;
-    /// Asks the kernel to put it on the medium.
-    fn sync(&mut self) -> io::Result<()>;
-}
-
-/// What puts the opened file on a disk.
-pub type Medium<'a> = dyn FnMut(File) -> Box<dyn Disk> + 'a;
-
-/// The disk that the file is on.
-pub fn on_disk(file: File) -> Box<dyn Disk> {
-    Box::new(file)
-}
-
-impl Disk for File {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)
-    }
-    fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.set_len(length)
-    }
-    fn length(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
-    }
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_data()
-    }
+    /// Something that has to last is not on the medium, and when it may be put there.
+    must_sync: bool,
+    sync_at_ns: u64,
 }
 
 impl Journal {
@@ -104,13 +78,7 @@ impl Journal {
     ) -> Result<Journal, JournalError> {
         let failed = |error| JournalError::Io(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(failed)?;
-        let lock = File::open(dir).map_err(failed)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::Taken(dir.to_owned())),
-            // A file system without locks: the port is the only guard then.
-            Err(error) => warn::once("journal lock", format_args!("{}: {error}", dir.display())),
-        }
+        let (lock, owner) = occupy(dir)?;
         let path = dir.join("journal.ndjson");
         if path.exists() && !continues(&path, job).map_err(failed)? {
             let aside = free_name(dir);
@@ -128,11 +96,14 @@ impl Journal {
         let journal = Journal {
             dir: dir.to_owned(),
             _lock: lock,
+            owner,
             file: medium(file),
             length,
             half: false,
             lost: 0,
             retry_at_ns: None,
+            must_sync: false,
+            sync_at_ns: 0,
         };
         // A disk that is full from the start shows at the first append.
         let _ = journal.make_reserve();
@@ -142,13 +113,14 @@ impl Journal {
     /// Appends entries, all or none. What cannot be written is counted as lost: the job goes on.
     pub fn append(&mut self, entries: &[Entry], now_ns: u64) {
         let count = entries.len() as u64;
-        if self.retry_at_ns.is_some_and(|at| now_ns < at) {
+        let superseded = self.owner.as_ref().is_some_and(Owner::is_superseded);
+        if superseded || self.retry_at_ns.is_some_and(|at| now_ns < at) {
             self.lost += count;
             return;
         }
         let mut bytes = Vec::with_capacity(entries.len() * 320);
         for entry in entries {
-            bytes.extend_from_slice(line::encode(entry).as_bytes());
+            bytes.extend_from_slice(line::encode_sealed(entry).as_bytes());
             bytes.push(b'\n');
         }
         // After a failure the reserve comes first: a journal that eats it would leave no room for the report.
@@ -191,6 +163,33 @@ impl Journal {
         Ok(())
     }
 
+    /// What was appended has to last: it is put on the medium at once, or soon with what else comes.
+    pub fn commit(&mut self, now_ns: u64) {
+        self.must_sync = true;
+        self.commit_due(now_ns);
+    }
+
+    /// Puts on the medium what waits for that, if it is time.
+    pub fn commit_due(&mut self, now_ns: u64) {
+        if self.must_sync && now_ns >= self.sync_at_ns {
+            self.must_sync = false;
+            self.sync_at_ns = now_ns.saturating_add(SYNC_EVERY_NS);
+            self.say(|file| file.sync_soon());
+        }
+    }
+
+    /// When that is.
+    pub fn commits_at(&self) -> Option<u64> {
+        self.must_sync.then_some(self.sync_at_ns)
+    }
+
+    fn say(&mut self, mut sync: impl FnMut(&mut dyn Disk) -> io::Result<()>) {
+        if let Err(error) = sync(self.file.as_mut()) {
+            let dir = self.dir.display();
+            warn::once("journal sync", format_args!("journal in {dir}: {error}"));
+        }
+    }
+
     /// Entries that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
@@ -198,11 +197,9 @@ impl Journal {
 
     /// Puts everything on the medium and gives the reserve back.
     pub fn close(&mut self) {
-        if let Err(error) = self.file.sync() {
-            warn::once(
-                "journal sync",
-                format_args!("journal in {}: {error}", self.dir.display()),
-            );
+        self.say(|file| file.sync());
+        if let Some(owner) = &mut self.owner {
+            owner.leave();
         }
         let _ = fs::remove_file(self.reserve());
     }
@@ -234,19 +231,60 @@ impl Journal {
     }
 }
 
-/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history.
+/// This host's lock on the directory, and the file that says so to others.
+fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> {
+    let failed = |error| JournalError::Io(dir.to_owned(), error);
+    let taken = |by: Option<Mark>| {
+        let by = by.map_or_else(|| "another aggregator".to_owned(), |by| by.name());
+        JournalError::Taken(dir.to_owned(), by)
+    };
+    let lock = File::open(dir).map_err(failed)?;
+    let locked = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
+        // A file system without locks: the file is the only guard then.
+        Err(error) => {
+            warn::once("journal lock", format_args!("{}: {error}", dir.display()));
+            false
+        }
+    };
+    match Owner::take(dir, locked, Mark::own(), PACE) {
+        Ok(owner) => Ok((lock, Some(owner))),
+        Err(OwnerError::Held(by)) => Err(taken(Some(by))),
+        // A disk that is full from the start is no reason to watch nothing.
+        Err(OwnerError::Io(error)) => {
+            warn::once("owner file", format_args!("{}: {error}", dir.display()));
+            Ok((lock, None))
+        }
+    }
+}
+
+/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first
+/// entry says which job it is, or that of a later start, when that one is damaged.
 fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
     let mut file = File::open(path)?;
-    let first = Lines::new(BufReader::new(&mut file)).next();
-    match first {
-        Some(Ok(Line::Entry(entry))) => match &entry.frame.event {
-            Event::Job(opened) if opened.job == *job => {}
-            _ => return Ok(false),
-        },
-        // Nothing whole was ever written.
-        None | Some(Ok(Line::Torn { .. })) => return Ok(true),
-        Some(Ok(Line::Broken { .. })) => return Ok(false),
-        Some(Err(error)) => return Err(error),
+    let mut is_first = true;
+    let mut opened = None;
+    for line in Lines::new(BufReader::new(&mut file)) {
+        match line? {
+            Line::Entry(entry) => match entry.frame.event {
+                Event::Job(job) => {
+                    opened = Some(job.job);
+                    break;
+                }
+                _ if is_first => return Ok(false),
+                _ => {}
+            },
+            // Nothing whole was ever written.
+            Line::Torn { .. } if is_first => return Ok(true),
+            Line::Broken { .. } | Line::Torn { .. } => {}
+        }
+        is_first = false;
+    }
+    match opened {
+        Some(opened) if opened == *job => {}
+        Some(_) => return Ok(false),
+        None => return Ok(is_first),
     }
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES as u64)))?;
@@ -275,17 +313,23 @@ fn free_name(dir: &Path) -> PathBuf {
 /// Hands out every entry, cuts off a torn end (kept in journal.torn), and says how long the file is now.
 fn read_back(dir: &Path, file: &mut File, mut replay: impl FnMut(Entry)) -> io::Result<u64> {
     let mut torn = None;
+    let (mut broken, mut first) = (0u64, None);
     for line in Lines::new(BufReader::with_capacity(256 << 10, &mut *file)) {
         match line? {
             Line::Entry(entry) => replay(*entry),
             Line::Broken { number, error } => {
-                warn::once(
-                    "journal line",
-                    format_args!("journal line {number} skipped: {error}"),
-                );
+                broken += 1;
+                first.get_or_insert((number, error));
             }
             Line::Torn { offset } => torn = Some(offset),
         }
+    }
+    if let Some((number, error)) = first {
+        let dir = dir.display();
+        warn::once(
+            "journal line",
+            format_args!("{dir}/journal.ndjson: {broken} lines skipped, the first is line {number}: {error}"),
+        );
     }
     if let Some(offset) = torn {
         // A disk that is full keeps nothing of it; that is no reason to watch nothing.

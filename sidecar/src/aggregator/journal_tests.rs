@@ -105,7 +105,7 @@ fn one_writer_at_a_time() {
     let (journal, _) = open(dir.path(), "j");
     assert!(matches!(
         Journal::open(dir.path(), &"j".into(), drop),
-        Err(JournalError::Taken(_))
+        Err(JournalError::Taken(_, by)) if by.contains("process")
     ));
     drop(journal);
     open(dir.path(), "j");
@@ -198,4 +198,67 @@ fn half_a_line_that_stays_costs_itself_only() {
         })
         .collect();
     assert_eq!(seen, [1, 3, 5]);
+}
+
+/// Damage is not read, costs its line only, and does not make a journal another job's.
+#[test]
+fn a_damaged_line_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.ndjson");
+    let (mut journal, _) = open(dir.path(), "j");
+    let again = Entry { n: 3, ..opening("j") };
+    journal.append(&[opening("j"), exit(2), again, exit(4)], 0);
+    drop(journal);
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"n\":2,", "\"n\":7,", 1)).unwrap();
+    assert_eq!(open(dir.path(), "j").1, [1, 3, 4]);
+    fs::write(
+        &path,
+        text.replacen("\"paceline\":\"0\"", "\"paceline\":\"1\"", 1),
+    )
+    .unwrap();
+    assert_eq!(open(dir.path(), "j").1, [2, 3, 4]);
+}
+
+/// A journal of an older version has no checksums.
+#[test]
+fn lines_without_a_checksum_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines: Vec<String> = [opening("j"), exit(2)].iter().map(line::encode).collect();
+    fs::write(dir.path().join("journal.ndjson"), lines.join("\n") + "\n").unwrap();
+    assert_eq!(open(dir.path(), "j").1, [1, 2]);
+}
+
+/// Something that has to last is on the medium at once, or a fifth of a second later with what else came.
+#[test]
+fn syncs_are_few() {
+    #[derive(Debug)]
+    struct Counting(Arc<std::sync::atomic::AtomicU64>);
+    impl Disk for Counting {
+        fn append(&mut self, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+        fn cut(&mut self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn length(&self) -> io::Result<u64> {
+            Ok(0)
+        }
+        fn sync(&mut self) -> io::Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let syncs = Arc::default();
+    let mut journal = open(dir.path(), "j").0.with_disk(Counting(Arc::clone(&syncs)));
+    let count = || syncs.load(Ordering::Relaxed);
+    journal.commit_due(1_000);
+    assert_eq!((count(), journal.commits_at()), (0, None), "nothing has to");
+    journal.commit(1_000);
+    (0..1_000).for_each(|n| journal.commit(2_000 + n));
+    assert_eq!((count(), journal.commits_at()), (1, Some(1_000 + SYNC_EVERY_NS)));
+    journal.commit_due(1_000 + SYNC_EVERY_NS);
+    journal.commit_due(1_001 + SYNC_EVERY_NS);
+    assert_eq!((count(), journal.commits_at()), (2, None));
 }

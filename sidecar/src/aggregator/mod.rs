@@ -5,9 +5,11 @@
 pub mod clock;
 pub mod control;
 pub mod core;
+pub mod disk;
 pub mod inject;
 pub mod journal;
 pub mod lines;
+pub mod owner;
 pub mod place;
 pub mod server;
 

@@ -1,20 +1,20 @@
 //! `verdicts.ndjson` and `report.json`.
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 use super::write_whole;
+use crate::aggregator::disk::{Disk, on_disk};
 use crate::warn;
 
 /// The files of a run directory that say what was concluded.
 #[derive(Debug)]
 pub struct Files {
     dir: PathBuf,
-    verdicts: Option<File>,
+    verdicts: Option<Box<dyn Disk>>,
 }
 
 impl Files {
@@ -27,7 +27,7 @@ impl Files {
         }
         Files {
             dir: dir.to_owned(),
-            verdicts: verdicts.ok(),
+            verdicts: verdicts.ok().map(on_disk),
         }
     }
 
@@ -37,11 +37,15 @@ impl Files {
             return;
         };
         line.push(b'\n');
-        let written = self
-            .verdicts
-            .as_mut()
-            .map_or(Ok(()), |file| file.write_all(&line));
+        let written = self.verdicts.as_mut().map_or(Ok(()), |file| file.append(&line));
         if let Err(error) = written {
+            warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
+        }
+    }
+
+    /// The verdicts that were told are put on the medium, without waiting for it.
+    pub fn commit(&mut self) {
+        if let Some(Err(error)) = self.verdicts.as_mut().map(|file| file.sync_soon()) {
             warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
         }
     }

@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use paceline_health::Entry;
+use paceline_health::{Entry, line};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
 use paceline_sidecar::aggregator::{Aggregator, Plan};
 use paceline_sidecar::sink::status::StatusStream;
@@ -34,6 +34,7 @@ pub struct Hub {
     pub disk: Arc<Mutex<Health>>,
     /// It reads nothing until then.
     pub stalled_until_ns: u64,
+    pub last_stall_ns: u64,
     /// Frames that are not in a journal though they were acknowledged, and that something counts.
     pub excused: u64,
     /// The disk failed at some time, or power did.
@@ -60,6 +61,7 @@ impl Hub {
             status,
             disk: Arc::default(),
             stalled_until_ns: 0,
+            last_stall_ns: 0,
             excused: 0,
             was_hurt: false,
         };
@@ -117,6 +119,7 @@ impl Hub {
             }
             State::Opening { until_ns } if now_ns >= *until_ns => self.open(now_ns),
             State::Up(aggregator) if now_ns >= self.stalled_until_ns => aggregator.tick(now_ns),
+            State::Up(_) => self.last_stall_ns = now_ns,
             _ => {}
         }
     }
@@ -157,10 +160,23 @@ impl Hub {
         self.state = State::Down { until_ns };
     }
 
+    /// What was found a second ago and more does not depend on power, if the aggregator was not held up since, nor its disk.
+    fn what_lasts_is_synced(&self, path: &Path, synced: u64, now_ns: u64) {
+        if self.generation > 1 || self.was_hurt || self.last_stall_ns + 1_000_000_000 > now_ns {
+            return;
+        }
+        let text = fs::read(path).unwrap();
+        let behind = std::str::from_utf8(&text[synced as usize..]).unwrap();
+        for line in behind.lines().filter(|line| line.contains("\"gpu_fault\"")) {
+            let entry = line::decode(line).unwrap();
+            assert!(entry.at_ns.0 + 1_000_000_000 > now_ns, "not on the disk: {line}");
+        }
+    }
+
     /// The machine ends: what it had not put on its disk is gone, from some byte on.
-    pub fn cut_power(&mut self, until_ns: u64, chance: &mut Chance) {
+    pub fn cut_power(&mut self, now_ns: u64, until_ns: u64, chance: &mut Chance) {
+        let was_up = self.aggregator().is_some();
         self.kill(until_ns);
-        self.was_hurt = true;
         let path = self.dir(self.generation).join("journal.ndjson");
         // It may not have come to open it.
         let Ok(length) = fs::metadata(&path).map(|file| file.len()) else {
@@ -168,6 +184,9 @@ impl Hub {
         };
         let before = entries(&path).len();
         let synced = self.disk.lock().unwrap().synced.min(length);
+        if was_up {
+            self.what_lasts_is_synced(&path, synced, now_ns);
+        }
         let kept = chance.between(synced, length);
         File::options()
             .write(true)
@@ -176,6 +195,30 @@ impl Hub {
             .set_len(kept)
             .unwrap();
         self.excused += (before - entries(&path).len()) as u64;
+        self.was_hurt = true;
+    }
+
+    /// One bit of the journal is another. The first line stays: who has no name for a journal begins a new one.
+    pub fn damage(&mut self, chance: &mut Chance) {
+        self.was_hurt = true;
+        let path = self.dir(self.generation).join("journal.ndjson");
+        let mut bytes = fs::read(&path).unwrap_or_default();
+        let first = bytes
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .unwrap_or(bytes.len());
+        if first + 1 < bytes.len() {
+            let before = entries(&path).len();
+            let at = first + 1 + chance.below(bytes.len() - first - 1);
+            bytes[at] ^= 1 << chance.below(7);
+            fs::write(&path, bytes).unwrap();
+            let now = entries(&path).len();
+            assert!(
+                now + 2 >= before,
+                "a bit costs its line, and the next if it was the end of one"
+            );
+            self.excused += (before - now) as u64;
+        }
     }
 
     /// Its node is gone for good: another takes over and has none of its files.

@@ -37,6 +37,8 @@ pub enum Kind {
     NewAddress,
     /// Much telemetry at once.
     Burst,
+    /// The aggregator dies, and a byte of its journal is another when it is read again.
+    Damage,
 }
 
 const KINDS: [Kind; 16] = [
@@ -58,15 +60,24 @@ const KINDS: [Kind; 16] = [
     Kind::Burst,
 ];
 
+/// Drawn by themselves, so that the seeds of schedules from before they were thought of stand for the same schedules.
+const LATER_KINDS: [Kind; 1] = [Kind::Damage];
+
 /// Kinds of this schedule, and how often they come, in millionths of a tick.
 #[derive(Clone, Debug)]
 pub struct Trouble(pub Vec<(Kind, u64)>);
 
 impl Trouble {
-    pub fn draw(chance: &mut Chance) -> Trouble {
+    pub fn draw(chance: &mut Chance, later: &mut Chance) -> Trouble {
         let count = chance.between(0, 5);
         let draw = |chance: &mut Chance| (chance.pick(&KINDS), chance.pick(&[1_000, 5_000, 20_000]));
-        Trouble((0..count).map(|_| draw(chance)).collect())
+        let mut kinds: Vec<(Kind, u64)> = (0..count).map(|_| draw(chance)).collect();
+        for kind in LATER_KINDS {
+            if later.hits(100_000) {
+                kinds.push((kind, later.pick(&[1_000, 5_000])));
+            }
+        }
+        Trouble(kinds)
     }
 
     pub fn has(&self, kind: Kind) -> bool {
@@ -123,8 +134,14 @@ fn strike(world: &mut World, kind: Kind, node: usize) {
         }
         Kind::AggregatorLosesPower => {
             let World { hub, chance, .. } = world;
-            hub.cut_power(now_ns + while_ns, chance);
+            hub.cut_power(now_ns, now_ns + while_ns, chance);
             world.hub_closes(false);
+        }
+        Kind::Damage => {
+            world.hub.kill(now_ns + while_ns);
+            world.hub_closes(true);
+            let World { hub, chance, .. } = world;
+            hub.damage(chance);
         }
         Kind::AggregatorMoves => {
             world.hub.move_away(now_ns + while_ns);

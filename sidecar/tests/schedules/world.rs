@@ -52,7 +52,7 @@ impl World {
             Node::new(number, count, agent, spool_bytes, step_every_ns)
         };
         let nodes = (0..count).map(node).collect();
-        let trouble = Trouble::draw(&mut chance);
+        let trouble = Trouble::draw(&mut chance, &mut Chance::new(!seed));
         let reads = chance.pick(&[1, 4, 1_000, 1_000]);
         World {
             now_ns: 0,

@@ -27,6 +27,8 @@ pub(super) struct Fold {
     pub metrics: Metrics,
     pub nodes: BTreeMap<NodeId, Presence>,
     pub last: Option<(u64, Time)>,
+    /// Entries are missing that were acknowledged: the disk would not take them, or gave them back damaged.
+    pub has_holes: bool,
     pub own_seq: u64,
     /// What flags and files said at the latest start.
     pub started: BTreeMap<Arc<str>, f64>,
@@ -44,6 +46,7 @@ impl Fold {
             metrics: Metrics::default(),
             nodes: BTreeMap::new(),
             last: None,
+            has_holes: false,
             own_seq: 0,
             started: BTreeMap::new(),
             reloaded: BTreeMap::new(),
@@ -54,6 +57,7 @@ impl Fold {
     pub fn take(&mut self, entry: &Entry) {
         let frame = &entry.frame;
         let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
+        self.has_holes |= self.last.is_some_and(|(last, _)| entry.n > last + 1);
         self.last = Some((entry.n, at));
         if frame.agent == OWN_AGENT {
             self.own_seq = self.own_seq.max(frame.seq);

@@ -1,0 +1,99 @@
+//! The file under a journal. A medium may take seconds to take what it was given (a full NFS server, a disk that fails):
+//! whoever writes does not wait for it, a thread of the file's own does.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use crate::warn;
+
+/// What a journal needs of a file; tests bring one that is full.
+pub trait Disk: Send + std::fmt::Debug {
+    /// Appends all of it.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts off what lies behind.
+    fn cut(&mut self, length: u64) -> io::Result<()>;
+    /// Its length.
+    fn length(&self) -> io::Result<u64>;
+    /// Asks the kernel to put it on the medium.
+    fn sync(&mut self) -> io::Result<()>;
+    /// As [`Disk::sync`], without waiting for it where that may take long.
+    fn sync_soon(&mut self) -> io::Result<()> {
+        self.sync()
+    }
+}
+
+/// What puts an opened file on a disk.
+pub type Medium<'a> = dyn FnMut(File) -> Box<dyn Disk> + 'a;
+
+/// The disk that the file is on.
+pub fn on_disk(file: File) -> Box<dyn Disk> {
+    Box::new(Plain { file, syncs: None })
+}
+
+#[derive(Debug)]
+struct Plain {
+    file: File,
+    /// One that waits begins after all that was written by now, so no second one has to.
+    syncs: Option<SyncSender<()>>,
+}
+
+impl Disk for Plain {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
+    }
+
+    fn cut(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn sync_soon(&mut self) -> io::Result<()> {
+        if self.syncs.is_none() {
+            let file = self.file.try_clone()?;
+            let (syncs, asked) = sync_channel::<()>(1);
+            thread::Builder::new()
+                .name("sync".into())
+                .stack_size(64 << 10)
+                .spawn(move || {
+                    for () in asked {
+                        if let Err(error) = file.sync_data() {
+                            warn::once("sync", format_args!("the run directory's disk: {error}"));
+                        }
+                    }
+                })?;
+            self.syncs = Some(syncs);
+        }
+        if let Some(syncs) = &self.syncs {
+            let _ = syncs.try_send(());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_cut_and_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut disk = on_disk(File::create(&path).unwrap());
+        (0..100).for_each(|_| {
+            disk.append(b"line\n").unwrap();
+            disk.sync_soon().unwrap();
+        });
+        disk.cut(disk.length().unwrap() - 5).unwrap();
+        disk.sync().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"line\n".repeat(99));
+    }
+}
