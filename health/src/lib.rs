@@ -14,6 +14,7 @@ pub mod id;
 pub mod line;
 pub mod policy;
 pub mod preflight;
+pub mod remedy;
 pub mod report;
 pub mod sim;
 pub mod stats;

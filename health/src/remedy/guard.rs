@@ -1,0 +1,288 @@
+//! The guard before every remedy: asks in, decisions out.
+//!
+//! Call [`Guard::ask`] for each verdict that is raised or changed and [`Guard::over`] when one clears, [`Guard::advance`]
+//! when [`Guard::wake_at`] has come, and take what [`Guard::poll`] gives after each. [`Guard::save`] is what must be kept
+//! before a decision is carried out: a guard that is opened from it does nothing twice.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, Decision, Deed, Incident, Ledger, Outcome, Reason, Rules};
+
+/// Incidents of which it is remembered what was last said.
+const MOST_INCIDENTS: usize = 10_000;
+
+/// An ask that waits for its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Waiting {
+    since_ms: u64,
+    ask: Ask,
+}
+
+/// What outlives the guard.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Of this job.
+    pub ledger: Ledger,
+    /// Asks that waited.
+    waiting: Vec<Waiting>,
+    /// Incidents about which something was done.
+    done: Vec<Incident>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Guard {
+    rules: Rules,
+    ledger: Ledger,
+    waiting: Vec<Waiting>,
+    done: BTreeMap<Incident, ()>,
+    /// What was last refused of an incident: the audit says it once.
+    refused: BTreeMap<Incident, &'static str>,
+    out: VecDeque<Decision>,
+}
+
+impl Guard {
+    /// A guard that goes on from `saved`. What waited then is refused: what was true before a restart may not be now.
+    pub fn open(rules: Rules, saved: Saved, now_ms: u64) -> Guard {
+        let mut guard = Guard {
+            rules,
+            ledger: saved.ledger,
+            waiting: Vec::new(),
+            done: saved.done.into_iter().map(|incident| (incident, ())).collect(),
+            refused: BTreeMap::new(),
+            out: VecDeque::new(),
+        };
+        for waiting in saved.waiting {
+            guard.done.insert(waiting.ask.incident, ());
+            guard.refuse(now_ms, waiting.ask, Reason::Restarted);
+        }
+        guard
+    }
+
+    /// What must be kept.
+    pub fn save(&self) -> Saved {
+        Saved {
+            ledger: self.ledger.clone(),
+            waiting: self.waiting.clone(),
+            done: self.done.keys().copied().collect(),
+        }
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Something is asked for. `site`: what all jobs of the site did and asked.
+    pub fn ask(&mut self, now_ms: u64, ask: Ask, site: &mut Ledger) {
+        if let Some(reason) = self.is_unfit(&ask) {
+            return self.refuse(now_ms, ask, reason);
+        }
+        let limits = &self.rules.limits;
+        let window_ms = limits.breaker_window_s * 1000;
+        self.ledger
+            .ask(now_ms, &ask, window_ms, limits.breaker_job_places);
+        site.ask(now_ms, &ask, window_ms, limits.breaker_site_places);
+        if let Some(reason) = self.is_broken(site) {
+            // Those that wait were part of the same storm.
+            for waiting in std::mem::take(&mut self.waiting) {
+                self.refuse(now_ms, waiting.ask, reason.clone());
+            }
+            return self.refuse(now_ms, ask, reason);
+        }
+        self.waiting.push(Waiting {
+            since_ms: now_ms,
+            ask,
+        });
+    }
+
+    /// An incident has cleared: what was asked for it is needed no longer.
+    pub fn over(&mut self, now_ms: u64, incident: Incident) {
+        let is_over = |waiting: &mut Waiting| waiting.ask.incident == incident;
+        let over: Vec<Waiting> = self.waiting.extract_if(.., is_over).collect();
+        for waiting in over {
+            self.refuse(now_ms, waiting.ask, Reason::Cleared);
+        }
+    }
+
+    /// Decides what has waited long enough.
+    pub fn advance(&mut self, now_ms: u64, site: &mut Ledger) {
+        let hold_ms = self.rules.limits.hold_s * 1000;
+        let is_due = |waiting: &mut Waiting| now_ms.saturating_sub(waiting.since_ms) >= hold_ms;
+        let due: Vec<Waiting> = self.waiting.extract_if(.., is_due).collect();
+        for waiting in due {
+            self.decide(now_ms, waiting, site);
+        }
+    }
+
+    /// Nobody knows what others did: what is due is refused, and nothing is done.
+    pub fn advance_blind(&mut self, now_ms: u64, why: &str) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.refuse(now_ms, waiting.ask, Reason::NoLedger(Arc::from(why)));
+        }
+    }
+
+    /// When [`Guard::advance`] has something to decide, milliseconds since 1970.
+    pub fn wake_at(&self) -> Option<u64> {
+        let hold_ms = self.rules.limits.hold_s * 1000;
+        self.waiting
+            .iter()
+            .map(|waiting| waiting.since_ms.saturating_add(hold_ms))
+            .min()
+    }
+
+    /// The next decision.
+    pub fn poll(&mut self) -> Option<Decision> {
+        self.out.pop_front()
+    }
+
+    /// What no waiting makes better.
+    fn is_unfit(&self, ask: &Ask) -> Option<Reason> {
+        if !self.rules.trusts(ask.provenance) {
+            return Some(Reason::NotLive(ask.provenance));
+        }
+        if ask.observe_only {
+            return Some(Reason::ObserveOnly);
+        }
+        if ask.severity < self.rules.limits.severity {
+            return Some(Reason::Severity(ask.severity));
+        }
+        let is_known = |waiting: &Waiting| waiting.ask.incident == ask.incident;
+        let twice = self.done.contains_key(&ask.incident) || self.waiting.iter().any(is_known);
+        twice.then_some(Reason::Twice)
+    }
+
+    fn is_broken(&self, site: &Ledger) -> Option<Reason> {
+        let breaker = self.ledger.breaker.as_ref().or(site.breaker.as_ref())?;
+        Some(Reason::Breaker(breaker.places))
+    }
+
+    fn decide(&mut self, now_ms: u64, waiting: Waiting, site: &mut Ledger) {
+        let Waiting { since_ms, ask } = waiting;
+        if let Some(reason) = self.is_refused(now_ms, since_ms, &ask, site) {
+            return self.refuse(now_ms, ask, reason);
+        }
+        let Spans { mark_ms, window_ms } = self.spans();
+        let dry = !self.rules.act;
+        let deed = Deed {
+            unix_ms: now_ms,
+            job: ask.job.clone(),
+            incident: ask.incident,
+            finding: ask.finding,
+            place: ask.place(),
+            response: ask.response,
+            mark: self.mark(&ask),
+            until_ms: now_ms.saturating_add(mark_ms),
+            dry,
+        };
+        self.done.insert(ask.incident, ());
+        while self.done.len() > MOST_INCIDENTS {
+            self.done.pop_first();
+        }
+        self.ledger.note(deed.clone(), window_ms);
+        site.note(deed, window_ms);
+        if dry {
+            return self.refuse(now_ms, ask, Reason::DryRun);
+        }
+        let mark = self.mark(&ask);
+        self.out.push_back(Decision {
+            unix_ms: now_ms,
+            outcome: Outcome::Act,
+            ask,
+            mark,
+        });
+    }
+
+    /// Every limit, the most telling first.
+    fn is_refused(&self, now_ms: u64, since_ms: u64, ask: &Ask, site: &Ledger) -> Option<Reason> {
+        let limits = &self.rules.limits;
+        if now_ms.saturating_sub(since_ms) > (limits.hold_s + limits.expiry_s) * 1000 {
+            return Some(Reason::Expired);
+        }
+        if let Some(reason) = self.is_broken(site) {
+            return Some(reason);
+        }
+        // A rehearsal's deeds limit rehearsals, and not what is really done.
+        let dry = !self.rules.act;
+        let own = self.mark(ask);
+        let both = || self.ledger.deeds.iter().chain(&site.deeds);
+        let is_others = |deed: &&Deed| {
+            let is_same = deed.job == ask.job && !deed.dry && deed.until_ms > now_ms;
+            is_same && owner(&deed.mark) != owner(&own)
+        };
+        if let Some(deed) = both().find(is_others) {
+            return Some(Reason::Owned(deed.mark.clone()));
+        }
+        let Spans { window_ms, .. } = self.spans();
+        let is_here = |deed: &Deed| {
+            deed.dry == dry && deed.finding == ask.finding && deed.place == ask.place() && deed.job == ask.job
+        };
+        let here = self.ledger.count(now_ms, window_ms, is_here);
+        if here >= limits.per_place {
+            return Some(Reason::Repeated(here));
+        }
+        let latest = both()
+            .filter(|deed| deed.dry == dry && deed.job == ask.job)
+            .map(|deed| deed.unix_ms)
+            .max();
+        if let Some(latest) = latest {
+            let left = (limits.cool_down_s * 1000).saturating_sub(now_ms.saturating_sub(latest));
+            if left > 0 {
+                return Some(Reason::CoolDown(left));
+            }
+        }
+        let by_job = self
+            .ledger
+            .count(now_ms, window_ms, |deed| deed.dry == dry && deed.job == ask.job);
+        if by_job >= limits.per_job {
+            return Some(Reason::JobBudget(by_job));
+        }
+        let by_site = site.count(now_ms, window_ms, |deed| deed.dry == dry);
+        (by_site >= limits.per_site).then_some(Reason::SiteBudget(by_site))
+    }
+
+    fn spans(&self) -> Spans {
+        Spans {
+            mark_ms: self.rules.limits.mark_s * 1000,
+            window_ms: self.rules.limits.window_s * 1000,
+        }
+    }
+
+    /// Who does what for which incident: `paceline:j:17:3`.
+    fn mark(&self, ask: &Ask) -> Arc<str> {
+        let Incident { run, id } = ask.incident;
+        Arc::from(format!("{}:{}:{run}:{id}", self.rules.owner, ask.job))
+    }
+
+    fn refuse(&mut self, now_ms: u64, ask: Ask, reason: Reason) {
+        let name = reason.name();
+        // What was done about it was said; its verdict changes many times.
+        if reason == Reason::Twice || self.refused.insert(ask.incident, name) == Some(name) {
+            return;
+        }
+        while self.refused.len() > MOST_INCIDENTS {
+            self.refused.pop_first();
+        }
+        let mark = self.mark(&ask);
+        self.out.push_back(Decision {
+            unix_ms: now_ms,
+            outcome: Outcome::Refuse(reason),
+            ask,
+            mark,
+        });
+    }
+}
+
+/// Spans in milliseconds.
+struct Spans {
+    mark_ms: u64,
+    window_ms: u64,
+}
+
+/// A mark without the incident: whoever bears it.
+fn owner(mark: &str) -> &str {
+    mark.rsplit_once(':').map_or(mark, |(owner, _)| owner)
+}

@@ -1,0 +1,181 @@
+//! How much may be done, and what each finding is worth: `policy/remedies.toml` and what was asked for over it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Response;
+use crate::frame::Provenance;
+use crate::verdict::{Finding, Severity};
+
+const TABLE: &str = include_str!("../../policy/remedies.toml");
+
+/// Why rules cannot be as they were asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// No such response.
+    #[error("`{0}` is none of log, signal, checkpoint-and-stop, requeue")]
+    Response(String),
+    /// No such finding.
+    #[error("`{0}` is no finding")]
+    Finding(String),
+    /// No such limit.
+    #[error("`{0}` is no limit: it is one of {1}")]
+    Limit(String, String),
+    /// It does not fit there.
+    #[error("{0} = {1}: must be {2}")]
+    Value(String, String, &'static str),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    guard: Limits,
+    finding: BTreeMap<Finding, FindingRule>,
+}
+
+/// What is done at most about a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindingRule {
+    /// What.
+    pub response: Response,
+    /// Whether a checkpoint that is written after it is worth anything.
+    #[serde(default = "yes")]
+    pub checkpoint: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What policy wants of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What is to be done.
+    pub response: Response,
+    /// Whether a checkpoint comes first.
+    pub checkpoint: bool,
+}
+
+/// `[guard]`; the meaning of each value stands in `policy/remedies.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Limits {
+    pub hold_s: u64,
+    pub expiry_s: u64,
+    pub cool_down_s: u64,
+    pub window_s: u64,
+    pub per_job: u32,
+    pub per_site: u32,
+    pub per_place: u32,
+    pub breaker_window_s: u64,
+    pub breaker_job_places: u32,
+    pub breaker_site_places: u32,
+    pub mark_s: u64,
+    pub severity: Severity,
+}
+
+/// The rules in force.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    /// Something may be done; else all is decided and nothing is.
+    pub act: bool,
+    /// Evidence that is not live and counts as if it were: for rehearsals.
+    pub rehearsal: Vec<Provenance>,
+    /// In whose name.
+    pub owner: Arc<str>,
+    /// How much.
+    pub limits: Limits,
+    table: BTreeMap<Finding, FindingRule>,
+    /// What is done at most, whatever the table says.
+    ceiling: Response,
+    /// What somebody asked for by the finding's name.
+    asked: BTreeMap<Finding, Response>,
+}
+
+impl Default for Rules {
+    /// The table as shipped, and nothing is asked for.
+    fn default() -> Rules {
+        // The text is compiled in, and a test reads it: it cannot fail on a user's machine.
+        let table: Table = toml::from_str(TABLE).expect("policy/remedies.toml is tested");
+        Rules {
+            act: false,
+            rehearsal: Vec::new(),
+            owner: Arc::from("paceline"),
+            limits: table.guard,
+            table: table.finding,
+            ceiling: Response::Log,
+            asked: BTreeMap::new(),
+        }
+    }
+}
+
+impl Rules {
+    /// `requeue`: for every finding as much as the table allows, up to this; `straggler=signal`: exactly this, for one
+    /// finding. Several, separated by commas.
+    ///
+    /// # Errors
+    /// [`RulesError`]
+    pub fn on_fault(&mut self, words: &str) -> Result<(), RulesError> {
+        let response = |word: &str| Response::of(word).ok_or_else(|| RulesError::Response(word.to_owned()));
+        for word in words.split(',').map(str::trim) {
+            match word.split_once('=') {
+                None => self.ceiling = response(word)?,
+                Some((name, word)) => {
+                    let finding = Finding::ALL.iter().find(|finding| finding.name() == name);
+                    let finding = finding.ok_or_else(|| RulesError::Finding(name.to_owned()))?;
+                    self.asked.insert(*finding, response(word)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Another value for one of the limits: `hold_s=0`.
+    ///
+    /// # Errors
+    /// [`RulesError`]
+    pub fn limit(&mut self, change: &str) -> Result<(), RulesError> {
+        let (key, text) = change.split_once('=').unwrap_or((change, ""));
+        let mut table = toml::Table::try_from(&self.limits).unwrap_or_default();
+        let wanted = match table.get(key) {
+            None => {
+                let known: Vec<&str> = table.keys().map(String::as_str).collect();
+                return Err(RulesError::Limit(key.to_owned(), known.join(", ")));
+            }
+            Some(toml::Value::String(_)) => "info, warning or critical",
+            Some(_) => "a whole number",
+        };
+        let value = text.parse::<u32>().map_or_else(
+            |_| toml::Value::from(text),
+            |number| toml::Value::from(i64::from(number)),
+        );
+        table.insert(key.to_owned(), value);
+        let wrong = |_| RulesError::Value(key.to_owned(), text.to_owned(), wanted);
+        self.limits = table.try_into().map_err(wrong)?;
+        Ok(())
+    }
+
+    /// What is to be done about a finding.
+    pub fn wanted(&self, finding: Finding) -> Wanted {
+        let row = self.table.get(&finding);
+        let by_table = row.map_or(Response::Log, |row| row.response.min(self.ceiling));
+        Wanted {
+            response: self.asked.get(&finding).copied().unwrap_or(by_table),
+            checkpoint: row.is_none_or(|row| row.checkpoint),
+        }
+    }
+
+    /// Whether anything is ever asked for.
+    pub fn asks_for_anything(&self) -> bool {
+        self.ceiling > Response::Log || self.asked.values().any(|response| *response > Response::Log)
+    }
+
+    /// Whether evidence of this kind may be acted upon.
+    pub fn trusts(&self, provenance: Provenance) -> bool {
+        provenance == Provenance::Live || self.rehearsal.contains(&provenance)
+    }
+}
