@@ -4,6 +4,7 @@
 pub mod files;
 pub mod http;
 pub mod metrics;
+pub mod notify;
 pub mod status;
 
 use std::fs::{self, File};

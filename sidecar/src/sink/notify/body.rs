@@ -1,0 +1,225 @@
+//! What each kind of receiver is sent.
+
+use paceline_health::Provenance;
+use paceline_health::verdict::Severity;
+use serde_json::{Value, json};
+
+use super::news::{Notice, Status};
+use super::receiver::Kind;
+use super::spool::Parcel;
+
+/// Version of what webhooks and programs get.
+const VERSION: u32 = 1;
+/// Lines of one message to people; the rest is counted.
+const LINES: usize = 10;
+/// Events of one parcel that page somebody each; the rest is one event more.
+const PAGES: usize = 20;
+/// Alertmanager takes an alert for over after this, unless it is said again.
+const LASTS_MS: u64 = 300_000;
+/// The same, of what nobody will say again since the job has ended.
+const LASTS_UNWATCHED_MS: u64 = 86_400_000;
+/// Longest summary that PagerDuty takes, characters (<https://developer.pagerduty.com/docs/send-alert-event>).
+const SUMMARY: usize = 1024;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Letter {
+    /// The same when it is sent again.
+    pub id: String,
+    /// The JSON.
+    pub body: Value,
+}
+
+impl Letter {
+    /// PagerDuty's key is part of the event; it is added when it is sent, and stands in no file.
+    pub fn with_routing_key(&self, key: &str) -> Letter {
+        let mut letter = self.clone();
+        letter.body["routing_key"] = Value::from(key);
+        letter
+    }
+}
+
+/// The requests that a parcel is for a receiver of this kind.
+pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
+    let bodies = match kind {
+        Kind::Alertmanager(_) => vec![alerts(parcel)],
+        Kind::Webhook(..) | Kind::Exec(_) => {
+            vec![json!({ "version": VERSION, "unix_ms": parcel.unix_ms, "notices": parcel.notices })]
+        }
+        Kind::Slack(_) => vec![json!({ "text": text(&parcel.notices) })],
+        Kind::PagerDuty(..) => events(parcel),
+    };
+    let id = |index| format!("{}-{number}-{index}", parcel.unix_ms);
+    bodies
+        .into_iter()
+        .enumerate()
+        .map(|(index, body)| Letter { id: id(index), body })
+        .collect()
+}
+
+/// Milliseconds since 1970 as RFC 3339.
+pub fn rfc3339(unix_ms: u64) -> String {
+    let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    // Days to a date: Howard Hinnant's civil_from_days, for days since 1970
+    // (<https://howardhinnant.github.io/date_algorithms.html>).
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (
+        doy - (153 * mp + 2) / 5 + 1,
+        if mp < 10 { mp + 3 } else { mp - 9 },
+    );
+    let year = yoe + era * 400 + u64::from(month <= 2);
+    let (s, ms) = (ms / 1000, ms % 1000);
+    let (h, m, s) = (s / 3600, s / 60 % 60, s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+}
+
+/// `gpu-lost` as `PacelineGpuLost`, as the rules of deploy/prometheus name it.
+fn alert_name(finding: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        let first = letters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    let words: String = finding.split('-').map(capital).collect();
+    format!("Paceline{words}")
+}
+
+/// Alertmanager's API version 2: labels are what an alert is known by, so the severity that it had is told to be over.
+fn alerts(parcel: &Parcel) -> Value {
+    let mut alerts = Vec::new();
+    for notice in &parcel.notices {
+        let own = alert(notice, notice.severity);
+        if let Some(was) = notice.was.filter(|was| *was != notice.severity) {
+            let mut before = alert(notice, was);
+            before["endsAt"] = Value::from(rfc3339(notice.unix_ms));
+            alerts.push(before);
+        }
+        alerts.push(own);
+    }
+    Value::from(alerts)
+}
+
+fn alert(notice: &Notice, severity: Severity) -> Value {
+    let ends = match notice.status {
+        Status::Resolved => notice.unix_ms,
+        Status::Firing if notice.unwatched => notice.unix_ms + LASTS_UNWATCHED_MS,
+        Status::Firing => notice.unix_ms + LASTS_MS,
+    };
+    let mut labels = json!({
+        "alertname": alert_name(&notice.finding),
+        "job": "paceline",
+        "paceline_job": notice.job.as_str(),
+        "finding": notice.finding,
+        "subject": notice.subject,
+        "severity": severity.name(),
+    });
+    if let Some(node) = &notice.node {
+        labels["node"] = Value::from(&**node);
+    }
+    if notice.provenance != Provenance::Live {
+        labels["provenance"] = json!(notice.provenance);
+    }
+    json!({
+        "labels": labels,
+        "annotations": {
+            "summary": format!("{}: {}", notice.title, notice.subject),
+            "description": notice.action,
+            "cause": notice.cause,
+            "incident": notice.incident.to_string(),
+            "times": notice.times.to_string(),
+        },
+        "startsAt": rfc3339(notice.raised_ms),
+        "endsAt": rfc3339(ends),
+        "generatorURL": runbook(notice),
+    })
+}
+
+fn runbook(notice: &Notice) -> String {
+    format!(
+        "{}/blob/main/docs/findings.md#{}",
+        env!("CARGO_PKG_REPOSITORY"),
+        notice.finding
+    )
+}
+
+/// One line for people.
+fn line(notice: &Notice) -> String {
+    let state = match notice.status {
+        Status::Resolved => "resolved".to_owned(),
+        Status::Firing => notice.severity.name().to_uppercase(),
+    };
+    let unreal = match notice.provenance {
+        Provenance::Live => String::new(),
+        other => format!(" [not live: {other:?}]"),
+    };
+    let times = match (notice.status, notice.times) {
+        (Status::Firing, 2..) => format!(" ({} times)", notice.times),
+        _ => String::new(),
+    };
+    format!(
+        "{state}{unreal}: job {}: {}: {}{times}",
+        notice.job, notice.title, notice.subject
+    )
+}
+
+/// A message to people: Slack's text, in which three characters have a meaning
+/// (<https://api.slack.com/reference/surfaces/formatting#escaping>).
+fn text(notices: &[Notice]) -> String {
+    let mut lines: Vec<String> = notices.iter().take(LINES).map(line).collect();
+    if let [only] = notices
+        && only.status == Status::Firing
+    {
+        lines.push(only.action.to_string());
+    }
+    if notices.len() > LINES {
+        lines.push(format!("and {} more: see report.json", notices.len() - LINES));
+    }
+    let escaped = lines.join("\n").replace('&', "&amp;");
+    escaped.replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// PagerDuty's Events API version 2: one event a request, without the routing key.
+fn events(parcel: &Parcel) -> Vec<Value> {
+    let (mut paged, rest) = (Vec::new(), parcel.notices.len().saturating_sub(PAGES));
+    let mut count = 0;
+    for notice in &parcel.notices {
+        // What is over is always said: an incident that nobody resolves stays.
+        if notice.status == Status::Firing {
+            count += 1;
+            if count > PAGES {
+                continue;
+            }
+        }
+        paged.push(event(notice));
+    }
+    if let (true, Some(first)) = (rest > 0 && count > PAGES, parcel.notices.first()) {
+        let mut more = event(first);
+        more["dedup_key"] = Value::from(format!("{}/storm", first.job));
+        let summary = format!("job {}: and {} troubles more", first.job, count - PAGES);
+        more["payload"]["summary"] = Value::from(summary);
+        paged.push(more);
+    }
+    paged
+}
+
+fn event(notice: &Notice) -> Value {
+    let summary: String = line(notice).chars().take(SUMMARY).collect();
+    json!({
+        "event_action": match notice.status { Status::Firing => "trigger", Status::Resolved => "resolve" },
+        "dedup_key": notice.key,
+        "payload": {
+            "summary": summary,
+            "source": notice.node.as_deref().unwrap_or(notice.job.as_str()),
+            "severity": notice.severity.name(),
+            "timestamp": rfc3339(notice.raised_ms),
+            "component": notice.subject,
+            "class": notice.finding,
+            "custom_details": { "cause": notice.cause, "action": notice.action, "times": notice.times },
+        },
+        "links": [{ "href": runbook(notice), "text": "runbook" }],
+    })
+}

@@ -1,0 +1,115 @@
+//! One POST: with time limits, without redirects, TLS by the certificates of the system.
+
+use std::fs;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ring::hmac;
+use ureq::Agent;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+
+use super::body::Letter;
+use super::courier::Delivery;
+
+/// Longest that a request may take.
+const WHOLE: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(5);
+/// Most of an answer that is read; it is for a warning.
+const ANSWER: u64 = 4096;
+/// Where systems keep the certificates of authorities: Debian, Red Hat, SUSE, Alpine.
+const ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// A client that is made when it is first needed.
+#[derive(Debug, Default)]
+pub struct Client(OnceLock<Agent>);
+
+impl Client {
+    /// Sends a letter, signed where there is a key.
+    pub fn post(&self, url: &str, letter: &Letter, key: Option<&str>) -> Delivery {
+        let body = letter.body.to_string();
+        let mut request = self
+            .0
+            .get_or_init(agent)
+            .post(url)
+            .header("Content-Type", "application/json")
+            .header("User-Agent", concat!("paceline/", env!("CARGO_PKG_VERSION")))
+            .header("Paceline-Delivery", &letter.id);
+        if let Some(key) = key {
+            request = request.header("Paceline-Signature", &sign(key, &letter.id, &body));
+        }
+        match request.send(body.as_bytes()) {
+            Ok(mut answer) => {
+                let status = answer.status().as_u16();
+                let after = answer.headers().get("Retry-After");
+                let after = after.and_then(|value| value.to_str().ok()?.parse().ok());
+                let text = answer.body_mut().with_config().limit(ANSWER).read_to_string();
+                judge(status, after.map(Duration::from_secs), &text.unwrap_or_default())
+            }
+            // An address may be a secret: what went wrong is told without it.
+            Err(ureq::Error::BadUri(_) | ureq::Error::Http(_)) => {
+                Delivery::Later("its address is none".to_owned(), None)
+            }
+            Err(error) => Delivery::Later(error.to_string(), None),
+        }
+    }
+}
+
+/// What an answer means: 408 and 429 ask for patience, other refusals do not end by waiting.
+fn judge(status: u16, after: Option<Duration>, text: &str) -> Delivery {
+    let words: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+    match status {
+        200..=299 => Delivery::Taken,
+        408 | 425 | 429 => Delivery::Later(format!("status {status}"), after),
+        // A wrong address or key may be mended while the job runs.
+        401 | 403 | 404 => Delivery::Later(format!("status {status} {words}"), after),
+        400..=499 => Delivery::Never(format!("status {status} {words}")),
+        _ => Delivery::Later(format!("status {status} {words}"), after),
+    }
+}
+
+/// HMAC-SHA256 over the delivery's id, a full stop and the body, as `sha256=` and hexadecimal digits.
+pub fn sign(key: &str, id: &str, body: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+    let tag = hmac::sign(&key, format!("{id}.{body}").as_bytes());
+    let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256={digits}")
+}
+
+fn agent() -> Agent {
+    let tls = TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .root_certs(roots())
+        .build();
+    Agent::config_builder()
+        .timeout_global(Some(WHOLE))
+        .timeout_connect(Some(CONNECT))
+        .http_status_as_error(false)
+        // What is sent goes to whom it was meant for.
+        .max_redirects(0)
+        .tls_config(tls)
+        .build()
+        .into()
+}
+
+/// The authorities that this system trusts; none: no TLS address is reached, and the warning says so.
+fn roots() -> RootCerts {
+    let own = std::env::var("SSL_CERT_FILE").ok();
+    let pem = own
+        .iter()
+        .map(String::as_str)
+        .chain(ROOTS)
+        .find_map(|path| fs::read(path).ok())
+        .unwrap_or_default();
+    let items = parse_pem(&pem).filter_map(Result::ok);
+    let certificates = items.filter_map(|item| match item {
+        PemItem::Certificate(certificate) => Some(certificate),
+        _ => None,
+    });
+    RootCerts::Specific(Arc::new(certificates.collect()))
+}

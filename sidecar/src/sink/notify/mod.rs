@@ -1,0 +1,205 @@
+//! Tells people's tools what the job's verdicts say: Alertmanager, Slack, PagerDuty, a webhook, a program.
+//!
+//! [`news`] decides what is worth a message, once for all receivers; what one of them is to get is a file in its [`spool`]
+//! before anybody tries to send it; a thread for each receiver ([`courier`]) sends, and tries again. The aggregator writes
+//! small files and never waits for a receiver.
+
+mod body;
+mod courier;
+mod exec;
+mod http;
+mod news;
+mod receiver;
+mod secret;
+mod spool;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use paceline_health::id::JobId;
+use paceline_health::verdict::Verdict;
+
+pub use self::news::{Notice, Status};
+pub use self::receiver::{Kind, Receiver, ReceiverError};
+
+use self::courier::Courier;
+use self::news::News;
+use self::spool::{Parcel, Spool};
+use crate::sink::write_whole;
+use crate::warn;
+
+/// The folder in the run directory.
+pub const FOLDER: &str = "notify";
+/// What was told, in that folder.
+const STATE: &str = "state.json";
+/// A receiver that forgets what is not said again hears what holds this often.
+const REMIND_EVERY_MS: u64 = 60_000;
+/// How long the end waits for what can be sent at once. What cannot stays in the spool.
+const FAREWELL: Duration = Duration::from_millis(1500);
+
+/// Sends what the verdicts of a job say to all receivers.
+#[derive(Debug)]
+pub struct Notifier {
+    state: PathBuf,
+    news: News,
+    posts: Vec<Post>,
+    remind_at_ms: u64,
+}
+
+/// A receiver, its spool, and its courier's bell.
+#[derive(Debug)]
+struct Post {
+    receiver: Receiver,
+    spool: Spool,
+    bell: SyncSender<()>,
+    done: Inbox<()>,
+}
+
+impl Notifier {
+    /// For the receivers of a job whose run directory this is. What an earlier aggregator left in the spools is sent.
+    /// A receiver whose spool cannot be made is told of and left out.
+    pub fn start(run_dir: &Path, job: &JobId, receivers: &[Receiver], now_ms: u64) -> Notifier {
+        let folder = run_dir.join(FOLDER);
+        let posts = receivers.iter().filter_map(|receiver| {
+            let opened = Spool::open(&folder.join(receiver.name()))
+                .and_then(|spool| Post::start(receiver.clone(), spool));
+            opened
+                .map_err(|error| warn::once("notify", format_args!("{}: {error}", receiver.name())))
+                .ok()
+        });
+        let posts: Vec<Post> = posts.collect();
+        let state = folder.join(STATE);
+        let saved = fs::read(&state)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Notifier {
+            state,
+            news: News::open(job.clone(), saved.unwrap_or_default()),
+            posts,
+            remind_at_ms: now_ms + REMIND_EVERY_MS,
+        }
+    }
+
+    /// What a journal that is continued holds, or nothing: what is new among it is told, and what is not in it is over.
+    pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
+        self.news.resume(verdicts, now_ms);
+        self.tick(now_ms);
+    }
+
+    /// A verdict was raised, changed or cleared.
+    pub fn verdict(&mut self, verdict: &Verdict, now_ms: u64) {
+        self.news.verdict(verdict, now_ms);
+    }
+
+    /// To be called about once a second: what was said since goes out in one parcel.
+    pub fn tick(&mut self, now_ms: u64) {
+        let notices = self.news.poll(now_ms);
+        self.post(&notices, now_ms);
+        if now_ms >= self.remind_at_ms {
+            self.remind_at_ms = now_ms + REMIND_EVERY_MS;
+            self.remind(now_ms);
+        }
+    }
+
+    fn post(&mut self, notices: &[Notice], now_ms: u64) {
+        if notices.is_empty() {
+            return;
+        }
+        for post in &mut self.posts {
+            let wanted = notices.iter().filter(|notice| post.receiver.wants(notice));
+            post.send(wanted.cloned().collect(), now_ms);
+        }
+        // After a crash between the two it is told again: receivers know it by its key.
+        self.keep();
+    }
+
+    /// Says again what holds, where it would be forgotten. Nothing piles up for one that does not answer.
+    fn remind(&mut self, now_ms: u64) {
+        let open = self.news.open_notices(now_ms);
+        for post in &mut self.posts {
+            if post.receiver.kind.forgets() && post.spool.is_empty() {
+                let wanted = open.iter().filter(|notice| post.receiver.wants(notice));
+                post.send(wanted.cloned().collect(), now_ms);
+            }
+        }
+    }
+
+    fn keep(&self) {
+        let bytes = serde_json::to_vec(self.news.saved()).unwrap_or_default();
+        if let Err(error) = write_whole(&self.state, &bytes) {
+            warn::once("notify", format_args!("{}: {error}", self.state.display()));
+        }
+    }
+
+    /// The job has ended: what ends with it is told to be over. Waits a moment for the couriers; what they cannot send
+    /// stays on disk for [`flush`].
+    pub fn close(mut self, now_ms: u64) {
+        let last = self.news.close(now_ms);
+        self.post(&last, now_ms);
+        let until = std::time::Instant::now() + FAREWELL;
+        for Post { bell, done, .. } in self.posts {
+            drop(bell);
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            // In time or not, nobody is waited for any longer.
+            let _ = done.recv_timeout(left);
+        }
+    }
+}
+
+impl Post {
+    fn start(receiver: Receiver, spool: Spool) -> std::io::Result<Post> {
+        let (bell, rung) = sync_channel(1);
+        let (say_done, done) = sync_channel(1);
+        let courier = Courier::new(receiver.clone(), spool.clone());
+        thread::Builder::new()
+            .name(format!("notify-{}", receiver.kind.name()))
+            .stack_size(512 << 10)
+            .spawn(move || {
+                courier.run(&rung);
+                let _ = say_done.send(());
+            })?;
+        Ok(Post {
+            receiver,
+            spool,
+            bell,
+            done,
+        })
+    }
+
+    fn send(&mut self, notices: Vec<Notice>, now_ms: u64) {
+        if notices.is_empty() {
+            return;
+        }
+        let put = self.spool.put(&Parcel {
+            unix_ms: now_ms,
+            notices,
+        });
+        if let Err(error) = put {
+            warn::once("notify spool", format_args!("{}: {error}", self.receiver.name()));
+        }
+        // It is awake already.
+        let _ = self.bell.try_send(());
+    }
+}
+
+/// Sends once what the spools of a run directory still hold. How many parcels were sent, and how many are left.
+///
+/// # Errors
+/// When a spool cannot be read.
+pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> std::io::Result<(usize, usize)> {
+    let (mut sent, mut left) = (0, 0);
+    for receiver in receivers {
+        let spool = Spool::open(&run_dir.join(FOLDER).join(receiver.name()))?;
+        let (by_this, still) = Courier::new(receiver.clone(), spool).once();
+        sent += by_this;
+        left += still;
+    }
+    Ok((sent, left))
+}
+
+#[cfg(test)]
+#[path = "notify_tests.rs"]
+mod tests;

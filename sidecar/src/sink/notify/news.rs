@@ -1,0 +1,282 @@
+//! What is worth a message: pure, with the time handed in.
+//!
+//! An incident is told once when it is raised, again when it gets worse, and once more when it is over. One that comes back
+//! within the cool-down waits for its end: what flaps is told with a count. What was never told needs no recovery.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use paceline_health::Provenance;
+use paceline_health::id::JobId;
+use paceline_health::policy::Policy;
+use paceline_health::verdict::{Severity, State, Verdict};
+use serde::{Deserialize, Serialize};
+
+/// The same trouble in the same place is told this often at most.
+const COOL_DOWN_MS: u64 = 300_000;
+/// Most troubles that are remembered; what is over goes first.
+const MOST: usize = 4096;
+
+/// Whether it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It holds.
+    Firing,
+    /// It is over.
+    Resolved,
+}
+
+/// One message, whoever gets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The same for all messages of one trouble: `job/finding/subject`.
+    pub key: String,
+    /// Whether it holds.
+    pub status: Status,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How bad it was told to be at most.
+    pub worst: Severity,
+    /// How bad it was told to be before, if that was something else.
+    pub was: Option<Severity>,
+    /// The job.
+    pub job: JobId,
+    /// The kind of trouble.
+    pub finding: Arc<str>,
+    /// Whom it is about, in words.
+    pub subject: String,
+    /// Its node, if it is about one.
+    pub node: Option<Arc<str>>,
+    /// The finding in a few words.
+    pub title: Arc<str>,
+    /// Why.
+    pub cause: Arc<str>,
+    /// What policy asks for.
+    pub action: Arc<str>,
+    /// Where the evidence came from.
+    pub provenance: Provenance,
+    /// [`Verdict::id`].
+    pub incident: u64,
+    /// How often it was raised.
+    pub times: u32,
+    /// When it was raised, milliseconds since 1970.
+    pub raised_ms: u64,
+    /// When this was said.
+    pub unix_ms: u64,
+    /// It is not known to be over: the job has ended, and nobody watches any longer.
+    pub unwatched: bool,
+}
+
+/// What is remembered of one trouble.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Memory {
+    notice: Notice,
+    holds: bool,
+    /// It was told to hold, and not yet to be over.
+    told: bool,
+    told_ms: u64,
+}
+
+/// What outlives an aggregator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Saved(BTreeMap<String, Memory>);
+
+/// See the module.
+#[derive(Debug)]
+pub struct News {
+    job: JobId,
+    policy: Policy,
+    known: Saved,
+    out: Vec<Notice>,
+}
+
+impl News {
+    /// Goes on from what was told.
+    pub fn open(job: JobId, known: Saved) -> News {
+        News {
+            job,
+            policy: Policy::default(),
+            known,
+            out: Vec::new(),
+        }
+    }
+
+    /// What must be kept.
+    pub fn saved(&self) -> &Saved {
+        &self.known
+    }
+
+    /// A verdict, new or known, raised or cleared.
+    pub fn verdict(&mut self, verdict: &Verdict, now_ms: u64) {
+        let mut notice = self.notice(verdict, now_ms);
+        let known = self.known.0.get(&notice.key);
+        match (verdict.state, known) {
+            (State::Raised, None) => {
+                let memory = Memory {
+                    notice,
+                    holds: true,
+                    told: false,
+                    told_ms: 0,
+                };
+                self.known.0.insert(memory.notice.key.clone(), memory);
+                self.forget();
+            }
+            (State::Raised, Some(known)) => {
+                let memory = known.clone();
+                notice.times = memory.notice.times + u32::from(!memory.holds);
+                if memory.told {
+                    notice.raised_ms = memory.notice.raised_ms;
+                    notice.worst = notice.severity.max(memory.notice.worst);
+                    notice.was = Some(memory.notice.severity);
+                }
+                let is_worse = memory.told && notice.severity > memory.notice.severity;
+                if memory.told && !is_worse {
+                    // What was told stands: a message for every change would be one for every second.
+                    notice.severity = memory.notice.severity;
+                    notice.was = memory.notice.was;
+                }
+                if is_worse {
+                    self.out.push(notice.clone());
+                }
+                let memory = Memory {
+                    notice,
+                    holds: true,
+                    told_ms: if is_worse { now_ms } else { memory.told_ms },
+                    ..memory
+                };
+                self.known.0.insert(memory.notice.key.clone(), memory);
+            }
+            (State::Cleared, _) => self.clear(&notice.key, now_ms),
+        }
+    }
+
+    /// What a journal that is continued holds. What was told and is not in it was of a job that ended without a word.
+    pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
+        let of_now: BTreeSet<String> = verdicts
+            .iter()
+            .map(|verdict| self.notice(verdict, now_ms).key)
+            .collect();
+        let gone: Vec<String> = self
+            .known
+            .0
+            .keys()
+            .filter(|key| !of_now.contains(*key))
+            .cloned()
+            .collect();
+        for key in gone {
+            if self
+                .known
+                .0
+                .get(&key)
+                .is_some_and(|memory| !memory.notice.unwatched)
+            {
+                self.clear(&key, now_ms);
+            }
+            self.known.0.remove(&key);
+        }
+        for verdict in verdicts {
+            self.verdict(verdict, now_ms);
+        }
+    }
+
+    fn clear(&mut self, key: &str, now_ms: u64) {
+        let Some(memory) = self.known.0.get_mut(key) else {
+            return;
+        };
+        memory.holds = false;
+        if std::mem::take(&mut memory.told) {
+            self.out.push(Notice {
+                status: Status::Resolved,
+                was: None,
+                unix_ms: now_ms,
+                ..memory.notice.clone()
+            });
+        }
+    }
+
+    /// What is to be said now.
+    pub fn poll(&mut self, now_ms: u64) -> Vec<Notice> {
+        for memory in self.known.0.values_mut() {
+            let is_quiet = memory.told_ms == 0 || now_ms.saturating_sub(memory.told_ms) >= COOL_DOWN_MS;
+            if memory.holds && !memory.told && is_quiet {
+                (memory.told, memory.told_ms) = (true, now_ms);
+                memory.notice.unix_ms = now_ms;
+                self.out.push(memory.notice.clone());
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// What was told to hold and does.
+    pub fn open_notices(&self, now_ms: u64) -> Vec<Notice> {
+        let told = self.known.0.values().filter(|memory| memory.told);
+        told.map(|memory| Notice {
+            was: None,
+            unix_ms: now_ms,
+            ..memory.notice.clone()
+        })
+        .collect()
+    }
+
+    /// The job has ended. What is wrong with a machine is not over with it: that is only watched no longer.
+    pub fn close(&mut self, now_ms: u64) -> Vec<Notice> {
+        let mut last = self.poll(now_ms);
+        for memory in self.known.0.values_mut().filter(|memory| memory.told) {
+            let mut notice = memory.notice.clone();
+            (notice.unix_ms, notice.was) = (now_ms, None);
+            if !notice.unwatched {
+                (notice.status, memory.told) = (Status::Resolved, false);
+            }
+            last.push(notice);
+        }
+        // Later runs in the same directory begin anew.
+        self.known.0.clear();
+        last
+    }
+
+    fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
+        let subject = verdict.subject.to_string();
+        Notice {
+            key: format!("{}/{}/{subject}", self.job, verdict.finding),
+            status: Status::Firing,
+            severity: verdict.severity,
+            worst: verdict.severity,
+            was: None,
+            job: self.job.clone(),
+            finding: Arc::from(verdict.finding.name()),
+            node: node(verdict),
+            subject,
+            title: self.policy.finding(verdict.finding).title.clone(),
+            cause: Arc::from(verdict.cause.name()),
+            action: verdict.action.clone(),
+            provenance: verdict.provenance,
+            incident: verdict.id,
+            times: 1,
+            raised_ms: now_ms,
+            unix_ms: now_ms,
+            unwatched: verdict.order.is_some_and(|order| order.remedy.acts_on_node()),
+        }
+    }
+
+    fn forget(&mut self) {
+        while self.known.0.len() > MOST {
+            let over = self.known.0.iter().find(|(_, memory)| !memory.holds);
+            let Some(key) = over.or(self.known.0.iter().next()).map(|(key, _)| key.clone()) else {
+                return;
+            };
+            self.known.0.remove(&key);
+        }
+    }
+}
+
+fn node(verdict: &Verdict) -> Option<Arc<str>> {
+    use paceline_health::verdict::Subject;
+    match &verdict.subject {
+        Subject::Node { node }
+        | Subject::Rank { node, .. }
+        | Subject::Gpu { node, .. }
+        | Subject::Link { node, .. } => Some(node.0.clone()),
+        Subject::Job { .. } | Subject::Rack { .. } => None,
+    }
+}

@@ -1,0 +1,390 @@
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use paceline_health::Provenance;
+use paceline_health::fault::{Order, Remedy, When};
+use paceline_health::id::Rank;
+use paceline_health::verdict::{Cause, Finding, Severity, State, Subject};
+use serde_json::Value;
+
+use super::*;
+
+const NOW: u64 = 1_700_000_000_000;
+
+fn verdict(id: u64, rank: u32, severity: Severity, state: State) -> Verdict {
+    Verdict {
+        id,
+        finding: Finding::Straggler,
+        subject: Subject::Rank {
+            rank: Rank(rank),
+            node: "n1".into(),
+            gpu_uuid: None,
+        },
+        severity,
+        state,
+        since_s: 1.0,
+        since_step: None,
+        raised_s: 2.0,
+        raised_step: None,
+        cleared_s: None,
+        signals: Vec::new(),
+        provenance: Provenance::Live,
+        slowdown_ratio: Some(1.5),
+        cause: Cause::Thermal,
+        evidence: Vec::new(),
+        impact_ratio: None,
+        lost_gpu_hours: 0.0,
+        lost_cost: None,
+        action: Arc::from("Check <cooling> & airflow."),
+        observe_only: false,
+        order: None,
+    }
+}
+
+/// `raised`, `worse` or `cleared` at seconds; what is said, as `status severity [times]`.
+fn said(news: &mut News, at_s: u64, word: &str) -> Vec<String> {
+    let now = NOW + at_s * 1000;
+    match word {
+        "raised" => news.verdict(&verdict(1, 3, Severity::Warning, State::Raised), now),
+        "worse" => news.verdict(&verdict(1, 3, Severity::Critical, State::Raised), now),
+        "cleared" => news.verdict(&verdict(1, 3, Severity::Warning, State::Cleared), now),
+        _ => {}
+    }
+    let line = |notice: &Notice| format!("{:?} {} {}", notice.status, notice.severity.name(), notice.times);
+    news.poll(now).iter().map(line).collect()
+}
+
+#[test]
+fn once_then_worse_then_over_then_not_too_soon() {
+    let mut news = News::open("j".into(), Default::default());
+    let none: [&str; 0] = [];
+    assert_eq!(said(&mut news, 0, "raised"), ["Firing warning 1"]);
+    assert_eq!(said(&mut news, 1, "raised"), none);
+    assert_eq!(said(&mut news, 2, "worse"), ["Firing critical 1"]);
+    assert_eq!(said(&mut news, 3, "raised"), none, "what was told stands");
+    assert_eq!(said(&mut news, 4, "cleared"), ["Resolved critical 1"]);
+    assert_eq!(said(&mut news, 5, "cleared"), none);
+    // It flaps: nothing is told of it until the cool-down is over.
+    assert_eq!(said(&mut news, 6, "raised"), none);
+    assert_eq!(said(&mut news, 7, "cleared"), none);
+    assert_eq!(said(&mut news, 8, "raised"), none);
+    assert_eq!(said(&mut news, 301, ""), none);
+    assert_eq!(said(&mut news, 302, ""), ["Firing warning 3"]);
+    assert_eq!(said(&mut news, 303, "cleared"), ["Resolved warning 3"]);
+}
+
+#[test]
+fn a_restart_tells_nothing_twice_and_forgets_nothing() {
+    let mut news = News::open("j".into(), Default::default());
+    said(&mut news, 0, "raised");
+    let saved = serde_json::to_string(news.saved()).unwrap();
+    let open = || News::open("j".into(), serde_json::from_str(&saved).unwrap());
+    let mut same = open();
+    same.resume(&[verdict(1, 3, Severity::Warning, State::Raised)], NOW + 9000);
+    assert_eq!(same.poll(NOW + 9000), []);
+    let mut over = open();
+    over.resume(&[verdict(1, 3, Severity::Warning, State::Cleared)], NOW + 9000);
+    assert_eq!(over.poll(NOW + 9000)[0].status, Status::Resolved);
+    let mut another = open();
+    another.resume(&[], NOW + 9000);
+    assert_eq!(another.poll(NOW + 9000)[0].status, Status::Resolved);
+}
+
+#[test]
+fn the_end_of_a_job_is_not_the_end_of_a_sick_gpu() {
+    let mut news = News::open("j".into(), Default::default());
+    let mut sick = verdict(2, 4, Severity::Critical, State::Raised);
+    sick.order = Some(Order {
+        remedy: Remedy::ResetGpu,
+        when: When::Now,
+    });
+    news.verdict(&sick, NOW);
+    news.verdict(&verdict(1, 3, Severity::Warning, State::Raised), NOW);
+    news.poll(NOW);
+    let last = news.close(NOW + 1000);
+    let status = |rank: &str| {
+        last.iter()
+            .find(|notice| notice.subject.contains(rank))
+            .unwrap()
+            .status
+    };
+    assert_eq!(
+        (status("rank 3"), status("rank 4")),
+        (Status::Resolved, Status::Firing)
+    );
+}
+
+#[test]
+fn receivers() {
+    let parse = |words: &str| Receiver::parse(words);
+    assert_eq!(
+        parse("alertmanager=http://127.0.0.1:9093").unwrap().kind.name(),
+        "alertmanager"
+    );
+    assert_eq!(
+        parse("exec=/bin/true,severity=critical").unwrap().severity,
+        Severity::Critical
+    );
+    let error = |words: &str| parse(words).unwrap_err().to_string();
+    assert!(error("mail=a@b").starts_with("must be KIND=WHERE"));
+    assert!(error("slack=https://hooks.slack.com/services/T/B/x").contains("stands on no command line"));
+    assert!(error("webhook=https://me:pw@host/x").contains("a password stands in the address"));
+    assert!(error("webhook=ftp://host").contains("http://"));
+    assert!(error("webhook=http://h/,hmac=secret").contains("hmac=secret must be env:NAME or file:PATH"));
+    assert!(error("webhook=http://h/,severity=bad").contains("info, warning or critical"));
+    assert!(error("webhook=http://h/,color=red").contains("color=red"));
+    assert_eq!(
+        error("slack=env:PACELINE_NO_SUCH"),
+        "the variable PACELINE_NO_SUCH is not set"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    fs::write(&path, "s3cret\n").unwrap();
+    let receiver = parse(&format!("pagerduty=file:{}", path.display())).unwrap();
+    assert!(!format!("{receiver:?}").contains("s3cret"));
+}
+
+/// HMAC-SHA256, test case 2 of RFC 4231 in our framing: the key signs `id.body`.
+#[test]
+fn signatures() {
+    let signed = http::sign("Jefe", "what do ya want for nothing?", "");
+    assert_eq!(signed.len(), "sha256=".len() + 64);
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"Jefe");
+    let tag = ring::hmac::sign(&key, b"what do ya want for nothing?.");
+    let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(signed, format!("sha256={digits}"));
+}
+
+#[test]
+fn times_as_others_write_them() {
+    assert_eq!(body::rfc3339(0), "1970-01-01T00:00:00.000Z");
+    assert_eq!(body::rfc3339(1_709_210_096_789), "2024-02-29T12:34:56.789Z");
+    assert_eq!(body::rfc3339(4_102_444_799_999), "2099-12-31T23:59:59.999Z");
+}
+
+/// Answers with these codes, one a request, then 200; what came.
+fn serve(listener: TcpListener, codes: Vec<u16>) -> Inbox<(Vec<String>, Value)> {
+    let (sender, came) = sync_channel(1000);
+    thread::spawn(move || {
+        let mut codes = codes.into_iter();
+        for stream in listener.incoming() {
+            let (head, body) = request(stream.as_ref().unwrap());
+            let code = codes.next().unwrap_or(200);
+            let answer = format!("HTTP/1.1 {code} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let _ = stream.unwrap().write_all(answer.as_bytes());
+            if code == 200 && sender.send((head, body)).is_err() {
+                return;
+            }
+        }
+    });
+    came
+}
+
+fn request(stream: &TcpStream) -> (Vec<String>, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push(line.trim().to_owned());
+    }
+    let length = head.iter().find_map(|line| {
+        line.to_ascii_lowercase()
+            .strip_prefix("content-length: ")?
+            .parse()
+            .ok()
+    });
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).unwrap();
+    (head, serde_json::from_slice(&body).unwrap())
+}
+
+fn key_file(dir: &Path) -> String {
+    let path = dir.join("key");
+    fs::write(&path, "s3cret\n").unwrap();
+    path.display().to_string()
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// It refuses connections, then answers with errors, then takes all: nothing is lost, all is signed and in order, and a
+/// notifier that came and went in between told nothing twice.
+#[test]
+fn a_receiver_that_is_down_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let words = format!("webhook=http://{address}/hook,hmac=file:{}", key_file(dir.path()));
+    let receivers = [Receiver::parse(&words).unwrap()];
+    let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
+    for rank in 0..5 {
+        notifier.verdict(
+            &verdict(1 + u64::from(rank), rank, Severity::Warning, State::Raised),
+            NOW,
+        );
+        notifier.tick(NOW + u64::from(rank));
+    }
+    // This aggregator dies; the next one goes on.
+    drop(notifier);
+    let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
+    let held: Vec<Verdict> = (0..5)
+        .map(|rank| verdict(1 + u64::from(rank), rank, Severity::Warning, State::Raised))
+        .collect();
+    notifier.resume(&held, NOW + 5000);
+    notifier.verdict(&verdict(5, 4, Severity::Warning, State::Cleared), NOW + 6000);
+    notifier.tick(NOW + 6000);
+    let came = serve(TcpListener::bind(address).unwrap(), vec![500, 503, 429]);
+    let mut said = Vec::new();
+    while said.len() < 6 {
+        let (head, body) = came.recv_timeout(PATIENCE).unwrap();
+        let header = |name: &str| {
+            let found = head.iter().find_map(|line| {
+                let (key, value) = line.split_once(": ")?;
+                key.eq_ignore_ascii_case(name).then(|| value.to_owned())
+            });
+            found.unwrap_or_else(|| panic!("{name}: {head:?}"))
+        };
+        let id = header("Paceline-Delivery");
+        assert_eq!(
+            header("Paceline-Signature"),
+            http::sign("s3cret", &id, &body.to_string())
+        );
+        for notice in body["notices"].as_array().unwrap() {
+            said.push(format!(
+                "{} {}",
+                notice["status"].as_str().unwrap(),
+                notice["subject"]
+            ));
+        }
+    }
+    let mut wanted: Vec<String> = (0..5)
+        .map(|rank| format!("firing \"rank {rank} on n1\""))
+        .collect();
+    wanted.push("resolved \"rank 4 on n1\"".to_owned());
+    assert_eq!(said, wanted);
+    let begin = Instant::now();
+    notifier.close(NOW + 9000);
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    let (_, body) = came.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(
+        body["notices"].as_array().unwrap().len(),
+        4,
+        "the rest is over with the job"
+    );
+    assert!(
+        came.recv_timeout(Duration::from_millis(200)).is_err(),
+        "nothing else was sent"
+    );
+    let left = flush(dir.path(), &receivers).unwrap();
+    assert_eq!(left, (0, 0));
+}
+
+/// The job ends while nobody answers: the end is not held up, and what was to be said is sent later.
+#[test]
+fn what_is_left_is_sent_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let receivers = [Receiver::parse(&format!("webhook=http://{address}/")).unwrap()];
+    // It takes connections and never answers.
+    let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
+    notifier.verdict(&verdict(1, 0, Severity::Critical, State::Raised), NOW);
+    notifier.tick(NOW);
+    let begin = Instant::now();
+    notifier.close(NOW + 1000);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    drop(listener);
+    let came = serve(TcpListener::bind(address).unwrap(), vec![]);
+    let (sent, left) = flush(dir.path(), &receivers).unwrap();
+    assert_eq!((sent, left), (2, 0));
+    let status = || came.recv_timeout(PATIENCE).unwrap().1["notices"][0]["status"].clone();
+    assert_eq!((status(), status()), ("firing".into(), "resolved".into()));
+}
+
+#[test]
+fn a_storm_is_one_message_to_people() {
+    let mut news = News::open("j".into(), Default::default());
+    (0..500).for_each(|rank| {
+        news.verdict(
+            &verdict(1 + rank, rank as u32, Severity::Critical, State::Raised),
+            NOW,
+        )
+    });
+    let parcel = Parcel {
+        unix_ms: NOW,
+        notices: news.poll(NOW),
+    };
+    let secret = secret::Secret::Env("X".to_owned());
+    let address = receiver::Address::Open("http://h".to_owned());
+    let bodies = |kind: Kind| body::letters(&kind, &parcel, 1);
+    let slack = bodies(Kind::Slack(address.clone()));
+    let text = slack[0].body["text"].as_str().unwrap();
+    assert_eq!((slack.len(), text.lines().count()), (1, 11));
+    assert!(text.ends_with("and 490 more: see report.json"), "{text}");
+    let pages = bodies(Kind::PagerDuty(address.clone(), secret));
+    assert_eq!(pages.len(), 21);
+    assert_eq!(
+        pages[20].body["payload"]["summary"],
+        "job j: and 480 troubles more"
+    );
+    assert_eq!(pages[0].body["event_action"], "trigger");
+    assert_eq!(pages[0].with_routing_key("k").body["routing_key"], "k");
+    let alerts = bodies(Kind::Alertmanager(address));
+    assert_eq!(alerts[0].body.as_array().unwrap().len(), 500);
+    let labels = &alerts[0].body[0]["labels"];
+    assert_eq!(
+        (&labels["alertname"], &labels["severity"]),
+        (&"PacelineStraggler".into(), &"critical".into())
+    );
+}
+
+#[test]
+fn slack_text_is_escaped() {
+    let mut news = News::open("j".into(), Default::default());
+    news.verdict(&verdict(1, 3, Severity::Critical, State::Raised), NOW);
+    let parcel = Parcel {
+        unix_ms: NOW,
+        notices: news.poll(NOW),
+    };
+    let kind = Kind::Slack(receiver::Address::Open(String::new()));
+    let text = body::letters(&kind, &parcel, 1)[0].body["text"].clone();
+    assert_eq!(
+        text,
+        "CRITICAL: job j: A rank is persistently slower than its peers: rank 3 on n1\n\
+         Check &lt;cooling&gt; &amp; airflow."
+    );
+}
+
+#[test]
+fn programs() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("tell");
+    let check = |script: &str| {
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let letter = body::Letter {
+            id: "7".to_owned(),
+            body: serde_json::json!({ "a": 1 }),
+        };
+        exec::run(program.to_str().unwrap(), &letter)
+    };
+    let out = dir.path().join("out");
+    assert_eq!(
+        check(&format!(
+            "cat > {0}; echo \" $PACELINE_DELIVERY\" >> {0}",
+            out.display()
+        )),
+        courier::Delivery::Taken
+    );
+    assert_eq!(fs::read_to_string(&out).unwrap(), "{\"a\":1} 7\n");
+    assert!(matches!(check("exit 1"), courier::Delivery::Never(_)));
+    assert!(matches!(check("exit 75"), courier::Delivery::Later(..)));
+    assert!(matches!(check("kill -9 $$"), courier::Delivery::Later(..)));
+}

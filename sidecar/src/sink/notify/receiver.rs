@@ -1,0 +1,223 @@
+//! Who is told: `KIND=WHERE[,KEY=VALUE...]`, such as `alertmanager=http://127.0.0.1:9093` or
+//! `slack=env:SLACK_URL,severity=critical`.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use paceline_health::verdict::Severity;
+
+use super::news::Notice;
+use super::secret::Secret;
+
+/// Why this is no receiver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiverError {
+    /// Not of this shape.
+    #[error(
+        "must be KIND=WHERE[,KEY=VALUE], of kind alertmanager, webhook, slack, pagerduty or exec, such as \
+         alertmanager=http://127.0.0.1:9093"
+    )]
+    Shape,
+    /// A secret in the open.
+    #[error(
+        "{0}: this address is a secret: give env:NAME or file:PATH, so that it stands on no command line"
+    )]
+    InTheOpen(&'static str),
+    /// Not an address.
+    #[error(
+        "{0} must begin with http:// or https://, or be env:NAME or file:PATH that holds such an address"
+    )]
+    Address(&'static str),
+    /// An address with a password in it.
+    #[error("{0}: a password stands in the address: give env:NAME or file:PATH")]
+    Password(&'static str),
+    /// Not a secret's place.
+    #[error("{0} must be env:NAME or file:PATH")]
+    Secret(String),
+    /// No such key.
+    #[error("{0}: no such word for {1}")]
+    Key(String, &'static str),
+    /// Not a severity.
+    #[error("severity={0}: must be info, warning or critical")]
+    Severity(String),
+    /// It cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// An address, in the open or not.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Address {
+    /// As it is.
+    Open(String),
+    /// Where it stands.
+    Secret(Secret),
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Open(url) => f.write_str(url),
+            Address::Secret(secret) => secret.fmt(f),
+        }
+    }
+}
+
+impl Address {
+    /// The address itself.
+    pub(super) fn read(&self) -> Result<String, String> {
+        match self {
+            Address::Open(url) => Ok(url.clone()),
+            Address::Secret(secret) => secret.read(),
+        }
+    }
+}
+
+/// What kind of receiver, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Prometheus' Alertmanager, API version 2.
+    Alertmanager(Address),
+    /// Anything that takes our JSON; signed with HMAC-SHA256 where there is a key.
+    Webhook(Address, Option<Secret>),
+    /// Slack, or what takes its messages: an incoming webhook.
+    Slack(Address),
+    /// PagerDuty's Events API version 2: its address, and the routing key.
+    PagerDuty(Address, Secret),
+    /// A program that gets our JSON on its standard input.
+    Exec(String),
+}
+
+impl Kind {
+    /// Its name on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Alertmanager(_) => "alertmanager",
+            Kind::Webhook(..) => "webhook",
+            Kind::Slack(_) => "slack",
+            Kind::PagerDuty(..) => "pagerduty",
+            Kind::Exec(_) => "exec",
+        }
+    }
+
+    /// Takes for over what is not said again.
+    pub(super) fn forgets(&self) -> bool {
+        matches!(self, Kind::Alertmanager(_))
+    }
+}
+
+/// One receiver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receiver {
+    /// What it is.
+    pub kind: Kind,
+    /// What is less is not told to it.
+    pub severity: Severity,
+    /// As it was given: references to secrets, no secrets.
+    words: String,
+}
+
+/// Where PagerDuty listens.
+const PAGERDUTY: &str = "https://events.pagerduty.com/v2/enqueue";
+
+impl Receiver {
+    /// Reads one. Secrets are looked for, so that a mistake is told before the job begins.
+    ///
+    /// # Errors
+    /// [`ReceiverError`]
+    pub fn parse(words: &str) -> Result<Receiver, ReceiverError> {
+        let receiver = Receiver::of(words)?;
+        let secrets = match &receiver.kind {
+            Kind::Alertmanager(address) | Kind::Slack(address) => vec![address.read()],
+            Kind::Webhook(address, key) => {
+                let key = key.as_ref().map(Secret::read);
+                [address.read()].into_iter().chain(key).collect()
+            }
+            Kind::PagerDuty(address, key) => vec![address.read(), key.read()],
+            Kind::Exec(_) => Vec::new(),
+        };
+        for secret in secrets {
+            secret.map_err(ReceiverError::Unreadable)?;
+        }
+        Ok(receiver)
+    }
+
+    fn of(words: &str) -> Result<Receiver, ReceiverError> {
+        let (kind, rest) = words.split_once('=').ok_or(ReceiverError::Shape)?;
+        let mut parts = rest.split(',');
+        let place = parts.next().filter(|place| !place.is_empty());
+        let place = place.ok_or(ReceiverError::Shape)?;
+        let mut severity = Severity::Warning;
+        let (mut key, mut url) = (None, None);
+        let name = match kind {
+            "alertmanager" => "alertmanager",
+            "webhook" => "webhook",
+            "slack" => "slack",
+            "pagerduty" => "pagerduty",
+            "exec" => "exec",
+            _ => return Err(ReceiverError::Shape),
+        };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("severity", word)) => {
+                    severity = [Severity::Info, Severity::Warning, Severity::Critical]
+                        .into_iter()
+                        .find(|severity| severity.name() == word)
+                        .ok_or_else(|| ReceiverError::Severity(word.to_owned()))?;
+                }
+                Some(("hmac", word)) if name == "webhook" => {
+                    key = Some(Secret::of(word).ok_or_else(|| ReceiverError::Secret(part.to_owned()))?);
+                }
+                Some(("url", word)) if name == "pagerduty" => url = Some(open(name, word)?),
+                _ => return Err(ReceiverError::Key(part.to_owned(), name)),
+            }
+        }
+        let kind = match name {
+            "alertmanager" => Kind::Alertmanager(open(name, place)?),
+            "webhook" => Kind::Webhook(open(name, place)?, key),
+            "slack" => Kind::Slack(Address::Secret(
+                Secret::of(place).ok_or(ReceiverError::InTheOpen(name))?,
+            )),
+            "pagerduty" => {
+                let key = Secret::of(place).ok_or(ReceiverError::InTheOpen(name))?;
+                Kind::PagerDuty(url.unwrap_or_else(|| Address::Open(PAGERDUTY.to_owned())), key)
+            }
+            _ => Kind::Exec(place.to_owned()),
+        };
+        Ok(Receiver {
+            kind,
+            severity,
+            words: words.to_owned(),
+        })
+    }
+
+    /// As it was given.
+    pub fn words(&self) -> &str {
+        &self.words
+    }
+
+    /// A name for its spool: the same for the same words.
+    pub(super) fn name(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.words.hash(&mut hasher);
+        format!("{}-{:08x}", self.kind.name(), hasher.finish() as u32)
+    }
+
+    /// Whether it hears of this.
+    pub(super) fn wants(&self, notice: &Notice) -> bool {
+        notice.worst >= self.severity
+    }
+}
+
+fn open(name: &'static str, text: &str) -> Result<Address, ReceiverError> {
+    if let Some(secret) = Secret::of(text) {
+        return Ok(Address::Secret(secret));
+    }
+    let rest = text.strip_prefix("http://").or(text.strip_prefix("https://"));
+    let host = rest.ok_or(ReceiverError::Address(name))?.split('/').next();
+    match host {
+        Some("") | None => Err(ReceiverError::Address(name)),
+        Some(host) if host.contains('@') => Err(ReceiverError::Password(name)),
+        Some(_) => Ok(Address::Open(text.to_owned())),
+    }
+}

@@ -1,0 +1,58 @@
+//! Secrets by reference: `env:NAME` or `file:PATH`. What is secret is read when it is used, and never printed.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+/// Longest that is read of a file.
+const MOST: usize = 16 << 10;
+
+/// Where a secret stands.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// In a variable of this process.
+    Env(String),
+    /// In a file; white space at its end is none of it.
+    File(PathBuf),
+}
+
+impl Secret {
+    /// `env:NAME` or `file:PATH`.
+    pub fn of(text: &str) -> Option<Secret> {
+        match text.split_once(':')? {
+            ("env", name) if !name.is_empty() => Some(Secret::Env(name.to_owned())),
+            ("file", path) if !path.is_empty() => Some(Secret::File(path.into())),
+            _ => None,
+        }
+    }
+
+    /// The secret itself.
+    ///
+    /// # Errors
+    /// What is wrong, without it.
+    pub fn read(&self) -> Result<String, String> {
+        let text = match self {
+            Secret::Env(name) => {
+                std::env::var(name).map_err(|_| format!("the variable {name} is not set"))?
+            }
+            Secret::File(path) => {
+                fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?
+            }
+        };
+        let text = text.trim();
+        if text.is_empty() || text.len() > MOST {
+            return Err(format!("{self:?} is empty or too long"));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+/// Where it stands, not what it is.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Secret::Env(name) => write!(f, "env:{name}"),
+            Secret::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}

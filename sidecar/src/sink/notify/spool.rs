@@ -1,0 +1,117 @@
+//! What a receiver is still to get: a file a parcel, oldest first, until it was delivered.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::news::Notice;
+use crate::sink::write_whole;
+use crate::warn;
+
+/// Parcels that may wait; then the oldest goes, and is counted.
+const MOST: usize = 1000;
+/// Largest file that is read.
+const MOST_BYTES: u64 = 16 << 20;
+/// Where parcels go that a receiver will never take.
+const REFUSED: &str = "refused";
+
+/// What is sent in one go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parcel {
+    /// When it was made up, milliseconds since 1970.
+    pub unix_ms: u64,
+    /// What it says.
+    pub notices: Vec<Notice>,
+}
+
+/// A directory of one receiver. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    next: Arc<AtomicU64>,
+}
+
+impl Spool {
+    /// Opens it, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made or read.
+    pub fn open(dir: &Path) -> io::Result<Spool> {
+        fs::create_dir_all(dir)?;
+        let spool = Spool {
+            dir: dir.to_owned(),
+            next: Arc::default(),
+        };
+        let last = spool.list()?.last().map_or(0, |(number, _)| *number);
+        spool.next.store(last + 1, Ordering::Relaxed);
+        Ok(spool)
+    }
+
+    /// Puts a parcel at the end.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn put(&self, parcel: &Parcel) -> io::Result<()> {
+        let waiting = self.list()?;
+        for (_, path) in waiting.iter().take((waiting.len() + 1).saturating_sub(MOST)) {
+            warn::once(
+                "notify full",
+                format_args!("{}: full: what is oldest is dropped", self.dir.display()),
+            );
+            fs::remove_file(path)?;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let bytes = serde_json::to_vec(parcel)?;
+        write_whole(&self.dir.join(format!("{number:016}.json")), &bytes)
+    }
+
+    /// Files with their numbers, oldest first.
+    pub fn list(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            let number = path
+                .file_name()
+                .and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
+            found.extend(number.map(|number| (number, path)));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.list().is_ok_and(|list| list.is_empty())
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is none.
+    pub fn read(path: &Path) -> io::Result<Parcel> {
+        if fs::metadata(path)?.len() > MOST_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too large"));
+        }
+        Ok(serde_json::from_slice(&fs::read(path)?)?)
+    }
+
+    /// It was delivered.
+    pub fn delivered(path: &Path) {
+        // Should it stay, it is sent again: receivers know it by its key.
+        let _ = fs::remove_file(path);
+    }
+
+    /// It will never be taken: kept for people, out of the way.
+    pub fn refused(&self, path: &Path) {
+        let aside = self.dir.join(REFUSED);
+        let moved = fs::create_dir_all(&aside)
+            .and_then(|()| fs::rename(path, aside.join(path.file_name().unwrap_or_default())));
+        if moved.is_err() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
