@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -8,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::explain::ExplainArgs;
 use crate::inject::InjectArgs;
 use crate::output::Color;
+use crate::run::RunArgs;
 
 /// Says which rank of a distributed training job is slow, since when, why and what it costs.
 #[derive(Debug, Parser)]
@@ -124,26 +124,6 @@ pub(crate) struct SettingArgs {
     /// Print the report as one line of JSON on stdout at the end.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The command sees PACELINE_RING_DIR, PACELINE_JOB, PACELINE_NODE and a PYTHONPATH with the \
-hook's directory in front. It gets stdin, stdout, stderr and signals as if it had been started alone; its exit code \
-is returned (128 + n for a signal, 127 not found, 126 not executable).\n\nExample: paceline run -- torchrun \
---nproc-per-node=8 train.py"
-)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) settings: SettingArgs,
-    #[command(flatten)]
-    pub(crate) gate: crate::preflight::GateArgs,
-    /// Only say what would be set and started.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// The command and its arguments.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

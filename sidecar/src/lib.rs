@@ -9,6 +9,7 @@ pub mod aggregator;
 pub mod guard;
 pub mod host;
 pub mod options;
+pub mod remedy;
 pub mod sink;
 pub mod site;
 pub mod source;
@@ -31,6 +32,7 @@ use aggregator::control::Reload;
 use aggregator::place::{self, Candidate};
 use guard::JobKey;
 use guard::den::Den;
+use remedy::hand::Hand;
 use sink::status::StatusStream;
 use source::Source;
 use source::ends::Ends;
@@ -78,9 +80,11 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
         Some((dir, _)) => StatusStream::ready_in(&dir.join(tasks::READY)),
         None => StatusStream::to(std::io::stdout()),
     };
-    let sources = sources(&options)?;
+    let trainers = Trainers::default();
+    let sources = sources(&options, &trainers)?;
+    let hand = options.ring_dir.clone().map(|dir| Hand::new(dir, trainers));
     let invitation = invitation(options, reload, status)?;
-    let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources);
+    let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources).with_hand(hand);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
@@ -103,9 +107,8 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
+fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<Box<dyn Source>>> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
-    let trainers = Trainers::default();
     if let Some(path) = &options.told {
         match LauncherTold::open(path) {
             Ok(told) => sources.push(Box::new(told)),
@@ -125,7 +128,7 @@ fn sources(options: &SidecarOptions) -> anyhow::Result<Vec<Box<dyn Source>>> {
     }
     let is_real = options.sim_gpus.is_none() && options.replay.is_none();
     if is_real {
-        sources.push(Box::new(Host::new(&options.host_root, trainers)));
+        sources.push(Box::new(Host::new(&options.host_root, trainers.clone())));
     }
     if let Some(path) = &options.kmsg {
         sources.push(Box::new(Kmsg::new(path.clone())));
@@ -181,6 +184,7 @@ fn invitation(
         job,
         node,
         run_dir: options.run_dir,
+        remedy: options.remedy.plan(),
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
     };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use paceline_health::sim::gpu::GpuScript;
 
+use crate::remedy::RemedyOptions;
 use crate::source::step_log::StepPattern;
 
 /// Flags of `paceline sidecar` and of `paceline-sidecar`.
@@ -85,6 +86,9 @@ pub struct SidecarOptions {
     /// A value that was given on the command line: what files say of it later changes nothing. The launcher asks for it.
     #[arg(long = "pinned", value_name = "KEY", hide = true)]
     pub pinned: Vec<String>,
+    /// What may be done about findings, and who is told.
+    #[command(flatten)]
+    pub remedy: RemedyOptions,
 }
 
 fn policy_value(text: &str) -> Result<(String, f64), String> {

@@ -3,6 +3,7 @@
 //! Three rules hold everywhere in here: the child never waits for us, its exit code is ours, and whatever fails of
 //! ours is a warning.
 
+mod args;
 mod child;
 pub(crate) mod cluster;
 mod dry;
@@ -13,6 +14,7 @@ pub(crate) mod identity;
 mod place;
 mod plugin;
 mod process;
+mod remedy;
 mod share;
 mod sidecar;
 mod signals;
@@ -30,13 +32,14 @@ use anyhow::Context as _;
 use paceline_health::Provenance;
 use paceline_health::event::Event;
 use paceline_health::report::Report;
+use paceline_sidecar::remedy::RemedyOptions;
 
-use crate::cli::RunArgs;
 use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::preflight;
 use crate::report::{self, block};
 
+pub(crate) use args::RunArgs;
 pub(crate) use identity::{chance, run_dir};
 pub(crate) use supervise::Watcher;
 
@@ -65,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) told: (Provenance, Vec<Event>),
     /// When all this began.
     pub(crate) started: Instant,
+    /// What may be done about findings, and who is told.
+    pub(crate) remedy: RemedyOptions,
     /// How stderr looks.
     pub(crate) style: Style,
 }
@@ -94,6 +99,7 @@ impl Plan {
             origin_ns: paceline_ring::monotonic_ns(),
             told: (Provenance::Live, Vec::new()),
             started: Instant::now(),
+            remedy: RemedyOptions::default(),
             style,
         }
     }
@@ -140,6 +146,7 @@ pub(crate) struct Outcome {
 pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let settings = config::load(&args.settings)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
+    plan.remedy = remedy::checked(args.remedy, &surroundings)?;
     plan.task = cluster::task(&surroundings);
     plan.follows = cluster::is_follower(&surroundings);
     if args.dry_run {

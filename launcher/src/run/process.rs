@@ -176,5 +176,8 @@ pub(crate) fn arguments(
     for key in &plan.settings.pinned {
         flag("pinned", key.as_ref());
     }
+    if !plan.remedy.is_default() {
+        args.extend(plan.remedy.words().into_iter().map(OsString::from));
+    }
     args
 }

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::child::{Change, Child};
+use super::remedy::Ender;
 use super::sidecar::{Farewell, Keeper, Life, Status};
 use super::signals::Signals;
 
@@ -68,6 +69,7 @@ pub(crate) fn run(
 ) -> Ended {
     let scheduled = ring_dir.filter(|_| is_scheduled);
     let mut asked = false;
+    let mut ender = Ender::new(ring_dir);
     let code = loop {
         match child.poll() {
             Change::Ended(code) => break code,
@@ -84,6 +86,7 @@ pub(crate) fn run(
             }
             keeper.tend(now);
         }
+        ender.tend(&child, now);
         if watcher.wake_at().is_some_and(|at| at <= now) && watcher.tick(now) && !asked {
             asked = true;
             child.signal(Signal::TERM);
@@ -93,6 +96,7 @@ pub(crate) fn run(
             .and_then(Keeper::deadline)
             .into_iter()
             .chain(watcher.wake_at())
+            .chain(ender.wake_at())
             .min();
         wait(&signals, keeper.as_ref(), deadline);
         for signal in signals.drain(Instant::now()) {

@@ -14,6 +14,8 @@ use paceline_health::event::{self, Beat, Event, Want};
 
 use self::control::Control;
 use crate::host::{self, Process};
+use crate::remedy::hand::Hand;
+use crate::remedy::order::Order;
 use crate::site;
 use crate::source::{Cost, Losses, Source};
 use crate::uplink::Uplink;
@@ -60,6 +62,8 @@ pub struct Agent {
     /// How the command ended; told when what its ranks left was read, since they are over with it.
     exit: Option<i32>,
     reason: &'static str,
+    /// Does what it is told about faults; `None`: there is nobody to do it to.
+    hand: Option<Hand>,
 }
 
 impl Agent {
@@ -75,7 +79,13 @@ impl Agent {
             orphaned_ns: None,
             exit: None,
             reason: "exit",
+            hand: None,
         }
+    }
+
+    /// The same with a hand that does what is ordered.
+    pub fn with_hand(self, hand: Option<Hand>) -> Agent {
+        Agent { hand, ..self }
     }
 
     /// How far it has come.
@@ -145,6 +155,13 @@ impl Agent {
     /// The aggregator wants each collective of some communicators.
     pub fn wanted(&mut self, wants: &[Want]) {
         self.sources.iter_mut().for_each(|source| source.wanted(wants));
+    }
+
+    /// Something is to be done here.
+    pub fn order(&mut self, order: &Order) {
+        if let Some(hand) = self.hand.as_mut().filter(|_| order.lasts_ms > 0) {
+            hand.take(order);
+        }
     }
 
     fn is_watching(&self) -> bool {

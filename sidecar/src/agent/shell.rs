@@ -160,6 +160,7 @@ impl Shell {
                 self.drop_link();
             }
             Heard::Wanted(wants) => self.agent.wanted(&wants),
+            Heard::Order(order) => self.agent.order(&order),
             Heard::Welcome { .. } | Heard::Noise => {}
         }
     }

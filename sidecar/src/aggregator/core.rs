@@ -3,6 +3,7 @@
 mod asks;
 mod changes;
 mod fold;
+mod outlets;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use paceline_health::report::Report;
 use paceline_health::{Detector, Entry, Frame, Provenance};
 
 use self::fold::{Fold, Presence, presence};
+use self::outlets::Outlets;
 use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
@@ -49,6 +51,7 @@ pub struct Aggregator {
     metrics: Metrics,
     files: Files,
     status: StatusStream,
+    outlets: Outlets,
     nodes: BTreeMap<NodeId, Presence>,
     /// What the configuration files said when what is in force was read from them.
     known_of_files: Vec<(String, f64)>,
@@ -119,6 +122,13 @@ impl Aggregator {
         if fold.has_holes {
             clock.renumber(host::incarnation());
         }
+        let outlets = Outlets::open(
+            dir,
+            &plan.remedy,
+            &plan.job,
+            clock.journal(),
+            &fold.detector.report(),
+        );
         let mut aggregator = Aggregator {
             dir: dir.to_owned(),
             files: Files::create(dir),
@@ -131,6 +141,7 @@ impl Aggregator {
             injector: fold.injector,
             metrics: fold.metrics,
             status,
+            outlets,
             nodes: fold.nodes,
             asked: BTreeMap::new(),
             last_n,
@@ -221,6 +232,7 @@ impl Aggregator {
         for entry in &entries {
             presence(&mut self.nodes, &entry.frame);
             self.metrics.observe(&entry.frame, unix_s);
+            self.outlets.frame(&entry.frame);
             self.detector.observe(at_ns, &entry.frame);
             told |= self.tell();
         }
@@ -259,6 +271,7 @@ impl Aggregator {
         let mut any = false;
         while let Some(verdict) = self.detector.poll() {
             self.files.verdict(&verdict);
+            self.outlets.verdict(&verdict);
             self.status.say(&Status::Verdict(Box::new(verdict)));
             any = true;
         }
@@ -283,6 +296,7 @@ impl Aggregator {
         }
         if now_ns >= self.progress_at_ns {
             self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
+            self.outlets.tick();
             let report = self.detector.report();
             let (step, ranks) = (report.steps, report.coverage.ranks_seen);
             self.status.say(&Status::Progress {
@@ -353,6 +367,7 @@ impl Aggregator {
         self.own(Event::End(End { missing }), now_ns);
         self.journal.close();
         self.write_report();
+        self.outlets.close();
     }
 }
 

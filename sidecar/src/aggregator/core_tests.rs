@@ -16,6 +16,7 @@ fn plan(dir: &Path) -> Plan {
         node: "n".into(),
         run_dir: dir.to_owned(),
         policy: vec![("straggler.min_steps".to_owned(), 6.0)],
+        remedy: Default::default(),
         reload: None,
     }
 }
@@ -346,6 +347,7 @@ fn what_files_said_outlives_an_aggregator() {
         let reload = control::Reload::new(|| Err("not read".to_owned()));
         let plan = Plan {
             policy: policy.collect(),
+            remedy: Default::default(),
             reload: Some(reload.without(vec!["blind.beat_missing_s".to_owned()])),
             ..plan(dir.path())
         };

@@ -19,6 +19,8 @@ use paceline_health::id::{JobId, NodeId};
 
 pub use self::core::Aggregator;
 
+use crate::remedy::RemedyPlan;
+
 /// What an aggregator is started with.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -30,6 +32,8 @@ pub struct Plan {
     pub run_dir: PathBuf,
     /// Values that replace those of the policy tables.
     pub policy: Vec<(String, f64)>,
+    /// What may be done about findings, and who is told.
+    pub remedy: RemedyPlan,
     /// Reads the files again that say so, if there are any.
     pub reload: Option<control::Reload>,
 }

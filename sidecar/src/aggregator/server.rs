@@ -265,20 +265,26 @@ fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
 }
 
 async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, bytes: &[u8]) {
-    let (down, asks) = match decode_up(bytes) {
+    let (down, more) = match decode_up(bytes) {
         Ok(Up::Hello(hello)) => {
             aggregator.asks_again(&hello);
-            (aggregator.hello(&hello), None)
+            aggregator.orders_again(&hello);
+            (aggregator.hello(&hello), [None, None])
         }
         Ok(Up::Batch(batch)) => {
             let taken = aggregator.take(&batch, monotonic_ns());
             let is_ours = matches!(taken, Down::Ack(_));
-            (taken, is_ours.then(|| aggregator.asks(&batch)).flatten())
+            let more = if is_ours {
+                [aggregator.asks(&batch), aggregator.orders(&batch)]
+            } else {
+                [None, None]
+            };
+            (taken, more)
         }
         Err(error) => return warn::once("message", format_args!("unreadable message: {error}")),
     };
     hub.send(peer, encode(&down)).await;
-    if let Some(asks) = asks {
-        hub.send(peer, encode(&asks)).await;
+    for down in more.into_iter().flatten() {
+        hub.send(peer, encode(&down)).await;
     }
 }

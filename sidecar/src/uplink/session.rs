@@ -10,6 +10,8 @@ use paceline_health::Provenance;
 use paceline_health::event::{Event, Want};
 use paceline_health::frame::SCHEMA_VERSION;
 
+use crate::remedy::order::Order;
+
 use super::spool::{Spool, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
@@ -34,6 +36,8 @@ pub enum Heard {
     Acked,
     /// Each collective of these communicators is to be told, and of no other.
     Wanted(Vec<Want>),
+    /// This is to be done here.
+    Order(Order),
     /// Nothing to do with us, or not readable.
     Noise,
 }
@@ -141,6 +145,9 @@ impl Uplink {
             }
             Ok(Down::Wanted(wanted)) if wanted.job == self.me.job && wanted.agent == self.me.agent => {
                 Heard::Wanted(wanted.kept())
+            }
+            Ok(Down::Order(order)) if order.job == self.me.job && order.agent == self.me.agent => {
+                Heard::Order(order)
             }
             _ => Heard::Noise,
         }

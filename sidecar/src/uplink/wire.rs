@@ -13,6 +13,7 @@ use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::wanted::Wanted;
+use crate::remedy::order::Order;
 
 /// Largest message that is decoded, bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -64,6 +65,8 @@ pub enum Down {
     Ack(Ack),
     /// More than sums is asked for.
     Wanted(Wanted),
+    /// Something is to be done on the node.
+    Order(Order),
 }
 
 /// Who is there.

@@ -24,6 +24,7 @@ fn open(dir: &std::path::Path) -> Aggregator {
         node: "n".into(),
         run_dir: dir.to_owned(),
         policy: Vec::new(),
+        remedy: Default::default(),
         reload: None,
     };
     Aggregator::open(plan, StatusStream::to(std::io::sink()).0, 1_000).unwrap()

@@ -1,0 +1,92 @@
+//! Where verdicts go besides files: to people's tools, and to what may be done about them. Neither ever comes back to the
+//! detector.
+
+use std::path::Path;
+
+use paceline_health::Frame;
+use paceline_health::id::JobId;
+use paceline_health::report::Report;
+use paceline_health::verdict::Verdict;
+
+use super::Aggregator;
+use crate::host;
+use crate::remedy::books::Books;
+use crate::remedy::warden::Warden;
+use crate::remedy::{RemedyPlan, order::Order};
+use crate::sink::notify::Notifier;
+use crate::uplink::wire::{Batch, Down, Hello};
+
+/// See the module. Time here is the wall clock's: what was told and done is remembered longer than any journal.
+#[derive(Debug)]
+pub struct Outlets {
+    notifier: Option<Notifier>,
+    warden: Option<Warden>,
+}
+
+impl Outlets {
+    /// Of the job whose run directory this is. `known`: what its journal said before.
+    pub fn open(dir: &Path, plan: &RemedyPlan, job: &JobId, run: u64, known: &Report) -> Outlets {
+        let now_ms = host::unix_ms();
+        let notifier = (!plan.receivers.is_empty()).then(|| {
+            let mut notifier = Notifier::start(dir, job, &plan.receivers, now_ms);
+            notifier.resume(&known.verdicts, now_ms);
+            notifier
+        });
+        let books = Books::new(dir, plan.ledger.clone());
+        Outlets {
+            notifier,
+            warden: Warden::open(plan, books, job, run, now_ms),
+        }
+    }
+
+    /// A verdict was raised, changed or cleared.
+    pub fn verdict(&mut self, verdict: &Verdict) {
+        if let Some(notifier) = &mut self.notifier {
+            notifier.verdict(verdict, host::unix_ms());
+        }
+        if let Some(warden) = &mut self.warden {
+            warden.verdict(verdict);
+        }
+    }
+
+    /// A frame has its place in the journal.
+    pub fn frame(&mut self, frame: &Frame) {
+        if let Some(warden) = &mut self.warden {
+            warden.frame(frame, host::unix_ms());
+        }
+    }
+
+    /// Lets time pass: once a second.
+    pub fn tick(&mut self) {
+        let now_ms = host::unix_ms();
+        if let Some(notifier) = &mut self.notifier {
+            notifier.tick(now_ms);
+        }
+        if let Some(warden) = &mut self.warden {
+            warden.tick(now_ms);
+        }
+    }
+
+    /// The job has ended.
+    pub fn close(self) {
+        if let Some(notifier) = self.notifier {
+            notifier.close(host::unix_ms());
+        }
+    }
+}
+
+impl Aggregator {
+    /// What the sender of a batch is to do, if that is something new to it.
+    pub fn orders(&mut self, batch: &Batch) -> Option<Down> {
+        let warden = self.outlets.warden.as_mut()?;
+        let order: Option<Order> = warden.order(&batch.node, batch.agent, host::unix_ms());
+        order.map(Down::Order)
+    }
+
+    /// A link was made anew: what was said on the old one may be lost.
+    pub fn orders_again(&mut self, hello: &Hello) {
+        if let Some(warden) = &mut self.outlets.warden {
+            warden.forget(&hello.node);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What somebody has asked for, in two stages: words, and what they mean.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use paceline_health::Provenance;
+use paceline_health::remedy::Rules;
+
+use super::order;
+use crate::sink::notify::Receiver;
+
+/// Flags of `paceline run` and of its sidecar.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct RemedyOptions {
+    /// What may be done about a finding at most: log, signal, checkpoint-and-stop or requeue; straggler=signal for one
+    /// finding. Several, separated by commas [default: log].
+    #[arg(long, env = "PACELINE_ON_FAULT", value_name = "RESPONSE", value_parser = on_fault)]
+    pub on_fault: Vec<String>,
+    /// Do what --on-fault asks for. Without it all is decided and written down, and nothing is done.
+    #[arg(long, env = "PACELINE_ACT")]
+    pub act: bool,
+    /// Another limit for remedies, such as hold_s=30 or per_job=1. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = limit)]
+    pub remedy_limit: Vec<String>,
+    /// Act on evidence of this kind as if it were live: sim, replay or injected. For rehearsals only. May be repeated.
+    #[arg(long, value_name = "KIND", value_parser = rehearsal)]
+    pub rehearse: Vec<String>,
+    /// What all jobs of the site did about faults, in a file that they share [default: one of this user's own].
+    #[arg(long, env = "PACELINE_REMEDY_LEDGER", value_name = "FILE")]
+    pub remedy_ledger: Option<PathBuf>,
+    /// The signal at which the trainers write a checkpoint.
+    #[arg(long, env = "PACELINE_CHECKPOINT_SIGNAL", value_name = "SIGNAL", default_value = "USR1", value_parser = signal)]
+    pub checkpoint_signal: String,
+    /// How long a checkpoint is waited for, seconds.
+    #[arg(
+        long,
+        env = "PACELINE_CHECKPOINT_WAIT",
+        value_name = "S",
+        default_value_t = 300
+    )]
+    pub checkpoint_wait: u64,
+    /// How long the command may take to end after SIGTERM, seconds; then it is killed. Slurm's KillWait is 30.
+    #[arg(long, env = "PACELINE_STOP_GRACE", value_name = "S", default_value_t = 30)]
+    pub stop_grace: u64,
+    /// The command that has the job started again: words, in which {node} is the node to leave out and {job} the job.
+    #[arg(long, env = "PACELINE_REQUEUE_COMMAND", value_name = "COMMAND")]
+    pub requeue_command: Option<String>,
+    /// Whom to tell: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM, and after commas
+    /// severity=critical, hmac=file:PATH. Secrets by env:NAME or file:PATH only. May be repeated.
+    #[arg(long, env = "PACELINE_NOTIFY", value_name = "KIND=WHERE", value_delimiter = ' ', value_parser = receiver)]
+    pub notify: Vec<String>,
+}
+
+/// What it means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemedyPlan {
+    /// For the guard.
+    pub rules: Rules,
+    /// What the site's jobs share; `None`: this user has no folder for it.
+    pub ledger: Option<PathBuf>,
+    /// The signal at which trainers write a checkpoint.
+    pub signal: String,
+    /// How long a checkpoint is waited for, milliseconds.
+    pub wait_ms: u64,
+    /// Between SIGTERM and SIGKILL, milliseconds.
+    pub grace_ms: u64,
+    /// Has the job started again; empty: nobody said how.
+    pub requeue: Vec<String>,
+    /// Who is told.
+    pub receivers: Vec<Receiver>,
+}
+
+impl Default for RemedyPlan {
+    /// Nothing is done, nobody is told.
+    fn default() -> RemedyPlan {
+        RemedyPlan {
+            rules: Rules::default(),
+            ledger: None,
+            signal: "USR1".to_owned(),
+            wait_ms: 300_000,
+            grace_ms: 30_000,
+            requeue: Vec::new(),
+            receivers: Vec::new(),
+        }
+    }
+}
+
+impl RemedyOptions {
+    /// What the words mean. A receiver whose secret has gone since is left out, with a warning.
+    pub fn plan(&self) -> RemedyPlan {
+        let mut rules = Rules::default();
+        rules.act = self.act;
+        // Each was checked when the command line was read.
+        let _ = self.on_fault.iter().try_for_each(|words| rules.on_fault(words));
+        let _ = self
+            .remedy_limit
+            .iter()
+            .try_for_each(|change| rules.limit(change));
+        rules.rehearsal = self.rehearse.iter().filter_map(|word| provenance(word)).collect();
+        let read = |words: &String| {
+            Receiver::parse(words)
+                .map_err(|error| crate::warn::once("notify", format_args!("--notify: {error}")))
+                .ok()
+        };
+        RemedyPlan {
+            rules,
+            ledger: self.remedy_ledger.clone().or_else(own_ledger),
+            signal: self.checkpoint_signal.clone(),
+            wait_ms: self.checkpoint_wait.saturating_mul(1000),
+            grace_ms: self.stop_grace.saturating_mul(1000),
+            requeue: self
+                .requeue_command
+                .iter()
+                .flat_map(|command| command.split_whitespace().map(str::to_owned))
+                .collect(),
+            receivers: self.notify.iter().filter_map(read).collect(),
+        }
+    }
+
+    /// The same as words for a sidecar.
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut each = |flag: &str, values: &[String]| {
+            words.extend(values.iter().map(|value| format!("--{flag}={value}")));
+        };
+        each("on-fault", &self.on_fault);
+        each("remedy-limit", &self.remedy_limit);
+        each("rehearse", &self.rehearse);
+        each("notify", &self.notify);
+        each("checkpoint-signal", std::slice::from_ref(&self.checkpoint_signal));
+        each("checkpoint-wait", &[self.checkpoint_wait.to_string()]);
+        each("stop-grace", &[self.stop_grace.to_string()]);
+        each("requeue-command", self.requeue_command.as_slice());
+        if let Some(path) = &self.remedy_ledger {
+            words.push(format!("--remedy-ledger={}", path.display()));
+        }
+        if self.act {
+            words.push("--act".to_owned());
+        }
+        words
+    }
+
+    /// Nothing but what holds anyway.
+    pub fn is_default(&self) -> bool {
+        self.on_fault.is_empty() && self.notify.is_empty()
+    }
+}
+
+/// `$XDG_STATE_HOME/paceline/remedies.json`: a home is shared by the nodes of most clusters.
+fn own_ledger() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = variable("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
+    Some(state.join("paceline/remedies.json"))
+}
+
+fn on_fault(words: &str) -> Result<String, String> {
+    let checked = Rules::default().on_fault(words);
+    checked
+        .map(|()| words.to_owned())
+        .map_err(|error| error.to_string())
+}
+
+fn limit(change: &str) -> Result<String, String> {
+    let checked = Rules::default().limit(change);
+    checked
+        .map(|()| change.to_owned())
+        .map_err(|error| error.to_string())
+}
+
+fn provenance(word: &str) -> Option<Provenance> {
+    match word {
+        "sim" => Some(Provenance::Sim),
+        "replay" => Some(Provenance::Replay),
+        "injected" => Some(Provenance::Injected),
+        _ => None,
+    }
+}
+
+fn rehearsal(word: &str) -> Result<String, String> {
+    let known = provenance(word).ok_or("must be sim, replay or injected");
+    known.map(|_| word.to_owned()).map_err(str::to_owned)
+}
+
+fn signal(name: &str) -> Result<String, String> {
+    let known = order::signal(name).ok_or("must be USR1, USR2, HUP, INT, TERM, URG or WINCH");
+    known
+        .map(|_| name.trim_start_matches("SIG").to_owned())
+        .map_err(str::to_owned)
+}
+
+fn receiver(words: &str) -> Result<String, String> {
+    let checked = Receiver::parse(words);
+    checked
+        .map(|_| words.to_owned())
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,368 @@
+//! Stands in the aggregator between verdicts and what is done about them.
+//!
+//! One remedy at a time: the signal at which trainers write a checkpoint, the wait for its mark, the stop or the requeue.
+//! An aggregator that is started again goes on with none: what was in hand then stands in the audit as such.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread;
+
+use paceline_health::Frame;
+use paceline_health::event::{Event, StepKind};
+use paceline_health::id::{JobId, NodeId};
+use paceline_health::remedy::{Ask, Decision, Guard, Incident, Outcome, Response};
+use paceline_health::verdict::{State, Verdict};
+
+use super::books::Books;
+use super::options::RemedyPlan;
+use super::order::{Order, What};
+use crate::warn;
+
+/// After the last mark of a checkpoint so long is waited for another rank's.
+const SETTLE_MS: u64 = 3_000;
+/// An order is void after this: a node that was cut off does not do later what was right then.
+const LASTS_MS: u64 = 60_000;
+/// A ledger that cannot be had for so long leaves what waits undone.
+const BLIND_MS: u64 = 30_000;
+
+/// What is being done.
+#[derive(Debug)]
+struct Course {
+    decision: Decision,
+    /// Until then a checkpoint is waited for.
+    until_ms: u64,
+    /// When the last mark of one came.
+    marked_ms: Option<u64>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Checkpoint,
+    Requeue(Receiver<String>),
+    Over,
+}
+
+/// What the nodes are told, and since when.
+#[derive(Debug)]
+struct Said {
+    number: u64,
+    what: What,
+    mark: String,
+    since_ms: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Warden {
+    plan: RemedyPlan,
+    job: JobId,
+    run: u64,
+    guard: Guard,
+    books: Books,
+    asks: Vec<Ask>,
+    over: Vec<Incident>,
+    blind_since_ms: Option<u64>,
+    course: Option<Course>,
+    said: Option<Said>,
+    /// By node: the incarnation and the order that it was told last.
+    told: BTreeMap<NodeId, (u64, u64)>,
+    number: u64,
+}
+
+impl Warden {
+    /// For a job in whose run directory the books are; `None` when nothing is asked for. `run`: number of its journal.
+    pub fn open(plan: &RemedyPlan, books: Books, job: &JobId, run: u64, now_ms: u64) -> Option<Warden> {
+        if !plan.rules.asks_for_anything() {
+            return None;
+        }
+        let mut plan = plan.clone();
+        let saved = books.saved().unwrap_or_else(|error| {
+            warn::answer(format_args!(
+                "remedies: nothing is done: what was done is not known: {error}"
+            ));
+            plan.rules.act = false;
+            Default::default()
+        });
+        let mut warden = Warden {
+            guard: Guard::open(plan.rules.clone(), saved, now_ms),
+            plan,
+            job: job.clone(),
+            run,
+            books,
+            asks: Vec::new(),
+            over: Vec::new(),
+            blind_since_ms: None,
+            course: None,
+            said: None,
+            told: BTreeMap::new(),
+            // Numbers of a later aggregator are larger.
+            number: now_ms,
+        };
+        warden.settle(now_ms);
+        Some(warden)
+    }
+
+    /// A verdict was raised, changed or cleared.
+    pub fn verdict(&mut self, verdict: &Verdict) {
+        match verdict.state {
+            State::Raised => {
+                let wanted = self.plan.rules.wanted(verdict.finding);
+                self.asks.extend(Ask::of(verdict, self.run, &self.job, wanted));
+            }
+            State::Cleared => self.over.push(Incident {
+                run: self.run,
+                id: verdict.id,
+            }),
+        }
+    }
+
+    /// A frame came: one may be the mark of the checkpoint that is waited for.
+    pub fn frame(&mut self, frame: &Frame, now_ms: u64) {
+        let is_mark = match &frame.event {
+            Event::Mark(mark) => &*mark.kind == "checkpoint",
+            Event::Step(step) => step.kind == StepKind::Checkpoint,
+            _ => false,
+        };
+        if let (true, Some(course)) = (is_mark, &mut self.course) {
+            course.marked_ms = Some(now_ms);
+        }
+    }
+
+    /// To be called about once a second.
+    pub fn tick(&mut self, now_ms: u64) {
+        let is_due = self.guard.wake_at().is_some_and(|at| at <= now_ms);
+        if is_due || !self.asks.is_empty() || !self.over.is_empty() {
+            self.decide(now_ms);
+        }
+        self.go_on(now_ms);
+        if self
+            .said
+            .as_ref()
+            .is_some_and(|said| now_ms.saturating_sub(said.since_ms) >= LASTS_MS)
+        {
+            self.said = None;
+        }
+    }
+
+    fn decide(&mut self, now_ms: u64) {
+        let mut site = match self.books.site() {
+            Ok(site) => site,
+            Err(error) => {
+                let since_ms = *self.blind_since_ms.get_or_insert(now_ms);
+                if now_ms.saturating_sub(since_ms) >= BLIND_MS {
+                    self.asks.clear();
+                    self.guard.advance_blind(now_ms, &error.to_string());
+                    self.settle(now_ms);
+                }
+                return;
+            }
+        };
+        self.blind_since_ms = None;
+        for ask in std::mem::take(&mut self.asks) {
+            self.guard.ask(now_ms, ask, &mut site.ledger);
+        }
+        for incident in std::mem::take(&mut self.over) {
+            self.guard.over(now_ms, incident);
+        }
+        self.guard.advance(now_ms, &mut site.ledger);
+        let kept = site.close();
+        let decisions = self.settle(now_ms);
+        match kept {
+            Ok(()) => decisions
+                .into_iter()
+                .for_each(|decision| self.begin(decision, now_ms)),
+            Err(error) => {
+                for decision in decisions {
+                    let what = format!("not done: the site's ledger cannot be written: {error}");
+                    self.books.course(now_ms, &decision.mark, &what);
+                }
+            }
+        }
+    }
+
+    /// Writes down what was decided; what may be done, if all of it could be written.
+    fn settle(&mut self, now_ms: u64) -> Vec<Decision> {
+        let kept = self.books.save(&self.guard.save());
+        let mut acts = Vec::new();
+        while let Some(decision) = self.guard.poll() {
+            self.books.decision(&decision);
+            if decision.outcome == Outcome::Act {
+                match &kept {
+                    Ok(()) => acts.push(decision),
+                    Err(error) => {
+                        let what = format!("not done: it cannot be remembered: {error}");
+                        self.books.course(now_ms, &decision.mark, &what);
+                    }
+                }
+            }
+        }
+        acts
+    }
+
+    fn begin(&mut self, decision: Decision, now_ms: u64) {
+        warn::answer(format_args!(
+            "{}: {} for {} on {}",
+            decision.mark, decision.ask.response, decision.ask.finding, decision.ask.subject
+        ));
+        let mut until_ms = now_ms;
+        if decision.ask.checkpoint {
+            let name = self.plan.signal.clone();
+            self.books
+                .course(now_ms, &decision.mark, &format!("SIG{name} to the trainers"));
+            self.say(What::Signal { name }, &decision.mark, now_ms);
+            until_ms = now_ms.saturating_add(self.plan.wait_ms);
+        }
+        self.course = Some(Course {
+            decision,
+            until_ms,
+            marked_ms: None,
+            stage: Stage::Checkpoint,
+        });
+    }
+
+    fn say(&mut self, what: What, mark: &str, now_ms: u64) {
+        self.number = self.number.max(now_ms) + 1;
+        self.said = Some(Said {
+            number: self.number,
+            what,
+            mark: mark.to_owned(),
+            since_ms: now_ms,
+        });
+    }
+
+    /// The next stage of what is being done, when its time has come.
+    fn go_on(&mut self, now_ms: u64) {
+        let Some(mut course) = self.course.take() else {
+            return;
+        };
+        let mark = course.decision.mark.clone();
+        course.stage = match course.stage {
+            Stage::Checkpoint => {
+                let is_settled = course
+                    .marked_ms
+                    .is_some_and(|at| now_ms.saturating_sub(at) >= SETTLE_MS);
+                if !is_settled && now_ms < course.until_ms {
+                    Stage::Checkpoint
+                } else {
+                    let what = match (course.decision.ask.checkpoint, course.marked_ms) {
+                        (false, _) => "no checkpoint: it might be wrong already",
+                        (true, Some(_)) => "a checkpoint was written",
+                        (true, None) => "no checkpoint was written in time",
+                    };
+                    self.books.course(now_ms, &mark, what);
+                    self.finish(&course.decision, now_ms)
+                }
+            }
+            Stage::Requeue(answer) => match answer.try_recv() {
+                Ok(what) => {
+                    self.books.course(now_ms, &mark, &what);
+                    Stage::Over
+                }
+                Err(TryRecvError::Empty) => Stage::Requeue(answer),
+                Err(TryRecvError::Disconnected) => Stage::Over,
+            },
+            Stage::Over => Stage::Over,
+        };
+        if !matches!(course.stage, Stage::Over) {
+            self.course = Some(course);
+        }
+    }
+
+    /// What comes after the checkpoint.
+    fn finish(&mut self, decision: &Decision, now_ms: u64) -> Stage {
+        match decision.ask.response {
+            Response::Log | Response::Signal => Stage::Over,
+            Response::CheckpointAndStop => {
+                self.books
+                    .course(now_ms, &decision.mark, "the command is stopped");
+                let grace_ms = self.plan.grace_ms;
+                self.say(What::Stop { grace_ms }, &decision.mark, now_ms);
+                Stage::Over
+            }
+            Response::Requeue => {
+                let command = self.requeue(decision);
+                let words = command.join(" ");
+                self.books
+                    .course(now_ms, &decision.mark, &format!("runs {words}"));
+                match run(command, decision) {
+                    Ok(answer) => Stage::Requeue(answer),
+                    Err(error) => {
+                        self.books.course(
+                            now_ms,
+                            &decision.mark,
+                            &format!("{words}: {error}: the job goes on"),
+                        );
+                        Stage::Over
+                    }
+                }
+            }
+        }
+    }
+
+    /// The words of the command, with the node and the job in their places.
+    fn requeue(&self, decision: &Decision) -> Vec<String> {
+        let node = decision.ask.node().map_or("", NodeId::as_str);
+        let fill = |word: &String| word.replace("{node}", node).replace("{job}", self.job.as_str());
+        self.plan.requeue.iter().map(fill).collect()
+    }
+
+    /// What a node is to do that it was not told on this link.
+    pub fn order(&mut self, node: &NodeId, agent: u64, now_ms: u64) -> Option<Order> {
+        let said = self.said.as_ref()?;
+        if self.told.get(node) == Some(&(agent, said.number)) {
+            return None;
+        }
+        self.told.insert(node.clone(), (agent, said.number));
+        Some(Order {
+            job: self.job.clone(),
+            agent,
+            number: said.number,
+            what: said.what.clone(),
+            mark: said.mark.clone(),
+            lasts_ms: LASTS_MS.saturating_sub(now_ms.saturating_sub(said.since_ms)),
+        })
+    }
+
+    /// A link was made anew: what was said on the old one may be lost.
+    pub fn forget(&mut self, node: &NodeId) {
+        self.told.remove(node);
+    }
+}
+
+/// Runs a command beside us; what became of it, in words.
+fn run(command: Vec<String>, decision: &Decision) -> std::io::Result<Receiver<String>> {
+    let (program, args) = command.split_first().ok_or(std::io::ErrorKind::NotFound)?;
+    // Our own program may not be on PATH, and a batch job's PATH may hold another version of it.
+    let path = match program.as_str() {
+        "paceline" => std::env::current_exe()?,
+        other => other.into(),
+    };
+    let mut child = Command::new(path)
+        .args(args)
+        .env("PACELINE_REMEDY_MARK", &*decision.mark)
+        .env("PACELINE_REMEDY_FINDING", decision.ask.finding.name())
+        .env(
+            "PACELINE_REMEDY_NODE",
+            decision.ask.node().map_or("", NodeId::as_str),
+        )
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()?;
+    let (sender, answer) = sync_channel(1);
+    let program = program.clone();
+    thread::Builder::new()
+        .name("requeue".into())
+        .stack_size(64 << 10)
+        .spawn(move || {
+            let what = match child.wait() {
+                Ok(status) if status.success() => "requeued".to_owned(),
+                Ok(status) => format!("{program}: {status}: the job goes on"),
+                Err(error) => format!("{program}: {error}"),
+            };
+            let _ = sender.send(what);
+        })?;
+    Ok(answer)
+}
