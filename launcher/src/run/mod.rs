@@ -147,6 +147,9 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let settings = config::load(&args.settings)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
     plan.remedy = remedy::checked(args.remedy, &surroundings)?;
+    for problem in plan.remedy.unreadable() {
+        output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
+    }
     plan.task = cluster::task(&surroundings);
     plan.follows = cluster::is_follower(&surroundings);
     if args.dry_run {

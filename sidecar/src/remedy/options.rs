@@ -86,7 +86,13 @@ impl Default for RemedyPlan {
 }
 
 impl RemedyOptions {
-    /// What the words mean. A receiver whose secret has gone since is left out, with a warning.
+    /// What of secrets cannot be read now, in words. That is no reason to run a job unwatched.
+    pub fn unreadable(&self) -> Vec<String> {
+        let wrong = |words: &String| Receiver::parse(words).err().map(|error| error.to_string());
+        self.notify.iter().filter_map(wrong).collect()
+    }
+
+    /// What the words mean.
     pub fn plan(&self) -> RemedyPlan {
         let mut rules = Rules::default();
         rules.act = self.act;
@@ -97,11 +103,7 @@ impl RemedyOptions {
             .iter()
             .try_for_each(|change| rules.limit(change));
         rules.rehearsal = self.rehearse.iter().filter_map(|word| provenance(word)).collect();
-        let read = |words: &String| {
-            Receiver::parse(words)
-                .map_err(|error| crate::warn::once("notify", format_args!("--notify: {error}")))
-                .ok()
-        };
+        let read = |words: &String| Receiver::of(words).ok();
         RemedyPlan {
             rules,
             ledger: self.remedy_ledger.clone().or_else(own_ledger),
@@ -190,7 +192,7 @@ fn signal(name: &str) -> Result<String, String> {
 }
 
 fn receiver(words: &str) -> Result<String, String> {
-    let checked = Receiver::parse(words);
+    let checked = Receiver::of(words);
     checked
         .map(|_| words.to_owned())
         .map_err(|error| error.to_string())

@@ -79,6 +79,7 @@ impl Hub {
             node: "n0".into(),
             run_dir: self.dir(self.generation),
             policy: Vec::new(),
+            remedy: Default::default(),
             reload: None,
         };
         let disk = self.disk.clone();

@@ -211,7 +211,7 @@ impl Node {
             }
             Heard::Acked => self.note_acked(bytes),
             Heard::Refused(why) => panic!("refused: {why}"),
-            Heard::Wanted(_) | Heard::Noise => {}
+            Heard::Wanted(_) | Heard::Order(_) | Heard::Noise => {}
         }
         true
     }

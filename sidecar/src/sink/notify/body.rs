@@ -106,7 +106,7 @@ fn alerts(parcel: &Parcel) -> Value {
 fn alert(notice: &Notice, severity: Severity) -> Value {
     let ends = match notice.status {
         Status::Resolved => notice.unix_ms,
-        Status::Firing if notice.unwatched => notice.unix_ms + LASTS_UNWATCHED_MS,
+        Status::Firing if notice.is_told_again => notice.unix_ms + LASTS_UNWATCHED_MS,
         Status::Firing => notice.unix_ms + LASTS_MS,
     };
     let mut labels = json!({

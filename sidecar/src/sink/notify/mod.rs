@@ -138,7 +138,15 @@ impl Notifier {
     /// stays on disk for [`flush`].
     pub fn close(mut self, now_ms: u64) {
         let last = self.news.close(now_ms);
-        self.post(&last, now_ms);
+        let (still, over): (Vec<Notice>, Vec<Notice>) =
+            last.into_iter().partition(|notice| notice.is_told_again);
+        self.post(&over, now_ms);
+        // Whoever remembers knows of what holds.
+        for post in self.posts.iter_mut().filter(|post| post.receiver.kind.forgets()) {
+            let wanted = still.iter().filter(|notice| post.receiver.wants(notice));
+            post.send(wanted.cloned().collect(), now_ms);
+        }
+        self.keep();
         let until = std::time::Instant::now() + FAREWELL;
         for Post { bell, done, .. } in self.posts {
             drop(bell);

@@ -64,8 +64,11 @@ pub struct Notice {
     pub raised_ms: u64,
     /// When this was said.
     pub unix_ms: u64,
-    /// It is not known to be over: the job has ended, and nobody watches any longer.
+    /// It is not over with the job: something is wrong with a machine.
     pub unwatched: bool,
+    /// It was told before, and nothing of it has changed.
+    #[serde(skip)]
+    pub is_told_again: bool,
 }
 
 /// What is remembered of one trouble.
@@ -227,6 +230,8 @@ impl News {
             (notice.unix_ms, notice.was) = (now_ms, None);
             if !notice.unwatched {
                 (notice.status, memory.told) = (Status::Resolved, false);
+            } else {
+                notice.is_told_again = true;
             }
             last.push(notice);
         }
@@ -255,6 +260,7 @@ impl News {
             times: 1,
             raised_ms: now_ms,
             unix_ms: now_ms,
+            is_told_again: false,
             unwatched: verdict.order.is_some_and(|order| order.remedy.acts_on_node()),
         }
     }

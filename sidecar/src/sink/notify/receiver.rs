@@ -142,7 +142,11 @@ impl Receiver {
         Ok(receiver)
     }
 
-    fn of(words: &str) -> Result<Receiver, ReceiverError> {
+    /// Reads one, and no secret.
+    ///
+    /// # Errors
+    /// [`ReceiverError`], but for secrets that cannot be read.
+    pub fn of(words: &str) -> Result<Receiver, ReceiverError> {
         let (kind, rest) = words.split_once('=').ok_or(ReceiverError::Shape)?;
         let mut parts = rest.split(',');
         let place = parts.next().filter(|place| !place.is_empty());

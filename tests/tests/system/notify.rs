@@ -1,0 +1,177 @@
+//! What people's tools are told, by real processes; Alertmanager is Debian's.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+
+use paceline_health::verdict::{State, Verdict};
+use paceline_sidecar::sink::notify::{Notifier, Receiver};
+use serde_json::Value;
+
+use crate::launched::{Place, until};
+
+const WAITS: &str = "echo ready; while [ ! -e end ]; do sleep 0.05; done";
+
+fn fault(place: &Place, gpu: u32) {
+    let log = fs::OpenOptions::new().append(true).open(place.path("kmsg"));
+    writeln!(
+        log.unwrap(),
+        "4,{gpu},77000000,-;NVRM: Xid (PCI:0000:{gpu:02x}:00): 119, pid=7, name=a, Timeout of GSP"
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_program_is_told_of_a_fault_once() {
+    let place = Place::new();
+    place.write("kmsg", "");
+    let tell = place.write("tell", "#!/bin/sh\ncat >> told\necho >> told\n");
+    fs::set_permissions(&tell, fs::Permissions::from_mode(0o755)).unwrap();
+    let receiver = format!("exec={},severity=critical", tell.display());
+    let running = place.start(&["--kmsg", "kmsg", "--notify", &receiver, "--job", "j"], WAITS);
+    running.until_watched();
+    fault(&place, 1);
+    fault(&place, 1);
+    let told = || -> Vec<Value> {
+        let text = place.read("told");
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    };
+    until("a notice", || (!told().is_empty()).then_some(()));
+    place.write("end", "");
+    assert_eq!(running.wait(), 0);
+    let firing: Vec<Value> = told()
+        .iter()
+        .flat_map(|parcel| parcel["notices"].as_array().unwrap().clone())
+        .filter(|notice| notice["finding"] == "gpu-fault")
+        .collect();
+    assert_eq!(firing.len(), 1, "{firing:?}");
+    assert_eq!(
+        (&firing[0]["status"], &firing[0]["job"]),
+        (&"firing".into(), &"j".into())
+    );
+}
+
+/// Debian's Alertmanager on loopback, ended with this.
+struct Alertmanager {
+    child: Child,
+    port: u16,
+}
+
+impl Alertmanager {
+    fn start(place: &Place, port: u16) -> Alertmanager {
+        let config =
+            "route: {receiver: none, group_by: [paceline_job], group_wait: 0s}\nreceivers: [{name: none}]\n";
+        let config = place.write("alertmanager.yml", config);
+        let child = Command::new("prometheus-alertmanager")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.path={}", place.path("alertmanager").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .args(["--cluster.listen-address=", "--log.level=error"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Alertmanager { child, port }
+    }
+
+    /// What `amtool` shows: JSON of the API.
+    fn alerts(&self, args: &[&str]) -> Vec<Value> {
+        let output = Command::new("amtool")
+            .arg(format!("--alertmanager.url=http://127.0.0.1:{}", self.port))
+            .args(["alert", "query", "--output=json"])
+            .args(args)
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+}
+
+impl Drop for Alertmanager {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// It comes up after the fault: receives what waited, groups it by job, and knows at the end what is over.
+#[test]
+#[ignore = "needs prometheus-alertmanager: tests/run installs it"]
+fn alertmanager_receives_groups_and_resolves() {
+    let place = Place::new();
+    place.write("kmsg", "");
+    let port = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let receiver = format!("alertmanager=http://127.0.0.1:{port}");
+    let running = place.start(&["--kmsg", "kmsg", "--notify", &receiver, "--job", "j"], WAITS);
+    running.until_watched();
+    fault(&place, 1);
+    fault(&place, 2);
+    until("both in the spool", || {
+        let spools = fs::read_dir(place.path("run/notify")).ok()?.flatten();
+        let held: String = spools
+            .filter_map(|spool| fs::read_dir(spool.path()).ok())
+            .flatten()
+            .filter_map(|file| fs::read_to_string(file.ok()?.path()).ok())
+            .collect();
+        (held.contains("0000:01:00.0") && held.contains("0000:02:00.0")).then_some(())
+    });
+    let alertmanager = Alertmanager::start(&place, port);
+    let fired = until("two alerts", || {
+        let alerts = alertmanager.alerts(&["alertname=PacelineGpuFault", "paceline_job=j"]);
+        (alerts.len() == 2).then_some(alerts)
+    });
+    for alert in &fired {
+        assert_eq!(alert["labels"]["severity"], "critical", "{alert}");
+        assert_eq!(alert["status"]["state"], "active", "{alert}");
+    }
+    // One group, by job.
+    let groups = Command::new("curl")
+        .args(["-sf", &format!("http://127.0.0.1:{port}/api/v2/alerts/groups")])
+        .output();
+    if let Ok(groups) = groups {
+        let groups: Value = serde_json::from_slice(&groups.stdout).unwrap();
+        assert_eq!(groups.as_array().unwrap().len(), 1, "{groups}");
+    }
+    place.write("end", "");
+    assert_eq!(running.wait(), 0);
+    // A sick GPU is sick after the job too; until then nothing was lost, and nothing was told twice.
+    let left = alertmanager.alerts(&["alertname=PacelineGpuFault"]);
+    assert_eq!(left.len(), 2, "{left:?}");
+    resolves(&place, &alertmanager, &receiver);
+}
+
+/// What clears is over at Alertmanager at once, not when it would have been forgotten.
+fn resolves(place: &Place, alertmanager: &Alertmanager, receiver: &str) {
+    let mut verdict: Verdict = serde_json::from_value(serde_json::json!({
+        "id": 1, "finding": "straggler", "subject": { "kind": "node", "node": "n1" }, "severity": "warning",
+        "state": "raised", "since_s": 1.0, "since_step": 1, "raised_s": 2.0, "raised_step": 2, "cleared_s": null,
+        "signals": [], "provenance": "live", "slowdown_ratio": 1.5, "cause": "thermal", "evidence": [],
+        "impact_ratio": 0.2, "lost_gpu_hours": 0.0, "action": "cool it",
+    }))
+    .unwrap();
+    let now_ms = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.unwrap().as_millis() as u64
+    };
+    let receivers = [Receiver::parse(receiver).unwrap()];
+    let mut notifier = Notifier::start(&place.path("other"), &"other".into(), &receivers, now_ms());
+    let alerts = || {
+        alertmanager
+            .alerts(&["alertname=PacelineStraggler", "node=n1"])
+            .len()
+    };
+    notifier.verdict(&verdict, now_ms());
+    notifier.tick(now_ms());
+    until("the alert", || (alerts() == 1).then_some(()));
+    verdict.state = State::Cleared;
+    notifier.verdict(&verdict, now_ms());
+    notifier.tick(now_ms());
+    until("its end", || (alerts() == 0).then_some(()));
+    notifier.close(now_ms());
+}
