@@ -175,8 +175,8 @@ pub(crate) struct SimulateArgs {
     /// Nodes [default: 1].
     #[arg(long, value_name = "N")]
     pub(crate) nodes: Option<u32>,
-    /// GPUs on each node [default: 8].
-    #[arg(long, value_name = "N")]
+    /// GPUs, and so ranks, on each node [default: 8].
+    #[arg(long, value_name = "N", visible_alias = "ranks-per-node")]
     pub(crate) gpus: Option<u32>,
     /// Optimizer steps [default: 1000].
     #[arg(long, value_name = "N")]
@@ -202,6 +202,8 @@ pub(crate) struct SimulateArgs {
     /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
     #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
     pub(crate) gpu_hour_price: Vec<String>,
+    #[command(flatten)]
+    pub(crate) load: crate::simulate::ConnectArgs,
 }
 
 #[derive(Debug, Args)]

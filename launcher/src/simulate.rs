@@ -1,5 +1,7 @@
 //! `paceline simulate`: a job on virtual time, judged by the same detector as a real one.
 
+mod connect;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -18,11 +20,16 @@ use crate::output::{self, Color, Paint, Style, Usage};
 use crate::progress::Progress;
 use crate::report::{self, block, words};
 
+pub(crate) use connect::ConnectArgs;
+
 /// Frames between two looks at the progress.
 const LOOK_EVERY: u64 = 4096;
 
 /// Simulates a job.
 pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitCode> {
+    if let Some(address) = &args.load.connect {
+        return connect::command(&args.load, spec(args)?, address, args.json);
+    }
     let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
     let mut world = World::new(spec(args)?).map_err(|problem| Usage(problem.to_string()))?;
     let mut run = Run {
@@ -91,6 +98,15 @@ fn spec(args: &SimulateArgs) -> Result<WorldSpec, Usage> {
     let mut spec = WorldSpec::parse(text).map_err(|problem| usage("--world", &problem))?;
     spec.nodes = args.nodes.unwrap_or(spec.nodes);
     spec.gpus_per_node = args.gpus.unwrap_or(spec.gpus_per_node);
+    if let Some(ranks) = args.load.ranks {
+        if spec.gpus_per_node == 0 || !ranks.is_multiple_of(spec.gpus_per_node) {
+            let each = spec.gpus_per_node;
+            return Err(Usage(format!(
+                "--ranks {ranks}: no multiple of {each} ranks on each node"
+            )));
+        }
+        spec.nodes = ranks / spec.gpus_per_node;
+    }
     spec.steps = args.steps.unwrap_or(spec.steps);
     spec.seed = args.seed.unwrap_or(spec.seed);
     for fault in &args.fault {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 pub use paceline_ring::monotonic_ns;
@@ -36,6 +37,20 @@ pub fn rss_bytes() -> u64 {
         .ok()
         .and_then(|statm| statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// Raises how many files and sockets this process may have open to what it is allowed at most, and says how many that is.
+pub fn raise_descriptors() -> u64 {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let asked = limit.maximum;
+        limit.current = asked;
+        // What was allowed before still is.
+        if setrlimit(Resource::Nofile, limit).is_err() {
+            limit = getrlimit(Resource::Nofile);
+        }
+    }
+    limit.current.unwrap_or(u64::MAX)
 }
 
 /// Names this boot of the machine; `None` when the kernel does not say.

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod aggregator;
 pub mod guard;
 pub mod host;
+pub mod load;
 pub mod options;
 pub mod remedy;
 pub mod sink;

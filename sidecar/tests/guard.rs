@@ -31,8 +31,9 @@ impl Door {
     /// An aggregator that gives back what it gets.
     async fn open() -> Door {
         let den = Den::dig(None).unwrap();
-        let (socket, inside) = den.listen().unwrap();
-        let mut router = Router::listen(socket).await.unwrap();
+        let (socket, _) = den.listen().unwrap();
+        let mut router = Router::listen(socket).unwrap();
+        let entrance = router.entrance();
         tokio::spawn(async move {
             while let Ok((peer, message)) = router.recv().await {
                 router.send(&peer, message).await;
@@ -43,7 +44,7 @@ impl Door {
         let turned = Arc::<Turned>::default();
         let gate = Gate {
             key: key(1),
-            inside,
+            entrance,
             turned: Arc::clone(&turned),
         };
         tokio::spawn(gate.keep(listener));

@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_seal::Key;
-use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{mpsc, oneshot};
 
 use super::control::{self, Answer, Ask, Door, What};
@@ -16,7 +15,7 @@ use super::journal::JournalError;
 use super::{Aggregator, Plan};
 use crate::guard::den::Den;
 use crate::guard::gate::{Gate, Turned};
-use crate::host::monotonic_ns;
+use crate::host::{self, monotonic_ns};
 use crate::sink::http::{self, Scrape};
 use crate::sink::status::StatusStream;
 use crate::uplink::link::{Hub, Peer, Router};
@@ -55,19 +54,16 @@ impl Hosted {
     ) -> std::io::Result<Hosted> {
         let page = http.and_then(http::listen);
         let address = page.as_ref().and_then(|page| page.local_addr().ok());
-        raise_descriptors();
+        // Every node takes one.
+        host::raise_descriptors();
         let (socket, inside) = den.listen()?;
-        let gate = Gate {
-            key: key.clone(),
-            inside: inside.clone(),
-            turned: Arc::default(),
-        };
+        let key = key.clone();
         let (finish, finish_asked) = oneshot::channel();
         let (ended, done) = oneshot::channel();
         let (hangup, hangups) = mpsc::channel(1);
         thread::Builder::new().name("aggregator".into()).spawn(move || {
             run(
-                (gate, listener),
+                (key, listener),
                 socket,
                 page,
                 plan,
@@ -108,20 +104,6 @@ impl Hosted {
     }
 }
 
-/// A connection takes two descriptors, and thousands of nodes may come: as many as this process may have.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            warn::once(
-                "descriptors",
-                format_args!("no more descriptors to be had: {error}"),
-            );
-        }
-    }
-}
-
 /// What the thread is told while it runs.
 #[derive(Debug)]
 pub struct Told {
@@ -132,7 +114,7 @@ pub struct Told {
 }
 
 fn run(
-    (gate, door): (Gate, TcpListener),
+    (key, door): (Key, TcpListener),
     socket: UnixListener,
     page: Option<TcpListener>,
     plan: Plan,
@@ -148,9 +130,14 @@ fn run(
         Err(error) => return warn::once("aggregator", format_args!("aggregator: {error}")),
     };
     runtime.block_on(async {
-        let turned = Arc::clone(&gate.turned);
-        match Router::listen(socket).await {
+        let turned = Arc::<Turned>::default();
+        match Router::listen(socket) {
             Ok(router) => {
+                let gate = Gate {
+                    key,
+                    entrance: router.entrance(),
+                    turned: Arc::clone(&turned),
+                };
                 tokio::spawn(gate.keep(door));
                 serve(router, page, turned, plan, status, told).await;
             }

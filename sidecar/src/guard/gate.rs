@@ -3,19 +3,20 @@
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_seal::{Key, SealError};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::conduit::{self, ConduitError};
+use super::hall::Entrance;
 use super::tunnel;
-use crate::warn;
+use crate::{host, warn};
 
 /// Strangers that may be at the door at once: the next one takes the place of the one that has been there longest, so that
 /// nobody can stand in the way of others by saying nothing.
@@ -71,6 +72,15 @@ impl Reason {
         }
     }
 
+    /// The end of a socket is none.
+    fn of_end(error: &ConduitError) -> Option<Reason> {
+        match error {
+            ConduitError::Io(_) => None,
+            ConduitError::Seal(error) => Some(Reason::of(error)),
+            ConduitError::Zmtp(_) => Some(Reason::Foreign),
+        }
+    }
+
     fn of(error: &SealError) -> Reason {
         match error {
             SealError::Deadline { .. } => Reason::Late,
@@ -103,13 +113,13 @@ impl Turned {
     }
 }
 
-/// The door: who is let in is connected to the Unix socket `inside`.
-#[derive(Clone, Debug)]
+/// The door: who knows the key is let in.
+#[derive(Clone)]
 pub struct Gate {
     /// What a peer has to know.
     pub key: Key,
-    /// Where ZeroMQ listens.
-    pub inside: PathBuf,
+    /// Where it leads.
+    pub entrance: Entrance,
     /// Counts who is not let in.
     pub turned: Arc<Turned>,
 }
@@ -132,7 +142,14 @@ impl Gate {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    warn::once("accept", format_args!("a connection could not be taken: {error}"));
+                    let limit = host::raise_descriptors();
+                    warn::once(
+                        "accept",
+                        format_args!(
+                            "a connection could not be taken: {error}; every node takes one of {limit} file descriptors \
+                             (ulimit -n, LimitNOFILE=)"
+                        ),
+                    );
                     sleep(BREATH).await;
                     continue;
                 }
@@ -149,35 +166,25 @@ impl Gate {
         }
     }
 
-    /// The handshake; who has done it is carried by a task of its own.
-    async fn meet(self, stream: TcpStream, peers: Arc<Semaphore>) {
-        let carrying = match self.shake_hands(stream).await {
-            Ok(carrying) => carrying,
+    /// The handshake; who has done it is heard by a task of its own.
+    async fn meet(self, mut stream: TcpStream, peers: Arc<Semaphore>) {
+        tunnel::tune(&stream);
+        let shaken = timeout(HANDSHAKE, tunnel::answer_call(&mut stream, &self.key));
+        let late = Err(SealError::Deadline { what: "handshake" });
+        let pair = match shaken.await.unwrap_or(late) {
+            Ok(pair) => pair,
             Err(error) => return self.turned.count(Reason::of(&error)),
         };
         let Ok(peer) = peers.try_acquire_owned() else {
             return self.turned.count(Reason::Crowded);
         };
+        let (inlet, outlet) = conduit::sealed(stream, pair, "ROUTER");
         tokio::spawn(async move {
-            if let Err(error) = carrying.await {
-                self.turned.count(Reason::of(&error));
+            let ended = self.entrance.admit(inlet, outlet).await;
+            if let Some(reason) = ended.err().and_then(|error| Reason::of_end(&error)) {
+                self.turned.count(reason);
             }
             drop(peer);
         });
-    }
-
-    /// What is left to do when it went well.
-    async fn shake_hands(
-        &self,
-        mut stream: TcpStream,
-    ) -> Result<impl Future<Output = Result<(), SealError>> + use<>, SealError> {
-        tunnel::tune(&stream);
-        let pair = timeout(HANDSHAKE, tunnel::answer_call(&mut stream, &self.key))
-            .await
-            .unwrap_or(Err(SealError::Deadline { what: "handshake" }))?;
-        let what = "the aggregator's own socket";
-        let io = |source| SealError::Io { what, source };
-        let local = UnixStream::connect(&self.inside).await.map_err(io)?;
-        Ok(tunnel::carry(stream, pair, local))
     }
 }

@@ -4,10 +4,15 @@
 //! - [`den`]: the directory of those sockets.
 //! - [`gate`]: at the aggregator: who knocks proves the key, in time, or is turned away and counted.
 //! - [`tunnel`]: handshake and carrying, for both ends.
+//! - [`hall`]: who was let in, all of them as one queue.
+//! - [`conduit`]: a sealed stream as messages, with [`zmtp`] inside it, in one task and with one descriptor.
 
+pub mod conduit;
 pub mod den;
 pub mod gate;
+pub mod hall;
 pub mod tunnel;
+pub mod zmtp;
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use super::PURPOSE;
 
 /// Bytes that are sealed together at most; what claims to be more is refused. Two buffers of this size are held for each
 /// connection.
-const PIECE: usize = 4096;
+pub(super) const PIECE: usize = 4096;
 /// A peer whose machine is gone is noticed after idling so long, and so many questions of a few seconds more.
 const IDLE: Duration = Duration::from_secs(15);
 const ASK_EVERY: Duration = Duration::from_secs(5);

@@ -2,8 +2,9 @@
 //!
 //! What the `zeromq` crate does not do is done around it: a DEALER never connects again by itself, so a link that
 //! breaks is dropped and made anew; after a break its sends may seem to work and its receive waits for ever, so
-//! numbering and a deadline for acknowledgements ([`super::session`]) find out; one bad peer may make a receive fail,
-//! which is counted and gone over.
+//! numbering and a deadline for acknowledgements ([`super::session`]) find out. Its ROUTER takes three descriptors and
+//! two more hops for each node, and its parser is no match for what peers may send: the aggregator's end speaks ZMTP
+//! itself ([`crate::guard::zmtp`], docs/adr/0008).
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,18 +15,17 @@ use std::time::Duration;
 use paceline_seal::{Key, SealError};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
-use zeromq::{
-    DealerSocket, RouterSocket, Socket, SocketOptions, SocketRecv, SocketSend, ZmqError, ZmqMessage,
-};
+use tokio::time::{sleep, timeout};
+use zeromq::{DealerSocket, Socket, SocketOptions, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use crate::guard::den::Den;
-use crate::guard::tunnel;
+use crate::guard::hall::{Entrance, Hall};
+use crate::guard::{conduit, tunnel};
 
 /// A connection that takes longer than this is given up.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Consecutive failing receives after which a hub is given up.
-const MAX_FAILURES: u32 = 10_000;
+/// When there are no descriptors left, the next look.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// A link failed.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub trait Link: Send {
 
 /// Which peer a message came from: good for answers while its link lasts, and for nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Peer(Vec<u8>);
+pub struct Peer(u64);
 
 /// The aggregator's end.
 pub trait Hub: Send {
@@ -146,48 +146,59 @@ impl Link for Dealer {
     }
 }
 
-/// [`Hub`] over ZeroMQ.
-pub struct Router(RouterSocket);
+/// [`Hub`] for ZeroMQ's DEALERs: who comes by a Unix socket, and who is let in by the gate.
+pub struct Router {
+    hall: Hall,
+    listening: JoinHandle<()>,
+}
 
 impl Router {
-    /// Takes over a listener that nobody but this user can reach: its parser must not meet strangers.
+    /// Takes over a listener that nobody but this user can reach: what comes by it is not sealed.
     ///
     /// # Errors
     /// [`LinkError`]
-    pub async fn listen(listener: UnixListener) -> Result<Router, LinkError> {
-        let mut socket = RouterSocket::new();
-        socket.bind_listener(listener).await?;
-        Ok(Router(socket))
+    pub fn listen(listener: UnixListener) -> Result<Router, LinkError> {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let hall = Hall::build();
+        let entrance = hall.entrance();
+        let listening = tokio::spawn(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let (inlet, outlet) = conduit::bare(stream, "ROUTER");
+                        tokio::spawn(entrance.clone().admit(inlet, outlet));
+                    }
+                    // Of our own processes each tries again.
+                    Err(_) => sleep(BREATH).await,
+                }
+            }
+        });
+        Ok(Router { hall, listening })
+    }
+
+    /// Where the gate leads.
+    pub fn entrance(&self) -> Entrance {
+        self.hall.entrance()
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.listening.abort();
     }
 }
 
 impl Hub for Router {
     async fn send(&mut self, peer: &Peer, message: Vec<u8>) {
-        let mut envelope = ZmqMessage::from(message);
-        envelope.push_front(peer.0.clone().into());
-        // The peer may be gone; it will ask again.
-        let _ = self.0.send(envelope).await;
+        self.hall.send(peer.0, &message);
     }
 
     async fn recv(&mut self) -> Result<(Peer, Vec<u8>), LinkError> {
-        let mut failures = 0;
-        loop {
-            // Unconstrained: tokio's cooperative budget makes the crate's fair queue collapse at thousands of peers.
-            match tokio::task::unconstrained(self.0.recv()).await {
-                Ok(message) => {
-                    let mut frames = message.into_vec().into_iter();
-                    if let (Some(peer), Some(body)) = (frames.next(), frames.next_back()) {
-                        return Ok((Peer(peer.to_vec()), body.to_vec()));
-                    }
-                }
-                Err(error) => {
-                    failures += 1;
-                    if failures >= MAX_FAILURES {
-                        return Err(error.into());
-                    }
-                    tokio::task::yield_now().await;
-                }
-            }
+        match self.hall.recv().await {
+            Some((peer, message)) => Ok((Peer(peer), message)),
+            // It keeps its own entrance open.
+            None => Err(LinkError::Silent),
         }
     }
 }

@@ -187,6 +187,11 @@ impl Uplink {
         Some(encode(&Up::Batch(batch)))
     }
 
+    /// When [`Uplink::poll_send`] is to be asked again, if nothing comes before.
+    pub fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
     /// Whether the link has been silent for too long: drop it and make another.
     pub fn is_stuck(&self, now_ns: u64) -> bool {
         let waits = self.link == Link::Greeting || (self.link == Link::Up && self.sent > self.acked);

@@ -1,0 +1,283 @@
+//! A connection on which messages come and go, in one task and with one descriptor: the seal, ZMTP inside it, and the
+//! socket. Of what it reads nothing is kept but what is not whole yet.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use paceline_seal::SealError;
+use paceline_seal::codec::{Opener, Pair, Sealer};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::sync::Notify;
+
+use super::tunnel::PIECE;
+use super::zmtp::{self, ZmtpError};
+
+/// Bytes that are read at once.
+const READ: usize = 64 << 10;
+/// What a peer that does not read may make us keep; further messages to it are dropped, and it will ask again.
+const UNSENT: usize = 256 << 10;
+
+thread_local! {
+    /// One for all connections of a thread.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
+}
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ConduitError {
+    /// It ended, or the socket failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Somebody meddled.
+    #[error("{0}")]
+    Seal(#[from] SealError),
+    /// The peer does not speak as we do.
+    #[error("{0}")]
+    Zmtp(#[from] ZmtpError),
+}
+
+/// Bytes of a connection as the network sees them.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    /// From the peer.
+    pub read: AtomicU64,
+    /// To the peer.
+    pub written: AtomicU64,
+}
+
+impl Traffic {
+    /// Bytes to the peer, and from it.
+    pub fn both(&self) -> (u64, u64) {
+        (
+            self.written.load(Ordering::Relaxed),
+            self.read.load(Ordering::Relaxed),
+        )
+    }
+}
+
+enum Input {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+}
+
+enum Output {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+/// What reads.
+pub struct Inlet {
+    socket: Input,
+    /// None: the socket is our own user's, and nothing is sealed.
+    opener: Option<Opener>,
+    reader: zmtp::Reader,
+    out: Arc<Outlet>,
+}
+
+/// What writes. Nobody waits for it.
+pub struct Outlet {
+    socket: Output,
+    writing: Mutex<Writing>,
+    /// There is something that the socket did not take at once.
+    stuck: Notify,
+    traffic: Traffic,
+}
+
+struct Writing {
+    sealer: Option<Sealer>,
+    /// Sealed and not written, from `at` on.
+    unsent: Vec<u8>,
+    at: usize,
+}
+
+/// Both ends of a stream whose handshake is done. `socket`: what this end is, `ROUTER` or `DEALER`.
+pub fn sealed(stream: TcpStream, (sealer, opener): Pair, socket: &str) -> (Inlet, Arc<Outlet>) {
+    let (input, output) = stream.into_split();
+    open(
+        Input::Tcp(input),
+        Output::Tcp(output),
+        Some(sealer),
+        Some(opener),
+        socket,
+    )
+}
+
+/// Both ends of a stream that nobody but this user can reach.
+pub fn bare(stream: UnixStream, socket: &str) -> (Inlet, Arc<Outlet>) {
+    let (input, output) = stream.into_split();
+    open(Input::Unix(input), Output::Unix(output), None, None, socket)
+}
+
+fn open(
+    input: Input,
+    output: Output,
+    sealer: Option<Sealer>,
+    opener: Option<Opener>,
+    socket: &str,
+) -> (Inlet, Arc<Outlet>) {
+    let out = Arc::new(Outlet {
+        socket: output,
+        writing: Mutex::new(Writing {
+            sealer,
+            unsent: Vec::new(),
+            at: 0,
+        }),
+        stuck: Notify::new(),
+        traffic: Traffic::default(),
+    });
+    out.put(&zmtp::opening(socket));
+    let inlet = Inlet {
+        socket: input,
+        opener,
+        reader: zmtp::Reader::default(),
+        out: Arc::clone(&out),
+    };
+    (inlet, out)
+}
+
+impl Inlet {
+    /// Waits for messages, and meanwhile writes what the socket did not take. May be dropped while it waits.
+    ///
+    /// # Errors
+    /// [`ConduitError`]: the connection is over. What came before goes to `each`.
+    pub async fn recv(&mut self, mut each: impl FnMut(&[u8])) -> Result<(), ConduitError> {
+        let out = Arc::clone(&self.out);
+        tokio::select! {
+            read = poll_fn(|context| self.poll(context, &mut each)) => read,
+            error = out.push() => Err(error.into()),
+        }
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        each: &mut impl FnMut(&[u8]),
+    ) -> Poll<Result<(), ConduitError>> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buffer = ReadBuf::new(scratch);
+            let polled = match &mut self.socket {
+                Input::Tcp(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+                Input::Unix(socket) => Pin::new(socket).poll_read(context, &mut buffer),
+            };
+            ready!(polled)?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+            }
+            let read = buffer.filled().len() as u64;
+            self.out.traffic.read.fetch_add(read, Ordering::Relaxed);
+            Poll::Ready(self.take(buffer.filled(), each))
+        })
+    }
+
+    fn take(&mut self, mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<(), ConduitError> {
+        let Inlet { opener, reader, .. } = self;
+        let Some(opener) = opener else {
+            return Ok(reader.take(bytes, each)?);
+        };
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(opener.needs().min(bytes.len()));
+            if let Some(plain) = opener.take(piece, PIECE)? {
+                reader.take(&plain, &mut *each)?;
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+impl Outlet {
+    /// Sends a message; whether there was room for it.
+    pub fn send(&self, message: &[u8]) -> bool {
+        self.put(&zmtp::frame(message))
+    }
+
+    /// What came and went.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    fn put(&self, plain: &[u8]) -> bool {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if writing.unsent.len() > UNSENT {
+            return false;
+        }
+        let was_empty = writing.unsent.is_empty();
+        let Writing { sealer, unsent, .. } = &mut *writing;
+        match sealer {
+            None => unsent.extend_from_slice(plain),
+            Some(sealer) => {
+                for piece in plain.chunks(PIECE) {
+                    // A seal that fails has used up its numbers: nothing can follow, and the peer makes another link.
+                    let Ok(bytes) = sealer.seal(piece) else {
+                        return false;
+                    };
+                    unsent.extend_from_slice(&bytes);
+                }
+            }
+        }
+        // What is not empty waits for `push`, which keeps the order. An error shows there and where one reads.
+        if was_empty && !matches!(self.write(&mut writing), Ok(true)) {
+            self.stuck.notify_one();
+        }
+        true
+    }
+
+    /// Writes what the socket takes; whether that was all.
+    fn write(&self, writing: &mut Writing) -> io::Result<bool> {
+        while writing.at < writing.unsent.len() {
+            let rest = &writing.unsent[writing.at..];
+            let wrote = match &self.socket {
+                Output::Tcp(socket) => socket.try_write(rest),
+                Output::Unix(socket) => socket.try_write(rest),
+            };
+            match wrote {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    writing.at += bytes;
+                    self.traffic.written.fetch_add(bytes as u64, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        writing.unsent.clear();
+        // Room for one long answer is not kept for ever.
+        writing.unsent.shrink_to(512);
+        writing.at = 0;
+        Ok(true)
+    }
+
+    /// Writes on whenever the socket takes more; ends when it is broken.
+    async fn push(&self) -> io::Error {
+        loop {
+            // One who was dropped while it waited has taken the notice with it.
+            if !self.is_behind() {
+                self.stuck.notified().await;
+            }
+            while self.is_behind() {
+                let ready = match &self.socket {
+                    Output::Tcp(socket) => socket.writable().await,
+                    Output::Unix(socket) => socket.writable().await,
+                };
+                if let Err(error) = ready {
+                    return error;
+                }
+                let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Err(error) = self.write(&mut writing) {
+                    return error;
+                }
+            }
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        !writing.unsent.is_empty()
+    }
+}

@@ -1,0 +1,240 @@
+//! The sidecars of a simulated job, as many as are wanted, against a real aggregator: each node has a connection of its
+//! own, sealed and numbered as a real sidecar's ([`crate::uplink`]), and says what the simulator makes of it, in real time.
+//!
+//! - [`feed`]: the simulator in a thread of its own, ahead of time.
+//! - [`node`]: one node: joins, says, is acknowledged, joins again.
+//! - [`tally`]: what came of it, in numbers.
+
+pub mod feed;
+mod node;
+pub mod tally;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use paceline_health::id::{JobId, NodeId};
+use paceline_health::sim::World;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio::time::sleep;
+
+use crate::guard::Key;
+use crate::host::{self, monotonic_ns};
+use feed::{Chunk, Feed};
+use node::Node;
+pub use tally::{LoadReport, Spans, Tally};
+
+/// Descriptors beside those of connections.
+const OWN_DESCRIPTORS: u64 = 64;
+/// Links that do not answer are looked for this often.
+const SWEEP: Duration = Duration::from_millis(250);
+/// At the end, what was sent is waited for.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// The feed is asked for what is due this often.
+const TURN: Duration = Duration::from_millis(2);
+
+/// What is asked of the load.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where the aggregator's gate is.
+    pub address: SocketAddr,
+    /// What streams are sealed with.
+    pub key: Key,
+    /// The job, as the aggregator knows it.
+    pub job: JobId,
+    /// Simulated seconds in a real one.
+    pub speed: f64,
+    /// Of the nodes those whose number leaves this rest, of so many processes.
+    pub part: (u32, u32),
+    /// GPUs and hosts are read in every so-manyth second.
+    pub slow_every: u32,
+    /// All nodes are given so long to join before training begins.
+    pub join: Duration,
+}
+
+/// Why there can be no load.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Every connection takes a descriptor.
+    #[error(
+        "{nodes} connections need {needed} file descriptors and this process may have {limit}: raise the hard limit \
+         (ulimit -Hn, LimitNOFILE=), or share them out with --processes {processes}"
+    )]
+    Descriptors {
+        /// Connections of this process.
+        nodes: u64,
+        /// What they need.
+        needed: u64,
+        /// What there is.
+        limit: u64,
+        /// How many processes would do.
+        processes: u64,
+    },
+    /// Nobody can join.
+    #[error("{address}: {why}")]
+    Unreachable {
+        /// Where.
+        address: SocketAddr,
+        /// What the last node met that tried.
+        why: String,
+    },
+    /// The aggregator does not want us.
+    #[error("the aggregator refuses: {0}")]
+    Refused(String),
+    /// The system gives no thread or no runtime.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged.
+///
+/// # Errors
+/// [`LoadError`]
+pub fn run(world: World, options: &LoadOptions) -> Result<LoadReport, LoadError> {
+    let (rest, parts) = options.part;
+    let nodes: Vec<u32> = (0..world.spec().nodes)
+        .filter(|node| node % parts == rest)
+        .collect();
+    enough_descriptors(nodes.len() as u64, u64::from(world.spec().nodes))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let feed = Feed::start(world, options)?;
+    runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options)))
+}
+
+/// Raises the limit to what there is, and says when that is too little.
+fn enough_descriptors(nodes: u64, all: u64) -> Result<(), LoadError> {
+    let (needed, limit) = (nodes + OWN_DESCRIPTORS, host::raise_descriptors());
+    if needed <= limit {
+        return Ok(());
+    }
+    Err(LoadError::Descriptors {
+        nodes,
+        needed,
+        limit,
+        processes: all.div_ceil(limit.saturating_sub(OWN_DESCRIPTORS).max(1)),
+    })
+}
+
+async fn play(mut feed: Feed, numbers: Vec<u32>, options: &LoadOptions) -> Result<LoadReport, LoadError> {
+    let tally = Rc::new(Tally::new(numbers.len()));
+    let (failures, mut failed) = mpsc::unbounded_channel();
+    let first_agent = host::incarnation();
+    let nodes: Vec<Rc<Node>> = numbers
+        .iter()
+        .map(|number| {
+            let name = NodeId::from(format!("node{number}").as_str());
+            let node = Node::new(name, first_agent.wrapping_add(u64::from(*number)).max(1), options);
+            let node = Rc::new(node);
+            tokio::task::spawn_local(Rc::clone(&node).live(
+                options.clone(),
+                Rc::clone(&tally),
+                failures.clone(),
+            ));
+            node
+        })
+        .collect();
+    let wait = async {
+        while !tally.all_joined() {
+            sleep(TURN).await;
+        }
+    };
+    tokio::select! {
+        () = wait => {}
+        Some(why) = failed.recv() => return Err(LoadError::Refused(why)),
+        () = sleep(options.join) => {
+            if tally.joined() == 0 {
+                return Err(LoadError::Unreachable { address: options.address, why: tally.last_failure() });
+            }
+        }
+    }
+    tally.begin(traffic(&nodes, &tally));
+    let mut pace = Pace {
+        nodes: &nodes,
+        parts: options.part.1,
+        speed: options.speed,
+        tally: &tally,
+        began_ns: monotonic_ns(),
+        held: VecDeque::new(),
+        sweep_ns: 0,
+    };
+    tokio::select! {
+        () = pace.play(&mut feed) => {}
+        Some(why) = failed.recv() => return Err(LoadError::Refused(why)),
+    }
+    let dropped = nodes.iter().map(|node| node.dropped()).sum();
+    Ok(tally.report(dropped, traffic(&nodes, &tally)))
+}
+
+/// Bytes up and down so far, of links that ended and of those that stand.
+fn traffic(nodes: &[Rc<Node>], tally: &Tally) -> (u64, u64) {
+    nodes.iter().fold(tally.bytes(), |(up, down), node| {
+        let (more_up, more_down) = node.traffic();
+        (up + more_up, down + more_down)
+    })
+}
+
+/// Hands out what is due.
+struct Pace<'a> {
+    nodes: &'a [Rc<Node>],
+    parts: u32,
+    speed: f64,
+    tally: &'a Tally,
+    began_ns: u64,
+    /// Nodes that hold something back, by when it is due.
+    held: VecDeque<(u64, usize)>,
+    sweep_ns: u64,
+}
+
+impl Pace<'_> {
+    async fn play(&mut self, feed: &mut Feed) {
+        while let Some(chunk) = feed.next().await {
+            let due_ns = self.began_ns + (chunk.at.0 as f64 / self.speed) as u64;
+            while monotonic_ns() < due_ns {
+                self.turn();
+                let left_ns = due_ns.saturating_sub(monotonic_ns());
+                sleep(TURN.min(Duration::from_nanos(left_ns))).await;
+            }
+            self.tally.late(monotonic_ns() - due_ns);
+            self.say(chunk);
+            // Answers are read between two chunks, however late we are.
+            tokio::task::yield_now().await;
+        }
+        let until_ns = monotonic_ns() + LAST_WORDS.as_nanos() as u64;
+        while monotonic_ns() < until_ns && !self.nodes.iter().all(|node| node.is_settled()) {
+            self.turn();
+            sleep(TURN).await;
+        }
+    }
+
+    fn say(&mut self, chunk: Chunk) {
+        let now_ns = monotonic_ns();
+        for (number, event) in chunk.events {
+            let at = (number / self.parts) as usize;
+            let Some(node) = self.nodes.get(at) else { continue };
+            if let Some(due_ns) = node.say(event, now_ns, self.tally) {
+                self.held.push_back((due_ns, at));
+            }
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        let now_ns = monotonic_ns();
+        while let Some((_, at)) = self.held.front().filter(|(due_ns, _)| *due_ns <= now_ns) {
+            if let Some(node) = self.nodes.get(*at) {
+                node.release(now_ns);
+            }
+            self.held.pop_front();
+        }
+        if now_ns >= self.sweep_ns {
+            self.sweep_ns = now_ns + SWEEP.as_nanos() as u64;
+            self.nodes.iter().for_each(|node| node.check(now_ns));
+            self.tally
+                .settled(self.nodes.iter().all(|node| node.is_near()), now_ns);
+        }
+    }
+}

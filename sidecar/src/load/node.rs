@@ -1,0 +1,290 @@
+//! One node of the load: the real session over one connection.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::event::Event;
+use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::id::NodeId;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{sleep, timeout};
+
+use super::{LoadOptions, Tally};
+use crate::agent::join::backoff;
+use crate::guard::conduit::{self, Inlet, Outlet};
+use crate::guard::tunnel;
+use crate::host::monotonic_ns;
+use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
+use crate::uplink::{Heard, Uplink};
+
+/// As a real sidecar's.
+const SPOOL_BYTES: usize = 4 << 20;
+/// Each step of joining takes less than this, as a real sidecar has it.
+const DEADLINE: Duration = Duration::from_secs(2);
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// A node that has no more than this to say that is not acknowledged is up to date.
+const NEAR: u64 = 64;
+
+/// See the module.
+pub(super) struct Node {
+    me: Hello,
+    state: RefCell<State>,
+    /// The link is of no use any more.
+    kick: Notify,
+}
+
+struct State {
+    uplink: Uplink,
+    out: Option<Arc<Outlet>>,
+    /// Frames that are not acknowledged: up to which number, when they were said, when they were sent.
+    open: VecDeque<Open>,
+    /// A turn for this node is due already.
+    is_held: bool,
+    /// What it says again to an aggregator that knows nobody.
+    introduction: Vec<Event>,
+}
+
+struct Open {
+    upto: u64,
+    said_ns: u64,
+    sent_ns: Option<u64>,
+}
+
+impl Node {
+    pub fn new(name: NodeId, agent: u64, options: &LoadOptions) -> Node {
+        let me = Hello {
+            v: SCHEMA_VERSION,
+            job: options.job.clone(),
+            node: name,
+            agent,
+        };
+        Node {
+            state: RefCell::new(State {
+                uplink: Uplink::new(me.clone(), SPOOL_BYTES),
+                out: None,
+                open: VecDeque::new(),
+                is_held: false,
+                introduction: Vec::new(),
+            }),
+            me,
+            kick: Notify::new(),
+        }
+    }
+
+    /// Joins, and joins again, for ever; what cannot be mended goes to `failures`.
+    pub async fn live(
+        self: Rc<Node>,
+        options: LoadOptions,
+        tally: Rc<Tally>,
+        failures: UnboundedSender<String>,
+    ) {
+        let mut attempt = 0;
+        loop {
+            let began_ns = monotonic_ns();
+            match self.join(&options).await {
+                Ok((inlet, out, welcome)) => {
+                    attempt = 0;
+                    tally.join(monotonic_ns() - began_ns);
+                    self.welcomed(&out, &welcome, &tally);
+                    self.read(inlet, &tally).await;
+                    let mut state = self.state.borrow_mut();
+                    state.out = None;
+                    state.uplink.broken();
+                    tally.leave(out.traffic(), monotonic_ns());
+                }
+                Err(Miss::Refused(why)) => {
+                    // The first one ends the load; nobody reads on.
+                    let _ = failures.send(why);
+                    return;
+                }
+                Err(Miss::Failed(why)) => tally.missed(why),
+            }
+            sleep(backoff(attempt, self.me.agent)).await;
+            attempt += 1;
+        }
+    }
+
+    async fn join(&self, options: &LoadOptions) -> Result<Joined, Miss> {
+        let connecting = timeout(DEADLINE, TcpStream::connect(options.address)).await;
+        let mut stream = connecting
+            .map_err(|_| Miss::silent("connect"))?
+            .map_err(Miss::of)?;
+        tunnel::tune(&stream);
+        let called = timeout(DEADLINE, tunnel::call(&mut stream, &options.key)).await;
+        let pair = called.map_err(|_| Miss::silent("handshake"))?.map_err(Miss::of)?;
+        let (mut inlet, out) = conduit::sealed(stream, pair, "DEALER");
+        loop {
+            out.send(&encode(&Up::Hello(self.me.clone())));
+            let answer = timeout(DEADLINE, first(&mut inlet)).await;
+            match answer.map_err(|_| Miss::silent("hello"))?? {
+                Down::Welcome(welcome) if welcome.is_for(&self.me) => return Ok((inlet, out, welcome)),
+                Down::Refused(refused) => return Err(Miss::Refused(refused.why)),
+                Down::Later(_) => sleep(ASK_AGAIN).await,
+                _ => return Err(Miss::silent("hello")),
+            }
+        }
+    }
+
+    fn welcomed(&self, out: &Arc<Outlet>, welcome: &Welcome, tally: &Tally) {
+        let now_ns = monotonic_ns();
+        let mut state = self.state.borrow_mut();
+        state.out = Some(Arc::clone(out));
+        let heard = state.uplink.welcomed(welcome, now_ns);
+        if heard == (Heard::Welcome { new_journal: true }) {
+            for event in state.introduction.clone() {
+                state.push(&event, now_ns);
+            }
+        }
+        state.acked(welcome.upto, now_ns, tally);
+        state.send(now_ns);
+    }
+
+    async fn read(&self, mut inlet: Inlet, tally: &Tally) {
+        loop {
+            let take = |message: &[u8]| {
+                let now_ns = monotonic_ns();
+                let mut state = self.state.borrow_mut();
+                let heard = state.uplink.received(message, now_ns);
+                if let (Heard::Acked, Ok(Down::Ack(ack))) = (heard, decode_down(message)) {
+                    state.acked(ack.upto, now_ns, tally);
+                    state.send(now_ns);
+                }
+            };
+            tokio::select! {
+                read = inlet.recv(take) => if read.is_err() { return },
+                () = self.kick.notified() => return,
+            }
+        }
+    }
+
+    /// Says something. When it has to be released, if that is later and not known yet.
+    pub fn say(&self, event: Event, now_ns: u64, tally: &Tally) -> Option<u64> {
+        let mut state = self.state.borrow_mut();
+        tally.said(&event, now_ns);
+        state.push(&event, now_ns);
+        if matches!(
+            event,
+            Event::Agent(_) | Event::Attach(_) | Event::Layout(_) | Event::Group(_)
+        ) {
+            state.introduction.push(event);
+        }
+        state.send(now_ns);
+        let is_new = !state.is_held && state.uplink.due_ns() != u64::MAX;
+        state.is_held |= is_new;
+        is_new.then(|| state.uplink.due_ns())
+    }
+
+    /// What was held back goes out.
+    pub fn release(&self, now_ns: u64) {
+        let mut state = self.state.borrow_mut();
+        state.is_held = false;
+        state.send(now_ns);
+    }
+
+    /// Gives up a link that does not answer.
+    pub fn check(&self, now_ns: u64) {
+        let state = self.state.borrow();
+        if state.out.is_some() && state.uplink.is_stuck(now_ns) {
+            self.kick.notify_one();
+        }
+    }
+
+    /// Whether everything that was said is safe.
+    pub fn is_settled(&self) -> bool {
+        let state = self.state.borrow();
+        state.uplink.settled() == state.uplink.last_seq()
+    }
+
+    /// Whether it is linked, and all but what was said just now is safe.
+    pub fn is_near(&self) -> bool {
+        let state = self.state.borrow();
+        state.out.is_some() && state.uplink.last_seq() - state.uplink.settled() <= NEAR
+    }
+
+    /// Frames that it could not keep.
+    pub fn dropped(&self) -> u64 {
+        self.state.borrow().uplink.dropped()
+    }
+
+    /// Bytes up and down on the link that stands.
+    pub fn traffic(&self) -> (u64, u64) {
+        let state = self.state.borrow();
+        state.out.as_ref().map_or((0, 0), |out| out.traffic().both())
+    }
+}
+
+impl State {
+    fn push(&mut self, event: &Event, now_ns: u64) {
+        let upto = self.uplink.push(Provenance::Sim, event, now_ns);
+        match self.open.back_mut() {
+            // What is said at once and not sent yet is one to the clock.
+            Some(open) if open.sent_ns.is_none() && open.said_ns == now_ns => open.upto = upto,
+            _ => self.open.push_back(Open {
+                upto,
+                said_ns: now_ns,
+                sent_ns: None,
+            }),
+        }
+    }
+
+    fn send(&mut self, now_ns: u64) {
+        let Some(out) = &self.out else { return };
+        while let Some(message) = self.uplink.poll_send(now_ns) {
+            for open in self.open.iter_mut().rev() {
+                if open.sent_ns.is_some() {
+                    break;
+                }
+                open.sent_ns = Some(now_ns);
+            }
+            // Full: the acknowledgement fails to come, and a fresh link takes over.
+            out.send(&message);
+        }
+    }
+
+    fn acked(&mut self, upto: u64, now_ns: u64, tally: &Tally) {
+        while let Some(open) = self.open.front().filter(|open| open.upto <= upto) {
+            tally.acked(open.said_ns, open.sent_ns.unwrap_or(now_ns), now_ns);
+            self.open.pop_front();
+        }
+    }
+}
+
+/// A link whose handshake is done.
+type Joined = (Inlet, Arc<Outlet>, Welcome);
+
+/// Why joining failed.
+enum Miss {
+    /// For good.
+    Refused(String),
+    /// For now.
+    Failed(String),
+}
+
+impl Miss {
+    fn silent(what: &str) -> Miss {
+        Miss::Failed(format!("{what}: no answer within {} s", DEADLINE.as_secs()))
+    }
+
+    fn of(error: impl std::fmt::Display) -> Miss {
+        Miss::Failed(error.to_string())
+    }
+}
+
+/// The first message.
+async fn first(inlet: &mut Inlet) -> Result<Down, Miss> {
+    let mut answer = None;
+    while answer.is_none() {
+        let take = |message: &[u8]| answer = Some(decode_down(message));
+        inlet.recv(take).await.map_err(Miss::of)?;
+    }
+    match answer {
+        Some(Ok(down)) => Ok(down),
+        _ => Err(Miss::Failed("taken by another program".to_owned())),
+    }
+}

@@ -1,0 +1,79 @@
+//! The load tool against a real aggregator, through its gate: every step of every rank arrives, and what is wrong with the
+//! simulated job is found.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use paceline_health::report::Report;
+use paceline_health::sim::{World, WorldSpec};
+use paceline_health::verdict::Finding;
+use paceline_seal::Key;
+use paceline_sidecar::aggregator::Plan;
+use paceline_sidecar::aggregator::server::Hosted;
+use paceline_sidecar::guard::den::Den;
+use paceline_sidecar::load::{LoadError, LoadOptions, run};
+use paceline_sidecar::sink::status::StatusStream;
+
+fn options(address: std::net::SocketAddr, key: u8) -> LoadOptions {
+    LoadOptions {
+        address,
+        key: Key::from_bytes([key; 32]),
+        job: "j".into(),
+        speed: 20.0,
+        part: (0, 1),
+        slow_every: 10,
+        join: Duration::from_secs(3),
+    }
+}
+
+#[test]
+fn a_job_is_heard_and_its_slow_rank_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let den = Den::dig(None).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let plan = Plan {
+        job: "j".into(),
+        node: "head".into(),
+        run_dir: dir.path().to_owned(),
+        policy: Vec::new(),
+        reload: None,
+    };
+    let (status, _end) = StatusStream::to(std::io::sink());
+    let hosted = Hosted::start(listener, &Key::from_bytes([1; 32]), &den, None, plan, status).unwrap();
+
+    let mut spec = WorldSpec::parse("nodes=8 gpus=2 steps=60 self=990ms job=j").unwrap();
+    spec.faults
+        .push("slow rank=5 factor=1.5 from=40".parse().unwrap());
+    let told = run(World::new(spec).unwrap(), &options(address, 1)).unwrap();
+    assert!(told.connect_s.is_some(), "{told:?}");
+    assert_eq!((told.nodes, told.rank_steps, told.dropped), (8, 16 * 60, 0));
+    assert_eq!(told.steps.len(), 60);
+    assert!(told.bytes_up > 0 && told.said_to_acked.max_ms > 0.0, "{told:?}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(hosted.finish());
+    let report: Report =
+        serde_json::from_slice(&std::fs::read(dir.path().join("report.json")).unwrap()).unwrap();
+    assert_eq!((report.steps, report.coverage.ranks_seen), (60, 16));
+    let slow = report
+        .verdicts
+        .iter()
+        .find(|verdict| verdict.finding == Finding::Straggler);
+    let slow = slow.unwrap_or_else(|| panic!("{:?}", report.verdicts));
+    assert_eq!(slow.since_step, Some(40));
+}
+
+#[test]
+fn nobody_there() {
+    let address = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let world = World::new(WorldSpec::parse("nodes=2").unwrap()).unwrap();
+    let error = run(world, &options(address, 1)).unwrap_err();
+    assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}

@@ -1,0 +1,227 @@
+"""One aggregator and the sidecars of a whole job, on this machine: what docs/scale.md shows.
+
+    cargo build --release -p paceline
+    python3 tests/bench/scale/run.py [--sizes 64,512,4096,16384] [--steps 70] [--no-kill] [--json FILE]
+
+Every size: a real `paceline sidecar` holds the aggregator, `paceline simulate --connect` is all other sidecars, a step a
+second. Ranks are made slow one after another; a finding's time is from the last rank's word of the step that decided it
+until the aggregator says it. A second run of each size kills the aggregator (SIGKILL) and starts it again. A size may be
+written RANKSxPER_NODE: 16384x1 has a connection for each rank. Standard library only; Linux.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+sys.path.insert(0, HERE)
+import peer  # noqa: E402
+
+TICKS = os.sysconf("SC_CLK_TCK")
+# The first steps teach the detector what is normal; then a rank is slow for so many steps, and another so much later.
+FIRST, SLOW_FOR, NEXT = 32, 6, 3
+
+
+class Aggregator:
+    """A sidecar of a node without ranks, which holds the aggregator."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.verdicts, self.progress = [], []
+        self.start()
+
+    def start(self):
+        command = [self.program, "sidecar", "--job", "scale", "--node", "head", "--run-dir", self.folder + "/run"]
+        command += ["--key-file", self.folder + "/key", "--aggregator", f"127.0.0.1:{self.port}", "--ras", "off"]
+        command += ["--nvml-lib", self.folder + "/no-gpu-here"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if not any(b'"ready"' in line for line in self.process.stdout):
+            sys.exit("the aggregator did not start")
+        threading.Thread(target=self.read, args=(self.process.stdout,), daemon=True).start()
+
+    def read(self, lines):
+        for line in lines:
+            now = time.monotonic_ns()
+            status = json.loads(line)
+            if "verdict" in status:
+                self.verdicts.append((now, status["verdict"]))
+            elif "progress" in status:
+                self.progress.append((now, status["progress"]))
+
+    def cpu_s(self):
+        with open(f"/proc/{self.process.pid}/stat") as stat:
+            fields = stat.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def rss_mib(self):
+        with open(f"/proc/{self.process.pid}/status") as status:
+            kib = [line.split()[1] for line in status if line.startswith("VmHWM")]
+        return int(kib[0]) / 1024
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+def load(program, folder, port, ranks, each, steps, processes):
+    command = [program, "simulate", "--connect", f"127.0.0.1:{port}", "--job", "scale", "--json"]
+    command += ["--key-file", folder + "/key", "--ranks", str(ranks), "--gpus", str(each), "--steps", str(steps)]
+    command += ["--processes", str(processes)]
+    for number, step in enumerate(range(FIRST, steps - SLOW_FOR, NEXT)):
+        rank = (7 + 13 * number) % ranks
+        command += ["--fault", f"slow rank={rank} factor=1.3 from={step} until={step + SLOW_FOR}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def quantile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))] if values else None
+
+
+def measure(args, ranks, each):
+    """A run in which nothing is killed: a row of the table."""
+    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        aggregator = fresh(args.program, folder)
+        began = time.monotonic()
+        player = load(args.program, folder, aggregator.port, ranks, each, args.steps, args.processes)
+        # CPU is that of training: the last steps, with findings in them.
+        time.sleep(min(25, args.steps / 3))
+        before, at = aggregator.cpu_s(), time.monotonic()
+        time.sleep(max(5, began + args.steps - 5 - time.monotonic()))
+        cpu = (aggregator.cpu_s() - before) / (time.monotonic() - at)
+        report = json.loads(player.communicate()[0])
+        time.sleep(1)
+        rss = aggregator.rss_mib()
+        aggregator.stop()
+        said = dict(map(tuple, report["steps"]))
+        raised = [
+            (now - said[verdict["raised_step"]]) / 1e6
+            for now, verdict in aggregator.verdicts
+            if verdict["state"] == "raised" and verdict.get("raised_step") in said
+        ]
+        journal = sum(entry.stat().st_size for entry in os.scandir(folder + "/run") if "journal" in entry.name)
+        return {
+            "ranks": ranks,
+            "nodes": report["nodes"],
+            "cpu": cpu,
+            "load_cpu": report["cpu_s"] / report["took_s"],
+            "rss_mib": rss,
+            "bytes_up": report["bytes_up"] / report["rank_steps"],
+            "bytes_down": report["bytes_down"] / report["rank_steps"],
+            "findings": len(raised),
+            "verdict_p50_ms": quantile(raised, 0.5),
+            "verdict_p99_ms": quantile(raised, 0.99),
+            "fold": report["said_to_acked"],
+            "wire": report["sent_to_acked"],
+            "late": report["late"],
+            "connect_s": report["connect_s"],
+            "failures": report["failures"],
+            "dropped": report["dropped"],
+            "frames": report["frames"],
+            "journal_bytes": journal / report["rank_steps"],
+        }
+
+
+def recover(args, ranks, each):
+    """A run in which the aggregator is killed in the middle and started again: how long until all is as before."""
+    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+        aggregator = fresh(args.program, folder)
+        player = load(args.program, folder, aggregator.port, ranks, each, args.steps, args.processes)
+        time.sleep(args.steps / 2)
+        aggregator.kill()
+        killed = time.monotonic_ns()
+        aggregator.start()
+        started = (time.monotonic_ns() - killed) / 1e9
+        report = json.loads(player.communicate()[0])
+        aggregator.stop()
+        backs = [back for down, back in report["outages"] if down >= killed - 1e9]
+        return {
+            "recovery_s": (max(backs) - killed) / 1e9 if backs else None,
+            "journal_read_s": started,
+            "dropped_in_kill": report["dropped"],
+        }
+
+
+def fresh(program, folder):
+    with open(folder + "/key", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as key:
+        key.write(os.urandom(32).hex())
+    return Aggregator(program, folder)
+
+
+def table(rows):
+    def ms(value):
+        return "-" if value is None else f"{value:.0f}"
+
+    def seconds(value):
+        return "-" if value is None else f"{value:.1f}"
+
+    print("| ranks | connections | CPU of a core | memory | bytes up (back) a rank-step | finding p50 / p99 | any frame "
+          "p50 / p99 | all joined | back after a kill | load's CPU, lateness p99 | plain TCP: CPU, p99 |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for row in rows:
+        echo = row.get("peer")
+        print(
+            f"| {row['ranks']:,} | {row['nodes']:,} | {row['cpu'] * 100:.1f} % | {row['rss_mib']:.0f} MiB "
+            f"| {row['bytes_up']:.0f} ({row['bytes_down']:.0f}) "
+            f"| {ms(row['verdict_p50_ms'])} / {ms(row['verdict_p99_ms'])} ms of {row['findings']} "
+            f"| {ms(row['fold']['p50_ms'])} / {ms(row['fold']['p99_ms'])} ms | {seconds(row['connect_s'])} s "
+            f"| {seconds(row.get('recovery_s'))} s "
+            f"| {row['load_cpu'] * 100:.0f} %, {ms(row['late']['p99_ms'])} ms "
+            + (f"| {echo['cpu'] * 100:.1f} %, {ms(echo['p99_ms'])} ms |" if echo else "| - |"),
+            flush=True,
+        )
+
+
+def size(text):
+    ranks, _, each = text.partition("x")
+    return int(ranks), int(each or 8)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=lambda text: [size(one) for one in text.split(",")],
+                        default=[(64, 8), (512, 8), (4096, 8), (16384, 8)])
+    parser.add_argument("--steps", type=int, default=70)
+    parser.add_argument("--no-kill", action="store_true")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--program", default=os.path.join(ROOT, "target/release/paceline"))
+    parser.add_argument("--dir", help="where run directories are made [default: that of temporary files]")
+    parser.add_argument("--json", help="write everything that was measured there")
+    args = parser.parse_args()
+    rows = []
+    for ranks, each in args.sizes:
+        row = measure(args, ranks, each)
+        if not args.no_kill:
+            row.update(recover(args, ranks, each))
+        if not args.no_peer:
+            row["peer"] = peer.measure(ranks // each, int(each * row["bytes_up"]), 10)
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(rows, file, indent=1)
+    table(rows)
+
+
+if __name__ == "__main__":
+    main()
