@@ -39,6 +39,7 @@ fn a_job_is_heard_and_its_slow_rank_found() {
         node: "head".into(),
         run_dir: dir.path().to_owned(),
         policy: Vec::new(),
+        remedy: Default::default(),
         reload: None,
     };
     let (status, _end) = StatusStream::to(std::io::sink());
