@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Signal, TroubleKind};
 use crate::id::{JobId, NodeId, Rank};
 use crate::preflight::Section;
-use crate::verdict::Verdict;
+use crate::verdict::{Subject, Verdict};
 
 /// Version of [`Report`].
 pub const REPORT_VERSION: u32 = 1;
@@ -58,7 +58,26 @@ pub struct Ending {
     pub code: Option<i32>,
     /// Which of the words that were said it rests on; `None`: on the code alone.
     pub kind: Option<TroubleKind>,
-    /// What was said: last lines of an exception, the name of a signal.
+    /// What was said: last lines of an exception, the name of a signal, the scheduler's own words.
+    pub says: Arc<str>,
+    /// For whom a collective waited in vain, as far as the detector had named it.
+    #[serde(default)]
+    pub missing: Option<Subject>,
+    /// All that was said of the end, in the order of the journal, as far as there is room.
+    #[serde(default)]
+    pub heard: Vec<Heard>,
+}
+
+/// What a node or a rank said of the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// The node.
+    pub node: NodeId,
+    /// The rank that met it; `None`: the node.
+    pub rank: Option<Rank>,
+    /// Of what kind it is.
+    pub kind: TroubleKind,
+    /// Its last line.
     pub says: Arc<str>,
 }
 
@@ -72,6 +91,8 @@ impl Ending {
             code: Some(0),
             kind: None,
             says: Arc::from(""),
+            missing: None,
+            heard: Vec::new(),
         }
     }
 
@@ -115,8 +136,16 @@ pub enum Reason {
     Killed,
     /// Any other signal, as SIGSEGV.
     Crashed,
-    /// A node of which nothing was heard any more.
+    /// A node of which nothing was heard any more, or that the scheduler gave up.
     NodeLost,
+    /// The scheduler ended it: its time was over.
+    TimeLimit,
+    /// The scheduler ended it: somebody cancelled it, or its batch script ended.
+    Cancelled,
+    /// The scheduler ended it: another needed its place.
+    Preempted,
+    /// The scheduler ended it to start it again.
+    Requeued,
 }
 
 impl Reason {
@@ -131,6 +160,10 @@ impl Reason {
             Reason::Killed => "killed",
             Reason::Crashed => "crashed",
             Reason::NodeLost => "node-lost",
+            Reason::TimeLimit => "time-limit",
+            Reason::Cancelled => "cancelled",
+            Reason::Preempted => "preempted",
+            Reason::Requeued => "requeued",
         }
     }
 }

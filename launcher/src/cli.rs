@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the configuration in force.
     Config(ConfigArgs),
+    /// What a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
+    Slurm(crate::slurm::SlurmArgs),
     /// The sidecar of one node; `run` starts it.
     #[command(hide = true)]
     Sidecar(paceline_sidecar::SidecarOptions),

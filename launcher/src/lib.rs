@@ -20,6 +20,7 @@ mod replay;
 mod report;
 mod run;
 mod simulate;
+mod slurm;
 
 use std::process::ExitCode;
 
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::command(&args, color),
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
+        Command::Slurm(args) => slurm::command(&args),
         Command::Preflight(args) => preflight::command(&args, color),
         Command::NcclBench(args) => return paceline_nccl_bench::main(&args),
         Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),

@@ -4,6 +4,7 @@
 # IN_CLUSTER, the words to put before sinfo, srun and sbatch.
 #
 #   NODES=4  CPUS=4 (of a node, whatever the machine has)  PROCTRACK=linuxproc|cgroup  SLURM_EXTRA="more lines of slurm.conf"
+#   SCHED="more words of SchedulerParameters"  CGROUP="more lines of cgroup.conf", with PROCTRACK=cgroup
 #
 # Key, socket, spool, logs and slurm.conf are all in DIRECTORY; every port is in network namespaces; `down` ends what runs and
 # removes it all. Needs root, iproute2 and Debian's slurmctld, slurmd, slurm-client and munge (their services are not used).
@@ -42,7 +43,7 @@ down() {
     for pid in $(ip netns pids "$space"); do kill -KILL "$pid" 2>/dev/null || true; done
     ip netns del "$space"
   done
-  for group in /sys/fs/cgroup/freezer/slurm_n*; do
+  for group in /sys/fs/cgroup/{freezer,memory,cpuset}/slurm_n*; do
     [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
   done
   rm -rf "$home"
@@ -84,7 +85,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=5
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=5${SCHED:+,$SCHED}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
@@ -116,7 +117,7 @@ up() {
     --log-file="$home/log/munged.log" --seed-file="$home/munge/seed" --num-threads=2
   spaces
   conf > "$home/slurm.conf"
-  [ "${PROCTRACK:-}" != cgroup ] || printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n' > "$home/cgroup.conf"
+  [ "${PROCTRACK:-}" != cgroup ] || printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=/sys/fs/cgroup\n%s\n' "${CGROUP:-}" > "$home/cgroup.conf"
   # Not `ip netns exec`: its fresh /sys would hide control groups.
   local inside="nsenter --net=/run/netns/${pre}br"
   printf 'export SLURM_CONF=%q\nexport IN_CLUSTER=%q\n' "$home/slurm.conf" "$inside" > "$home/env"

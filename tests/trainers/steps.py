@@ -27,6 +27,7 @@ def options():
     parser.add_argument("--stubborn", action="store_true", help="train on after every signal")
     parser.add_argument("--fail-rank", type=int, default=-1)
     parser.add_argument("--exit-code", type=int, default=3)
+    parser.add_argument("--eat-mb", type=int, default=0, help="memory that --fail-rank takes instead of ending")
     return parser.parse_args()
 
 
@@ -55,6 +56,8 @@ def main():
         if signal.SIGTERM in asked and not opt.stubborn:
             break
         if rank == opt.fail_rank and step == opt.steps:
+            kept = bytearray(opt.eat_mb << 20)
+            said.write(f"took {len(kept) >> 20} MB\n")
             sys.exit(opt.exit_code)
     said.write(f"ends after {step} steps\n")
 

@@ -9,18 +9,37 @@ use std::sync::Arc;
 use crate::event::{Beat, Event, Trouble, TroubleKind};
 use crate::frame::Frame;
 use crate::id::{NodeId, Rank};
-use crate::report::{Ending, Reason};
+use crate::report::{Ending, Heard, Reason};
+use crate::verdict::{Finding, Verdict};
 
 /// Words that are kept. A job of thousands of ranks says the same thousands of times.
 const MOST: usize = 64;
+/// Of these, in the report.
+const MOST_TOLD: usize = 8;
+/// A hang that was over so long before the end has nothing to do with it.
+const HUNG_S: f64 = 60.0;
+/// 128 + SIGABRT: the end that NCCL's watchdog brings about, without an exception of Python's
+/// (<https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html>: TORCH_NCCL_ASYNC_ERROR_HANDLING).
+const ABORTED: i32 = 134;
+/// 128 + SIGINT, SIGKILL, SIGTERM: codes of commands that somebody else ended.
+const ENDED: [i32; 3] = [130, 137, 143];
 
 /// What was heard of ends.
 #[derive(Debug, Default)]
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
-    exits: Vec<(NodeId, i32)>,
+    exits: Vec<Exited>,
     /// The first rank whose process was gone without a goodbye.
     died: Option<(NodeId, Rank)>,
+}
+
+/// A command that ended.
+#[derive(Debug)]
+struct Exited {
+    node: NodeId,
+    code: i32,
+    /// How much had been said before.
+    after: usize,
 }
 
 impl Endings {
@@ -30,8 +49,12 @@ impl Endings {
             Event::Trouble(trouble) if self.troubles.len() < MOST => {
                 self.troubles.push((frame.node.clone(), trouble.clone()));
             }
-            Event::Exit(exit) if !self.exits.iter().any(|(node, _)| *node == frame.node) => {
-                self.exits.push((frame.node.clone(), exit.code));
+            Event::Exit(exit) if !self.exits.iter().any(|known| known.node == frame.node) => {
+                self.exits.push(Exited {
+                    node: frame.node.clone(),
+                    code: exit.code,
+                    after: self.troubles.len(),
+                });
             }
             Event::Beat(beat) => self.beat(&frame.node, beat),
             // A new beginning: whoever died was replaced.
@@ -55,31 +78,68 @@ impl Endings {
         if open.iter().any(|(_, is_lost)| !is_lost) || self.exits.is_empty() && open.is_empty() {
             return None;
         }
+        let failed = self.exits.iter().find(|exit| exit.code != 0);
         let found = self
             .memory()
-            .or_else(|| self.of_words(|kind| matches!(kind, TroubleKind::Signal | TroubleKind::Error)))
+            .or_else(|| self.asked())
             .or_else(|| open.first().map(|(node, _)| lost(node)))
             .or_else(|| self.of_words(|kind| kind == TroubleKind::CollectiveTimeout))
             .or_else(|| self.of_words(|_| true));
-        let failed = self.exits.iter().find(|(_, code)| *code != 0);
-        match (failed, found) {
+        let ending = match (failed, found) {
             // Whatever was said, the commands ended as they should; some of them because they were asked to.
-            (None, Some(found)) if open.is_empty() && found.reason == Reason::Stopped => Some(Ending {
+            (None, Some(found)) if open.is_empty() && is_asked(&found) => Some(Ending {
                 code: Some(0),
                 ..found
             }),
-            (None, _) if open.is_empty() => Some(Ending::success()),
+            (None, _) if open.is_empty() => return Some(Ending::success()),
             (_, Some(mut found)) => {
                 let own = self
                     .exits
                     .iter()
-                    .find(|(node, _)| Some(node) == found.node.as_ref());
-                found.code = own.or(failed).map(|(_, code)| *code);
+                    .find(|exit| Some(&exit.node) == found.node.as_ref());
+                found.code = found.code.or(own.or(failed).map(|exit| exit.code));
                 Some(found)
             }
-            (Some((node, code)), None) => Some(self.by_code(node, *code)),
+            (Some(exit), None) => Some(self.by_code(&exit.node, exit.code)),
             (None, None) => None,
+        };
+        ending.map(|ending| Ending {
+            heard: self.heard(),
+            ..ending
+        })
+    }
+
+    /// Whichever came first of an error and a signal from outside; of the signal, who sent it.
+    fn asked(&self) -> Option<Ending> {
+        let is_first = |kind| matches!(kind, TroubleKind::Signal | TroubleKind::Error);
+        let first = self
+            .troubles
+            .iter()
+            .position(|(_, trouble)| is_first(trouble.kind))?;
+        if self.troubles[first].1.kind == TroubleKind::Signal {
+            // Where one command fails, srun and mpirun end the others.
+            let before = self
+                .exits
+                .iter()
+                .find(|exit| exit.after <= first && exit.code != 0 && !ENDED.contains(&exit.code));
+            if let Some(exit) = before {
+                return Some(self.by_code(&exit.node, exit.code));
+            }
+            if let Some(ending) = self.of_words(is_schedulers) {
+                return Some(Ending { node: None, ..ending });
+            }
         }
+        self.of_words(is_first)
+    }
+
+    fn heard(&self) -> Vec<Heard> {
+        let told = self.troubles.iter().take(MOST_TOLD).map(|(node, trouble)| Heard {
+            node: node.clone(),
+            rank: trouble.rank,
+            kind: trouble.kind,
+            says: Arc::from(trouble.says.lines().last().unwrap_or_default()),
+        });
+        told.collect()
     }
 
     /// What is short of memory tells nothing, or only after those that it takes along.
@@ -101,14 +161,20 @@ impl Endings {
             TroubleKind::OomKill | TroubleKind::GpuMemory | TroubleKind::HostMemory => Reason::OutOfMemory,
             TroubleKind::CollectiveTimeout => Reason::CollectiveTimeout,
             TroubleKind::PeerLost | TroubleKind::Error => Reason::Error,
+            TroubleKind::TimeLimit => Reason::TimeLimit,
+            TroubleKind::Cancelled => Reason::Cancelled,
+            TroubleKind::Preempted => Reason::Preempted,
+            TroubleKind::Requeued => Reason::Requeued,
+            TroubleKind::NodeFailed => Reason::NodeLost,
         };
         Some(Ending {
             reason,
             node: Some(node.clone()),
             rank: trouble.rank,
-            code: None,
             kind: Some(trouble.kind),
             says: trouble.says.clone(),
+            code: None,
+            ..Ending::success()
         })
     }
 
@@ -122,14 +188,44 @@ impl Endings {
     }
 }
 
+/// What the scheduler says of a signal that it has sent.
+fn is_schedulers(kind: TroubleKind) -> bool {
+    use TroubleKind::{Cancelled, NodeFailed, Preempted, Requeued, TimeLimit};
+    matches!(kind, Cancelled | NodeFailed | Preempted | Requeued | TimeLimit)
+}
+
+/// The job was asked to end, and may have done so in order.
+fn is_asked(ending: &Ending) -> bool {
+    ending.reason == Reason::Stopped || ending.kind.is_some_and(is_schedulers)
+}
+
 fn lost(node: &NodeId) -> Ending {
     Ending {
         reason: Reason::NodeLost,
         node: Some(node.clone()),
-        rank: None,
         code: None,
-        kind: None,
         says: Arc::from("nothing is heard of it any more"),
+        ..Ending::success()
+    }
+}
+
+/// The same end with those for whom a collective waited, if the detector had named them. A watchdog that aborts says
+/// nothing: then the hang itself is what it was.
+pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
+    let of = |finding| {
+        let held = |verdict: &&Verdict| verdict.cleared_s.is_none_or(|at| now_s - at < HUNG_S);
+        let mut named = verdicts.iter().rev().filter(held);
+        named.find(|verdict| verdict.finding == finding)
+    };
+    let hang = of(Finding::RankSilent).or_else(|| of(Finding::JobHang));
+    let is_abort = ending.reason == Reason::Crashed && ending.code == Some(ABORTED);
+    match hang {
+        Some(hang) if is_abort || ending.reason == Reason::CollectiveTimeout => Ending {
+            reason: Reason::CollectiveTimeout,
+            missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
+            ..ending
+        },
+        _ => ending,
     }
 }
 
@@ -217,6 +313,46 @@ mod tests {
             "a",
             None,
         );
+        // The scheduler says why it sent the signal.
+        check(
+            "a signal, b signal, a time_limit, a 143, b 143",
+            &[],
+            Reason::TimeLimit,
+            "",
+            None,
+        );
+        check("a signal, a cancelled, a 0", &[], Reason::Cancelled, "", None);
+        check(
+            "a signal, a requeued, b error 3, a 0, b 1",
+            &[],
+            Reason::Requeued,
+            "",
+            None,
+        );
+        check("a signal, a node_failed, a 0", &[], Reason::NodeLost, "", None);
+        check(
+            "a signal, a node_failed, a 143",
+            &["b"],
+            Reason::NodeLost,
+            "",
+            None,
+        );
+        check(
+            "b error 3, a signal, a cancelled, b 1, a 143",
+            &[],
+            Reason::Error,
+            "b",
+            Some(3),
+        );
+        // One command failed, and srun ended the others.
+        check("b 139, a signal, a 143", &[], Reason::Crashed, "b", None);
+        check(
+            "b 143, a signal, a preempted, a 143",
+            &[],
+            Reason::Preempted,
+            "",
+            None,
+        );
         check("a peer_lost 0, a 1", &["b"], Reason::NodeLost, "b", None);
         check("a 143", &[], Reason::Stopped, "a", None);
         check("a 137", &[], Reason::Killed, "a", None);
@@ -229,7 +365,11 @@ mod tests {
         assert_eq!(ending("", &[]), None);
         assert_eq!(ending("a error 1", &[]), None);
         let endings = Endings {
-            exits: vec![("a".into(), 1)],
+            exits: vec![Exited {
+                node: "a".into(),
+                code: 1,
+                after: 0,
+            }],
             ..Endings::default()
         };
         assert_eq!(endings.judge(&[("b".into(), false)]), None);

@@ -1,7 +1,7 @@
 //! The report: what is known so far, and how much of it was seen.
 
-use super::Detector;
 use super::incidents::{hours, renew, round};
+use super::{Detector, endings};
 use crate::policy::Policy;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::verdict::{Finding, State, Verdict};
@@ -31,6 +31,9 @@ impl Detector {
             .all()
             .map(|verdict| self.priced(self.with_cost_now(verdict), price))
             .collect();
+        let end = self
+            .end()
+            .map(|end| endings::waited(end, &verdicts, self.seconds(self.last_frame)));
         Report {
             schema_version: REPORT_VERSION,
             job: self.job.clone(),
@@ -43,7 +46,7 @@ impl Detector {
             cost: self.cost(&verdicts),
             verdicts,
             preflight: self.before.section(),
-            end: self.end(),
+            end,
         }
     }
 

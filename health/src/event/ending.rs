@@ -35,4 +35,14 @@ pub enum TroubleKind {
     PeerLost,
     /// Any other error that ended a trainer.
     Error,
+    /// The scheduler ends the job: its time is over.
+    TimeLimit,
+    /// The scheduler ends the job: somebody cancelled it, or its batch script ended.
+    Cancelled,
+    /// The scheduler ends the job: another needs its place.
+    Preempted,
+    /// The scheduler ends the job to start it again.
+    Requeued,
+    /// The scheduler ends the job: one of its nodes failed.
+    NodeFailed,
 }

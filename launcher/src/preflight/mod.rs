@@ -18,6 +18,7 @@ use paceline_health::preflight::{Outcome, Report};
 use args::ImportArgs;
 pub(crate) use args::{GateArgs, MeetingArgs, PreflightArgs, PreflightCommand};
 pub(crate) use gate::{Start, Way, gate};
+pub(crate) use serve::read_node;
 use work::Wish;
 
 use crate::output::{self, Color, Style, Usage};

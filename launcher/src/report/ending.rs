@@ -1,6 +1,7 @@
 //! How the end of a job reads.
 
 use paceline_health::report::{Ending, Reason};
+use paceline_health::verdict::Subject;
 
 /// One sentence, and what was said, if anything.
 pub(super) fn words(ending: &Ending) -> String {
@@ -13,6 +14,10 @@ pub(super) fn words(ending: &Ending) -> String {
         Reason::Killed => "killed",
         Reason::Crashed => "crashed",
         Reason::NodeLost => "a node was lost",
+        Reason::TimeLimit => "at its time limit",
+        Reason::Cancelled => "cancelled",
+        Reason::Preempted => "preempted",
+        Reason::Requeued => "requeued",
     };
     let place = match (&ending.node, ending.rank) {
         (Some(node), Some(rank)) => format!(", rank {rank} on {node}"),
@@ -22,6 +27,10 @@ pub(super) fn words(ending: &Ending) -> String {
     let code = ending
         .code
         .map_or(String::new(), |code| format!(" (code {code})"));
+    let missing = match &ending.missing {
+        Some(Subject::Rank { rank, node, .. }) => format!(" for rank {} on {node}", rank.0),
+        _ => String::new(),
+    };
     // Of an exception the last line says which.
     let says = ending.says.lines().last().unwrap_or_default();
     let says = if says.is_empty() {
@@ -29,7 +38,7 @@ pub(super) fn words(ending: &Ending) -> String {
     } else {
         format!(": {says}")
     };
-    format!("{what}{place}{code}{says}")
+    format!("{what}{missing}{place}{code}{says}")
 }
 
 #[cfg(test)]
@@ -46,6 +55,7 @@ mod tests {
             code: Some(1),
             kind: None,
             says: "  File \"t.py\", line 3\nCUDA out of memory".into(),
+            ..Ending::success()
         };
         assert_eq!(
             words(&ending),

@@ -100,9 +100,7 @@ pub(crate) fn run(
             .min();
         wait(&signals, keeper.as_ref(), deadline);
         for signal in signals.drain(Instant::now()) {
-            if let (Some(name), Some(dir)) = (asks_to_end(signal), ring_dir) {
-                ends::note_asked(dir, name);
-            }
+            note(signal, ring_dir);
             match signal {
                 Signal::CONT => child.continued(),
                 signal if scheduled.is_some_and(|dir| was_sent_to_all(signal, dir)) => {}
@@ -111,6 +109,10 @@ pub(crate) fn run(
         }
     };
     let at = Instant::now();
+    // Sent to all, one after the other: the child may have been quicker to end than we to be told.
+    for signal in signals.drain(at) {
+        note(signal, ring_dir);
+    }
     if let Some(keeper) = &mut keeper {
         finish(keeper, &mut signals, code, watcher);
     }
@@ -118,6 +120,13 @@ pub(crate) fn run(
         code,
         at,
         life: keeper.map(Keeper::into_life),
+    }
+}
+
+/// Leaves word for the sidecar of a signal that asks the command to end.
+fn note(signal: Signal, ring_dir: Option<&Path>) {
+    if let (Some(name), Some(dir)) = (asks_to_end(signal), ring_dir) {
+        ends::note_asked(dir, name);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why a command ends, as far as it is seen from beside it: the exceptions that trainers leave beside their rings, signals
-//! that asked the command to end, and processes that the kernel ended for want of memory.
+//! that asked the command to end and what the scheduler says of them, and processes that the kernel ended for want of memory.
+
+mod slurm;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -42,6 +44,9 @@ pub struct Ends {
     /// Of the trainers' files, those that were read.
     read: BTreeSet<OsString>,
     was_asked: bool,
+    /// The scheduler that may have asked, and the question to it.
+    job: Option<slurm::Job>,
+    question: Option<slurm::Question>,
     group: Option<Group>,
     looked_ns: u64,
 }
@@ -56,6 +61,8 @@ impl Ends {
             files,
             read: BTreeSet::new(),
             was_asked: false,
+            job: slurm::Job::of(|name| std::env::var(name).ok()),
+            question: None,
             looked_ns: 0,
         }
     }
@@ -66,6 +73,10 @@ impl Ends {
         {
             self.was_asked = true;
             tell(send, None, TroubleKind::Signal, &signal);
+            self.question = self.job.as_ref().map(slurm::Job::ask);
+        }
+        if let Some((kind, says)) = self.question.as_mut().and_then(slurm::Question::answer) {
+            tell(send, None, kind, &says);
         }
         self.exceptions(send);
         let group = self.group.as_mut();
@@ -112,7 +123,8 @@ impl Source for Ends {
     fn is_idle(&mut self) -> bool {
         // Asked only at the end: the last words may have come since.
         self.looked_ns = 0;
-        true
+        let is_unread = !self.was_asked && self.job.is_some() && self.ring_dir.join(ASKED).exists();
+        !is_unread && self.question.as_ref().is_none_or(|question| !question.is_open())
     }
 }
 

@@ -31,6 +31,11 @@ impl Cluster {
 
     /// `proctrack`: how Slurm knows which processes belong to a step (ProctrackType).
     pub fn tracked_by(nodes: u32, proctrack: &str) -> Cluster {
+        Cluster::with(nodes, proctrack, |_| String::new())
+    }
+
+    /// `extra`: more lines of slurm.conf, made in the directory of the jobs.
+    pub fn with(nodes: u32, proctrack: &str, extra: impl Fn(&Path) -> String) -> Cluster {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("bin")).unwrap();
         let paceline = env!("CARGO_BIN_EXE_paceline-under-test");
@@ -39,6 +44,10 @@ impl Cluster {
         let up = setup("up", &home)
             .env("NODES", nodes.to_string())
             .env("PROCTRACK", proctrack)
+            .env("SLURM_EXTRA", extra(dir.path()))
+            .env("CGROUP", "ConstrainRAMSpace=yes")
+            // A job whose prolog fails on one node starts on another, and is not held.
+            .env("SCHED", "nohold_on_prolog_fail")
             .output()
             .unwrap();
         assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
@@ -167,7 +176,14 @@ impl Cluster {
 
     /// Waits for a job to be over, whatever became of it, and returns that.
     pub fn until_over(&self, job: &str) -> String {
-        let over = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"];
+        let over = [
+            "COMPLETED",
+            "FAILED",
+            "CANCELLED",
+            "TIMEOUT",
+            "NODE_FAIL",
+            "PREEMPTED",
+        ];
         self.until("the job's end", || {
             let shown = self.run(&["scontrol", "show", "job", job]).stdout;
             let state = shown

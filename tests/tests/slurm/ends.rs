@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paceline_health::event::Event;
+use paceline_health::event::{Event, TroubleKind};
 
 use crate::cluster::{Cluster, ring_dirs, trainer};
 
@@ -44,10 +44,8 @@ fn each_once(proctrack: &str) {
         "{report}"
     );
     assert_eq!(report["exits"].as_array().unwrap().len(), 2, "{report}");
-    assert_eq!(
-        (report["end"]["reason"].as_str(), report["end"]["says"].as_str()),
-        (Some("stopped"), Some("SIGTERM"))
-    );
+    assert_eq!(report["end"]["reason"], "cancelled", "{report}");
+    assert_eq!(report["end"]["heard"][0]["says"], "SIGTERM", "{report}");
     cluster.nothing_is_left(&before);
 }
 
@@ -89,6 +87,15 @@ fn the_time_limit() {
     assert!(
         report["steps"].as_u64().unwrap() > 500,
         "written while it ran: {report}"
+    );
+    let told = cluster.journal(&format!("paceline-{job}"));
+    let why = told.iter().find_map(|entry| match &entry.frame.event {
+        Event::Trouble(trouble) if trouble.kind == TroubleKind::TimeLimit => Some(trouble.says.to_string()),
+        _ => None,
+    });
+    assert!(
+        why.is_some_and(|says| says.contains("TimeLimit=00:01:00")),
+        "told while it lasted"
     );
     cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
     // What was killed could not clear up; it is not taken for somebody's while it is fresh.
@@ -135,10 +142,9 @@ fn a_requeue() {
             _ => None,
         });
     assert_eq!(attached, Some(1));
-    for run_dir in [&first, &second] {
-        assert!(
-            cluster.report(run_dir)["steps"].as_u64().unwrap() > 20,
-            "{run_dir}"
-        );
+    for (run_dir, why) in [(&first, "requeued"), (&second, "cancelled")] {
+        let report = cluster.report(run_dir);
+        assert!(report["steps"].as_u64().unwrap() > 20, "{run_dir}");
+        assert_eq!(report["end"]["reason"], why, "{report}");
     }
 }

@@ -7,5 +7,7 @@ mod checks;
 mod cluster;
 mod ends;
 mod mpi;
+mod site;
 mod steps;
 mod torch;
+mod why;

@@ -62,6 +62,36 @@ pub(super) fn command(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     grpc::serve(&listener, move || clinic.answer())
 }
 
+/// What can be read of a node now.
+#[derive(Debug)]
+pub(crate) struct NodeRead {
+    /// What should keep it out.
+    pub(crate) bad: Vec<String>,
+    /// What could not be told.
+    pub(crate) notes: Vec<String>,
+    /// Its GPUs.
+    pub(crate) gpus: u32,
+}
+
+/// Reads this node; nothing works for it.
+pub(crate) fn read_node(node: &NodeId) -> Result<NodeRead, String> {
+    read_by(&work::machine(), node)
+}
+
+fn read_by(tools: &dyn Tools, node: &NodeId) -> Result<NodeRead, String> {
+    let found = tools
+        .snapshot(node, &Deadline::new("snapshot", LIMIT))
+        .map_err(|failed| format!("the node cannot be read: {}", failed.what))?;
+    let (table, wanted) = (PreflightTable::default(), Wanted::default());
+    let judged = Judge::new(&table, &[], &wanted).judge(&[], &found.facts);
+    let bad = judged.findings.iter().filter(|noted| noted.condemns());
+    Ok(NodeRead {
+        bad: bad.map(show::sentence).collect(),
+        notes: found.notes,
+        gpus: found.gpus,
+    })
+}
+
 /// Who looks at this node.
 struct Clinic {
     node: NodeId,
@@ -99,15 +129,12 @@ impl Clinic {
             Ok(None) => notes.push("no preflight was done".to_owned()),
             Err(problem) => notes.push(format!("the preflight cannot be read: {problem:#}")),
         }
-        match self.tools.snapshot(&self.node, &Deadline::new("snapshot", LIMIT)) {
+        match read_by(&*self.tools, &self.node) {
             Ok(found) => {
                 notes.extend(found.notes);
-                let (table, wanted) = (PreflightTable::default(), Wanted::default());
-                let judged = Judge::new(&table, &[], &wanted).judge(&[], &found.facts);
-                let bad = judged.findings.iter().filter(|noted| noted.condemns());
-                failed_checks.extend(bad.map(show::sentence));
+                failed_checks.extend(found.bad);
             }
-            Err(failed) => notes.push(format!("the node cannot be read: {}", failed.what)),
+            Err(problem) => notes.push(problem),
         }
         failed_checks.sort();
         failed_checks.dedup();

@@ -1,0 +1,151 @@
+//! Draining a node and giving it back, with what stands before either: permission, a budget, and marks of ownership.
+
+use std::fs;
+use std::path::Path;
+
+use super::CheckArgs;
+use super::audit::Decision;
+use super::scontrol::{self, MARK};
+
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+/// Longest reason that operators want to read in sinfo.
+const MOST_REASON: usize = 300;
+
+/// How the trouble was seen, which is how its end has to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Depth {
+    /// By reading.
+    Read,
+    /// At work.
+    Measured,
+}
+
+impl Depth {
+    fn name(self) -> &'static str {
+        match self {
+            Depth::Read => "read",
+            Depth::Measured => "measured",
+        }
+    }
+
+    /// Of a node that we have drained, as its reason has it.
+    pub(super) fn of_reason(reason: &str) -> Option<Depth> {
+        let rest = reason.strip_prefix(MARK)?;
+        [Depth::Read, Depth::Measured]
+            .into_iter()
+            .find(|depth| rest.starts_with(&format!("[{}]:", depth.name())))
+    }
+}
+
+/// Drains the node of `decision` for what was found, unless something speaks against it; says in `decision` what was done.
+pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
+    let found = decision.found.join("; ");
+    let (refuse, why) = match refusal(args, &decision.node) {
+        Some(why) => (true, format!("{found}; not drained: {why}")),
+        None => (false, found),
+    };
+    (decision.done, decision.why) = (if refuse { "refuse" } else { "drain" }, why);
+    if refuse {
+        return;
+    }
+    let reason = reason(depth, decision);
+    if let Err(problem) = scontrol::drain(&decision.node, &reason) {
+        (decision.done, decision.why) = (
+            "none",
+            format!("{}; Slurm did not drain it: {problem:#}", decision.why),
+        );
+    }
+}
+
+fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
+    if !args.drain {
+        return Some("--drain is not given".to_owned());
+    }
+    match scontrol::drained_by_us() {
+        Ok(nodes) if nodes.iter().any(|known| known == node) => Some("it is drained already".to_owned()),
+        Ok(nodes) if nodes.len() >= args.most_drained => Some(format!(
+            "{} nodes are drained by paceline, and --most-drained is {}",
+            nodes.len(),
+            args.most_drained
+        )),
+        Ok(_) => None,
+        Err(problem) => Some(format!("it is not known how many are: {problem:#}")),
+    }
+}
+
+/// Who, what, evidence: `paceline[read]: GPU 3: ... (epilog of job 7 of ada, which said: ...)`.
+fn reason(depth: Depth, decision: &Decision) -> String {
+    let mut around = decision.by.to_owned();
+    if let (Some(job), Some(user)) = (&decision.job, &decision.user) {
+        around += &format!(", job {job} of {user}");
+    }
+    if let Some(said) = decision.said.first() {
+        around += &format!(", which said: {said}");
+    }
+    let text = format!(
+        "{MARK}[{}]: {} ({around})",
+        depth.name(),
+        decision.found.join("; ")
+    );
+    scontrol::plain(&text, MOST_REASON)
+}
+
+/// Notes in `folder` that a node is given back at `now_s`; false: that was so often within a day that it may not be. What
+/// cannot be noted may not be either.
+pub(super) fn may_resume(folder: &Path, node: &str, most: usize, now_s: u64) -> bool {
+    let name: String = node
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "-_.".contains(*c))
+        .collect();
+    let path = folder.join(format!("resumed-{name}"));
+    let known = fs::read_to_string(&path).unwrap_or_default();
+    let mut times: Vec<u64> = known.lines().filter_map(|line| line.parse().ok()).collect();
+    times.retain(|at| now_s.saturating_sub(*at) < DAY);
+    if times.len() >= most {
+        return false;
+    }
+    times.push(now_s);
+    let text: String = times.iter().map(|at| format!("{at}\n")).collect();
+    fs::create_dir_all(folder).is_ok() && fs::write(&path, text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_has_who_what_and_evidence() {
+        let decision = Decision {
+            by: "epilog",
+            node: "n3".to_owned(),
+            job: Some("7".to_owned()),
+            user: Some("ada".to_owned()),
+            found: vec!["n3 GPU 0: rows\ncannot be remapped".to_owned()],
+            said: vec!["critical gpu-fault".to_owned(), "more".to_owned()],
+            ..Decision::default()
+        };
+        let text = reason(Depth::Read, &decision);
+        assert_eq!(
+            text,
+            "paceline[read]: n3 GPU 0: rows cannot be remapped (epilog, job 7 of ada, which said: critical gpu-fault)"
+        );
+        assert_eq!(Depth::of_reason(&text), Some(Depth::Read));
+        assert_eq!(Depth::of_reason("paceline[measured]: x"), Some(Depth::Measured));
+        for foreign in ["bad disk", "", "Paceline[read]: x", "paceline: by hand"] {
+            assert_eq!(Depth::of_reason(foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_node_comes_back_so_many_times_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("state");
+        let may = |node, now| may_resume(&folder, node, 2, now);
+        assert!(may("n1", 1000) && may("n1", 2000));
+        assert!(!may("n1", 3000));
+        assert!(may("n2", 3000));
+        assert!(may("n1", 1000 + DAY));
+        assert!(!may_resume(Path::new("/proc/nowhere"), "n1", 2, 0));
+    }
+}

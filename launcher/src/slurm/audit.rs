@@ -1,0 +1,64 @@
+//! One line for each decision, refusals too: what was looked at, what was found, what was done or why not.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::output;
+
+/// A decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Decision {
+    /// prolog, epilog, health-check.
+    pub(super) by: &'static str,
+    /// The node.
+    pub(super) node: String,
+    /// The job before or after which it was, with its user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) job: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user: Option<String>,
+    /// What was done: `none`, `drain`, `resume`, `refuse`.
+    pub(super) done: &'static str,
+    /// Why.
+    pub(super) why: String,
+    /// What was found at the node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) found: Vec<String>,
+    /// What the job had said of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) said: Vec<String>,
+    /// How the job ended, as it says itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ended: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    unix_s: u64,
+    #[serde(flatten)]
+    decision: &'a Decision,
+}
+
+/// Keeps it, in the log and on stderr. A log that cannot be written stops nothing.
+pub(super) fn keep(decision: &Decision, log: &Path) {
+    let unix_s = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |span| span.as_secs());
+    let line = serde_json::to_string(&Line { unix_s, decision }).unwrap_or_default() + "\n";
+    let written = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(problem) = written {
+        output::say(format_args!("paceline: {}: {problem}", log.display()));
+    }
+    let Decision {
+        by, node, done, why, ..
+    } = decision;
+    output::say(format_args!("paceline: {by} on {node}: {done}: {why}"));
+}

@@ -1,0 +1,123 @@
+//! The hardware itself, read and, where it is asked for, at work. In a process of its own each: a driver that hangs must not
+//! hang slurmd.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use paceline_health::id::NodeId;
+use paceline_health::preflight::{Outcome, Report};
+use serde::{Deserialize, Serialize};
+
+use super::bounded;
+use crate::output;
+use crate::preflight;
+
+/// Reading takes three seconds at most; the rest is a machine under load.
+const READ: Duration = Duration::from_secs(10);
+/// A quick preflight of one node, with all its limits.
+const MEASURE: Duration = Duration::from_secs(90);
+
+/// How well a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Health {
+    /// Its GPUs were read, and nothing is bad.
+    Well,
+    /// What should keep it out.
+    Ill(Vec<String>),
+    /// What could not be told.
+    Unknown(Vec<String>),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LookArgs {
+    /// Name of this node.
+    #[arg(long, value_name = "NAME")]
+    node: String,
+}
+
+/// Reads the node here: one line of JSON.
+pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitCode> {
+    let node = NodeId::from(args.node.as_str());
+    let health = match preflight::read_node(&node) {
+        Ok(looked) if !looked.bad.is_empty() => Health::Ill(looked.bad),
+        Ok(looked) if looked.notes.is_empty() && looked.gpus > 0 => Health::Well,
+        Ok(looked) if looked.gpus == 0 && looked.notes.is_empty() => {
+            Health::Unknown(vec!["it has no GPU that could be read".to_owned()])
+        }
+        Ok(looked) => Health::Unknown(looked.notes),
+        Err(problem) => Health::Unknown(vec![problem]),
+    };
+    output::print(&(serde_json::to_string(&health)? + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the node.
+pub(super) fn read(node: &str) -> Health {
+    let ran = match bounded::run(ours().args(["slurm", "look", "--node", node]), READ) {
+        Ok(ran) => ran,
+        Err(failed) => return Health::Unknown(vec![failed.to_string()]),
+    };
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| {
+        let said = ran.stderr.lines().last().unwrap_or("nothing was said");
+        Health::Unknown(vec![format!("the node could not be read: {said}")])
+    })
+}
+
+/// Lets it work, alone: a quick preflight, which reads it as well.
+pub(super) fn measure(node: &str) -> Health {
+    let words = [
+        "preflight",
+        "quick",
+        "--json",
+        "--job",
+        "paceline-node-check",
+        "--nodes",
+        node,
+        "--node",
+        node,
+    ];
+    let ran = match bounded::run(ours().args(words), MEASURE) {
+        Ok(ran) => ran,
+        Err(failed) => return Health::Unknown(vec![failed.to_string()]),
+    };
+    match serde_json::from_str::<Report>(&ran.stdout) {
+        Ok(report) => of_preflight(&report, &node.into()),
+        Err(_) => {
+            let said = ran.stderr.lines().last().unwrap_or("nothing was said");
+            Health::Unknown(vec![format!("the preflight gave no report: {said}")])
+        }
+    }
+}
+
+fn of_preflight(report: &Report, node: &NodeId) -> Health {
+    let of_it = report
+        .findings
+        .iter()
+        .filter(|noted| noted.place.node() == Some(node));
+    let bad: Vec<String> = of_it
+        .filter(|noted| noted.condemns())
+        .map(preflight::show::sentence)
+        .collect();
+    match report.outcome {
+        _ if report.simulated => Health::Unknown(vec!["the preflight was simulated".to_owned()]),
+        _ if !bad.is_empty() => Health::Ill(bad),
+        Outcome::Ok | Outcome::Warning => Health::Well,
+        Outcome::Unknown | Outcome::Critical => {
+            Health::Unknown(vec!["the preflight had nothing to compare with".to_owned()])
+        }
+    }
+}
+
+/// This very program, with what slurmd leaves out of the environment.
+fn ours() -> Command {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let mut command = Command::new(program);
+    // Its own key is made there; nobody else takes part.
+    if std::env::var_os("HOME").is_none() && rustix::process::geteuid().is_root() {
+        command.env("HOME", "/root");
+    }
+    command
+}

@@ -1,0 +1,210 @@
+//! What a job's reports say of a node. They are the user's files, so they are read as that user, in a process of its own, and
+//! what they say is a reason to look and nothing more.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use paceline_health::Provenance;
+use paceline_health::report::{Reason, Report};
+use paceline_health::verdict::{Severity, Subject, Verdict};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::{bounded, scontrol, variable};
+use crate::output;
+use crate::report;
+
+/// A shared file system may hang.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Longest report that is read.
+const MOST_BYTES: u64 = 16 << 20;
+/// Claims that are told of one node, and how long each may be.
+const MOST: usize = 8;
+const MOST_WORDS: usize = 160;
+/// Entries of the job's directory that are looked at.
+const MOST_ENTRIES: usize = 10_000;
+
+#[derive(Debug, Args)]
+pub(super) struct SaidArgs {
+    /// The job's number.
+    #[arg(long, value_name = "JOB")]
+    job: String,
+    /// The node.
+    #[arg(long, value_name = "NAME")]
+    node: String,
+    /// The job's directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// What a job said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// Of this node.
+    pub(super) claims: Vec<String>,
+    /// Of itself, in one line.
+    pub(super) summary: Option<String>,
+    /// Why that is not known.
+    #[serde(default)]
+    pub(super) problem: Option<String>,
+}
+
+/// What the job that has just ended on `node` said, read as its user.
+pub(super) fn of_job(node: &str) -> Said {
+    read_as_user(node).unwrap_or_else(|problem| Said {
+        problem: Some(format!("{problem:#}")),
+        ..Said::default()
+    })
+}
+
+fn read_as_user(node: &str) -> anyhow::Result<Said> {
+    let need = |name: &'static str| variable(name).with_context(|| format!("{name} is not set"));
+    let id = |name| -> anyhow::Result<u32> { need(name)?.parse().with_context(|| name) };
+    let (uid, gid) = (id("SLURM_JOB_UID")?, id("SLURM_JOB_GID")?);
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args([
+            "slurm",
+            "said",
+            "--job",
+            &need("SLURM_JOB_ID")?,
+            "--node",
+            node,
+            "--",
+        ])
+        .arg(need("SLURM_JOB_WORK_DIR")?)
+        .env_clear()
+        .current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        // Without the groups of root, which the standard library drops when it changes the user.
+        command.uid(uid).gid(gid);
+    }
+    let ran = bounded::run(&mut command, LIMIT)?;
+    anyhow::ensure!(ran.code == Some(0), "{}", ran.stderr.trim());
+    let mut said: Said = serde_json::from_str(&ran.stdout)?;
+    // The user's process may have been made to say anything.
+    said.claims.truncate(MOST);
+    for text in said.claims.iter_mut().chain(&mut said.summary) {
+        *text = scontrol::plain(text, MOST_WORDS);
+    }
+    Ok(said)
+}
+
+/// `paceline slurm said`: one line of JSON.
+pub(super) fn said(args: &SaidArgs) -> anyhow::Result<ExitCode> {
+    let mut said = Said::default();
+    for path in reports(&args.dir, &args.job)? {
+        let Ok(report) = read(&path) else { continue };
+        let of_node = report
+            .verdicts
+            .iter()
+            .filter(|verdict| blames(verdict, &args.node));
+        said.claims.extend(of_node.map(sentence));
+        said.summary = Some(summary(&report));
+    }
+    said.claims.truncate(MOST);
+    output::print(&(serde_json::to_string(&said)? + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reports of the job's steps and restarts, the latest last: `paceline-7.0-r1/report.json` of job 7.
+fn reports(dir: &Path, job: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?;
+    let start = format!("paceline-{job}");
+    let is_of_job = |name: &str| {
+        let rest = name.strip_prefix(&start);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
+    };
+    let names = entries
+        .take(MOST_ENTRIES)
+        .flatten()
+        .map(|entry| entry.file_name());
+    let of_job = names.filter(|name| name.to_str().is_some_and(is_of_job));
+    let mut found: Vec<_> = of_job
+        .map(|name| dir.join(name).join(report::FILE))
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .collect();
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+fn read(path: &Path) -> anyhow::Result<Report> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    let mut text = String::new();
+    file.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Only what was really seen, and bad enough to be told.
+fn blames(verdict: &Verdict, name: &str) -> bool {
+    let node = match &verdict.subject {
+        Subject::Node { node } | Subject::Rank { node, .. } | Subject::Gpu { node, .. } => node,
+        _ => return false,
+    };
+    node.as_str() == name && verdict.provenance == Provenance::Live && verdict.severity >= Severity::Warning
+}
+
+fn sentence(verdict: &Verdict) -> String {
+    let severity = report::words::severity(verdict.severity).to_lowercase();
+    let cause = report::words::cause(verdict.cause);
+    format!("{severity} {} of {} ({cause})", verdict.finding, verdict.subject)
+}
+
+/// How it ended, and the worst that was found.
+fn summary(report: &Report) -> String {
+    let end = report
+        .end
+        .as_ref()
+        .map_or("end not seen", |end| end.reason.name());
+    let mut text = format!("{end}, {} steps", report.steps);
+    if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
+        text += &format!(" ({})", end.says.lines().last().unwrap_or_default());
+    }
+    let worst = report
+        .verdicts
+        .iter()
+        .max_by_key(|verdict| (verdict.severity, verdict.id));
+    if let Some(verdict) = worst {
+        text += &format!("; {}", sentence(verdict));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_of_this_job_only() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "paceline-7.0",
+            "paceline-7",
+            "paceline-7.0-r1",
+            "paceline-71.0",
+            "paceline-x",
+        ] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join(report::FILE), "{}").unwrap();
+        }
+        let found = reports(dir.path(), "7").unwrap();
+        let mut names: Vec<_> = found
+            .iter()
+            .map(|path| path.parent().unwrap().file_name().unwrap().to_str().unwrap())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, ["paceline-7", "paceline-7.0", "paceline-7.0-r1"]);
+        assert!(reports(&dir.path().join("none"), "7").is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! `paceline slurm requeue`: the same job again, with all its options, away from nodes that are bad.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::{scontrol, variable};
+use crate::output::{self, Usage};
+
+/// Ending a job takes its KillWait; the exclusion is accepted as soon as the job is in the queue again.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Slurm keeps the job's number, options and place in accounting; only its list of excluded nodes grows. The \
+job must allow it (sbatch --requeue, or JobRequeue=1).\n\nExample: paceline slurm requeue 4711 --exclude n[3,7]"
+)]
+pub(super) struct RequeueArgs {
+    /// The job [default: SLURM_JOB_ID].
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
+    /// Nodes on which it shall not start again, such as n3 or n[3,7]; beside those that it excludes already.
+    #[arg(long, value_name = "NODES")]
+    exclude: String,
+    /// Only say what would be done.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
+    let job = args.job.clone().or_else(|| variable("SLURM_JOB_ID"));
+    let job = job.ok_or_else(|| Usage("which job? SLURM_JOB_ID is not set".to_owned()))?;
+    paceline_nccl_bench::preflight::hosts::expand(&args.exclude)
+        .map_err(|problem| Usage(format!("--exclude {}: {problem}", args.exclude)))?;
+    let shown = scontrol::ask("scontrol", &["show", "job", &job])?;
+    let nodes = excluded(&shown, &args.exclude);
+    if args.dry_run {
+        output::print(&format!(
+            "scontrol requeue {job}\nscontrol update jobid={job} excnodelist={nodes}\n"
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // From inside the job: the requeue ends us too, and the exclusion is still to come.
+    // SAFETY: no handler is installed; the signal is only ignored.
+    unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    let is_pending = scontrol::field(&shown, "JobState") == Some("PENDING");
+    if !is_pending {
+        scontrol::ask("scontrol", &["requeue", &job])?;
+    }
+    exclude(&job, &nodes).with_context(|| format!("job {job} was requeued, and may start on any node"))?;
+    output::say(format_args!(
+        "paceline: job {job} waits to start again, away from {nodes}"
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A list may only change while the job waits.
+fn exclude(job: &str, nodes: &str) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let (id, list) = (format!("jobid={job}"), format!("excnodelist={nodes}"));
+    loop {
+        match scontrol::ask("scontrol", &["update", &id, &list]) {
+            Ok(_) => return Ok(()),
+            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(200)),
+            Err(problem) => return Err(problem),
+        }
+    }
+}
+
+/// Those that the job excludes already, and the new ones.
+fn excluded(shown: &str, new: &str) -> String {
+    match scontrol::field(shown, "ExcNodeList") {
+        None | Some("(null)" | "") => new.to_owned(),
+        Some(old) => format!("{old},{new}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_excluded_stays_so() {
+        assert_eq!(excluded("ReqNodeList=(null) ExcNodeList=(null)\n", "n3"), "n3");
+        assert_eq!(
+            excluded("ReqNodeList=(null) ExcNodeList=n[1-2]\n", "n3"),
+            "n[1-2],n3"
+        );
+    }
+}

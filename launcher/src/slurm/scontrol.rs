@@ -1,0 +1,117 @@
+//! The few words with Slurm's controller.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::bounded;
+
+/// A busy controller answers late; without an answer nothing is done.
+const LIMIT: Duration = Duration::from_secs(5);
+/// slurmd calls its programs without PATH.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin";
+/// What stands in front of a drained node's reason, by which the health check knows ours.
+pub(super) const MARK: &str = "paceline";
+
+/// One of Slurm's commands; what it prints.
+pub(super) fn ask(program: &str, words: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(program);
+    command.args(words);
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", PATH);
+    }
+    let ran = bounded::run(&mut command, LIMIT)?;
+    if ran.code != Some(0) {
+        bail!("{program} {}: {}", words.join(" "), ran.stderr.trim());
+    }
+    Ok(ran.stdout)
+}
+
+/// The value of `NAME=` in what scontrol shows; a reason goes to the end of its line.
+pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let rest = line.trim_start();
+        if name == "Reason" {
+            return rest.strip_prefix("Reason=");
+        }
+        let mut words = rest.split_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+    })
+}
+
+/// Words as they may stand in a reason or a comment: one line of plain characters.
+pub(super) fn plain(text: &str, most: usize) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown = words.chars().map(|c| match c {
+        '"' | '\'' | '\\' | '`' => ' ',
+        c if c.is_ascii_graphic() || c == ' ' => c,
+        _ => '?',
+    });
+    shown.take(most).collect()
+}
+
+/// Takes a node out, so that nothing new starts there.
+pub(super) fn drain(node: &str, reason: &str) -> anyhow::Result<()> {
+    let (node, reason) = (
+        format!("nodename={node}"),
+        format!("reason={}", plain(reason, 400)),
+    );
+    ask("scontrol", &["update", &node, "state=drain", &reason]).map(drop)
+}
+
+/// Gives it back.
+pub(super) fn resume(node: &str) -> anyhow::Result<()> {
+    ask(
+        "scontrol",
+        &["update", &format!("nodename={node}"), "state=resume"],
+    )
+    .map(drop)
+}
+
+/// A node's state and the reason for it, if one is given.
+pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
+    let shown = ask("scontrol", &["show", "node", node])?;
+    let state = field(&shown, "State").with_context(|| format!("{node}: no state"))?;
+    let reason = field(&shown, "Reason").unwrap_or_default();
+    Ok((state.to_owned(), reason.to_owned()))
+}
+
+/// Nodes that are out because of us.
+pub(super) fn drained_by_us() -> anyhow::Result<Vec<String>> {
+    let shown = ask("sinfo", &["-h", "-N", "-o", "%N|%E"])?;
+    let ours = shown.lines().filter_map(|line| {
+        let (node, reason) = line.split_once('|')?;
+        reason.starts_with(MARK).then(|| node.to_owned())
+    });
+    let mut nodes: Vec<String> = ours.collect();
+    // A node stands there once for each of its partitions.
+    nodes.sort();
+    nodes.dedup();
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_and_reasons() {
+        let shown = "NodeName=n1 Arch=x86_64\n   State=IDLE+DRAIN ThreadsPerCore=1\n   Reason=paceline[read]: GPU 0: rows [root@2026]\n";
+        assert_eq!(field(shown, "State"), Some("IDLE+DRAIN"));
+        assert_eq!(
+            field(shown, "Reason"),
+            Some("paceline[read]: GPU 0: rows [root@2026]")
+        );
+        assert_eq!(field(shown, "Stat"), None);
+    }
+
+    #[test]
+    fn what_a_user_wrote_cannot_add_words() {
+        assert_eq!(
+            plain("a\nstate=down \"x\" `y` \u{1b}é", 100),
+            "a state=down  x   y  ??"
+        );
+        assert_eq!(plain("abcdef", 3), "abc");
+    }
+}
