@@ -124,7 +124,7 @@ pub(crate) struct MeetingArgs {
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach.
-    #[arg(long, value_name = "GBPS")]
+    #[arg(long, value_name = "GBPS", value_parser = bandwidth)]
     pub(crate) min_busbw: Option<f64>,
     /// The site's folder of measurements, shared by all nodes: what is measured is added, and compared with.
     #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
@@ -176,9 +176,19 @@ pub(crate) struct GateArgs {
     #[arg(long, value_name = "N", requires = "preflight")]
     pub(crate) preflight_nnodes: Option<usize>,
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach in the preflight.
-    #[arg(long, value_name = "GBPS", requires = "preflight")]
+    #[arg(long, value_name = "GBPS", requires = "preflight", value_parser = bandwidth)]
     pub(crate) min_busbw: Option<f64>,
     /// The site's folder of measurements, shared by all nodes.
     #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
     pub(crate) passports: Option<PathBuf>,
+}
+
+/// GB/s that can be reached and missed.
+fn bandwidth(text: &str) -> Result<f64, String> {
+    let number = text.parse().map_err(|_| "not a number".to_owned())?;
+    if f64::is_finite(number) && number > 0.0 {
+        Ok(number)
+    } else {
+        Err("must be more than 0".to_owned())
+    }
 }

@@ -67,8 +67,10 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         }
     };
     if let Some(path) = &args.html {
-        let written = std::fs::write(path, page::page(&report));
-        written.with_context(|| path.display().to_string())?;
+        // What was measured is told all the same.
+        if let Err(problem) = std::fs::write(path, page::page(&report)) {
+            output::warning(Style::stderr(color), &format!("{}: {problem}", path.display()));
+        }
     }
     if args.json {
         output::print(&(serde_json::to_string(&report)? + "\n"))?;

@@ -60,6 +60,8 @@ pub struct History {
     pub broken: usize,
     /// Bytes of older lines, which were not read.
     pub left: u64,
+    /// Passports that are no files, or that cannot be read by this user.
+    pub unread: Vec<PathBuf>,
 }
 
 impl Passports {
@@ -112,19 +114,28 @@ impl Passports {
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
             other => other?,
         };
-        let mut files = Vec::new();
+        let (mut files, mut history) = (Vec::new(), History::default());
         for entry in entries {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == ENDING) {
                 // One that is not for us, or is gone by now, costs the others nothing.
-                let readable = File::open(&path).and_then(|file| file.metadata()?.modified());
-                files.extend(readable.ok().map(|at| (at, path)));
+                let written = fs::metadata(&path).and_then(|meta| {
+                    let is_file = meta.is_file().then(|| meta.modified());
+                    is_file.ok_or(io::ErrorKind::InvalidInput)?
+                });
+                match written {
+                    Ok(at) => files.push((at, path)),
+                    Err(_) => history.unread.push(path),
+                }
             }
         }
         files.sort();
-        let (mut history, mut room) = (History::default(), most);
-        for (_, path) in files.iter().rev() {
-            room -= read_file(path, room, &mut history)?;
+        let mut room = most;
+        for (_, path) in files.into_iter().rev() {
+            match read_file(&path, room, &mut history) {
+                Ok(taken) => room -= taken,
+                Err(_) => history.unread.push(path),
+            }
         }
         history.stamps.sort_by_key(|stamp| stamp.at);
         Ok(history)

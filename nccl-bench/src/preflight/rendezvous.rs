@@ -52,6 +52,20 @@ pub enum RendezvousError {
     Empty { from: &'static str },
     #[error("how many nodes? {from} gives one address: add --nnodes N")]
     Count { from: &'static str },
+    #[error("--nnodes {count}, and nothing says where they meet: add --nodes, --rendezvous or --service")]
+    Nowhere { count: usize },
+    #[error("--nnodes {count}: {from} names {named}")]
+    Miscounted {
+        count: usize,
+        from: &'static str,
+        named: usize,
+    },
+    #[error("this node, {node}, is not among {from}: {hint}")]
+    Stranger {
+        node: String,
+        from: &'static str,
+        hint: String,
+    },
     #[error("{what} is no HOST or HOST:PORT")]
     Endpoint { what: String },
     #[error("the service {service} has {found} of {count} addresses after {within} s")]
@@ -77,7 +91,8 @@ pub struct Place {
 }
 
 enum Whom {
-    List(Vec<String>),
+    /// And whose it is, if somebody typed it.
+    List(Vec<String>, Option<&'static str>),
     Endpoint(String, usize),
     /// Training's own port is not ours.
     Host(String, usize),
@@ -88,8 +103,11 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
     let derived = derived_port(&asked.job);
     let whom = whom(asked, wait)?;
     let (host, port, expected) = match whom {
-        Whom::List(names) => {
+        Whom::List(names, typed) => {
             let count = names.len();
+            if let Some(from) = typed {
+                check(asked, from, &names)?;
+            }
             (names[0].clone(), None, Expected { count, names })
         }
         Whom::Endpoint(endpoint, count) => {
@@ -127,9 +145,12 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
         if names.is_empty() {
             Err(RendezvousError::Empty { from })
         } else {
-            Ok(Whom::List(names))
+            Ok(Whom::List(names, Some(from)))
         }
     };
+    if let Some(count @ 0) = asked.count {
+        return Err(RendezvousError::Nowhere { count });
+    }
     if let Some(nodes) = &asked.nodes {
         return list(nodes, "--nodes");
     }
@@ -156,12 +177,42 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
         return Ok(Whom::Endpoint(endpoint.clone(), count));
     }
     if let Some(nodes) = &asked.scheduled {
-        return list(nodes, "the scheduler");
+        // Whose names may be others than the host's.
+        return list(nodes, "the scheduler").map(|whom| match whom {
+            Whom::List(names, _) => Whom::List(names, None),
+            other => other,
+        });
     }
     if let Some((host, least)) = &asked.training {
         return Ok(Whom::Host(host.clone(), asked.count.unwrap_or(*least)));
     }
-    Ok(Whom::List(vec![asked.node.clone()]))
+    match asked.count {
+        Some(count) if count > 1 => Err(RendezvousError::Nowhere { count }),
+        _ => Ok(Whom::List(vec![asked.node.clone()], None)),
+    }
+}
+
+/// Who is not in the list that everybody was given would lead, or be taken for somebody who did not come.
+fn check(asked: &Asked, from: &'static str, names: &[String]) -> Result<(), RendezvousError> {
+    let named = names.len();
+    if let Some(count) = asked.count.filter(|count| *count != named) {
+        return Err(RendezvousError::Miscounted { count, from, named });
+    }
+    let names = names.to_vec();
+    let expected = Expected { count: named, names };
+    if expected.position(&asked.node.as_str().into()).is_some() {
+        return Ok(());
+    }
+    let here: Vec<&String> = expected.names.iter().filter(|name| is_here(name)).collect();
+    let hint = match here.as_slice() {
+        [name] => format!("add --node {name}"),
+        _ => "say which of them it is with --node NAME".to_owned(),
+    };
+    Err(RendezvousError::Stranger {
+        node: asked.node.clone(),
+        from,
+        hint,
+    })
 }
 
 /// The lowest of the service's addresses, as soon as it has as many as there are nodes.
@@ -305,6 +356,25 @@ mod tests {
         one.count = Some(2);
         one.rendezvous = Some("h:x".into());
         check(&one, "h:x is no HOST or HOST:PORT");
+        let mut one = asked("x");
+        one.count = Some(2);
+        check(
+            &one,
+            "--nnodes 2, and nothing says where they meet: add --nodes, --rendezvous or --service",
+        );
+        one.nodes = Some("x,y,z".into());
+        check(&one, "--nnodes 2: --nodes names 3");
+        let mut one = asked("x");
+        one.nodes = Some("127.0.0.1,nowhere.invalid".into());
+        check(
+            &one,
+            "this node, x, is not among --nodes: add --node 127.0.0.1",
+        );
+        one.nodes = Some("127.0.0.1,127.0.0.2".into());
+        check(
+            &one,
+            "this node, x, is not among --nodes: say which of them it is with --node NAME",
+        );
         let mut one = asked("x");
         one.nodes = Some("a[1".into());
         check(&one, "host list \"a[1\", column 2: a bracket that is not closed");

@@ -234,6 +234,7 @@ impl Ended {
 
     /// Fails unless `rank` and no other was named, at the latest at `step`.
     pub fn names_only(&self, rank: u64, step: u64) {
+        self.accuses_only(&[rank]);
         assert!(
             self.has_named(rank, step),
             "rank and step: {:?}\n{}\n{}",
@@ -241,6 +242,12 @@ impl Ended {
             self.stderr,
             self.report()
         );
+    }
+
+    /// Fails when anybody else is called slow, with words for which tests/run gives no second try.
+    pub fn accuses_only(&self, ranks: &[u64]) {
+        let wrong = self.stragglers().into_iter().find(|(rank, _)| !ranks.contains(rank));
+        assert_eq!(wrong, None, "wrongly accused\n{}\n{}", self.stderr, self.report());
     }
 
     fn has_named(&self, rank: u64, step: u64) -> bool {
