@@ -41,7 +41,6 @@ fn a_job_is_heard_and_its_slow_rank_found() {
         policy: Vec::new(),
         remedy: Default::default(),
         reload: None,
-        remedy: Default::default(),
     };
     let (status, _end) = StatusStream::to(std::io::sink());
     let hosted = Hosted::start(listener, &Key::from_bytes([1; 32]), &den, None, plan, status).unwrap();

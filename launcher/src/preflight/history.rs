@@ -34,19 +34,8 @@ pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCo
     };
     let stamps: Vec<&Stamp> = history.stamps.iter().filter(of_node).collect();
     let is_known = !stamps.is_empty();
-    if history.broken > 0 {
-        let lines = history.broken;
-        warning(
-            Style::stderr(color),
-            format_args!("{lines} lines cannot be read and are left out"),
-        );
-    }
-    if history.left > 0 {
-        let left = history.left >> 10;
-        warning(
-            Style::stderr(color),
-            format_args!("{left} KiB of older lines are left out"),
-        );
+    for left_out in history.left_out() {
+        warning(Style::stderr(color), left_out);
     }
     if args.json {
         let known = Known {

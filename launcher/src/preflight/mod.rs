@@ -69,7 +69,10 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
     if let Some(path) = &args.html {
         // What was measured is told all the same.
         if let Err(problem) = std::fs::write(path, page::page(&report)) {
-            output::warning(Style::stderr(color), &format!("{}: {problem}", path.display()));
+            output::warning(
+                Style::stderr(color),
+                format_args!("{}: {problem}", path.display()),
+            );
         }
     }
     if args.json {

@@ -40,12 +40,8 @@ impl Past {
             return Ok(Vec::new());
         };
         let history = in_time(reading, READ)?;
-        if history.broken > 0 {
-            let told = format!(
-                "{} lines of the passports cannot be read and are left out",
-                history.broken
-            );
-            output::warning(self.style, told);
+        for left_out in history.left_out() {
+            output::warning(self.style, left_out);
         }
         Ok(history.past(samples))
     }

@@ -143,6 +143,24 @@ impl Passports {
 }
 
 impl History {
+    /// What is not in it, a line for each kind.
+    pub fn left_out(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        if self.broken > 0 {
+            told.push(format!(
+                "{} lines of the passports cannot be read and are left out",
+                self.broken
+            ));
+        }
+        if self.left > 0 {
+            told.push(format!("{} KiB of older lines are left out", self.left >> 10));
+        }
+        for path in &self.unread {
+            told.push(format!("{} cannot be read and is left out", path.display()));
+        }
+        told
+    }
+
     /// What is known of the places, metrics and conditions of `samples` from preflights in which they were well: a
     /// value that was bad is no baseline.
     pub fn past(&self, samples: &[Sample]) -> Vec<Past> {
@@ -287,6 +305,22 @@ mod tests {
             );
             assert_eq!(history.broken, usize::from(cut > before.len() && !is_whole));
         }
+    }
+
+    #[test]
+    fn what_is_no_passport_costs_the_others_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let passports = Passports::at(folder.path());
+        passports.add("n1", &[stamp(1, "n1", 100.0)]).unwrap();
+        fs::create_dir(folder.path().join("a.passport")).unwrap();
+        std::os::unix::net::UnixListener::bind(folder.path().join("b.passport")).unwrap();
+        let history = passports.read().unwrap();
+        assert_eq!((history.stamps.len(), history.unread.len()), (1, 2));
+        assert!(
+            history.left_out()[0].ends_with("a.passport cannot be read and is left out"),
+            "{:?}",
+            history.left_out()
+        );
     }
 
     #[test]

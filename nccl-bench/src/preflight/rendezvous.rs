@@ -366,10 +366,7 @@ mod tests {
         check(&one, "--nnodes 2: --nodes names 3");
         let mut one = asked("x");
         one.nodes = Some("127.0.0.1,nowhere.invalid".into());
-        check(
-            &one,
-            "this node, x, is not among --nodes: add --node 127.0.0.1",
-        );
+        check(&one, "this node, x, is not among --nodes: add --node 127.0.0.1");
         one.nodes = Some("127.0.0.1,127.0.0.2".into());
         check(
             &one,

@@ -73,7 +73,7 @@ impl Bench {
             job: "j".into(),
             agent: 1,
             journal,
-            upto: 0,
+            upto: self.intake.upto(&"n".into(), 1),
         };
         let crate::uplink::Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns)
         else {

@@ -79,7 +79,7 @@ fn waits_of_a_healthy_job_accuse_nobody() {
         .run()
         .ok();
     let report = by_waits(&ended);
-    assert_eq!(stragglers(&report), [], "{report}");
+    assert_eq!(stragglers(&report), [], "wrongly accused {report}");
     assert!(
         report["coverage"]["notes"].to_string().contains("(S1)"),
         "{report}"

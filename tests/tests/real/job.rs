@@ -246,7 +246,10 @@ impl Ended {
 
     /// Fails when anybody else is called slow, with words for which tests/run gives no second try.
     pub fn accuses_only(&self, ranks: &[u64]) {
-        let wrong = self.stragglers().into_iter().find(|(rank, _)| !ranks.contains(rank));
+        let wrong = self
+            .stragglers()
+            .into_iter()
+            .find(|(rank, _)| !ranks.contains(rank));
         assert_eq!(wrong, None, "wrongly accused\n{}\n{}", self.stderr, self.report());
     }
 
