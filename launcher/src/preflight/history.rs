@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use paceline_health::preflight::{Metric, Place};
-use paceline_nccl_bench::preflight::{Passports, Stamp};
+use paceline_nccl_bench::preflight::Stamp;
 use serde::Serialize;
 
 use super::args::HistoryArgs;
+use super::past;
 use crate::output::{self, Color, Style, warning};
 
 /// There is nothing to tell.
@@ -25,7 +26,7 @@ struct Known<'a> {
 
 /// Prints it.
 pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let read = Passports::at(&args.passports).read();
+    let read = past::read(&args.passports);
     let history =
         read.with_context(|| format!("the passports in {} cannot be read", args.passports.display()))?;
     let of_node = |stamp: &&Stamp| match &stamp.place {

@@ -18,6 +18,19 @@ const READ: Duration = Duration::from_secs(1);
 /// How long is waited for what was measured to be written.
 const WRITE: Duration = Duration::from_secs(5);
 
+/// How long somebody who asks for it alone waits.
+const ASKED: Duration = Duration::from_secs(30);
+
+/// What is in the folder.
+pub(super) fn read(folder: &Path) -> io::Result<History> {
+    in_time(&reading(folder), ASKED)
+}
+
+fn reading(folder: &Path) -> Receiver<io::Result<History>> {
+    let passports = Passports::at(folder);
+    beside(move || passports.read())
+}
+
 /// What is being read, if the site keeps passports.
 pub(super) struct Past {
     reading: Option<Receiver<io::Result<History>>>,
@@ -27,10 +40,7 @@ pub(super) struct Past {
 impl Past {
     /// Begins to read.
     pub(super) fn of(folder: Option<&Path>, style: Style) -> Past {
-        let reading = folder.map(|folder| {
-            let passports = Passports::at(folder);
-            beside(move || passports.read())
-        });
+        let reading = folder.map(reading);
         Past { reading, style }
     }
 

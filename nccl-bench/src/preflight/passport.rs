@@ -119,10 +119,7 @@ impl Passports {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == ENDING) {
                 // One that is not for us, or is gone by now, costs the others nothing.
-                let written = fs::metadata(&path).and_then(|meta| {
-                    let is_file = meta.is_file().then(|| meta.modified());
-                    is_file.ok_or(io::ErrorKind::InvalidInput)?
-                });
+                let written = fs::metadata(&path).and_then(|meta| meta.modified());
                 match written {
                     Ok(at) => files.push((at, path)),
                     Err(_) => history.unread.push(path),

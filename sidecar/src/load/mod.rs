@@ -2,7 +2,7 @@
 //! own, sealed and numbered as a real sidecar's ([`crate::uplink`]), and says what the simulator makes of it, in real time.
 //!
 //! - [`feed`]: the simulator in a thread of its own, ahead of time.
-//! - [`node`]: one node: joins, says, is acknowledged, joins again.
+//! - `node`: one node: joins, says, is acknowledged, joins again.
 //! - [`tally`]: what came of it, in numbers.
 
 pub mod feed;

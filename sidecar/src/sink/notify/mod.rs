@@ -1,7 +1,7 @@
 //! Tells people's tools what the job's verdicts say: Alertmanager, Slack, PagerDuty, a webhook, a program.
 //!
-//! [`news`] decides what is worth a message, once for all receivers; what one of them is to get is a file in its [`spool`]
-//! before anybody tries to send it; a thread for each receiver ([`courier`]) sends, and tries again. The aggregator writes
+//! `news` decides what is worth a message, once for all receivers; what one of them is to get is a file in its `spool`
+//! before anybody tries to send it; a thread for each receiver (`courier`) sends, and tries again. The aggregator writes
 //! small files and never waits for a receiver.
 
 mod body;
