@@ -20,6 +20,7 @@ fn preflight(place: &Place) -> Command {
         "--json",
         "--node=n1",
         "--passports=site",
+        "--port=0", // The job's own would be that of the test beside this one.
         "--job",
         &job,
     ];
