@@ -230,8 +230,9 @@ fn a_receiver_that_is_down_loses_nothing() {
         );
         notifier.tick(NOW + u64::from(rank));
     }
-    // This aggregator dies; the next one goes on.
+    // This aggregator dies, and its courier with it: here that one may rest for a second before it sees it.
     drop(notifier);
+    std::thread::sleep(Duration::from_millis(1500));
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
     let held: Vec<Verdict> = (0..5)
         .map(|rank| verdict(1 + u64::from(rank), rank, Severity::Warning, State::Raised))
