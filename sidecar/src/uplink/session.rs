@@ -12,7 +12,7 @@ use paceline_health::frame::SCHEMA_VERSION;
 
 use crate::remedy::order::Order;
 
-use super::spool::{Spool, last_seq};
+use super::spool::{Spool, is_telemetry, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
 /// A link that acknowledges nothing for this long is taken for broken.
@@ -88,7 +88,7 @@ impl Uplink {
         if self.link == Link::Up && self.sent == self.acked {
             self.progress_ns = now_ns;
         }
-        let hold_ns = if may_wait(event) { HOLD_NS } else { 0 };
+        let hold_ns = if is_telemetry(event) { HOLD_NS } else { 0 };
         self.due_ns = self.due_ns.min(now_ns.saturating_add(hold_ns));
         self.spool.push(provenance, event)
     }
@@ -222,18 +222,4 @@ impl Uplink {
     pub fn dropped(&self) -> u64 {
         self.spool.dropped()
     }
-}
-
-/// Whether it is one of many like it; faults, and what begins or ends something, are told at once.
-fn may_wait(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Step(_)
-            | Event::Beat(_)
-            | Event::Comm(_)
-            | Event::Collectives(_)
-            | Event::Gpu(_)
-            | Event::Host(_)
-            | Event::Port(_)
-    )
 }

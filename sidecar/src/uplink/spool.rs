@@ -53,7 +53,7 @@ impl Spool {
         self.bytes += bytes.len() + OVERHEAD_BYTES;
         self.items.push_back(Item {
             seq: self.last_seq,
-            keep: keep(event),
+            keep: !is_telemetry(event),
             bytes,
         });
         while self.bytes > self.bound_bytes {
@@ -123,8 +123,10 @@ impl Spool {
     }
 }
 
-fn keep(event: &Event) -> bool {
-    !matches!(
+/// Whether it is one of many like it, which may wait for company and are dropped first; faults, and what begins or ends
+/// something, are told at once and kept.
+pub fn is_telemetry(event: &Event) -> bool {
+    matches!(
         event,
         Event::Step(_)
             | Event::Beat(_)
