@@ -1,8 +1,12 @@
 //! What the kernel says: clocks, processes, our own cost. The rest of the crate takes these as numbers.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::OFlags;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -51,6 +55,21 @@ pub fn raise_descriptors() -> u64 {
         }
     }
     limit.current.unwrap_or(u64::MAX)
+}
+
+/// The first `most` bytes of a file in a directory that others write to: never through a link, and a pipe holds nobody up.
+///
+/// # Errors
+/// It cannot be read, or is not UTF-8.
+pub fn read_plain(path: &Path, most: u64) -> io::Result<String> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Names this boot of the machine; `None` when the kernel does not say.

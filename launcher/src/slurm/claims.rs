@@ -1,9 +1,7 @@
 //! What a job's reports say of a node. They are the user's files, so they are read as that user, in a process of its own, and
 //! what they say is a reason to look and nothing more.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,7 +12,7 @@ use clap::Args;
 use paceline_health::Provenance;
 use paceline_health::report::{Reason, Report};
 use paceline_health::verdict::{Severity, Subject, Verdict};
-use rustix::fs::OFlags;
+use paceline_sidecar::host::read_plain;
 use serde::{Deserialize, Serialize};
 
 use super::{bounded, scontrol, variable};
@@ -136,14 +134,7 @@ fn reports(dir: &Path, job: &str) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
-    let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text)?;
-    Ok(serde_json::from_str(&text)?)
+    Ok(serde_json::from_str(&read_plain(path, MOST_BYTES)?)?)
 }
 
 /// Only what was really seen, and bad enough to be told.

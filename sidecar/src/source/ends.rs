@@ -5,19 +5,17 @@ mod slurm;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Trouble, TroubleKind};
 use paceline_health::id::Rank;
-use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use super::host::files::Files;
 use super::{Send, Source};
+use crate::host::read_plain;
 
 /// Where trainers leave their exceptions, in the ring directory.
 const FOLDER: &str = "ends";
@@ -69,7 +67,7 @@ impl Ends {
 
     fn look(&mut self, send: &mut Send<'_>) {
         if !self.was_asked
-            && let Ok(signal) = text(&self.ring_dir.join(ASKED))
+            && let Ok(signal) = read_plain(&self.ring_dir.join(ASKED), MOST)
         {
             self.was_asked = true;
             tell(send, None, TroubleKind::Signal, &signal);
@@ -99,7 +97,7 @@ impl Ends {
                 continue;
             }
             self.read.insert(name);
-            let said = text(&entry.path()).ok();
+            let said = read_plain(&entry.path(), MOST).ok();
             let Some(said) = said.and_then(|said| serde_json::from_str::<Said>(&said).ok()) else {
                 continue;
             };
@@ -139,17 +137,6 @@ struct Said {
 fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str) {
     let says = says.chars().take(2048).collect::<String>().into();
     send(Provenance::Live, Event::Trouble(Trouble { rank, kind, says }));
-}
-
-fn text(path: &Path) -> io::Result<String> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
-    let mut text = String::new();
-    file.take(MOST).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// The control group in which the job runs, as we do, and how many of its processes the kernel has ended: `memory.events`
