@@ -52,6 +52,8 @@ pub enum RendezvousError {
     Empty { from: &'static str },
     #[error("how many nodes? {from} gives one address: add --nnodes N")]
     Count { from: &'static str },
+    #[error("--nnodes 0: a preflight takes one node or more")]
+    NoNodes,
     #[error("--nnodes {count}, and nothing says where they meet: add --nodes, --rendezvous or --service")]
     Nowhere { count: usize },
     #[error("--nnodes {count}: {from} names {named}")]
@@ -140,19 +142,16 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
 }
 
 fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
-    let list = |text: &str, from| {
-        let names = expand(text)?;
-        if names.is_empty() {
-            Err(RendezvousError::Empty { from })
-        } else {
-            Ok(Whom::List(names, Some(from)))
-        }
+    let list = |text: &str, from| match expand(text)? {
+        names if names.is_empty() => Err(RendezvousError::Empty { from }),
+        names => Ok(names),
     };
-    if let Some(count @ 0) = asked.count {
-        return Err(RendezvousError::Nowhere { count });
+    if asked.count == Some(0) {
+        return Err(RendezvousError::NoNodes);
     }
     if let Some(nodes) = &asked.nodes {
-        return list(nodes, "--nodes");
+        let from = "--nodes";
+        return Ok(Whom::List(list(nodes, from)?, Some(from)));
     }
     if let Some(path) = &asked.nodes_file {
         let text = std::fs::read_to_string(path).map_err(|source| RendezvousError::File {
@@ -164,7 +163,8 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
             .map(|line| line.split('#').next().unwrap_or("").trim())
             .filter(|line| !line.is_empty())
             .collect();
-        return list(&lines.join(","), "--nodes-file");
+        let from = "--nodes-file";
+        return Ok(Whom::List(list(&lines.join(","), from)?, Some(from)));
     }
     if let Some(service) = &asked.service {
         let count = asked.count.ok_or(RendezvousError::Count { from: "--service" })?;
@@ -178,10 +178,7 @@ fn whom(asked: &Asked, wait: Duration) -> Result<Whom, RendezvousError> {
     }
     if let Some(nodes) = &asked.scheduled {
         // Whose names may be others than the host's.
-        return list(nodes, "the scheduler").map(|whom| match whom {
-            Whom::List(names, _) => Whom::List(names, None),
-            other => other,
-        });
+        return Ok(Whom::List(list(nodes, "the scheduler")?, None));
     }
     if let Some((host, least)) = &asked.training {
         return Ok(Whom::Host(host.clone(), asked.count.unwrap_or(*least)));
