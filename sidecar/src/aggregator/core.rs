@@ -242,8 +242,6 @@ impl Aggregator {
         }
         if told {
             self.files.commit();
-        }
-        if told {
             self.write_report();
         }
     }
