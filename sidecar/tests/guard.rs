@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use paceline_seal::Key;
 use paceline_seal::codec::{Caller, HANDSHAKE_BYTES};
 use paceline_sidecar::guard::den::Den;
-use paceline_sidecar::guard::gate::{Gate, Turned};
+use paceline_sidecar::guard::gate::{Gate, STRANGERS, Turned};
 use paceline_sidecar::guard::tunnel;
 use paceline_sidecar::uplink::link::{Dealer, Hub, Link, Router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +31,11 @@ fn key(byte: u8) -> Key {
 impl Door {
     /// An aggregator that gives back what it gets.
     async fn open() -> Door {
+        Door::of(STRANGERS).await
+    }
+
+    /// With room for so many strangers.
+    async fn of(room: usize) -> Door {
         let den = Den::dig(None).unwrap();
         let (socket, _) = den.listen().unwrap();
         let mut router = Router::listen(socket).unwrap();
@@ -46,6 +52,7 @@ impl Door {
             key: key(1),
             entrance,
             turned: Arc::clone(&turned),
+            room,
         };
         tokio::spawn(gate.keep(listener));
         Door { address, turned, den }
@@ -181,6 +188,60 @@ async fn a_length_field_of_a_gigabyte() {
     rest(&mut stream).await;
     door.turned("damaged", 1).await;
     door.serves().await;
+}
+
+/// All nodes of a job come at once, many more than there is room for: nobody is pushed out.
+#[tokio::test]
+async fn a_crowd_of_nodes_is_let_in() {
+    let door = Door::of(16).await;
+    let callers: Vec<_> = (0..200)
+        .map(|_| {
+            let address = door.address;
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                tunnel::call(&mut stream, &key(1)).await.map(|_| stream)
+            })
+        })
+        .collect();
+    let mut let_in = Vec::new();
+    for caller in callers {
+        let_in.push(
+            timeout(Duration::from_secs(60), caller)
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap(),
+        );
+    }
+    assert_eq!(let_in.len(), 200);
+    door.serves().await;
+    let counts = door.turned.counts();
+    assert_eq!(counts[0], ("crowded", 0), "{counts:?}");
+}
+
+/// Many that say nothing, without end: a node is let in all the same.
+#[tokio::test]
+async fn a_flood_locks_nobody_out() {
+    let door = Door::of(64).await;
+    let address = door.address;
+    let flood = tokio::spawn(async move {
+        let mut silent = VecDeque::new();
+        loop {
+            if let Ok(Ok(stream)) = timeout(Duration::from_millis(50), TcpStream::connect(address)).await {
+                silent.push_back(stream);
+            }
+            if silent.len() > 500 {
+                silent.pop_front();
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    door.turned("crowded", 10).await;
+    let begun = Instant::now();
+    while Dealer::through(address, &key(1), &door.den).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    flood.abort();
 }
 
 /// Who says nothing is let go after a while, and until then stands in nobody's way.

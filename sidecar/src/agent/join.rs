@@ -6,6 +6,7 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,6 +151,19 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
         ..
     } = invitation.clone();
     Hosted::start(listener, &key.key, &den, http, plan, status)
+}
+
+/// Joins the aggregator of this process once more.
+pub async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Option<Joined> {
+    let mut link = Dealer::connect(inside).await.ok()?;
+    let welcome = handshake(&mut link, me).await.ok()?;
+    Some(Joined {
+        link,
+        welcome,
+        address,
+        hosted: None,
+        alone: None,
+    })
 }
 
 async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {

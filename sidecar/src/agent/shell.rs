@@ -1,6 +1,7 @@
 //! The loop around an [`Agent`]: one thread, one runtime, everything that can wake it in one `select!`.
 
 use std::future::pending;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
@@ -8,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::control::Control;
-use super::join::{Invitation, Joined, backoff, join};
+use super::join::{Invitation, Joined, again, backoff, join};
 use super::{Agent, Stage};
 use crate::aggregator::server::Hosted;
 use crate::host::monotonic_ns;
@@ -32,6 +33,7 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         agent,
         link: None,
         hosted: None,
+        address: None,
         joining: None,
         attempt: 0,
         invitation,
@@ -63,6 +65,8 @@ struct Shell {
     link: Option<Dealer>,
     /// The aggregator, when it runs in this process.
     hosted: Option<Hosted>,
+    /// Where everybody reaches it, when it is the job's.
+    address: Option<SocketAddr>,
     joining: Option<JoinHandle<Option<Joined>>>,
     attempt: u32,
     invitation: Invitation,
@@ -97,9 +101,18 @@ impl Shell {
             Stage::Waiting => 0,
             _ => ATTEMPTS,
         };
+        let own = self
+            .hosted
+            .as_ref()
+            .map(|hosted| hosted.inside.clone())
+            .zip(self.address);
         self.joining = Some(tokio::spawn(async move {
             if attempt > 0 {
                 sleep(backoff(attempt - 1, invitation.me.agent)).await;
+            }
+            // The job's aggregator is in this process: no other is looked for, and none opened, however busy it is.
+            if let Some((inside, address)) = own {
+                return again(&inside, address, &invitation.me).await;
             }
             join(invitation, attempt >= attempts).await
         }));
@@ -132,6 +145,7 @@ impl Shell {
         });
         if hosted.is_some() {
             self.hosted = hosted;
+            self.address = alone.is_none().then_some(address);
         }
         self.link = Some(link);
         if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {

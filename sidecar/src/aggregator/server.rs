@@ -14,7 +14,7 @@ use super::control::{self, Answer, Ask, Door, What};
 use super::journal::JournalError;
 use super::{Aggregator, Plan};
 use crate::guard::den::Den;
-use crate::guard::gate::{Gate, Turned};
+use crate::guard::gate::{Gate, STRANGERS, Turned};
 use crate::host::{self, monotonic_ns};
 use crate::sink::http::{self, Scrape};
 use crate::sink::status::StatusStream;
@@ -137,6 +137,7 @@ fn run(
                     key,
                     entrance: router.entrance(),
                     turned: Arc::clone(&turned),
+                    room: STRANGERS,
                 };
                 tokio::spawn(gate.keep(door));
                 serve(router, page, turned, plan, status, told).await;

@@ -10,17 +10,22 @@ use std::time::Duration;
 use paceline_seal::{Key, SealError};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::conduit::{self, ConduitError};
 use super::hall::Entrance;
 use super::tunnel;
 use crate::{host, warn};
 
-/// Strangers that may be at the door at once: the next one takes the place of the one that has been there longest, so that
-/// nobody can stand in the way of others by saying nothing.
-const STRANGERS: usize = 2048;
+/// Strangers that may be at the door at once.
+pub const STRANGERS: usize = 2048;
+/// When there is no room for another stranger, the one that has been there longest gives up its place once it has had so
+/// long: nobody can stand in the way of others by saying nothing, and all nodes of a large job that come at once do not push
+/// each other out in the middle of their handshakes.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Whether there is room is seen this often.
+const LOOK: Duration = Duration::from_millis(5);
 /// Peers that are let in at once: 16,384 nodes, and as many that have not been found to be gone.
 const PEERS: usize = 32_768;
 /// A handshake takes less than this.
@@ -122,6 +127,8 @@ pub struct Gate {
     pub entrance: Entrance,
     /// Counts who is not let in.
     pub turned: Arc<Turned>,
+    /// For so many strangers at once: [`STRANGERS`].
+    pub room: usize,
 }
 
 impl Gate {
@@ -136,7 +143,7 @@ impl Gate {
                 return warn::once("gate", format_args!("nobody can reach the aggregator: {error}"));
             }
         };
-        let mut strangers: VecDeque<AbortHandle> = VecDeque::new();
+        let mut strangers: VecDeque<(Instant, AbortHandle)> = VecDeque::new();
         let peers = Arc::new(Semaphore::new(PEERS));
         loop {
             let stream = match listener.accept().await {
@@ -154,15 +161,30 @@ impl Gate {
                     continue;
                 }
             };
-            strangers.retain(|stranger| !stranger.is_finished());
-            if strangers.len() >= STRANGERS
-                && let Some(longest) = strangers.pop_front()
-            {
-                longest.abort();
-                self.turned.count(Reason::Crowded);
-            }
+            self.make_room(&mut strangers).await;
             let meeting = self.clone().meet(stream, Arc::clone(&peers));
-            strangers.push_back(tokio::spawn(meeting).abort_handle());
+            strangers.push_back((Instant::now(), tokio::spawn(meeting).abort_handle()));
+            // Handshakes that can go on go first: who is in the middle of one is not there for long.
+            yield_now().await;
+        }
+    }
+
+    /// Waits until somebody has left or has been there for long enough. Who comes meanwhile waits in the kernel.
+    async fn make_room(&self, strangers: &mut VecDeque<(Instant, AbortHandle)>) {
+        while strangers.len() >= self.room {
+            strangers.retain(|(_, stranger)| !stranger.is_finished());
+            match strangers.front() {
+                Some((since, longest)) if strangers.len() >= self.room => {
+                    if since.elapsed() < PATIENCE {
+                        sleep(LOOK).await;
+                        continue;
+                    }
+                    longest.abort();
+                    self.turned.count(Reason::Crowded);
+                    strangers.pop_front();
+                }
+                _ => return,
+            }
         }
     }
 
