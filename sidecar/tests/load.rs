@@ -25,6 +25,7 @@ fn options(address: std::net::SocketAddr, key: u8) -> LoadOptions {
         part: (0, 1),
         slow_every: 10,
         join: Duration::from_secs(3),
+        acked: None,
     }
 }
 

@@ -311,29 +311,6 @@ fn a_new_journal_takes_over() {
     assert_eq!(world.intake.lost(), 5, "and says what it does not have");
 }
 
-/// Beats wait for company, and leave at once when something comes that does not wait.
-#[test]
-fn ordinary_events_leave_together() {
-    let mut world = World::new(1 << 20);
-    world.push(8);
-    world.calm();
-    let sent = |world: &mut World| world.uplink.poll_send(world.now_ns).is_some();
-    world.push(1);
-    assert!(!sent(&mut world));
-    world.now_ns += 200_000_000;
-    world.push(2);
-    assert!(sent(&mut world), "both in one message");
-    assert!(!sent(&mut world));
-    world.push(3);
-    assert!(!sent(&mut world));
-    world.push(8);
-    assert!(
-        sent(&mut world),
-        "an exit is told at once, with what came before it"
-    );
-    assert!(!sent(&mut world));
-}
-
 /// A batch is lost on a link that lasts: acknowledgements of what came before it do not hide that.
 #[test]
 fn saying_the_same_again_is_no_progress() {

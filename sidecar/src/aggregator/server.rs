@@ -257,7 +257,9 @@ async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, by
         Ok(Up::Hello(hello)) => {
             aggregator.asks_again(&hello);
             aggregator.orders_again(&hello);
-            (aggregator.hello(&hello), [None, None])
+            let down = aggregator.hello(&hello);
+            let is_welcome = matches!(down, Down::Welcome(_));
+            (down, [is_welcome.then(|| aggregator.reads(&hello)), None])
         }
         Ok(Up::Batch(batch)) => {
             let taken = aggregator.take(&batch, monotonic_ns());
@@ -269,7 +271,10 @@ async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, by
             };
             (taken, more)
         }
-        Err(error) => return warn::once("message", format_args!("unreadable message: {error}")),
+        Err(error) => {
+            aggregator.note_unreadable();
+            return warn::once("message", format_args!("unreadable message: {error}"));
+        }
     };
     hub.send(peer, encode(&down)).await;
     for down in more.into_iter().flatten() {

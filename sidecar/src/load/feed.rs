@@ -117,6 +117,7 @@ mod tests {
                 part,
                 slow_every,
                 join: Duration::ZERO,
+                acked: None,
             };
             let mut feed = Feed::start(World::new(spec()).unwrap(), &options).unwrap();
             let mut events = Vec::new();

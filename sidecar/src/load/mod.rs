@@ -9,8 +9,12 @@ pub mod feed;
 mod node;
 pub mod tally;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -52,6 +56,8 @@ pub struct LoadOptions {
     pub slow_every: u32,
     /// All nodes are given so long to join before training begins.
     pub join: Duration,
+    /// A file to which is added what was acknowledged.
+    pub acked: Option<PathBuf>,
 }
 
 /// Why there can be no load.
@@ -102,7 +108,8 @@ pub fn run(world: World, options: &LoadOptions) -> Result<LoadReport, LoadError>
         .enable_all()
         .build()?;
     let feed = Feed::start(world, options)?;
-    runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options)))
+    let acked = options.acked.as_ref().map(File::create).transpose()?;
+    runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options, acked)))
 }
 
 /// Raises the limit to what there is, and says when that is too little.
@@ -119,7 +126,12 @@ fn enough_descriptors(nodes: u64, all: u64) -> Result<(), LoadError> {
     })
 }
 
-async fn play(mut feed: Feed, numbers: Vec<u32>, options: &LoadOptions) -> Result<LoadReport, LoadError> {
+async fn play(
+    mut feed: Feed,
+    numbers: Vec<u32>,
+    options: &LoadOptions,
+    acked: Option<File>,
+) -> Result<LoadReport, LoadError> {
     let tally = Rc::new(Tally::new(numbers.len()));
     let (failures, mut failed) = mpsc::unbounded_channel();
     let first_agent = host::incarnation();
@@ -158,11 +170,12 @@ async fn play(mut feed: Feed, numbers: Vec<u32>, options: &LoadOptions) -> Resul
         speed: options.speed,
         tally: &tally,
         began_ns: monotonic_ns(),
-        held: VecDeque::new(),
+        held: BinaryHeap::new(),
         sweep_ns: 0,
+        acked,
     };
     tokio::select! {
-        () = pace.play(&mut feed) => {}
+        played = pace.play(&mut feed) => played?,
         Some(why) = failed.recv() => return Err(LoadError::Refused(why)),
     }
     let dropped = nodes.iter().map(|node| node.dropped()).sum();
@@ -184,57 +197,77 @@ struct Pace<'a> {
     speed: f64,
     tally: &'a Tally,
     began_ns: u64,
-    /// Nodes that hold something back, by when it is due.
-    held: VecDeque<(u64, usize)>,
+    /// Nodes that hold something back, by when it is due: the next one first.
+    held: BinaryHeap<Reverse<(u64, usize)>>,
     sweep_ns: u64,
+    acked: Option<File>,
 }
 
 impl Pace<'_> {
-    async fn play(&mut self, feed: &mut Feed) {
+    async fn play(&mut self, feed: &mut Feed) -> io::Result<()> {
         while let Some(chunk) = feed.next().await {
             let due_ns = self.began_ns + (chunk.at.0 as f64 / self.speed) as u64;
             while monotonic_ns() < due_ns {
-                self.turn();
+                self.turn()?;
                 let left_ns = due_ns.saturating_sub(monotonic_ns());
                 sleep(TURN.min(Duration::from_nanos(left_ns))).await;
             }
             self.tally.late(monotonic_ns() - due_ns);
-            self.say(chunk);
+            self.say(chunk)?;
             // Answers are read between two chunks, however late we are.
             tokio::task::yield_now().await;
         }
         let until_ns = monotonic_ns() + LAST_WORDS.as_nanos() as u64;
         while monotonic_ns() < until_ns && !self.nodes.iter().all(|node| node.is_settled()) {
-            self.turn();
+            self.turn()?;
             sleep(TURN).await;
         }
+        self.write_acked()
     }
 
-    fn say(&mut self, chunk: Chunk) {
+    fn say(&mut self, chunk: Chunk) -> io::Result<()> {
         let now_ns = monotonic_ns();
         for (number, event) in chunk.events {
             let at = (number / self.parts) as usize;
             let Some(node) = self.nodes.get(at) else { continue };
             if let Some(due_ns) = node.say(event, now_ns, self.tally) {
-                self.held.push_back((due_ns, at));
+                self.held.push(Reverse((due_ns, at)));
             }
         }
-        self.turn();
+        self.turn()
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self) -> io::Result<()> {
         let now_ns = monotonic_ns();
-        while let Some((_, at)) = self.held.front().filter(|(due_ns, _)| *due_ns <= now_ns) {
-            if let Some(node) = self.nodes.get(*at) {
+        while let Some(Reverse((due_ns, at))) = self.held.pop() {
+            if due_ns > now_ns {
+                self.held.push(Reverse((due_ns, at)));
+                break;
+            }
+            if let Some(node) = self.nodes.get(at) {
                 node.release(now_ns);
             }
-            self.held.pop_front();
         }
         if now_ns >= self.sweep_ns {
             self.sweep_ns = now_ns + SWEEP.as_nanos() as u64;
             self.nodes.iter().for_each(|node| node.check(now_ns));
             self.tally
                 .settled(self.nodes.iter().all(|node| node.is_near()), now_ns);
+            self.write_acked()?;
         }
+        Ok(())
+    }
+
+    /// A line for each node of which more was acknowledged: its name, its incarnation, and the last frame. In one write, so
+    /// that what stands there is true however this process ends.
+    fn write_acked(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.acked else {
+            return Ok(());
+        };
+        let mut lines = Vec::new();
+        for (node, agent, upto) in self.nodes.iter().filter_map(|node| node.acked()) {
+            writeln!(lines, "{node} {agent} {upto}")?;
+        }
+        file.write_all(&lines)
     }
 }

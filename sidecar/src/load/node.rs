@@ -44,8 +44,10 @@ struct State {
     out: Option<Arc<Outlet>>,
     /// Frames that are not acknowledged: up to which number, when they were said, when they were sent.
     open: VecDeque<Open>,
-    /// A turn for this node is due already.
-    is_held: bool,
+    /// When a turn for this node is due already; the end of time: never.
+    held_ns: u64,
+    /// What was last told of what was acknowledged.
+    told: u64,
     /// What it says again to an aggregator that knows nobody.
     introduction: Vec<Event>,
 }
@@ -69,7 +71,8 @@ impl Node {
                 uplink: Uplink::new(me.clone(), SPOOL_BYTES),
                 out: None,
                 open: VecDeque::new(),
-                is_held: false,
+                held_ns: u64::MAX,
+                told: 0,
                 introduction: Vec::new(),
             }),
             me,
@@ -88,10 +91,16 @@ impl Node {
         loop {
             let began_ns = monotonic_ns();
             match self.join(&options).await {
-                Ok((inlet, out, welcome)) => {
+                Ok(Joined {
+                    inlet,
+                    out,
+                    welcome,
+                    more,
+                }) => {
                     attempt = 0;
                     tally.join(monotonic_ns() - began_ns);
                     self.welcomed(&out, &welcome, &tally);
+                    more.iter().for_each(|message| self.hear(message, &tally));
                     self.read(inlet, &tally).await;
                     let mut state = self.state.borrow_mut();
                     state.out = None;
@@ -122,8 +131,16 @@ impl Node {
         loop {
             out.send(&encode(&Up::Hello(self.me.clone())));
             let answer = timeout(DEADLINE, first(&mut inlet)).await;
-            match answer.map_err(|_| Miss::silent("hello"))?? {
-                Down::Welcome(welcome) if welcome.is_for(&self.me) => return Ok((inlet, out, welcome)),
+            let (down, more) = answer.map_err(|_| Miss::silent("hello"))??;
+            match down {
+                Down::Welcome(welcome) if welcome.is_for(&self.me) => {
+                    return Ok(Joined {
+                        inlet,
+                        out,
+                        welcome,
+                        more,
+                    });
+                }
                 Down::Refused(refused) => return Err(Miss::Refused(refused.why)),
                 Down::Later(_) => sleep(ASK_AGAIN).await,
                 _ => return Err(Miss::silent("hello")),
@@ -147,15 +164,7 @@ impl Node {
 
     async fn read(&self, mut inlet: Inlet, tally: &Tally) {
         loop {
-            let take = |message: &[u8]| {
-                let now_ns = monotonic_ns();
-                let mut state = self.state.borrow_mut();
-                let heard = state.uplink.received(message, now_ns);
-                if let (Heard::Acked, Ok(Down::Ack(ack))) = (heard, decode_down(message)) {
-                    state.acked(ack.upto, now_ns, tally);
-                    state.send(now_ns);
-                }
-            };
+            let take = |message: &[u8]| self.hear(message, tally);
             tokio::select! {
                 read = inlet.recv(take) => if read.is_err() { return },
                 () = self.kick.notified() => return,
@@ -163,7 +172,17 @@ impl Node {
         }
     }
 
-    /// Says something. When it has to be released, if that is later and not known yet.
+    fn hear(&self, message: &[u8], tally: &Tally) {
+        let now_ns = monotonic_ns();
+        let mut state = self.state.borrow_mut();
+        let heard = state.uplink.received(message, now_ns);
+        if let (Heard::Acked, Ok(Down::Ack(ack))) = (heard, decode_down(message)) {
+            state.acked(ack.upto, now_ns, tally);
+            state.send(now_ns);
+        }
+    }
+
+    /// Says something. When it has to be released, if that is later and sooner than was known.
     pub fn say(&self, event: Event, now_ns: u64, tally: &Tally) -> Option<u64> {
         let mut state = self.state.borrow_mut();
         tally.said(&event, now_ns);
@@ -175,15 +194,16 @@ impl Node {
             state.introduction.push(event);
         }
         state.send(now_ns);
-        let is_new = !state.is_held && state.uplink.due_ns() != u64::MAX;
-        state.is_held |= is_new;
-        is_new.then(|| state.uplink.due_ns())
+        let due_ns = state.uplink.due_ns();
+        let is_sooner = due_ns < state.held_ns;
+        state.held_ns = state.held_ns.min(due_ns);
+        is_sooner.then_some(due_ns)
     }
 
     /// What was held back goes out.
     pub fn release(&self, now_ns: u64) {
         let mut state = self.state.borrow_mut();
-        state.is_held = false;
+        state.held_ns = u64::MAX;
         state.send(now_ns);
     }
 
@@ -205,6 +225,15 @@ impl Node {
     pub fn is_near(&self) -> bool {
         let state = self.state.borrow();
         state.out.is_some() && state.uplink.last_seq() - state.uplink.settled() <= NEAR
+    }
+
+    /// What was acknowledged since it was last asked: who, and the last of its frames that is.
+    pub fn acked(&self) -> Option<(&NodeId, u64, u64)> {
+        let mut state = self.state.borrow_mut();
+        let acked = state.uplink.acked();
+        let is_new = acked > state.told;
+        state.told = acked;
+        is_new.then_some((&self.me.node, self.me.agent, acked))
     }
 
     /// Frames that it could not keep.
@@ -256,7 +285,13 @@ impl State {
 }
 
 /// A link whose handshake is done.
-type Joined = (Inlet, Arc<Outlet>, Welcome);
+struct Joined {
+    inlet: Inlet,
+    out: Arc<Outlet>,
+    welcome: Welcome,
+    /// What came with it.
+    more: Vec<Vec<u8>>,
+}
 
 /// Why joining failed.
 enum Miss {
@@ -276,15 +311,16 @@ impl Miss {
     }
 }
 
-/// The first message.
-async fn first(inlet: &mut Inlet) -> Result<Down, Miss> {
-    let mut answer = None;
-    while answer.is_none() {
-        let take = |message: &[u8]| answer = Some(decode_down(message));
+/// The first message, and what came with it.
+async fn first(inlet: &mut Inlet) -> Result<(Down, Vec<Vec<u8>>), Miss> {
+    let mut answers: Vec<Vec<u8>> = Vec::new();
+    while answers.is_empty() {
+        let take = |message: &[u8]| answers.push(message.to_vec());
         inlet.recv(take).await.map_err(Miss::of)?;
     }
-    match answer {
-        Some(Ok(down)) => Ok(down),
-        _ => Err(Miss::Failed("taken by another program".to_owned())),
+    let more = answers.split_off(1);
+    match decode_down(&answers[0]) {
+        Ok(down) => Ok((down, more)),
+        Err(_) => Err(Miss::Failed("taken by another program".to_owned())),
     }
 }

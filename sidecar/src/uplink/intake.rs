@@ -105,7 +105,12 @@ impl Intake {
         self.lost
     }
 
-    /// Frames whose event could not be decoded.
+    /// A message came of which nothing can be read.
+    pub fn note_unreadable(&mut self) {
+        self.unreadable += 1;
+    }
+
+    /// Frames whose event could not be decoded, and messages that could not.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }

@@ -12,6 +12,7 @@ use paceline_health::frame::SCHEMA_VERSION;
 
 use crate::remedy::order::Order;
 
+use super::pack;
 use super::spool::{Spool, is_telemetry, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
@@ -19,8 +20,12 @@ use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
 /// Most frames on their way: what a link may buffer.
 const WINDOW: u64 = 8 * 1024;
-/// What is told many times a second waits this long for company: every message costs both ends a wake-up or two.
-const HOLD_NS: u64 = 150_000_000;
+/// What findings are made of waits so long for company: the ranks of a node end a step together.
+const SOON_NS: u64 = 50_000_000;
+/// Where steps are short, messages follow each other at this distance: each costs both ends a wake-up or two.
+const APART_NS: u64 = 150_000_000;
+/// What is told once a second or less waits so long for a step to travel with.
+const LATER_NS: u64 = 900_000_000;
 
 /// What a message from the aggregator meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +43,7 @@ pub enum Heard {
     Wanted(Vec<Want>),
     /// This is to be done here.
     Order(Order),
-    /// Nothing to do with us, or not readable.
+    /// Nothing to do with us, not readable, or of no concern to who asks.
     Noise,
 }
 
@@ -63,7 +68,11 @@ pub struct Uplink {
     progress_ns: u64,
     /// When what was pushed last has to leave.
     due_ns: u64,
+    /// When the last batch left.
+    left_ns: u64,
     journal: Option<u64>,
+    /// The aggregator on this link reads what is packed.
+    packs: bool,
 }
 
 impl Uplink {
@@ -78,7 +87,9 @@ impl Uplink {
             acked: 0,
             progress_ns: 0,
             due_ns: u64::MAX,
+            left_ns: 0,
             journal: None,
+            packs: false,
         }
     }
 
@@ -88,8 +99,14 @@ impl Uplink {
         if self.link == Link::Up && self.sent == self.acked {
             self.progress_ns = now_ns;
         }
-        let hold_ns = if is_telemetry(event) { HOLD_NS } else { 0 };
-        self.due_ns = self.due_ns.min(now_ns.saturating_add(hold_ns));
+        let due_ns = match urgency(event) {
+            Urgency::Now => now_ns,
+            Urgency::Soon => now_ns
+                .saturating_add(SOON_NS)
+                .max(self.left_ns.saturating_add(APART_NS)),
+            Urgency::Later => now_ns.saturating_add(LATER_NS),
+        };
+        self.due_ns = self.due_ns.min(due_ns);
         self.spool.push(provenance, event)
     }
 
@@ -97,6 +114,7 @@ impl Uplink {
     pub fn connected(&mut self, now_ns: u64) {
         self.link = Link::Greeting;
         self.hello_due = true;
+        self.packs = false;
         self.progress_ns = now_ns;
     }
 
@@ -104,6 +122,7 @@ impl Uplink {
     pub fn welcomed(&mut self, welcome: &Welcome, now_ns: u64) -> Heard {
         self.link = Link::Up;
         self.hello_due = false;
+        self.packs = false;
         self.progress_ns = now_ns;
         // What it had acknowledged is gone, and with it perhaps who we are.
         let forgot = welcome.upto < self.acked;
@@ -149,6 +168,10 @@ impl Uplink {
             Ok(Down::Order(order)) if order.job == self.me.job && order.agent == self.me.agent => {
                 Heard::Order(order)
             }
+            Ok(Down::Reads(reads)) if reads.job == self.me.job && reads.agent == self.me.agent => {
+                self.packs = self.link == Link::Up && reads.dictionary >= pack::DICTIONARY;
+                Heard::Noise
+            }
             _ => Heard::Noise,
         }
     }
@@ -184,7 +207,9 @@ impl Uplink {
             events,
         };
         self.sent = last_seq(&batch);
-        Some(encode(&Up::Batch(batch)))
+        self.left_ns = now_ns;
+        let message = encode(&Up::Batch(batch));
+        Some(if self.packs { pack::pack(message) } else { message })
     }
 
     /// When [`Uplink::poll_send`] is to be asked again, if nothing comes before.
@@ -201,6 +226,11 @@ impl Uplink {
     /// Whether the handshake is done.
     pub fn is_up(&self) -> bool {
         self.link == Link::Up
+    }
+
+    /// The last frame that was acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// Every frame up to here is safe or dropped.
@@ -223,3 +253,26 @@ impl Uplink {
         self.spool.dropped()
     }
 }
+
+/// How long an event may wait for others to travel with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    /// Faults, and what begins or ends something.
+    Now,
+    /// What findings are made of.
+    Soon,
+    /// What is told again in a second.
+    Later,
+}
+
+fn urgency(event: &Event) -> Urgency {
+    match event {
+        Event::Step(_) | Event::Comm(_) | Event::Collectives(_) => Urgency::Soon,
+        other if is_telemetry(other) => Urgency::Later,
+        _ => Urgency::Now,
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -4,14 +4,14 @@
 //! its neighbours, and the spool knows its size. A reader takes its own schema version and older ones (appended
 //! fields have defaults); arrays of a newer one would not decode, so the handshake refuses a newer sender.
 
-use std::fmt;
-
 use paceline_health::event::Event;
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
 use paceline_health::{Frame, Provenance};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
+pub use super::blob::Blob;
+use super::pack;
 use super::wanted::Wanted;
 use crate::remedy::order::Order;
 
@@ -38,6 +38,15 @@ pub enum WireError {
     /// A name in it is longer than is kept.
     #[error("a name is longer than {MAX_NAME_BYTES} bytes")]
     Name,
+    /// Packed with a dictionary of another version.
+    #[error("packed with dictionary {version}, which is not known here")]
+    Dictionary {
+        /// Its number.
+        version: u8,
+    },
+    /// Packed, and damaged.
+    #[error("not what was packed")]
+    Packed,
     /// Not MessagePack, or of another shape.
     #[error("{0}")]
     Malformed(#[from] rmp_serde::decode::Error),
@@ -67,6 +76,8 @@ pub enum Down {
     Wanted(Wanted),
     /// Something is to be done on the node.
     Order(Order),
+    /// Messages may come packed.
+    Reads(Reads),
 }
 
 /// Who is there.
@@ -124,6 +135,18 @@ pub struct Ack {
     pub upto: u64,
 }
 
+/// See [`Down::Reads`]: follows a welcome. Who does not know it goes over it and packs nothing, and who never hears it packs
+/// nothing, so that versions meet plainly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reads {
+    /// Its job.
+    pub job: JobId,
+    /// The incarnation that was welcome.
+    pub agent: u64,
+    /// The newest dictionary ([`pack::DICTIONARY`]) that is known there, and all before it.
+    pub dictionary: u8,
+}
+
 /// Frames of consecutive sequence numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
@@ -174,12 +197,15 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     rmp_serde::to_vec(message).unwrap_or_default()
 }
 
-/// Reads a message of a sidecar. The size is checked before anything is allocated.
+/// Reads a message of a sidecar, packed or not. The size is checked before anything is allocated.
 ///
 /// # Errors
 /// [`WireError`]
 pub fn decode_up(bytes: &[u8]) -> Result<Up, WireError> {
-    let up: Up = decode(bytes)?;
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        return Err(WireError::TooLarge { bytes: bytes.len() });
+    }
+    let up: Up = decode(&pack::unpack(bytes)?)?;
     let (job, node) = match &up {
         Up::Hello(hello) => (&hello.job, &hello.node),
         Up::Batch(batch) => (&batch.job, &batch.node),
@@ -223,38 +249,6 @@ impl Welcome {
     /// Whether this answers that question.
     pub fn is_for(&self, hello: &Hello) -> bool {
         self.job == hello.job && self.agent == hello.agent
-    }
-}
-
-/// A byte string: MessagePack's own, where a `Vec<u8>` would travel as an array of numbers.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Blob(pub Vec<u8>);
-
-impl fmt::Debug for Blob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Blob({} bytes)", self.0.len())
-    }
-}
-
-impl Serialize for Blob {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Blob {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
-        struct Bytes;
-        impl serde::de::Visitor<'_> for Bytes {
-            type Value = Blob;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a byte string")
-            }
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
-                Ok(Blob(bytes.to_vec()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
     }
 }
 

@@ -140,7 +140,7 @@ impl Hub {
         match up {
             Up::Hello(hello) => {
                 aggregator.asks_again(&hello);
-                vec![aggregator.hello(&hello)]
+                vec![aggregator.hello(&hello), aggregator.reads(&hello)]
             }
             Up::Batch(batch) => {
                 let taken = aggregator.take(&batch, now_ns);

@@ -2,8 +2,9 @@
 //! aggregator that was started again asks the same; what it asked before is in nobody's journal and needs not be.
 
 use super::Aggregator;
+use crate::uplink::pack;
 use crate::uplink::wanted::Wanted;
-use crate::uplink::wire::{Batch, Down, Hello};
+use crate::uplink::wire::{Batch, Down, Hello, Reads};
 
 impl Aggregator {
     /// What is asked of the sender of a batch, if that is something new to it.
@@ -23,6 +24,20 @@ impl Aggregator {
                 wants,
             })
         })
+    }
+
+    /// What a sidecar that is welcome may do beside what every version does.
+    pub fn reads(&self, hello: &Hello) -> Down {
+        Down::Reads(Reads {
+            job: hello.job.clone(),
+            agent: hello.agent,
+            dictionary: pack::DICTIONARY,
+        })
+    }
+
+    /// A message came of which nothing can be read.
+    pub fn note_unreadable(&mut self) {
+        self.intake.note_unreadable();
     }
 
     /// A link was made anew: what was asked on the old one may be lost.
