@@ -45,6 +45,9 @@ pub(crate) struct ConnectArgs {
     /// Processes among which the nodes are shared, where one may not have a file descriptor for each.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "connect", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) processes: u32,
+    /// Write down what was acknowledged: lines of node, incarnation of its sidecar, and its last frame that is.
+    #[arg(long, value_name = "FILE", requires = "connect", conflicts_with = "processes")]
+    pub(crate) acked: Option<PathBuf>,
     /// One of them.
     #[arg(long, hide = true, value_name = "I/N", value_parser = part)]
     pub(crate) part: Option<(u32, u32)>,
@@ -86,6 +89,7 @@ pub(super) fn command(
         part: args.part.unwrap_or((0, 1)),
         slow_every: args.slow_every,
         join: JOIN,
+        acked: args.acked.clone(),
     };
     let report = load::run(world, &options)?;
     told(&report, json)

@@ -1,5 +1,6 @@
-"""The same messages over plain TCP: one thread with epoll that gives back a few bytes for each message, neither sealed nor
-understood nor kept. What the system itself costs, and so the least that any aggregator could.
+"""The same messages as the aggregator gets them over plain TCP, and over libzmq (a ROUTER and DEALERs; pyzmq, left out where
+it is not installed): one thread that gives back a few bytes for each message, neither sealed nor understood nor kept. What
+the system itself costs, and so the least that any aggregator could.
 
 Both ends are Python: the server's CPU is told, the clients' is not.
 """
@@ -11,13 +12,46 @@ import selectors
 import socket
 import time
 
+try:
+    import zmq
+except ImportError:
+    zmq = None
+
 ANSWER = b"\0" * 32
 
 
-def serve(listener, pipe, nodes, size):
+def has_libzmq():
+    return zmq is not None
+
+
+def all_descriptors():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def told(cpu_s, span_s, took):
+    took.sort()
+    return {"cpu": cpu_s / span_s, "p50_ms": took[len(took) // 2] * 1e3, "p99_ms": took[int(len(took) * 0.99)] * 1e3}
+
+
+def pace(nodes, seconds, wait, send):
+    """Each node sends once a second, spread over it as sidecars are: `wait` answers for so long, then `send` of a node."""
+    began = time.monotonic()
+    for turn in range(nodes * seconds):
+        due = began + turn / nodes
+        while True:
+            wait(max(0, due - time.monotonic()))
+            if time.monotonic() >= due:
+                break
+        send(turn % nodes)
+    span = time.monotonic() - began
+    wait(0.5)
+    return span
+
+
+def serve_tcp(listener, pipe, nodes, size):
     selector = selectors.DefaultSelector()
     waiting = {}
-    listener.setblocking(True)
     for _ in range(nodes):
         connection, _ = listener.accept()
         connection.setblocking(False)
@@ -46,13 +80,11 @@ def serve(listener, pipe, nodes, size):
     pipe.send(time.process_time() - began)
 
 
-def measure(nodes, size, seconds):
-    """Each node sends `size` bytes once a second, spread over it as sidecars are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def tcp(nodes, size, seconds):
+    all_descriptors()
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     here, there = multiprocessing.Pipe()
-    server = multiprocessing.Process(target=serve, args=(listener, there, nodes, size))
+    server = multiprocessing.Process(target=serve_tcp, args=(listener, there, nodes, size))
     server.start()
     connections = [socket.create_connection(listener.getsockname()) for _ in range(nodes)]
     here.recv()
@@ -62,26 +94,93 @@ def measure(nodes, size, seconds):
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(connection, selectors.EVENT_READ)
-    began = time.monotonic()
-    for turn in range(nodes * seconds):
-        due = began + turn / nodes
-        while True:
-            for key, _ in selector.select(max(0, due - time.monotonic())):
-                key.fileobj.recv(4096)
-                took.append(time.monotonic() - sent.pop(key.fileobj, time.monotonic()))
-            if time.monotonic() >= due:
-                break
-        connection = connections[turn % nodes]
-        sent[connection] = time.monotonic()
-        connection.send(message)
-    span = time.monotonic() - began
+
+    def wait(seconds):
+        for key, _ in selector.select(seconds):
+            key.fileobj.recv(4096)
+            if key.fileobj in sent:
+                took.append(time.monotonic() - sent.pop(key.fileobj))
+
+    def send(node):
+        sent[connections[node]] = time.monotonic()
+        connections[node].send(message)
+
+    span = pace(nodes, seconds, wait, send)
     for connection in connections:
         connection.close()
     cpu = here.recv()
     server.join()
-    took.sort()
-    return {"cpu": cpu / span, "p50_ms": took[len(took) // 2] * 1e3, "p99_ms": took[int(len(took) * 0.99)] * 1e3}
+    return told(cpu, span, took)
+
+
+def serve_zmq(pipe):
+    context = zmq.Context()
+    context.max_sockets = 16
+    router = context.socket(zmq.ROUTER)
+    router.set(zmq.BACKLOG, 4096)
+    router.set(zmq.SNDHWM, 0)
+    pipe.send(router.bind_to_random_port("tcp://127.0.0.1"))
+    began = time.process_time()
+    while True:
+        peer, body = router.recv_multipart()
+        if body == b"end":
+            break
+        if body == b"begin":
+            began = time.process_time()
+        router.send_multipart([peer, ANSWER])
+    pipe.send(time.process_time() - began)
+
+
+def libzmq(nodes, size, seconds):
+    """`None` without pyzmq. The server's CPU is that of its thread and libzmq's own."""
+    if zmq is None:
+        return None
+    all_descriptors()
+    here, there = multiprocessing.Pipe()
+    server = multiprocessing.Process(target=serve_zmq, args=(there,))
+    server.start()
+    port = here.recv()
+    context = zmq.Context()
+    context.max_sockets = nodes + 16
+    dealers = []
+    took, sent = [], {}
+    for number in range(nodes):
+        dealer = context.socket(zmq.DEALER)
+        dealer.linger = 0
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        dealer.send(b"begin")
+        dealers.append(dealer)
+    for dealer in dealers:
+        dealer.recv()
+    selector = selectors.DefaultSelector()
+    for number, dealer in enumerate(dealers):
+        selector.register(dealer.fileno(), selectors.EVENT_READ, number)
+    message = os.urandom(size)
+
+    def drain(number):
+        # The descriptor of a socket tells of a change only once: everything is taken, before and after sending too.
+        while dealers[number].getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            dealers[number].recv()
+            if number in sent:
+                took.append(time.monotonic() - sent.pop(number))
+
+    def wait(seconds):
+        for key, _ in selector.select(seconds):
+            drain(key.data)
+
+    def send(number):
+        sent[number] = time.monotonic()
+        dealers[number].send(message)
+        drain(number)
+
+    span = pace(nodes, seconds, wait, send)
+    dealers[0].send(b"end")
+    cpu = here.recv()
+    server.join()
+    context.destroy(linger=0)
+    return told(cpu, span, took)
 
 
 if __name__ == "__main__":
-    print(measure(256, 700, 5))
+    print("plain TCP", tcp(256, 450, 5))
+    print("libzmq", libzmq(256, 450, 5) if zmq else "left out: pyzmq is not installed")
