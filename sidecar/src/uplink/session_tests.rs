@@ -33,6 +33,7 @@ fn ordinary_events_leave_together() {
     });
     let mut uplink = Uplink::new(me, 1 << 20);
     uplink.welcomed(&welcome, 0);
+    assert_eq!(uplink.poll_send(0), None);
     // What is said when, and how many messages leave then.
     for (at_ms, says, leaves) in [
         (1000, &beat, 0),
