@@ -1,5 +1,6 @@
 //! How soon, how surely and how fast the detector decides, on simulated worlds. `cargo bench -p paceline-health`
-//! prints the tables (`-- speed`: only the last; `-- memory`: a simulated hour of 16,384 ranks, minutes of work); the
+//! prints the tables (`-- speed`: only the last; `-- memory`: a simulated hour of 16,384 ranks, minutes of work;
+//! `-- snapshot`: what it takes to write that fold down); the
 //! seeds are not those that anything was tuned on.
 
 // A bench has a clock and prints; the crate has none.
@@ -186,7 +187,38 @@ fn memory(minutes: &[u64]) {
     }
 }
 
+/// What it takes to write down and read back the fold of 16,384 ranks.
+fn snapshot(minutes: &[u64]) {
+    println!("| simulated minutes | bytes | written in | read in |\n|---|---|---|---|");
+    let spec =
+        WorldSpec::parse("nodes=2048 gpus=8 self=950ms transfer=50ms steps=3700 seed=9000").expect("a spec");
+    let mut detector = Detector::new(Policy::default());
+    let mut left = minutes.iter();
+    let mut next = left.next();
+    for (at, frame) in World::new(spec).expect("a sound spec") {
+        detector.observe(at, &frame);
+        while detector.poll().is_some() {}
+        let Some(minute) = next.filter(|minute| at.as_secs_f64() >= 60.0 * **minute as f64) else {
+            continue;
+        };
+        let begin = Instant::now();
+        let bytes = rmp_serde::to_vec(&detector).expect("a state");
+        let written = begin.elapsed();
+        let begin = Instant::now();
+        detector = rmp_serde::from_slice(&bytes).expect("what was written");
+        let read = begin.elapsed();
+        println!("| {minute} | {} | {written:.1?} | {read:.1?} |", bytes.len());
+        next = left.next();
+        if next.is_none() {
+            return;
+        }
+    }
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == "snapshot") {
+        return snapshot(&[1, 5]);
+    }
     if std::env::args().any(|argument| argument == "memory") {
         return memory(&[1, 10, 30, 60]);
     }

@@ -5,12 +5,13 @@
 //! and the same journal give the same verdicts, byte for byte.
 
 pub mod cadence;
-mod checksum;
+pub mod checksum;
 pub mod detect;
 pub mod event;
 pub mod fault;
 pub mod frame;
 pub mod id;
+mod keep;
 pub mod line;
 pub mod policy;
 pub mod preflight;

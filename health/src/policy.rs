@@ -29,16 +29,19 @@ const DETECTOR: &str = concat!(
 const FINDINGS: &str = include_str!("../policy/findings.toml");
 
 /// The tables in force.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     /// Constants of the rules.
     pub detector: Thresholds,
+    /// As shipped, like what XIDs ask for: neither changes while a job runs.
+    #[serde(skip, default = "shipped_findings")]
     findings: BTreeMap<Finding, FindingRow>,
     /// Findings that are told and alert nobody.
     observed: BTreeSet<Finding>,
     /// What a GPU-hour costs.
     prices: Prices,
     /// What XIDs ask for.
+    #[serde(skip)]
     faults: Arc<FaultTables>,
 }
 
@@ -228,12 +231,17 @@ impl Default for Policy {
         // The texts are compiled in, and a test reads them: they cannot fail on a user's machine.
         Policy {
             detector: toml::from_str(DETECTOR).expect("policy/detector.toml is tested"),
-            findings: toml::from_str(FINDINGS).expect("policy/findings.toml is tested"),
+            findings: shipped_findings(),
             observed: BTreeSet::new(),
             prices: Prices::default(),
             faults: Arc::default(),
         }
     }
+}
+
+fn shipped_findings() -> BTreeMap<Finding, FindingRow> {
+    // As above.
+    toml::from_str(FINDINGS).expect("policy/findings.toml is tested")
 }
 
 impl Policy {

@@ -91,6 +91,12 @@ fn lines(journal: &[(Time, Frame)]) -> Vec<String> {
     (1..).zip(journal).map(encode).collect()
 }
 
+/// The detector as it is after it was written down and read back.
+fn cut(detector: &Detector) -> Detector {
+    let bytes = rmp_serde::to_vec(detector).expect("a state that can be written");
+    rmp_serde::from_slice(&bytes).expect("what we wrote")
+}
+
 /// Numbers from the ends of their range, where sums overflow, and from the middle.
 fn wide() -> impl Strategy<Value = u64> {
     prop_oneof![0..10_u64, any::<u64>(), Just(u64::MAX)]
@@ -288,6 +294,24 @@ proptest! {
     }
 
     #[test]
+    fn a_cut_anywhere_changes_nothing(spec in spec(), share in 0.0..1.0_f64) {
+        let whole = journal(&spec);
+        let (before, after) = whole.split_at((whole.len() as f64 * share) as usize);
+        let mut detector = Detector::new(Policy::default());
+        let mut said = Vec::new();
+        for (at, frame) in before {
+            detector.observe(*at, frame);
+            said.extend(drain(&mut detector));
+        }
+        detector = cut(&detector);
+        for (at, frame) in after {
+            detector.observe(*at, frame);
+            said.extend(drain(&mut detector));
+        }
+        prop_assert_eq!(said, verdicts(&whole));
+    }
+
+    #[test]
     fn frames_survive_messagepack(spec in spec()) {
         for (_, frame) in journal(&spec).iter().step_by(7) {
             let bytes = rmp_serde::to_vec(frame).expect("MessagePack");
@@ -346,12 +370,21 @@ proptest! {
 }
 
 fn take(frames: impl Iterator<Item = (Time, Frame)>) -> Result<(), TestCaseError> {
-    let mut detector = Detector::new(Policy::default());
-    for (at, frame) in frames {
+    let [mut detector, mut second] = [(); 2].map(|()| Detector::new(Policy::default()));
+    for (turn, (at, frame)) in frames.enumerate() {
         detector.observe(at, &frame);
+        if turn % 16 == 5 {
+            second = cut(&second);
+        }
+        second.observe(at, &frame);
         let _ = detector.wake_at();
-        while detector.poll().is_some() {}
+        prop_assert_eq!(drain(&mut detector), drain(&mut second));
     }
+    let written = |detector: &Detector| rmp_serde::to_vec(detector).expect("a state that can be written");
+    prop_assert!(
+        written(&detector) == written(&cut(&second)),
+        "a cut changed the state"
+    );
     // And what it says of them can be written.
     let json = serde_json::to_string(&detector.report()).expect("JSON");
     prop_assert!(serde_json::from_str::<Report>(&json).is_ok(), "{json}");

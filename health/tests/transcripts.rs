@@ -23,3 +23,15 @@ fn transcripts() {
         },
     );
 }
+
+/// A detector that is written down and read back again and again says what one says that never was.
+#[test]
+fn transcripts_with_cuts() {
+    datadriven::walk(
+        &format!("{}/tests/transcripts", env!("CARGO_MANIFEST_DIR")),
+        |file| {
+            let mut stage = Stage::with_cuts();
+            file.run(|case| stage.run(case));
+        },
+    );
+}

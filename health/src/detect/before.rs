@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Body, Claim};
 use crate::event::{Bench, Event, Preflight};
 use crate::frame::{Frame, Provenance};
@@ -38,7 +40,7 @@ const WAYS: &[Metric] = &[Metric::PairBusbw, Metric::PairLatency, Metric::PairLo
 const INSIDE: &[Metric] = &[Metric::LocalBusbw, Metric::LocalBusbwHost];
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Before {
     header: Option<Preflight>,
     nodes: BTreeMap<NodeId, Bench>,

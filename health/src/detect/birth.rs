@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Outcome, piece};
 use super::scene::Scene;
 use super::shift::Shift;
@@ -20,7 +22,7 @@ const MAX_NODES: usize = 1 << 17;
 const PREFLIGHT: &str = "preflight";
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Birth {
     /// Seconds of an ordinary step.
     preflight_s: Option<f64>,
@@ -33,7 +35,7 @@ pub struct Birth {
 }
 
 /// One node: self-time of an ordinary step, and the latest, ln seconds.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct OfNode {
     baseline_s: f64,
     latest: VecDeque<f64>,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::roster::{Node, Roster};
 use crate::frame::Provenance;
@@ -12,7 +14,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct BlindRule {
     open: BTreeSet<NodeId>,
     provenance: Provenance,

@@ -1,5 +1,7 @@
 //! A closed row as the rules see it: each rank in its place beside its peers.
 
+use serde::{Deserialize, Serialize};
+
 use super::path::Path;
 use super::plan::{Place, Plan};
 use super::rows::{Row, Sample};
@@ -28,7 +30,7 @@ pub struct Seat {
 }
 
 /// What the members of a role did in the step, medians, seconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct RoleLevel {
     /// Members that reported.
     pub seen: usize,

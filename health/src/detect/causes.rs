@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::comms::Comms;
 use super::facts::{Fact, Facts};
 use super::gpus::Gpus;
@@ -24,7 +26,7 @@ const PEERS: usize = 64;
 const ELSEWHERE: usize = 3;
 
 /// What counters said lately.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Causes {
     gpus: Gpus,
     hosts: Hosts,
@@ -55,7 +57,7 @@ pub struct Scope<'a> {
 }
 
 /// A cause with the evidence for it, and how far that can be trusted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Explained {
     pub cause: Cause,
     pub evidence: Vec<Evidence>,

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Seat;
 use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::kinds::{Kinds, Sort};
@@ -26,7 +28,7 @@ const MOST_WRITE: f64 = 0.15;
 const FEW_WRITE: f64 = 0.5;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// The latest ratios of a rank's write to its peers', newest last, by rank's number.
     ratios: Vec<VecDeque<f32>>,
@@ -41,7 +43,7 @@ pub struct Checkpoints {
     open: BTreeMap<Subject, Open>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     members: Vec<Rank>,
     lost_s: f64,

@@ -1,12 +1,14 @@
 //! What a rule says, before it has a number and an action.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Signal;
 use crate::frame::Provenance;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// A finding on a subject that holds, has changed, or no longer holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claim {
     pub finding: Finding,
     pub subject: Subject,
@@ -16,7 +18,7 @@ pub struct Claim {
 }
 
 /// What is claimed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Body {
     /// It holds. Said again for an open incident, it replaces what was said before.
     Holds(Box<Detail>),
@@ -25,7 +27,7 @@ pub enum Body {
 }
 
 /// What there is to say of an incident at its end. What is empty stays as it was last said.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     pub lost_rank_s: f64,
     pub slowdown_ratio: Option<f64>,
@@ -34,7 +36,7 @@ pub struct Outcome {
 }
 
 /// The substance of a claim.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Detail {
     pub severity: Severity,
     pub since: Time,

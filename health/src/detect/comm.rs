@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::plan::Plan;
 use crate::event;
 use crate::id::Rank;
@@ -25,7 +27,7 @@ const SURE: f64 = 4.0;
 const SMOOTH: f32 = 4.0;
 
 /// One communicator.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Comm {
     pub size: u32,
     pub name: Arc<str>,
@@ -59,7 +61,7 @@ pub struct Comm {
     pub slow_since: Option<u64>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     step: u64,
     /// By member, seconds; NaN until it reported.
@@ -68,7 +70,7 @@ struct Open {
 }
 
 /// One step's transfer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Transfer {
     step: u64,
     /// The shortest sum; by single collectives, where they were told.
@@ -77,7 +79,7 @@ struct Transfer {
 }
 
 /// How long transfers took over some steps, and by how much they differ between steps; seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Level {
     pub median_s: f64,
     pub sigma_s: f64,

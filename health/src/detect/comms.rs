@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::comm::{Comm, Level, Likeness};
 use super::exact::Exact;
 use super::plan::Plan;
@@ -18,7 +20,7 @@ const JUDGED_EVERY: u64 = 4;
 const ELSEWHERE: usize = 3;
 
 /// All communicators.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Comms {
     pub(super) all: BTreeMap<u64, Comm>,
     /// Single collectives of some of them.

@@ -3,6 +3,8 @@
 //! A one-sided CUSUM of the log-likelihood ratio of "at most this slow" against each of a mixture of alternatives
 //! (Page 1954, Lorden 1971). Heavy tails are tamed by bounding each step's increment, never the observation itself.
 
+use serde::{Deserialize, Serialize};
+
 use super::noise::Spread;
 use crate::policy::StragglerThresholds;
 
@@ -10,7 +12,7 @@ use crate::policy::StragglerThresholds;
 pub const MAX_ALTERNATIVES: usize = 8;
 
 /// The test's constants for the present noise and size of the job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Bar {
     /// ln of the tolerated ratio.
     null: f64,
@@ -77,14 +79,14 @@ impl Bar {
 }
 
 /// One alternative's running sum, and the step before it left zero.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Sum {
     height: f64,
     start: u64,
 }
 
 /// The test of one rank.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Cusum {
     sums: [Sum; MAX_ALTERNATIVES],
 }
@@ -131,7 +133,7 @@ impl Cusum {
 }
 
 /// The mirrored test on what was found slow: is it as fast as its peers again?
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Clearing {
     sum: Sum,
 }

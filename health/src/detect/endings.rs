@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{Beat, Event, Trouble, TroubleKind};
 use crate::frame::Frame;
 use crate::id::{NodeId, Rank};
@@ -25,7 +27,7 @@ const ABORTED: i32 = 134;
 const ENDED: [i32; 3] = [130, 137, 143];
 
 /// What was heard of ends.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
@@ -34,7 +36,7 @@ pub struct Endings {
 }
 
 /// A command that ended.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Exited {
     node: NodeId,
     code: i32,

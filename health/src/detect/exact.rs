@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::Detector;
 use super::comm::Comm;
 use super::comms::Comms;
@@ -36,7 +38,7 @@ const ENOUGH: f64 = 0.75;
 const NOTABLE: f64 = 0.25;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Exact {
     wants: Vec<Want>,
     /// How often.
@@ -49,7 +51,7 @@ pub struct Exact {
 }
 
 /// A communicator that was asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Rest {
     asked_until: u64,
     /// There was no reason for a while.
@@ -57,7 +59,7 @@ struct Rest {
 }
 
 /// The collectives of one communicator in one step.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Meetings {
     told: BTreeSet<Rank>,
     /// By function and number: who took how long, seconds.

@@ -1,5 +1,9 @@
 //! Times in which a node was not watched: absence of data is never health.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use crate::id::NodeId;
 use crate::time::Time;
 
@@ -7,16 +11,16 @@ use crate::time::Time;
 const MAX_GAPS: usize = 256;
 
 /// A time in which a node was not watched.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unwatched {
     pub node: NodeId,
     pub from: Time,
     pub to: Time,
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
 }
 
 /// All of them, in the order in which they ended.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gaps(Vec<Unwatched>);
 
 impl Gaps {
@@ -29,7 +33,7 @@ impl Gaps {
                 node: node.clone(),
                 from,
                 to,
-                why,
+                why: Cow::Borrowed(why),
             }),
         }
     }

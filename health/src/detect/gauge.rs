@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Detail, Outcome, over};
 use super::scene::Scene;
 use crate::event::Signal;
@@ -17,7 +19,7 @@ pub struct Bars {
 }
 
 /// What a gauge stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Meaning {
     pub finding: Finding,
     pub cause: Cause,
@@ -26,7 +28,7 @@ pub struct Meaning {
 }
 
 /// One step: its number and time, what of it was lost, how long it took, seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Part {
     step: u64,
     at: Time,
@@ -35,13 +37,13 @@ struct Part {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gauge {
     window: VecDeque<Part>,
     open: Option<Open>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Open {
     severity: Severity,
     since: Time,

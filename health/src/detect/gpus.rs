@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::facts::{Fact, Facts};
 use super::rounds::Rounds;
 use super::series::{Series, Stamp};
@@ -50,12 +52,12 @@ const COLUMNS: usize = GAUGES.len() + COUNTERS.len();
 type Readings = Series<{ GAUGES.len() }, COLUMNS>;
 
 /// The latest readings of every GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gpus {
     gpus: Rounds<GpuId, Gpu>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Gpu {
     model: Arc<str>,
     readings: Readings,

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::{Board, RoleLevel};
 use crate::policy::bounds;
 use crate::stats;
@@ -19,7 +21,7 @@ const USUAL: usize = 16;
 const NONE: f32 = f32::NAN;
 
 /// One step, by rank's number; NaN where no sample came. Seconds.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Kept {
     pub step: u64,
     pub at: Time,
@@ -35,7 +37,7 @@ pub struct Kept {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     rows: VecDeque<Kept>,
     /// The step before the first steady one; while warming up, none is.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::facts::{Fact, Facts};
 use super::roster::MAX_RANKS;
 use super::series::{Series, Stamp};
@@ -26,7 +28,7 @@ const SIGNALS: [HostSignal; 7] = [
 type Readings = Series<1, { SIGNALS.len() }>;
 
 /// The latest readings of every host.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Hosts {
     nodes: BTreeMap<NodeId, Readings>,
     ranks: BTreeMap<Rank, Readings>,

@@ -1,6 +1,8 @@
 //! Work that differs, and what the step would be if it did not: experts by routed tokens, sequences by declared work,
 //! stages by their own levels.
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Seat;
 use super::scene::Scene;
 use crate::stats;
@@ -22,7 +24,7 @@ pub struct EvenExperts {
 }
 
 /// Self-time against routed tokens, both over their means within a step and a stage; sums that fade.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Experts {
     xx: f64,
     xy: f64,
@@ -100,7 +102,7 @@ pub struct EvenStages {
 }
 
 /// ln of each role's level, a mean over the latest steps: what lasts, not what one step happens to hold.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stages {
     levels: Vec<(f64, f64)>,
 }
@@ -156,7 +158,7 @@ impl Stages {
 }
 
 /// Differences between ranks of a role that change from step to step, so that nobody owns them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Unexplained {
     /// How wide the ranks of a role lie apart, mean over the latest steps.
     spread: f64,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Body, Claim, Detail, Outcome};
 use crate::fault::Order;
 use crate::policy::Policy;
@@ -13,7 +15,7 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict
 const MAX_KEPT: usize = 10_000;
 
 /// All incidents of the job, and those not yet handed out.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Incidents {
     /// By id.
     all: BTreeMap<u64, Verdict>,

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use super::comms::Comms;
 use crate::id::Rank;
@@ -30,11 +32,11 @@ const FIRST_TRY: u32 = 4;
 pub type Stages = BTreeMap<Rank, (u32, u32)>;
 
 /// By rank's number: steps, and the sum of ln(self-time) less that of the step's median rank.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Levels(Vec<(u32, f64)>);
 
 /// What is known of self-times, from the first step on.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Inference {
     /// Of odd and of even steps, so that what one half shows the other must repeat.
     halves: [Levels; 2],

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::birth::Birth;
 use super::board::Board;
 use super::checkpoints::Checkpoints;
@@ -30,7 +32,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Finding, Subject};
 
 /// The rules.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobRules {
     kinds: Kinds,
     /// What the latest step was found to be.
@@ -212,7 +214,7 @@ impl JobRules {
 const ABSENT_STEPS: u8 = 8;
 
 /// Who is seen no more.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Absent {
     /// Latest steps without a sample, by rank's number.
     missed: Vec<u8>,

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use crate::event::StepKind;
 use crate::policy::{KindThresholds, bounds};
@@ -18,7 +20,7 @@ const ENOUGH: usize = 8;
 const OCCASIONS: usize = bounds::OCCASIONS;
 
 /// What a step was found to be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sort {
     /// What it was declared as: an ordinary step, unless it was declared as something.
     #[default]
@@ -30,7 +32,7 @@ pub enum Sort {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Kinds {
     /// ln of each role's median self-time in the latest ordinary steps.
     levels: Vec<VecDeque<f64>>,
@@ -40,7 +42,7 @@ pub struct Kinds {
 }
 
 /// One series of observations of ordinary steps, and the occasions that stood out of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Track {
     usual: VecDeque<f64>,
     /// Steps in a row that stood out.

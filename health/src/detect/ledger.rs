@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use super::kinds::Sort;
 use crate::event::StepKind;
@@ -15,7 +17,7 @@ const USUAL: usize = 32;
 const ENOUGH: usize = 4;
 
 /// Sums in rank-seconds.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     /// Up to the present epoch, and its size and beginning.
     before: f64,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::causes::Explained;
 use super::claim::{Outcome, piece};
 use super::comm::Comm;
@@ -16,7 +18,7 @@ const MAX_NAMED: usize = 8;
 const SLOW: f64 = 0.25;
 
 /// One slow link, or several of which one is.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Open {
     /// One of these, if it is not `pair` that is meant.
     pub nodes: Vec<NodeId>,
@@ -42,7 +44,7 @@ pub struct Open {
 }
 
 /// The slowest of some communicators, seconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Excess {
     pub transfer_s: f64,
     pub usual_s: f64,

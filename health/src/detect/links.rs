@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::comm::Comm;
@@ -23,7 +25,7 @@ const TIMES: usize = 64;
 const SMOOTH: f64 = 16.0;
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LinkRule {
     open: Vec<Open>,
     /// Usual time of a step, seconds.

@@ -76,6 +76,8 @@ mod work;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use self::before::Before;
 use self::blind::BlindRule;
 use self::causes::Causes;
@@ -106,7 +108,7 @@ use crate::verdict::Verdict;
 const MAX_STEP: u64 = 1 << 53;
 
 /// The fold over frames.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Detector {
     policy: Policy,
     job: JobId,

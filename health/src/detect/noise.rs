@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::policy::StragglerThresholds;
 use crate::stats;
 
@@ -9,7 +11,7 @@ use crate::stats;
 pub const POOLED_RANKS: usize = 256;
 
 /// How far one observation of one rank may lie from the rank's own level without meaning anything.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
     /// Standard deviation, as large as it must be taken so that a sum of observations is not overrated: with what few
     /// samples leave open, and with their autocorrelation.
@@ -119,7 +121,7 @@ fn outliers(windows: Vec<Vec<f64>>, sigma: f64) -> f64 {
 
 /// The noise of one role. It changes slowly and costs to measure: early on it is measured at each row, later at every
 /// eighth.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Noise {
     rows: u32,
     spread: Option<Spread>,
@@ -160,7 +162,7 @@ impl Noise {
 }
 
 /// Warm-up of one role: compilation, autotuning, caches.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WarmUp {
     levels: VecDeque<f64>,
     rows: u32,

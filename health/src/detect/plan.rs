@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::roster::{Member, Roster};
 use crate::event::Axis;
 use crate::id::{NodeId, Rank};
 
 /// Where one rank stands; indices into the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     pub role: u32,
     /// The pipeline that it is part of, and its place in it.
@@ -23,7 +25,7 @@ pub struct Place {
 }
 
 /// Ranks that do the same work.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Role {
     /// For people: `stage 3`, `stage 3 expert 1`; empty when all ranks are alike.
     pub name: Arc<str>,
@@ -36,7 +38,7 @@ pub struct Role {
 }
 
 /// Everyone's place.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plan {
     places: Vec<Option<Place>>,
     pub roles: Vec<Role>,

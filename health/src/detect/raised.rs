@@ -1,5 +1,7 @@
 //! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and its account so far.
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use super::causes::{Explained, Suspect};
 use super::claim::{Outcome, piece};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Whom a finding on the space axis is about.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Whom {
     Rank(Rank),
     Node(NodeId),
@@ -50,7 +52,7 @@ const LATELY: f64 = 32.0;
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// What happened since it became slow. Sums over its steps and ranks, seconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Account {
     /// Steps that were seen, and samples of its ranks in them.
     pub rows: u64,
@@ -75,7 +77,7 @@ pub struct Account {
 }
 
 /// One open finding.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raised {
     pub whom: Whom,
     /// The ranks in it, in order.

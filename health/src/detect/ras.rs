@@ -3,6 +3,8 @@
 //! It finds nothing by itself. Counts are compared, never the service's own list of outliers, which has named the
 //! wrong side (<https://github.com/NVIDIA/nccl/issues/1911>); and only those that were read after the silence began.
 
+use serde::{Deserialize, Serialize};
+
 use super::roster::Roster;
 use crate::event::{RasAccess, RasRank, RasReport, RasState};
 use crate::frame::Provenance;
@@ -10,7 +12,7 @@ use crate::time::Time;
 use crate::verdict::Evidence;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Told {
     last: Option<(Time, u64, RasReport)>,
     /// Counts answers that said something else than the one before.

@@ -1,5 +1,7 @@
 //! Whether a role has warmed up, and how sure its tests must be.
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Board;
 use super::cusum::Bar;
 use super::history::{History, Kept};
@@ -9,13 +11,13 @@ use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 
 /// All roles, by their place in the plan.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Readiness {
     roles: Vec<Role>,
     all_warm: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Role {
     warm_up: WarmUp,
     noise: Noise,

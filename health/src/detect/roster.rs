@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::endings::Endings;
 use super::gaps::Gaps;
 use super::rounds::Rounds;
@@ -18,7 +20,7 @@ pub const MAX_RANKS: u32 = 1 << 20;
 const MAX_MUTE: usize = 4096;
 
 /// One rank in the current epoch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub node: NodeId,
     pub gpu: Option<GpuId>,
@@ -41,7 +43,7 @@ impl Member {
 }
 
 /// One node and the sidecar that watches it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Node {
     agent: u64,
     /// Highest sequence received, and which of the 64 below it.
@@ -60,7 +62,7 @@ pub struct Node {
 }
 
 /// Everyone.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Roster {
     members: Vec<Option<Box<Member>>>,
     nodes: Rounds<NodeId, Node>,

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// See the module. What is kept and in which order it is told depends on the keys alone.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"))]
 pub struct Rounds<K, V> {
     entries: Vec<Entry<K, V>>,
     places: BTreeMap<K, usize>,
@@ -12,7 +15,7 @@ pub struct Rounds<K, V> {
     last: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Entry<K, V> {
     key: K,
     /// `None`: taken out.

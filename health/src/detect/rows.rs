@@ -5,6 +5,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::waits::Stood;
 use crate::event::{Signal, Step, StepKind};
 use crate::id::Rank;
@@ -21,7 +23,7 @@ const PASSED_BY: u64 = 3;
 const HELD: usize = 4;
 
 /// One rank's part of a row. Seconds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// `None`: only the wall time is known.
     pub self_s: Option<f64>,
@@ -39,7 +41,7 @@ pub struct Sample {
 }
 
 /// All samples of one step.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     pub step: u64,
     /// The kind of the step: that of the rank with the most special one.
@@ -124,7 +126,7 @@ impl Sample {
 }
 
 /// Rows that are not closed yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Rows {
     open: VecDeque<Row>,
     latest: BTreeMap<Rank, u64>,

@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::frame::Provenance;
+use crate::keep;
 use crate::stats;
 use crate::time::Time;
 
@@ -14,7 +17,7 @@ const NONE: f32 = f32::NAN;
 const ANEW: f32 = f32::NEG_INFINITY;
 
 /// When something was read, and how far it can be trusted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Stamp {
     pub at: Time,
     /// Place in the journal.
@@ -22,17 +25,19 @@ pub struct Stamp {
     pub provenance: Provenance,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Row<const N: usize> {
     stamp: Stamp,
+    #[serde(with = "keep::array")]
     values: [f32; N],
 }
 
 /// `N` columns, of which the first `GAUGES` are gauges and the others counters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series<const GAUGES: usize, const N: usize> {
     rows: VecDeque<Row<N>>,
     /// What each counter last read.
+    #[serde(with = "keep::array")]
     counters: [f64; N],
 }
 

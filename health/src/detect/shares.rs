@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Outcome, piece};
 use super::gauge::{Bars, Gauge, Meaning};
 use super::imbalance::{Experts, Stages, Unexplained};
@@ -25,7 +27,7 @@ const USUAL_STEPS: f64 = 64.0;
 const RISEN: f64 = 1.2;
 
 /// The gauges.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Shares {
     data: Gauge,
     gc: Gauge,

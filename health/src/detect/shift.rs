@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Outcome, piece};
 use super::scene::Scene;
 use super::slower::{Level, Slower};
@@ -20,7 +22,7 @@ const KEPT: usize = bounds::JOB_STEPS;
 const TOLD: usize = 3;
 
 /// One steady step.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Row {
     step: u64,
     at: Time,
@@ -38,7 +40,7 @@ struct Row {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Shift {
     recent: VecDeque<Row>,
     /// The first step of this epoch, and how many were steady.

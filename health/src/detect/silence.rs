@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::front::{Front, place};
 use super::ras::Told;
@@ -19,7 +21,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
     /// Whom it has named, and how badly.
@@ -54,7 +56,7 @@ fn doing(phase: Phase) -> &'static str {
 }
 
 /// Whom the rule has named.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Named {
     finding: Finding,
     severity: Severity,
@@ -82,7 +84,7 @@ pub struct Scope<'a> {
 }
 
 /// A rank's latest pulse, and when it came.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Heard {
     at: Time,
     pulse: Pulse,

@@ -1,5 +1,7 @@
 //! A level that lies above what it should be: since when, what it costs, when it is over.
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::scene::Scene;
 use crate::policy::ShiftThresholds;
@@ -8,7 +10,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// A level: mean and noise of ln seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Level {
     pub mean: f64,
     pub sigma: f64,
@@ -47,7 +49,7 @@ impl Level {
 }
 
 /// One that holds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Slower {
     pub finding: Finding,
     pub subject: Subject,

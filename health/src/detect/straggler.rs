@@ -6,6 +6,8 @@ mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::board::{Board, Seat};
 use super::claim::{Claim, Outcome};
 use super::cusum::{Alarm, Bar, Clearing};
@@ -29,7 +31,7 @@ const MAX_RAISED: usize = 64;
 const LASTING: u64 = 64;
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct StragglerRule {
     /// By rank's number.
     tracks: Vec<Track>,

@@ -125,7 +125,7 @@ impl Detector {
                 node: gap.node.clone(),
                 from_s: self.seconds(gap.from),
                 to_s: Some(self.seconds(gap.to)),
-                why: gap.why.into(),
+                why: std::sync::Arc::from(&*gap.why),
             })
             .collect();
         for (name, node) in self.roster.nodes().filter(|(name, _)| self.blind.is_open(name)) {

@@ -1,10 +1,14 @@
 //! How long steps of this job take.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::keep;
 
 /// Durations of ordinary steps: 1 µs to an hour, three digits.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Tempo {
+    #[serde(with = "keep::histogram")]
     micros: Histogram<u32>,
     /// Read off once a step, asked for with every frame.
     median_s: Option<f64>,

@@ -1,10 +1,12 @@
 //! The tests of one rank, and what came before them.
 
+use serde::{Deserialize, Serialize};
+
 use super::cusum::{Alarm, Bar, Cusum};
 use super::noise;
 
 /// What is known of one rank.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Track {
     pub cusum: Cusum,
     /// The latest steps of the warm-up, each with the step before: tested once it is known that they were steady.

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 
 use crate::event::{Agent, Attach};
@@ -22,7 +24,7 @@ const DECISIVE: [&str; 6] = ["driver", "cuda", "nccl", "cudnn", "torch", "framew
 type Versions = BTreeMap<Arc<str>, Arc<str>>;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct VersionRule {
     nodes: BTreeMap<NodeId, Versions>,
     provenance: Provenance,
@@ -32,7 +34,7 @@ pub struct VersionRule {
 }
 
 /// What is said of one subject.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Said {
     severity: Severity,
     evidence: Vec<Evidence>,

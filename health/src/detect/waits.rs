@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::comms::Comms;
 use super::rows::Row;
 use crate::event;
@@ -20,7 +22,7 @@ const KEPT: u64 = 64;
 const ENOUGH: f64 = 0.75;
 
 /// Sums of steps that have not closed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
     /// Some rank's steps come without phases.
     is_needed: bool,
@@ -33,7 +35,7 @@ pub struct Waits {
 }
 
 /// What has come of one step.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Met {
     /// By communicator.
     parts: BTreeMap<u64, Vec<Part>>,
@@ -46,7 +48,7 @@ struct Met {
 }
 
 /// One rank in one communicator. Seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Part {
     rank: Rank,
     own_s: f64,

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::raised::Whom;
 use super::scene::Scene;
@@ -26,7 +28,7 @@ const WANDERING: [(Cause, Finding); 3] = [
 ];
 
 /// One step in which a rank was slow for the cause, and the share of the step that it cost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Turn {
     step: u64,
     at: Time,
@@ -35,7 +37,7 @@ struct Turn {
 }
 
 /// One cause.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Track {
     /// By step; none when nobody was slow for it.
     turns: VecDeque<Option<Turn>>,
@@ -45,7 +47,7 @@ struct Track {
 }
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Wander {
     tracks: [Track; WANDERING.len()],
 }

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::scene::Scene;
 use crate::event::StepKind;
@@ -23,7 +25,7 @@ const LEAST_ROWS: usize = 3;
 const LASTING: f64 = 0.25;
 
 /// One of the first steps.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Row {
     step: u64,
     at: Time,
@@ -34,7 +36,7 @@ struct Row {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WarmUps {
     rows: Vec<Row>,
     /// Those of them that came after the job had settled.

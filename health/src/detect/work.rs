@@ -4,6 +4,8 @@
 //! within each step of a role, by recursive least squares, so that what steps have in common plays no part. What is
 //! left is what the tests look at.
 
+use serde::{Deserialize, Serialize};
+
 use super::board::Seat;
 
 const FEATURES: usize = 3;
@@ -24,13 +26,13 @@ const STEEPEST: Vector = [2.0, 1.0, 1.0];
 type Vector = [f64; FEATURES];
 
 /// The models of all roles.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WorkModels {
     roles: Vec<Model>,
 }
 
 /// One role's fit.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Model {
     slope: Vector,
     /// Inverse of the features' second moments.

@@ -1,5 +1,7 @@
 //! What one XID asks for, by the tables: by its number, and where the table sends on to its message, by that.
 
+use serde::{Deserialize, Serialize};
+
 use super::catalogue::{self, Class, ClassRow, XidRow};
 use super::nvlink::{self, Branch, Nvlink4Row, Nvlink5Action, Nvlink5Row, NvlinkLine};
 use super::order::{Order, Remedy, When};
@@ -26,7 +28,7 @@ struct XidFinding {
 }
 
 /// What an XID asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judgement {
     /// Its class in the catalogue.
     pub class: Class,
@@ -47,7 +49,7 @@ pub struct Judgement {
 }
 
 /// Something that counts only when it repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Repeat {
     /// The link; `None`: not said.
     pub link: Option<u32>,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::order::{Remedy, When};
 use super::table::{Row, TableError, rows};
 use crate::verdict::Severity;
@@ -63,7 +65,7 @@ impl NvlinkLine {
 }
 
 /// The layout of intrInfo, which changed with driver branch R575.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Branch {
     /// Drivers before R575.
     Before575,

@@ -9,6 +9,7 @@
 mod before;
 mod comms;
 mod counters;
+pub mod cut;
 mod gpus;
 mod hand;
 mod ports;
@@ -19,28 +20,28 @@ use datadriven::TestCase;
 use paceline_health::event::Want;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Frame, Policy, Time};
+use paceline_health::{Frame, Time};
 
+use cut::Watched;
 use hand::Hand;
 
 /// Detector, world and hand of one script.
+#[derive(Default)]
 pub struct Stage {
-    detector: Detector,
+    detector: Watched,
     world: Option<World>,
     hand: Hand,
 }
 
-impl Default for Stage {
-    fn default() -> Stage {
+impl Stage {
+    /// One whose detector has a second beside it, which is cut off and goes on from what was written down.
+    pub fn with_cuts() -> Stage {
         Stage {
-            detector: Detector::new(Policy::default()),
-            world: None,
-            hand: Hand::default(),
+            detector: Watched::new(true),
+            ..Stage::default()
         }
     }
-}
 
-impl Stage {
     /// Plays one command; what went wrong in the script is printed as its answer.
     pub fn run(&mut self, case: &mut TestCase) -> String {
         let told = match case.directive.as_str() {
@@ -60,6 +61,7 @@ impl Stage {
             "advance" => self.advance(case),
             _ => self.by_hand(case),
         };
+        self.detector.compare();
         match told {
             Ok(text) if text.is_empty() => "nothing\n".to_owned(),
             Ok(text) => text,
@@ -82,7 +84,7 @@ impl Stage {
         }
         let ranks = spec.ranks();
         self.world = Some(World::new(spec).map_err(|error| error.to_string())?);
-        self.detector = Detector::new(Policy::default());
+        self.detector = self.detector.anew();
         Ok(format!("{ranks} ranks\n"))
     }
 
@@ -141,13 +143,13 @@ impl Stage {
     }
 }
 
-fn observe(detector: &mut Detector, at: Time, frame: &Frame) -> String {
+fn observe(detector: &mut Watched, at: Time, frame: &Frame) -> String {
     detector.observe(at, frame);
     news(detector)
 }
 
 /// What is new to be told.
-fn news(detector: &mut Detector) -> String {
+fn news(detector: &mut Watched) -> String {
     std::iter::from_fn(|| detector.poll())
         .map(|verdict: Verdict| tell::verdict(&verdict))
         .collect()

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::ledger::{Ledger, Part};
 use super::xids::subject;
 use super::{FaultRule, Scene};
@@ -14,7 +16,7 @@ use crate::verdict::{Finding, Severity, Subject};
 const PART: &str = "access";
 
 /// What each node's GPUs as a whole answered last.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Accesses {
     nodes: BTreeMap<NodeId, GpuAccess>,
     /// Nodes whose XID and ECC events cannot be had.

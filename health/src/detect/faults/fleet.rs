@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::ledger::Part;
 use super::readings::{Look, Told};
 use super::window::{Streak, Window};
@@ -25,7 +27,7 @@ const ALIKE: [(&str, GpuSignal, &str); 2] = [
 ];
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Fleet {
     /// GPUs with a power counter, and those under the cap.
     gpus: usize,
@@ -38,7 +40,7 @@ pub struct Fleet {
 type Counts = BTreeMap<i64, usize>;
 
 /// What is remembered of one GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Member {
     power: Window,
     counted: bool,

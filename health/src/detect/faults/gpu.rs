@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::fleet::Member;
 use super::memory::Memory;
 use super::readings::Counters;
@@ -29,7 +31,7 @@ pub const ENDED_BY_RESET: [Finding; 5] = [
 ];
 
 /// One GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gpu {
     /// As its readings write it.
     pub pci: Arc<str>,
@@ -48,7 +50,7 @@ pub struct Gpu {
 }
 
 /// One XID on one GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Code {
     /// As the kernel log counted, and as NVML did: of the same fault, so the larger is how many there were.
     pub by_kernel: u64,
@@ -96,14 +98,14 @@ impl Code {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Spot {
     seen: u32,
     bursts: Bursts,
 }
 
 /// What comes again and again is counted by its bursts: one goes on while the next comes soon after the last.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Bursts {
     /// When each began, the latest last.
     begun: VecDeque<Time>,

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::ledger::{Ledger, Part};
 use super::xids::{CONTAINED, EXCEPTION, PAGE_FAULT, SYMPATHETIC, Seen};
 use super::{FaultRule, Scene, xid_name};
@@ -16,21 +18,21 @@ const MAX_CODES: usize = 64;
 const MAX_GPUS: usize = 1024;
 
 /// XIDs of the whole job: what concerns it and not a GPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobXids {
     codes: BTreeMap<(Finding, u32), JobCode>,
     /// XIDs 45 that wait for another to follow, by GPU: until when, how many so far, since when.
     alone: BTreeMap<(NodeId, GpuId), (Time, Waiting)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Waiting {
     count: u64,
     entries: (u64, u64),
     provenance: Provenance,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct JobCode {
     count: u64,
     last: Time,

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::claim::{self, Body, Claim, Detail, Outcome};
 use super::Scene;
 use crate::event::Signal;
@@ -23,7 +25,7 @@ const MAX_OPEN: usize = 1 << 16;
 pub type Told = (Claim, Order, Option<Arc<str>>);
 
 /// One thing that holds up a finding.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub severity: Severity,
     pub order: Order,
@@ -75,7 +77,7 @@ impl Part {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Open {
     parts: BTreeMap<String, Part>,
     told: Option<(Severity, Order, String, u64)>,
@@ -84,7 +86,7 @@ struct Open {
 }
 
 /// All that holds.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     open: BTreeMap<(Finding, Subject), Open>,
     /// When each node last began to ask for being taken out of service.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::readings::{Look, Told};
 use super::window::Since;
 use crate::event::{GpuProcess, GpuSignal};
 use crate::verdict::{Finding, Severity};
 
 /// What is remembered for it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     full: Since,
     idle: Since,

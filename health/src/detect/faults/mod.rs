@@ -26,6 +26,8 @@ mod xids;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use self::access::Accesses;
 use self::fleet::Fleet;
 use self::gpu::Gpu;
@@ -84,14 +86,14 @@ impl Scene<'_> {
 }
 
 /// What is known of one node beside its GPUs.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Node {
     branch: Option<Branch>,
     kernel: Option<KernelWatch>,
 }
 
 /// The rule.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FaultRule {
     gpus: Rounds<(NodeId, GpuId), Gpu>,
     /// Which GPU is at an address; one that nobody has named yet is called by its address.

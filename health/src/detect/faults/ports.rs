@@ -1,9 +1,12 @@
 //! Network ports: down, losing their link, below their rate, counting errors. One finding a node, with a part for each
 //! trouble of each port. What it costs the job is told by slow-link; this is the alarm of the hardware.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ledger, Part};
 use super::window::{Since, Window};
@@ -22,7 +25,7 @@ const MAJORITY: usize = 3;
 const GIGA: f64 = 1e9;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ports {
     ports: BTreeMap<(NodeId, Arc<str>), Port>,
     /// Ports of one name and kind by their rate, gigabits a second; nodes of a job are wired alike.
@@ -30,7 +33,7 @@ pub struct Ports {
 }
 
 /// One port.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Port {
     up: Option<bool>,
     was_up: bool,
@@ -44,11 +47,11 @@ struct Port {
     flaps: Window,
     errors: Window,
     /// The troubles that hold, each with since when its reason has been gone.
-    holding: BTreeMap<&'static str, Since>,
+    holding: BTreeMap<Cow<'static, str>, Since>,
 }
 
 /// Something that must last before it is believed.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Lasts(Since);
 
 impl Lasts {
@@ -214,7 +217,7 @@ impl Port {
     ) {
         let (subject, name) = (scene.node_subject(), format!("{port} {trouble}"));
         if let Some(mut part) = part {
-            self.holding.insert(trouble, Since::default());
+            self.holding.insert(Cow::Borrowed(trouble), Since::default());
             part.why = format!("Port {port} {}", part.why);
             part.more = "Check its cable, transceiver and switch port.".to_owned();
             return ledger.hold(scene, Finding::NetworkPort, &subject, &name, part);

@@ -1,7 +1,10 @@
 //! Counters and flags that NVML reads: each rule takes one reading and says whether its part holds.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::gpu::Gpu;
 use super::ledger::Part;
@@ -19,7 +22,7 @@ use crate::verdict::{Finding, Severity};
 const RENEWED: usize = 1024;
 
 /// What is remembered of a GPU's readings.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub first_read: Option<Time>,
     pub rises: Rises,
@@ -41,7 +44,7 @@ pub struct Counters {
     /// Readings in which the driver asked for no recovery.
     pub unasked: Streak,
     /// Parts that hold: for how many readings their reason has been gone, and what they asked for.
-    holding: BTreeMap<&'static str, (u32, (Severity, Order))>,
+    holding: BTreeMap<Cow<'static, str>, (u32, (Severity, Order))>,
 }
 
 /// What the rules say of one reading: which parts hold, and of those that held, which have no reason any more.
@@ -98,7 +101,7 @@ impl Counters {
     ) -> Option<Option<Part>> {
         if let Some(part) = part {
             let asks = (part.severity, part.order);
-            let before = self.holding.insert(name, (0, asks));
+            let before = self.holding.insert(Cow::Borrowed(name), (0, asks));
             let is_news = renew || before.is_none_or(|(_, before)| before != asks);
             return is_news.then_some(Some(part));
         }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::Scene;
 use super::ledger::{Ledger, Part};
 use crate::event::{Mark, Step, StepKind};
@@ -14,7 +16,7 @@ const MAX_KEPT: usize = 64;
 const PART: &str = "memory";
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Suspect {
     /// Steps that held a checkpoint, and when the last rank was done with it.
     checkpoints: VecDeque<(u64, Time)>,

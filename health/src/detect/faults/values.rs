@@ -1,10 +1,13 @@
 //! What a GPU's signals read last, found by number: each of them is asked for with every reading of every GPU.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{GpuReading, GpuSignal};
+use crate::keep;
 
 /// See the module. What has not changed is not told each time: it is as it was told last.
-#[derive(Clone, Debug)]
-pub struct Values([f64; GpuSignal::COUNT]);
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Values(#[serde(with = "keep::array")] [f64; GpuSignal::COUNT]);
 
 impl Default for Values {
     fn default() -> Values {
@@ -37,7 +40,7 @@ impl Values {
 }
 
 /// A counter's value at the job's start (or after the last reset) and now, for the few that are followed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rises(Vec<(GpuSignal, f64, f64)>);
 
 impl Rises {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Time;
 
 /// Samples kept: the window is known to a sixth of its length.
@@ -10,7 +12,7 @@ const SAMPLES: u32 = 6;
 const MOST: usize = SAMPLES as usize + 2;
 
 /// The rise of a counter over a window of time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Window {
     /// The oldest first; only `kept` of them.
     samples: [(Time, f64); MOST],
@@ -52,7 +54,7 @@ impl Window {
 }
 
 /// For how long something has held without a break.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Since(Option<Time>);
 
 impl Since {
@@ -64,7 +66,7 @@ impl Since {
 }
 
 /// How many readings in a row something was so.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Streak(u32);
 
 impl Streak {
