@@ -55,7 +55,7 @@ class Journal:
         self.folder, self.at, self.seen, self.lines = folder, {}, {}, 0
 
     def read(self):
-        for path in sorted(glob.glob(self.folder + "/journal*.ndjson"), key=os.path.getmtime):
+        for path in glob.glob(self.folder + "/journal*.ndjson"):
             try:
                 with open(path, "rb") as file:
                     key = os.fstat(file.fileno()).st_ino
