@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
 use paceline_health::report::Report;
@@ -13,8 +14,11 @@ use paceline_seal::Key;
 use paceline_sidecar::aggregator::Plan;
 use paceline_sidecar::aggregator::server::Hosted;
 use paceline_sidecar::guard::den::Den;
+use paceline_sidecar::guard::{conduit, tunnel};
 use paceline_sidecar::load::{LoadError, LoadOptions, run};
 use paceline_sidecar::sink::status::StatusStream;
+use paceline_sidecar::uplink::wire::{Down, Hello, Up, decode_down, encode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn options(address: std::net::SocketAddr, key: u8) -> LoadOptions {
     LoadOptions {
@@ -29,22 +33,33 @@ fn options(address: std::net::SocketAddr, key: u8) -> LoadOptions {
     }
 }
 
+fn plan(dir: &Path) -> Plan {
+    Plan {
+        job: "j".into(),
+        node: "head".into(),
+        run_dir: dir.to_owned(),
+        policy: Vec::new(),
+        remedy: Default::default(),
+        reload: None,
+    }
+}
+
 #[test]
 fn a_job_is_heard_and_its_slow_rank_found() {
     let dir = tempfile::tempdir().unwrap();
     let den = Den::dig(None).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let plan = Plan {
-        job: "j".into(),
-        node: "head".into(),
-        run_dir: dir.path().to_owned(),
-        policy: Vec::new(),
-        remedy: Default::default(),
-        reload: None,
-    };
     let (status, _end) = StatusStream::to(std::io::sink());
-    let hosted = Hosted::start(listener, &Key::from_bytes([1; 32]), &den, None, plan, status).unwrap();
+    let hosted = Hosted::start(
+        listener,
+        &Key::from_bytes([1; 32]),
+        &den,
+        None,
+        plan(dir.path()),
+        status,
+    )
+    .unwrap();
 
     let mut spec = WorldSpec::parse("nodes=8 gpus=2 steps=60 self=990ms job=j").unwrap();
     spec.faults
@@ -66,6 +81,69 @@ fn a_job_is_heard_and_its_slow_rank_found() {
         .find(|verdict| verdict.finding == Finding::Straggler);
     let slow = slow.unwrap_or_else(|| panic!("{:?}", report.verdicts));
     assert_eq!(slow.since_step, Some(40));
+}
+
+/// What is packed and damaged is counted, and who sent it is heard on.
+#[test]
+fn what_cannot_be_unpacked_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let den = Den::dig(None).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let key = Key::from_bytes([1; 32]);
+    let (status, _end) = StatusStream::to(std::io::sink());
+    let page = Some("127.0.0.1:0".parse().unwrap());
+    let hosted = Hosted::start(listener, &key, &den, page, plan(dir.path()), status).unwrap();
+    let page = hosted.http.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(async {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let pair = tunnel::call(&mut stream, &key).await.unwrap();
+        let (mut inlet, out) = conduit::sealed(stream, pair, "DEALER");
+        out.send(&[0xc1, 1, 5, 5, 0xff, 0xff, 0xff]);
+        out.send(&[0xc1, 9]);
+        let hello = Up::Hello(Hello {
+            v: 1,
+            job: "j".into(),
+            node: "n".into(),
+            agent: 1,
+        });
+        let mut answers = Vec::new();
+        while answers.is_empty() {
+            out.send(&encode(&hello));
+            inlet
+                .recv(|message| answers.push(decode_down(message).unwrap()))
+                .await
+                .unwrap();
+        }
+        // While the journal is opened it is not listening yet: then it says that it will.
+        assert!(
+            matches!(answers[0], Down::Welcome(_) | Down::Later(_)),
+            "{answers:?}"
+        );
+        let begun = std::time::Instant::now();
+        loop {
+            out.send(&[0xc1, 9]);
+            let mut page = tokio::net::TcpStream::connect(page).await.unwrap();
+            page.write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
+                .await
+                .unwrap();
+            let mut text = String::new();
+            page.read_to_string(&mut text).await.unwrap();
+            let counted = text.lines().any(|line| {
+                line.starts_with("paceline_transport_dropped_total{")
+                    && line.contains("unreadable")
+                    && !line.ends_with(" 0")
+            });
+            if counted {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{text}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        drop(out);
+        hosted.finish().await;
+    });
 }
 
 #[test]
