@@ -141,9 +141,15 @@ async fn others_learn_nothing_and_are_counted() {
     stranger.write_all(&first).await.unwrap();
     rest(&mut stranger).await;
     door.turned("key", 2).await;
-    // One that ends in the middle.
+    // One that ends in the middle, and one that has said all it has to say and does not wait for an answer.
     drop(door.stranger().await);
     door.turned("broken", 1).await;
+    let (_, first) = Caller::start(&key(1), "telemetry").unwrap();
+    let mut hasty = door.stranger().await;
+    hasty.write_all(&first).await.unwrap();
+    hasty.shutdown().await.unwrap();
+    assert!(rest(&mut hasty).await.is_empty(), "nothing was worked out for it");
+    door.turned("broken", 2).await;
     door.serves().await;
 }
 

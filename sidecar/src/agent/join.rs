@@ -73,7 +73,7 @@ pub struct Joined {
 
 /// Why an address was no good.
 #[derive(Debug, thiserror::Error)]
-enum Miss {
+pub(super) enum Miss {
     #[error("refused: {0}")]
     Refused(String),
     #[error("{0}")]
@@ -115,19 +115,15 @@ pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> 
 }
 
 async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Miss> {
-    let (mut link, address, hosted) = match TcpListener::bind(candidate.own) {
+    let mut link = match TcpListener::bind(candidate.own) {
         Ok(listener) => {
             let address = listener.local_addr()?;
             let hosted = host(invitation, listener)?;
-            (Dealer::connect(&hosted.inside).await?, address, Some(hosted))
+            return own(hosted, address, &invitation.me).await;
         }
         Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
             let Invitation { key, den, .. } = invitation;
-            (
-                Dealer::through(candidate.at, &key.key, den).await?,
-                candidate.at,
-                None,
-            )
+            Dealer::through(candidate.at, &key.key, den).await?
         }
         Err(error) => return Err(error.into()),
     };
@@ -135,10 +131,30 @@ async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Mis
     Ok(Joined {
         link,
         welcome,
-        address,
-        hosted,
+        address: candidate.at,
+        hosted: None,
         alone: None,
     })
+}
+
+/// Joins the aggregator that this process has just begun. On a machine that is short of CPU it may be slow to answer: it is
+/// asked again as long as it lives, for a second one would stand in its way.
+async fn own(mut hosted: Hosted, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
+    let began = Instant::now();
+    loop {
+        let joined = again(&hosted.inside, address, me).await;
+        match joined {
+            Ok(joined) => {
+                return Ok(Joined {
+                    hosted: Some(hosted),
+                    ..joined
+                });
+            }
+            Err(miss @ Miss::Refused(_)) => return Err(miss),
+            Err(miss) if hosted.has_ended() || began.elapsed() > LATER_DEADLINE => return Err(miss),
+            Err(_) => sleep(ASK_AGAIN).await,
+        }
+    }
 }
 
 fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hosted> {
@@ -154,10 +170,10 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
 }
 
 /// Joins the aggregator of this process once more.
-pub async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Option<Joined> {
-    let mut link = Dealer::connect(inside).await.ok()?;
-    let welcome = handshake(&mut link, me).await.ok()?;
-    Some(Joined {
+pub(super) async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
+    let mut link = Dealer::connect(inside).await?;
+    let welcome = handshake(&mut link, me).await?;
+    Ok(Joined {
         link,
         welcome,
         address,

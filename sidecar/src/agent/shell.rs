@@ -112,7 +112,7 @@ impl Shell {
             }
             // The job's aggregator is in this process: no other is looked for, and none opened, however busy it is.
             if let Some((inside, address)) = own {
-                return again(&inside, address, &invitation.me).await;
+                return again(&inside, address, &invitation.me).await.ok();
             }
             join(invitation, attempt >= attempts).await
         }));

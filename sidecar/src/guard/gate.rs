@@ -24,6 +24,8 @@ pub const STRANGERS: usize = 2048;
 /// long: nobody can stand in the way of others by saying nothing, and all nodes of a large job that come at once do not push
 /// each other out in the middle of their handshakes.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Who waits in the kernel until there is.
+const WAITING: i32 = 16_384;
 /// Whether there is room is seen this often.
 const LOOK: Duration = Duration::from_millis(5);
 /// Peers that are let in at once: 16,384 nodes, and as many that have not been found to be gone.
@@ -134,6 +136,9 @@ pub struct Gate {
 impl Gate {
     /// Lets peers in until the runtime ends.
     pub async fn keep(self, listener: TcpListener) {
+        // All nodes of a large job knock at once; what does not fit in the kernel's queue knocks again a second later. A system
+        // that has a lower limit cuts this to it.
+        let _ = rustix::net::listen(&listener, WAITING);
         let listener = listener
             .set_nonblocking(true)
             .and_then(|()| tokio::net::TcpListener::from_std(listener));

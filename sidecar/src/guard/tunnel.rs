@@ -1,14 +1,16 @@
 //! A sealed stream as ZeroMQ's Unix socket sees it: bytes. Both ends of a connection do the same once the handshake is
 //! done.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use paceline_seal::Key;
 use paceline_seal::SealError;
 use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Pair, answer};
 use rustix::net::sockopt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::PURPOSE;
@@ -45,6 +47,10 @@ pub async fn call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> 
 pub async fn answer_call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> {
     let mut first = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut first).await.map_err(broken)?;
+    // Who has given up waiting meanwhile costs no arithmetic: else those that come back would wait for it as well.
+    if has_left(stream).await {
+        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+    }
     let (reply, made) = answer(key, PURPOSE, &first);
     // To what is none of ours nothing is said.
     if !matches!(made, Err(SealError::Foreign)) {
@@ -60,6 +66,16 @@ pub async fn answer_call(stream: &mut TcpStream, key: &Key) -> Result<Pair, Seal
             None => {}
         }
     }
+}
+
+/// Whether the peer has closed its end behind what it said.
+async fn has_left(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    poll_fn(|context| {
+        let peeked = stream.poll_peek(context, &mut ReadBuf::new(&mut byte));
+        Poll::Ready(matches!(peeked, Poll::Ready(Ok(0) | Err(_))))
+    })
+    .await
 }
 
 /// Carries bytes both ways until either side ends.

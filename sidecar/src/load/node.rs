@@ -20,12 +20,13 @@ use crate::agent::join::backoff;
 use crate::guard::conduit::{self, Inlet, Outlet};
 use crate::guard::tunnel;
 use crate::host::monotonic_ns;
+use crate::uplink::link::CALL_DEADLINE;
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::uplink::{Heard, Uplink};
 
 /// As a real sidecar's.
 const SPOOL_BYTES: usize = 4 << 20;
-/// Each step of joining takes less than this, as a real sidecar has it.
+/// Each step of joining but the handshake takes less than this, as a real sidecar has it.
 const DEADLINE: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A node that has no more than this to say that is not acknowledged is up to date.
@@ -125,7 +126,7 @@ impl Node {
             .map_err(|_| Miss::silent("connect"))?
             .map_err(Miss::of)?;
         tunnel::tune(&stream);
-        let called = timeout(DEADLINE, tunnel::call(&mut stream, &options.key)).await;
+        let called = timeout(CALL_DEADLINE, tunnel::call(&mut stream, &options.key)).await;
         let pair = called.map_err(|_| Miss::silent("handshake"))?.map_err(Miss::of)?;
         let (mut inlet, out) = conduit::sealed(stream, pair, "DEALER");
         loop {
@@ -303,7 +304,7 @@ enum Miss {
 
 impl Miss {
     fn silent(what: &str) -> Miss {
-        Miss::Failed(format!("{what}: no answer within {} s", DEADLINE.as_secs()))
+        Miss::Failed(format!("{what}: no answer in time"))
     }
 
     fn of(error: impl std::fmt::Display) -> Miss {

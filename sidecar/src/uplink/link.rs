@@ -24,6 +24,8 @@ use crate::guard::{conduit, tunnel};
 
 /// A connection that takes longer than this is given up.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// As long as the gate gives a stranger: one that is crowded by a large job may take it.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// When there are no descriptors left, the next look.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -91,12 +93,12 @@ impl Dealer {
     /// Connects to the hub behind the gate at `address`, sealed with `key`.
     ///
     /// # Errors
-    /// [`LinkError`] when it is not reached or not sealed within two seconds each.
+    /// [`LinkError`] when it is not reached within two seconds, or not sealed within five.
     pub async fn through(address: SocketAddr, key: &Key, den: &Den) -> Result<Dealer, LinkError> {
         let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await;
         let mut stream = stream.map_err(|_| LinkError::Silent)??;
         tunnel::tune(&stream);
-        let called = timeout(CONNECT_DEADLINE, tunnel::call(&mut stream, key)).await;
+        let called = timeout(CALL_DEADLINE, tunnel::call(&mut stream, key)).await;
         let pair = called.map_err(|_| LinkError::Silent)??;
         let (listener, path) = den.listen()?;
         listener.set_nonblocking(true)?;

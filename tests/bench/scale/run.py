@@ -141,6 +141,7 @@ def measure(args, ranks, each):
             "late": report["late"],
             "connect_s": report["connect_s"],
             "failures": report["failures"],
+            "last_failure": report["last_failure"],
             "dropped": report["dropped"],
             "frames": report["frames"],
             "journal_bytes": journal / report["rank_steps"],
