@@ -36,6 +36,7 @@ mod incidents;
 mod infer;
 mod job;
 mod kinds;
+mod late;
 mod ledger;
 mod link;
 mod links;
@@ -233,7 +234,7 @@ impl Detector {
             return self.observe_faults(at, frame);
         }
         let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
-        if !is_believable || self.roster.has_seen(frame) {
+        if !is_believable || self.roster.has_seen(frame) || self.took_late(at, frame) {
             return;
         }
         let outgoing = self.roster.begins_epoch(&frame.event);

@@ -1,5 +1,7 @@
 //! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
 
+mod node;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::endings::Endings;
 use super::gaps::Gaps;
 use super::rounds::Rounds;
-use crate::event::{Attach, Beat, Event, Layout, Signal};
+use crate::event::{Attach, Event, Layout, Signal, Step};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
 use crate::time::Time;
 use crate::verdict::Subject;
+pub use node::Node;
 
 /// A rank number above this is not believed: memory is bounded before it is allocated.
 pub const MAX_RANKS: u32 = 1 << 20;
@@ -40,25 +43,6 @@ impl Member {
     pub fn may_be(&self, pid: u32) -> bool {
         self.pid == 0 || pid == 0 || self.pid == pid
     }
-}
-
-/// One node and the sidecar that watches it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Node {
-    agent: u64,
-    /// Highest sequence received, and which of the 64 below it.
-    highest: u64,
-    window: u64,
-    received: u64,
-    pub last_heard: Time,
-    pub left: bool,
-    pub attached: bool,
-    pub exit: Option<i32>,
-    rack: Arc<str>,
-    counters: Beat,
-    /// Losses of earlier incarnations.
-    lost_before: u64,
-    dropped_before: (u64, u64),
 }
 
 /// Everyone.
@@ -146,12 +130,10 @@ impl Roster {
     /// Records dropped by full rings, and torn ones.
     pub fn ring_losses(&self) -> (u64, u64) {
         self.nodes.iter().fold((0, 0), |(dropped, torn), (_, node)| {
+            let (more_dropped, more_torn) = node.ring_losses();
             (
-                dropped
-                    .saturating_add(node.dropped_before.0)
-                    .saturating_add(node.counters.ring_dropped),
-                torn.saturating_add(node.dropped_before.1)
-                    .saturating_add(node.counters.ring_torn),
+                dropped.saturating_add(more_dropped),
+                torn.saturating_add(more_torn),
             )
         })
     }
@@ -159,7 +141,26 @@ impl Roster {
     /// Whether the frame came before: it is to be ignored.
     pub fn has_seen(&mut self, frame: &Frame) -> bool {
         let node = self.nodes.get_mut(&frame.node);
-        node.is_some_and(|node| node.agent == frame.agent && node.has_seen(frame.seq))
+        node.is_some_and(|node| node.has_seen(frame.agent, frame.seq))
+    }
+
+    /// Whether it is of an incarnation that another one has followed.
+    pub fn is_late(&mut self, frame: &Frame) -> bool {
+        let node = self.nodes.get_mut(&frame.node);
+        node.is_some_and(|node| node.is_past(frame.agent))
+    }
+
+    /// Takes note of a late frame that did not come before: it fills a hole, and is no sign of life. How things stand the
+    /// incarnation that followed has said anew; what happened has happened.
+    pub fn observe_late(&mut self, frame: &Frame) {
+        if let Some(node) = self.nodes.get_mut(&frame.node) {
+            node.accept_late(frame.agent, frame.seq);
+        }
+        match &frame.event {
+            Event::Step(step) => self.step(step),
+            Event::Trouble(_) => self.endings.take(frame),
+            _ => {}
+        }
     }
 
     /// Takes note of a frame that did not come before.
@@ -171,14 +172,7 @@ impl Roster {
         }
         match &frame.event {
             Event::Attach(attach) => self.attach(&frame.node, attach),
-            Event::Step(step) if step.restart == self.restart => {
-                self.saw(step.signal);
-                if let Some(member) = self.member_mut(step.rank) {
-                    member.first_step.get_or_insert(step.step);
-                    member.last_step = member.last_step.max(step.step);
-                    member.steps += 1;
-                }
-            }
+            Event::Step(step) => self.step(step),
             Event::Gpu(_) => self.saw(Signal::S3),
             Event::Host(_) => self.saw(Signal::S4),
             Event::Comm(_) => self.saw(Signal::S1),
@@ -228,6 +222,18 @@ impl Roster {
         }
     }
 
+    fn step(&mut self, step: &Step) {
+        if step.restart != self.restart {
+            return;
+        }
+        self.saw(step.signal);
+        if let Some(member) = self.member_mut(step.rank) {
+            member.first_step.get_or_insert(step.step);
+            member.last_step = member.last_step.max(step.step);
+            member.steps += 1;
+        }
+    }
+
     /// The aggregator itself was away until `now`: nobody is late for it.
     pub fn resume(&mut self, now: Time) {
         for node in self.nodes.values_mut().filter(|node| !node.left) {
@@ -251,27 +257,14 @@ impl Roster {
         let Some(node) = self.nodes.get_or_insert_with(&frame.node, new) else {
             return;
         };
-        if node.agent != frame.agent {
+        if !node.is_watched_by(frame.agent) {
             if !node.left {
                 let why = "its sidecar was started again";
                 self.gaps.add(&frame.node, node.last_heard, at, why);
             }
             node.begin_incarnation(at, frame.agent);
         }
-        node.accept(frame.seq);
-        node.last_heard = at;
-        match &frame.event {
-            Event::Beat(beat) => {
-                node.counters = Beat {
-                    ranks: Vec::new(),
-                    ..beat.clone()
-                }
-            }
-            Event::Exit(exit) => node.exit = Some(exit.code),
-            Event::Bye(_) => node.left = true,
-            Event::Attach(_) => node.attached = true,
-            _ => {}
-        }
+        node.hear(at, frame.seq, &frame.event);
     }
 
     /// Whether the event begins a new group of ranks: a restart, a resize, or the same rank in another process (the
@@ -326,61 +319,4 @@ impl Roster {
 /// A size or a number past all bounds is a mistake in somebody's environment: nobody waits for ranks that there cannot be.
 fn is_believable(attach: &Attach) -> bool {
     attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
-}
-
-impl Node {
-    fn new(at: Time, agent: u64) -> Node {
-        Node {
-            agent,
-            highest: 0,
-            window: 0,
-            received: 0,
-            last_heard: at,
-            left: false,
-            attached: false,
-            exit: None,
-            rack: Arc::from(""),
-            counters: Beat::default(),
-            lost_before: 0,
-            dropped_before: (0, 0),
-        }
-    }
-
-    /// Frames of all incarnations that did not come. Numbers from the wire may be anything, so nothing here overflows.
-    fn lost(&self) -> u64 {
-        self.lost_before
-            .saturating_add(self.highest.saturating_sub(self.received))
-    }
-
-    fn begin_incarnation(&mut self, at: Time, agent: u64) {
-        let lost_before = self.lost();
-        let dropped_before = (
-            self.dropped_before.0.saturating_add(self.counters.ring_dropped),
-            self.dropped_before.1.saturating_add(self.counters.ring_torn),
-        );
-        *self = Node {
-            lost_before,
-            dropped_before,
-            attached: self.attached,
-            ..Node::new(at, agent)
-        };
-    }
-
-    /// Whether a sequence number came before: exact for the last 64, older ones count as seen.
-    fn has_seen(&self, seq: u64) -> bool {
-        let behind = self.highest.checked_sub(seq);
-        behind.is_some_and(|behind| behind >= 64 || self.window & (1 << behind) != 0)
-    }
-
-    /// Takes one that did not.
-    fn accept(&mut self, seq: u64) {
-        if seq > self.highest {
-            let ahead = seq - self.highest;
-            self.window = if ahead >= 64 { 1 } else { self.window << ahead | 1 };
-            self.highest = seq;
-        } else {
-            self.window |= 1 << (self.highest - seq).min(63);
-        }
-        self.received += 1;
-    }
 }

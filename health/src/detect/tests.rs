@@ -281,3 +281,76 @@ fn a_log_speaks_for_all() {
     let cost = job.detector.report().cost;
     assert!(cost.lost_gpu_hours < 0.01 * cost.gpu_hours, "{cost:?}");
 }
+
+/// What an earlier sidecar of the node said and a network held back: it fills its hole, and nothing else of it counts.
+#[test]
+fn late_frames_of_an_earlier_incarnation() {
+    let mut job = Job::new(2);
+    let frame = |agent, seq, event| Frame {
+        v: SCHEMA_VERSION,
+        node: "n1".into(),
+        agent,
+        seq,
+        provenance: Provenance::Live,
+        event,
+    };
+    // Frames 1 and 2 of the first came, 3 to 5 are on their way; a second one has followed, with a smaller number.
+    let first = job.detector.roster.members().count();
+    let mut second = 0;
+    for rank in 0..2 {
+        second += 1;
+        let again = Attach {
+            rank: Rank(rank),
+            local_rank: rank,
+            world_size: 2,
+            restart: 0,
+            pid: 200 + rank,
+            gpu: None,
+            role: "".into(),
+            framework: "test".into(),
+        };
+        job.detector
+            .observe(Time(5_000_000_000), &frame(0x11, second, Event::Attach(again)));
+    }
+    let heard = job.detector.roster.last_heard(&"n1".into());
+    let shape = job.detector.roster.shape;
+    let old = Attach {
+        rank: Rank(0),
+        local_rank: 0,
+        world_size: 2,
+        restart: 0,
+        pid: 100,
+        gpu: None,
+        role: "".into(),
+        framework: "test".into(),
+    };
+    let at = Time(9_000_000_000);
+    // The fifth comes first: two are missing until they come too, and each of them once.
+    let bye = crate::event::Bye {
+        reason: "exit".into(),
+    };
+    let lost = |job: &Job| job.detector.roster.frames_lost();
+    job.detector.observe(at, &frame(1, 5, Event::Bye(bye)));
+    assert_eq!(lost(&job), 2);
+    job.detector.observe(at, &frame(1, 3, Event::Attach(old)));
+    job.detector
+        .observe(at, &frame(1, 4, Event::Exit(crate::event::Exit { code: 1 })));
+    job.detector
+        .observe(at, &frame(1, 4, Event::Exit(crate::event::Exit { code: 1 })));
+    assert_eq!(lost(&job), 0);
+    let roster = &job.detector.roster;
+    assert_eq!(roster.last_heard(&"n1".into()), heard, "no sign of life");
+    assert_eq!(
+        (roster.members().count(), roster.shape),
+        (first, shape),
+        "no epoch"
+    );
+    assert!(roster.members().all(|(_, member)| !member.ended));
+    let (_, node) = roster.nodes().next().unwrap();
+    assert!(!node.left && node.exit.is_none());
+    assert_eq!(roster.gaps.iter().count(), 1, "one sidecar followed one");
+    // The second goes on where it was.
+    job.detector
+        .observe(at, &frame(0x11, second + 1, Event::Beat(Beat::default())));
+    assert_eq!((lost(&job), job.detector.roster.gaps.iter().count()), (0, 1));
+}

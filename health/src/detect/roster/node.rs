@@ -1,0 +1,164 @@
+//! One node, the sidecar that watches it, and those that did before.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Beat, Event};
+use crate::time::Time;
+
+/// Earlier incarnations of a node's sidecar whose late frames are told from those of a new one. Their numbers say nothing
+/// of their order: a clock may have been stepped.
+const MOST_PAST: usize = 8;
+
+/// One node and the sidecar that watches it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Node {
+    lane: Lane,
+    /// Those that watched it before, the latest last.
+    past: VecDeque<Lane>,
+    pub last_heard: Time,
+    pub left: bool,
+    pub attached: bool,
+    pub exit: Option<i32>,
+    pub rack: Arc<str>,
+    counters: Beat,
+    /// Losses of incarnations that are forgotten.
+    lost_before: u64,
+    dropped_before: (u64, u64),
+}
+
+/// What was received of one incarnation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Lane {
+    agent: u64,
+    /// Highest sequence received, and which of the 64 below it.
+    highest: u64,
+    window: u64,
+    received: u64,
+}
+
+impl Node {
+    pub fn new(at: Time, agent: u64) -> Node {
+        Node {
+            lane: Lane::new(agent),
+            past: VecDeque::new(),
+            last_heard: at,
+            left: false,
+            attached: false,
+            exit: None,
+            rack: Arc::from(""),
+            counters: Beat::default(),
+            lost_before: 0,
+            dropped_before: (0, 0),
+        }
+    }
+
+    /// Frames of all incarnations that did not come. Numbers from the wire may be anything, so nothing here overflows.
+    pub fn lost(&self) -> u64 {
+        let past = self.past.iter().map(Lane::lost);
+        past.chain([self.lane.lost()])
+            .fold(self.lost_before, u64::saturating_add)
+    }
+
+    /// Records that its rings dropped, and torn ones.
+    pub fn ring_losses(&self) -> (u64, u64) {
+        let (dropped, torn) = self.dropped_before;
+        (
+            dropped.saturating_add(self.counters.ring_dropped),
+            torn.saturating_add(self.counters.ring_torn),
+        )
+    }
+
+    pub fn is_watched_by(&self, agent: u64) -> bool {
+        self.lane.agent == agent
+    }
+
+    /// Whether this incarnation watched it, and another does now.
+    pub fn is_past(&self, agent: u64) -> bool {
+        !self.is_watched_by(agent) && self.past.iter().any(|lane| lane.agent == agent)
+    }
+
+    /// Whether a frame came before.
+    pub fn has_seen(&self, agent: u64, seq: u64) -> bool {
+        let mut lanes = self.past.iter().chain([&self.lane]);
+        lanes.any(|lane| lane.agent == agent && lane.has_seen(seq))
+    }
+
+    pub fn begin_incarnation(&mut self, at: Time, agent: u64) {
+        let mut past = std::mem::take(&mut self.past);
+        past.push_back(self.lane.clone());
+        let mut lost_before = self.lost_before;
+        while past.len() > MOST_PAST
+            && let Some(oldest) = past.pop_front()
+        {
+            lost_before = lost_before.saturating_add(oldest.lost());
+        }
+        *self = Node {
+            past,
+            lost_before,
+            dropped_before: self.ring_losses(),
+            attached: self.attached,
+            ..Node::new(at, agent)
+        };
+    }
+
+    /// Takes a frame of the incarnation that watches it.
+    pub fn hear(&mut self, at: Time, seq: u64, event: &Event) {
+        self.lane.accept(seq);
+        self.last_heard = at;
+        match event {
+            Event::Beat(beat) => {
+                self.counters = Beat {
+                    ranks: Vec::new(),
+                    ..beat.clone()
+                }
+            }
+            Event::Exit(exit) => self.exit = Some(exit.code),
+            Event::Bye(_) => self.left = true,
+            Event::Attach(_) => self.attached = true,
+            _ => {}
+        }
+    }
+
+    /// Takes one of an earlier incarnation.
+    pub fn accept_late(&mut self, agent: u64, seq: u64) {
+        if let Some(lane) = self.past.iter_mut().find(|lane| lane.agent == agent) {
+            lane.accept(seq);
+        }
+    }
+}
+
+impl Lane {
+    fn new(agent: u64) -> Lane {
+        Lane {
+            agent,
+            highest: 0,
+            window: 0,
+            received: 0,
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        self.highest.saturating_sub(self.received)
+    }
+
+    /// Whether a sequence number came before: exact for the last 64, older ones count as seen.
+    fn has_seen(&self, seq: u64) -> bool {
+        let behind = self.highest.checked_sub(seq);
+        behind.is_some_and(|behind| behind >= 64 || self.window & (1 << behind) != 0)
+    }
+
+    /// Takes one that did not.
+    fn accept(&mut self, seq: u64) {
+        if seq > self.highest {
+            let ahead = seq - self.highest;
+            self.window = if ahead >= 64 { 1 } else { self.window << ahead | 1 };
+            self.highest = seq;
+        } else {
+            self.window |= 1 << (self.highest - seq).min(63);
+        }
+        self.received += 1;
+    }
+}
