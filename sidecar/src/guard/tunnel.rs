@@ -18,6 +18,8 @@ use super::PURPOSE;
 /// Bytes that are sealed together at most; what claims to be more is refused. Two buffers of this size are held for each
 /// connection.
 pub(super) const PIECE: usize = 4096;
+/// The empty message that proves the key: a length of four bytes and a tag of sixteen.
+const PROOF: usize = 20;
 /// A peer whose machine is gone is noticed after idling so long, and so many questions of a few seconds more.
 const IDLE: Duration = Duration::from_secs(15);
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -58,6 +60,10 @@ pub async fn answer_call(stream: &mut TcpStream, key: &Key) -> Result<Pair, Seal
     }
     let (sealer, mut opener) = made?;
     loop {
+        // Whoever plays a first message again has proved nothing yet: no room is made for what it claims.
+        if opener.needs() > PROOF {
+            return Err(SealError::Damaged);
+        }
         let mut piece = vec![0; opener.needs()];
         stream.read_exact(&mut piece).await.map_err(broken)?;
         match opener.take(&piece, 0)? {
