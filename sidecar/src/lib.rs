@@ -17,6 +17,7 @@ pub mod source;
 pub mod uplink;
 mod warn;
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -171,13 +172,16 @@ fn invitation(
         node: node.clone(),
         agent: host::incarnation(),
     };
+    let http = options.http.read()?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
+    // An address stays what it is; a name may be made late, or come to mean another host.
+    let mut asked = options.aggregator.clone().filter(|asked| is_name(asked));
     let (mut candidates, mut alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
         Ok(candidates) => (candidates, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    if key.nobody_else.is_some() && candidates.iter().any(Candidate::is_shared) {
-        candidates.clear();
+    if key.nobody_else.is_some() && (asked.is_some() || candidates.iter().any(Candidate::is_shared)) {
+        (asked, candidates) = (None, Vec::new());
         alone_because = Some("its aggregator is on another host".to_owned());
     }
     let den = Arc::new(Den::dig(options.ring_dir.as_deref())?);
@@ -192,11 +196,18 @@ fn invitation(
     Ok(Invitation {
         me,
         candidates,
+        asked,
         alone_because,
         key,
         den,
-        http: Some(options.http),
+        http: Some(http),
         plan,
         status,
     })
+}
+
+fn is_name(asked: &str) -> bool {
+    let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+    let is_address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    host != "localhost" && !is_address(host) && !is_address(asked)
 }

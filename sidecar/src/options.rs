@@ -1,12 +1,12 @@
 //! The command line of a sidecar, in two stages: what was typed, and what it means.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use paceline_health::sim::gpu::GpuScript;
 
 use crate::remedy::RemedyOptions;
+use crate::sink::http::HttpOptions;
 use crate::source::step_log::StepPattern;
 
 /// Flags of `paceline sidecar` and of `paceline-sidecar`.
@@ -38,9 +38,9 @@ pub struct SidecarOptions {
     /// made at need in the configuration folder, by default.
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Where the metrics page is wanted, on loopback; port 0: any.
-    #[arg(long, env = "PACELINE_HTTP", default_value = "127.0.0.1:0")]
-    pub http: SocketAddr,
+    /// Where the metrics page is, and for whom.
+    #[command(flatten)]
+    pub http: HttpOptions,
     /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. Everything said of them is marked as simulated.
     #[arg(long, value_parser = GpuScript::parse)]
     pub sim_gpus: Option<GpuScript>,

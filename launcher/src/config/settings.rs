@@ -1,10 +1,11 @@
 //! The checked stage: every value parsed, every mistake told with the place where it stood.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
+use paceline_sidecar::sink::http::Place;
 use paceline_sidecar::source::step_log::StepPattern;
 
 use super::keys::{OBSERVE, policy_key};
@@ -25,7 +26,7 @@ pub(crate) struct Settings {
     /// The key of the job's nodes.
     pub(crate) key_file: Option<PathBuf>,
     /// Address of /metrics.
-    pub(crate) http: Option<SocketAddr>,
+    pub(crate) http: Option<Place>,
     /// Simulated GPUs of this node.
     pub(crate) sim_gpus: Option<GpuScript>,
     /// The library through which GPUs are read.
@@ -112,10 +113,8 @@ impl Settings {
         let step_log = text("step_log").or_else(|| step_regex.as_ref().map(|_| "stdout".to_owned()));
         let mut http = None;
         if let Some(said) = raw.get("http") {
-            let address = said.text.parse::<SocketAddr>();
-            http = Some(
-                address.map_err(|_| wrong("http", said, "must be ADDRESS:PORT, such as 127.0.0.1:9810"))?,
-            );
+            let place = said.text.parse::<Place>();
+            http = Some(place.map_err(|problem| wrong("http", said, &problem.to_string()))?);
         }
         let mut sim_gpus = None;
         if let Some(said) = raw.get("sim_gpus") {

@@ -304,7 +304,7 @@ fn banner(plan: &Plan) -> String {
     let dot = plan.style.glyph(" · ", ", ");
     let mut parts = vec![format!("job {}", plan.style.paint(Paint::Strong, &plan.job))];
     // A port of zero is chosen later; it then stands in metrics.addr in the run directory.
-    if let Some(http) = plan.settings.http.filter(|http| http.port() != 0) {
+    if let Some(http) = plan.settings.http.as_ref().filter(|http| http.port() != 0) {
         parts.push(format!("metrics http://{http}/metrics"));
     }
     parts.push(format!("run directory {}", plan.run_dir.display()));

@@ -145,7 +145,7 @@ pub(crate) fn arguments(
     if let Some(key) = &plan.settings.key_file {
         flag("key-file", key.as_os_str());
     }
-    if let Some(http) = plan.settings.http {
+    if let Some(http) = &plan.settings.http {
         flag("http", http.to_string().as_ref());
     }
     if let Some(library) = &plan.settings.nvml_lib {

@@ -10,13 +10,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::aggregator::Plan;
-use crate::aggregator::place::Candidate;
+use crate::aggregator::place::{self, Candidate};
 use crate::aggregator::server::Hosted;
 use crate::guard::JobKey;
 use crate::guard::den::Den;
+use crate::sink::http::Page;
 use crate::sink::status::StatusStream;
 use crate::uplink::link::{Dealer, Link, LinkError};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
@@ -36,6 +38,8 @@ pub struct Invitation {
     pub me: Hello,
     /// Addresses to try, in order. None: watched alone.
     pub candidates: Vec<Candidate>,
+    /// The name that they follow from, if it may come to mean others: an aggregator moves, a name is made late.
+    pub asked: Option<String>,
     /// Why this node is alone from the start, if it is.
     pub alone_because: Option<String>,
     /// What streams between nodes are sealed with.
@@ -43,7 +47,7 @@ pub struct Invitation {
     /// Where the sockets between them and ZeroMQ are.
     pub den: Arc<Den>,
     /// Where the metrics page is wanted.
-    pub http: Option<SocketAddr>,
+    pub http: Option<Page>,
     /// The aggregator, should it be ours.
     pub plan: Plan,
     /// Where it tells what it finds.
@@ -54,6 +58,21 @@ impl Invitation {
     /// Whether the aggregator may be on another host.
     pub fn is_shared(&self) -> bool {
         self.candidates.iter().any(Candidate::is_shared)
+    }
+
+    /// Whether somebody may be found later.
+    pub fn has_hope(&self) -> bool {
+        !self.candidates.is_empty() || self.asked.is_some()
+    }
+
+    /// What the name means now; as before when it means nothing.
+    async fn look_up(&mut self) {
+        let Some(asked) = self.asked.clone() else { return };
+        let job = self.me.job.clone();
+        let found = spawn_blocking(move || place::candidates(Some(&asked), &job)).await;
+        if let Ok(Ok(found)) = found {
+            self.candidates = found;
+        }
     }
 }
 
@@ -83,7 +102,8 @@ pub(super) enum Miss {
 }
 
 /// Joins. `may_be_alone`: rather than not at all.
-pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
+pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
+    invitation.look_up().await;
     let mut why = invitation.alone_because.clone();
     for address in &invitation.candidates {
         match at(&invitation, *address).await {
@@ -112,6 +132,27 @@ pub async fn join(invitation: Invitation, may_be_alone: bool) -> Option<Joined> 
             None
         }
     }
+}
+
+/// Looks for the aggregator that was not there when this node began to be watched alone. Never becomes it: this node has one.
+pub async fn find(mut invitation: Invitation) -> Option<Joined> {
+    invitation.look_up().await;
+    let Invitation { key, den, me, .. } = &invitation;
+    for candidate in &invitation.candidates {
+        let Ok(mut link) = Dealer::through(candidate.at, &key.key, den).await else {
+            continue;
+        };
+        if let Ok(welcome) = handshake(&mut link, me).await {
+            return Some(Joined {
+                link,
+                welcome,
+                address: candidate.at,
+                hosted: None,
+                alone: None,
+            });
+        }
+    }
+    None
 }
 
 async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Miss> {
@@ -203,11 +244,19 @@ async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {
 /// How long to wait before the next attempt: doubling from 200 ms to 4 s, spread over half as much again, so that the
 /// sidecars of a large job do not come back at once.
 pub fn backoff(attempt: u32, seed: u64) -> Duration {
-    let base = 200u64 << attempt.min(5);
-    let base = base.min(4_000);
+    spread((200 << attempt.min(5)).min(4_000), attempt, seed)
+}
+
+/// How long a node that is watched alone waits before it looks for the others again: doubling from 2 s to a minute, spread
+/// as well.
+pub fn lonely(attempt: u32, seed: u64) -> Duration {
+    spread((2_000 << attempt.min(5)).min(60_000), attempt, seed)
+}
+
+fn spread(base_ms: u64, attempt: u32, seed: u64) -> Duration {
     // SplitMix64 (https://prng.di.unimi.it/splitmix64.c)
     let mut chance = seed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     chance = (chance ^ (chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     chance ^= chance >> 27;
-    Duration::from_millis(base + chance % (base / 2 + 1))
+    Duration::from_millis(base_ms + chance % (base_ms / 2 + 1))
 }

@@ -53,6 +53,10 @@ pub enum Stage {
 /// The sidecar of one node.
 pub struct Agent {
     uplink: Uplink,
+    /// While this node is watched alone: what the job's aggregator is still to be told, should it appear.
+    aside: Option<Uplink>,
+    /// Every frame up to here is safe or dropped, with whomever.
+    released: u64,
     sources: Vec<Box<dyn Source>>,
     stage: Stage,
     alone: Option<String>,
@@ -71,6 +75,8 @@ impl Agent {
     pub fn new(uplink: Uplink, sources: Vec<Box<dyn Source>>) -> Agent {
         Agent {
             uplink,
+            aside: None,
+            released: 0,
             sources,
             stage: Stage::Waiting,
             alone: None,
@@ -108,6 +114,33 @@ impl Agent {
             self.begin(now_ns);
             self.each_source(now_ns, |source, send| source.introduce(send));
         }
+    }
+
+    /// From now on this node is watched alone. What it sees is kept for the job's aggregator as well, as far as the spool
+    /// goes, under the numbers that it has here.
+    pub fn part(&mut self) {
+        if self.aside.is_none() {
+            let mut aside = self.uplink.clone();
+            aside.broken();
+            self.aside = Some(aside);
+        }
+    }
+
+    /// Whether it is watched alone.
+    pub fn is_parted(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// The job's aggregator has appeared: it is told what was kept for it. Gives what has to be said to the aggregator that
+    /// watched this node alone.
+    pub fn rejoin(&mut self, now_ns: u64) -> Vec<Vec<u8>> {
+        let Some(aside) = self.aside.take() else {
+            return Vec::new();
+        };
+        let mut alone = std::mem::replace(&mut self.uplink, aside);
+        let reason = Arc::from("the job's aggregator was found");
+        alone.push(Provenance::Live, &Event::Bye(event::Bye { reason }), now_ns);
+        std::iter::from_fn(|| alone.poll_send(now_ns)).collect()
     }
 
     fn begin(&mut self, now_ns: u64) {
@@ -221,7 +254,12 @@ impl Agent {
     /// What is safe may be let go; the last acknowledgement ends the life.
     pub fn settle(&mut self, now_ns: u64) {
         let settled = self.uplink.settled();
-        self.sources.iter_mut().for_each(|source| source.settled(settled));
+        // What one aggregator has may be on its way to another: it stays released.
+        self.released = self.released.max(settled);
+        let released = self.released;
+        self.sources
+            .iter_mut()
+            .for_each(|source| source.settled(released));
         if let Stage::Leaving { until_ns } = self.stage
             && (settled == self.uplink.last_seq() || now_ns >= until_ns)
         {
@@ -285,7 +323,13 @@ impl Agent {
     }
 
     fn push(&mut self, event: Event, now_ns: u64) {
-        self.uplink.push(Provenance::Live, &event, now_ns);
+        push(
+            &mut self.uplink,
+            &mut self.aside,
+            Provenance::Live,
+            &event,
+            now_ns,
+        );
     }
 
     fn each_source(
@@ -293,13 +337,32 @@ impl Agent {
         now_ns: u64,
         mut act: impl FnMut(&mut dyn Source, &mut crate::source::Send<'_>),
     ) {
-        let Agent { uplink, sources, .. } = self;
+        let Agent {
+            uplink,
+            aside,
+            sources,
+            ..
+        } = self;
         for source in sources {
             act(source.as_mut(), &mut |provenance, event| {
-                uplink.push(provenance, &event, now_ns)
+                push(uplink, aside, provenance, &event, now_ns)
             });
         }
     }
+}
+
+/// Whoever is told later has it under the same number.
+fn push(
+    uplink: &mut Uplink,
+    aside: &mut Option<Uplink>,
+    provenance: Provenance,
+    event: &Event,
+    now_ns: u64,
+) -> u64 {
+    if let Some(aside) = aside {
+        aside.push(provenance, event, now_ns);
+    }
+    uplink.push(provenance, event, now_ns)
 }
 
 #[cfg(test)]

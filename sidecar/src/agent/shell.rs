@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::control::Control;
-use super::join::{Invitation, Joined, again, backoff, join};
+use super::join::{Invitation, Joined, again, backoff, find, join, lonely};
 use super::{Agent, Stage};
 use crate::aggregator::server::Hosted;
 use crate::host::monotonic_ns;
@@ -35,7 +35,10 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         hosted: None,
         address: None,
         joining: None,
+        searching: None,
+        leaving: None,
         attempt: 0,
+        searches: 0,
         invitation,
     };
     shell.begin_to_join();
@@ -44,6 +47,7 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         tokio::select! {
             _ = tick.tick() => shell.tick(),
             joined = outcome(&mut shell.joining) => shell.joined(joined),
+            found = outcome(&mut shell.searching) => shell.found(found),
             message = receive(&mut shell.link) => shell.received(message),
             control = controls.recv(), if listening => match control {
                 Some(Control::HangUp) => shell.hang_up(),
@@ -58,6 +62,10 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
     if let Some(hosted) = shell.hosted {
         hosted.finish().await;
     }
+    if let Some(leaving) = shell.leaving {
+        // That it failed is no news for anybody.
+        let _ = leaving.await;
+    }
 }
 
 struct Shell {
@@ -68,7 +76,12 @@ struct Shell {
     /// Where everybody reaches it, when it is the job's.
     address: Option<SocketAddr>,
     joining: Option<JoinHandle<Option<Joined>>>,
+    /// Watched alone: looks for the others.
+    searching: Option<JoinHandle<Option<Joined>>>,
+    /// The aggregator that watched this node alone ends.
+    leaving: Option<JoinHandle<()>>,
     attempt: u32,
+    searches: u32,
     invitation: Invitation,
 }
 
@@ -118,6 +131,58 @@ impl Shell {
         }));
     }
 
+    /// Watched alone: looks for the job's aggregator later, and on and on.
+    fn begin_to_search(&mut self) {
+        if !self.agent.is_parted() || !self.invitation.has_hope() || self.searching.is_some() {
+            return;
+        }
+        let invitation = self.invitation.clone();
+        let pause = lonely(self.searches, invitation.me.agent);
+        self.searches += 1;
+        self.searching = Some(tokio::spawn(async move {
+            sleep(pause).await;
+            find(invitation).await
+        }));
+    }
+
+    fn found(&mut self, found: Option<Joined>) {
+        let is_ours = self.agent.is_parted();
+        match found.filter(|_| is_ours) {
+            Some(found) => {
+                if let Some(joining) = self.joining.take() {
+                    joining.abort();
+                }
+                self.joined(Some(found));
+            }
+            None => self.begin_to_search(),
+        }
+    }
+
+    /// What is between us and the aggregator that watched this node alone is brought to its end.
+    fn leave_alone(&mut self, now_ns: u64) {
+        self.searches = 0;
+        let farewell = self.agent.rejoin(now_ns);
+        let (link, hosted) = (self.link.take(), self.hosted.take());
+        let Some(hosted) = hosted else { return };
+        warn::once(
+            "found",
+            "the job's aggregator was found: this node is not watched alone any more",
+        );
+        self.leaving = Some(tokio::spawn(async move {
+            if let Some(mut link) = link {
+                for message in farewell {
+                    if link.send(message).await.is_err() {
+                        break;
+                    }
+                }
+                hosted.finish().await;
+                drop(link);
+            } else {
+                hosted.finish().await;
+            }
+        }));
+    }
+
     fn joined(&mut self, joined: Option<Joined>) {
         let Some(joined) = joined else {
             return self.begin_to_join();
@@ -131,6 +196,12 @@ impl Shell {
         } = joined;
         self.attempt = 0;
         let now_ns = monotonic_ns();
+        let is_back = alone.is_none() && self.agent.is_parted();
+        if is_back {
+            self.leave_alone(now_ns);
+        } else if alone.is_some() {
+            self.agent.part();
+        }
         let http = hosted
             .as_ref()
             .and_then(|hosted| hosted.http)
@@ -149,8 +220,10 @@ impl Shell {
         }
         self.link = Some(link);
         if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {
-            self.agent.linked(new_journal, alone, now_ns);
+            // Who was watched alone says who it is, and that this is over.
+            self.agent.linked(new_journal || is_back, alone, now_ns);
         }
+        self.begin_to_search();
     }
 
     fn tick(&mut self) {

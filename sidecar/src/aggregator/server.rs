@@ -16,7 +16,7 @@ use super::{Aggregator, Plan};
 use crate::guard::den::Den;
 use crate::guard::gate::{Gate, STRANGERS, Turned};
 use crate::host::{self, monotonic_ns};
-use crate::sink::http::{self, Scrape};
+use crate::sink::http::{OpenPage, Page, Scrape};
 use crate::sink::status::StatusStream;
 use crate::uplink::link::{Hub, Peer, Router};
 use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_up, encode};
@@ -48,12 +48,12 @@ impl Hosted {
         listener: TcpListener,
         key: &Key,
         den: &Den,
-        http: Option<SocketAddr>,
+        http: Option<Page>,
         plan: Plan,
         status: StatusStream,
     ) -> std::io::Result<Hosted> {
-        let page = http.and_then(http::listen);
-        let address = page.as_ref().and_then(|page| page.local_addr().ok());
+        let page = http.and_then(Page::open);
+        let address = page.as_ref().and_then(OpenPage::address);
         // Every node takes one.
         host::raise_descriptors();
         let (socket, inside) = den.listen()?;
@@ -116,7 +116,7 @@ pub struct Told {
 fn run(
     (key, door): (Key, TcpListener),
     socket: UnixListener,
-    page: Option<TcpListener>,
+    page: Option<OpenPage>,
     plan: Plan,
     status: StatusStream,
     told: Told,
@@ -150,7 +150,7 @@ fn run(
 /// Serves a hub until it is asked to finish and everybody has left.
 pub async fn serve(
     mut hub: impl Hub,
-    page: Option<TcpListener>,
+    page: Option<OpenPage>,
     turned: Arc<Turned>,
     plan: Plan,
     status: StatusStream,
@@ -158,7 +158,7 @@ pub async fn serve(
 ) {
     let Told { mut finish, hangups } = told;
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
-    let address = page.as_ref().and_then(|page| page.local_addr().ok());
+    let address = page.as_ref().and_then(OpenPage::address);
     let (job, reload) = (plan.job.clone(), plan.reload.clone());
     // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
@@ -182,7 +182,7 @@ pub async fn serve(
     };
     if let (Some(page), Some(address)) = (page, address) {
         aggregator.metrics_address(&address.to_string());
-        tokio::spawn(http::serve(page, scrapes));
+        tokio::spawn(page.serve(scrapes));
     }
     let (asks, mut asked_of_policy) = mpsc::channel::<Ask>(1);
     let door = Door::open(aggregator.dir());

@@ -55,7 +55,7 @@ enum Link {
 }
 
 /// The sender.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Uplink {
     me: Hello,
     spool: Spool,

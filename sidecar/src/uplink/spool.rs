@@ -10,7 +10,7 @@ use super::wire::{BATCH_BYTES, BATCH_EVENTS, Batch, Blob, MAX_EVENT_BYTES, encod
 /// Bytes that a frame costs beside its event.
 const OVERHEAD_BYTES: usize = 64;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Item {
     seq: u64,
     /// Without it later frames cannot be understood; telemetry goes first.
@@ -19,7 +19,7 @@ struct Item {
 }
 
 /// A queue of encoded events.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Spool {
     items: VecDeque<Item>,
     bound_bytes: usize,

@@ -39,6 +39,15 @@ impl Job {
         Job { dir, home, name }
     }
 
+    /// The same job on a machine that shares no directory but the user's home.
+    pub fn beside(&self) -> Job {
+        Job {
+            name: self.name.clone(),
+            home: self.home.clone(),
+            ..Job::new("beside")
+        }
+    }
+
     pub fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
     }

@@ -1,0 +1,198 @@
+//! The metrics page over HTTP: on loopback, or where somebody has named an address or an interface; for everybody who
+//! reaches it, or for who has the token. It is read only: nothing in a job can be changed here.
+
+mod door;
+mod place;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::serve::Listener;
+use clap::Args;
+use paceline_seal::Key;
+use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
+
+use crate::warn;
+pub use place::{NoPlace, Place};
+
+/// Asks the aggregator for the page of this moment.
+pub type Scrape = oneshot::Sender<String>;
+
+/// What was typed of it.
+#[derive(Args, Clone, Debug)]
+pub struct HttpOptions {
+    /// Where the metrics page is wanted: an address, loopback or another of this machine, or an interface as in eth0:9810;
+    /// port 0: any. All addresses at once (0.0.0.0) take a token.
+    #[arg(
+        long,
+        env = "PACELINE_HTTP",
+        default_value = "127.0.0.1:0",
+        value_name = "PLACE:PORT"
+    )]
+    pub http: Place,
+    /// Certificates (PEM) with which the page is served by TLS.
+    #[arg(long, env = "PACELINE_HTTP_CERT", value_name = "FILE", requires = "http_key")]
+    pub http_cert: Option<PathBuf>,
+    /// Their private key (PEM).
+    #[arg(long, env = "PACELINE_HTTP_KEY", value_name = "FILE", requires = "http_cert")]
+    pub http_key: Option<PathBuf>,
+    /// A file with the token, 32 bytes or more, that whoever reads the page has to say ("Authorization: Bearer TOKEN").
+    #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub http_token_file: Option<PathBuf>,
+}
+
+/// What it means.
+#[derive(Clone)]
+pub struct Page {
+    place: Place,
+    tls: Option<TlsAcceptor>,
+    token: Option<Key>,
+}
+
+impl HttpOptions {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// What is wrong with one: a page that was to be protected is not served without.
+    pub fn read(&self) -> anyhow::Result<Page> {
+        let token = self.http_token_file.as_deref().map(Key::read).transpose()?;
+        let tls = self.http_cert.as_deref().zip(self.http_key.as_deref());
+        let tls = tls.map(|(cert, key)| door::tls(cert, key)).transpose()?;
+        Ok(Page {
+            place: self.http.clone(),
+            tls,
+            token,
+        })
+    }
+}
+
+impl Page {
+    /// At this place, for everybody who reaches it.
+    pub fn at(place: Place) -> Page {
+        Page {
+            place,
+            tls: None,
+            token: None,
+        }
+    }
+
+    /// Listens. A place that is taken, that is none, or that nobody has named is replaced by one that is free on loopback.
+    pub fn open(self) -> Option<OpenPage> {
+        let loopback = |port| Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        let place = if self.place.is_everywhere() && self.token.is_none() {
+            warn::once(
+                "http",
+                format_args!(
+                    "{}: every address takes a token (--http-token-file), or name one: metrics are served on 127.0.0.1 only",
+                    self.place
+                ),
+            );
+            loopback(self.place.port())
+        } else {
+            self.place.clone()
+        };
+        let listener = place.bind().or_else(|error| {
+            warn::once(
+                "http",
+                format_args!("{place}: {error}; metrics are served on another port of 127.0.0.1"),
+            );
+            loopback(0).bind()
+        });
+        match listener {
+            Ok(listener) => Some(OpenPage { listener, page: self }),
+            Err(error) => {
+                warn::once("http", format_args!("127.0.0.1: {error}; no metrics are served"));
+                None
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Page")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One that listens.
+#[derive(Debug)]
+pub struct OpenPage {
+    listener: TcpListener,
+    page: Page,
+}
+
+impl OpenPage {
+    /// Where.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Serves until the runtime ends.
+    pub async fn serve(self, scrapes: mpsc::Sender<Scrape>) {
+        let OpenPage { listener, page } = self;
+        let visitors = listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener))
+            .and_then(|listener| door::Visitors::of(listener, page.tls));
+        let visitors = match visitors {
+            Ok(visitors) => visitors,
+            Err(error) => return warn::once("http", format_args!("metrics: {error}")),
+        };
+        talk(visitors, page.token, scrapes).await;
+    }
+}
+
+/// Answers whoever comes by `visitors`, with the page for who has the token.
+pub async fn talk<L>(visitors: L, token: Option<Key>, scrapes: mpsc::Sender<Scrape>)
+where
+    L: Listener<Addr: std::fmt::Debug>,
+{
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/", get(|| async { "paceline: see /metrics\n" }))
+        .with_state(Desk { scrapes, token });
+    if let Err(error) = axum::serve(visitors, app).await {
+        warn::once("http", format_args!("metrics: {error}"));
+    }
+}
+
+#[derive(Clone)]
+struct Desk {
+    scrapes: mpsc::Sender<Scrape>,
+    token: Option<Key>,
+}
+
+async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> impl IntoResponse {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    if !is_admitted(desk.token.as_ref(), &headers) {
+        return (StatusCode::UNAUTHORIZED, kind, "# a token is needed\n".to_owned());
+    }
+    let (sender, page) = oneshot::channel();
+    let asked = desk.scrapes.send(sender).await;
+    match (asked, page.await) {
+        (Ok(()), Ok(page)) => (StatusCode::OK, kind, page),
+        _ => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            kind,
+            "# the aggregator is ending\n".to_owned(),
+        ),
+    }
+}
+
+/// Whether the token was said, where there is one (<https://www.rfc-editor.org/rfc/rfc6750#section-2.1>).
+fn is_admitted(token: Option<&Key>, headers: &HeaderMap) -> bool {
+    let Some(token) = token else { return true };
+    let said = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let said = said.and_then(|said| said.split_at_checked(7));
+    said.is_some_and(|(scheme, said)| {
+        scheme.eq_ignore_ascii_case(b"bearer ") && token.matches(&Key::of_text(said))
+    })
+}
