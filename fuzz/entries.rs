@@ -1,20 +1,43 @@
 //! What is fuzzed: one function for each parser of what comes from outside. The targets and the plain tests that replay
 //! the corpus include this file.
 
+use std::io::BufReader;
+
+use axum::serve::Listener;
 use paceline_health::event::FaultSource;
 use paceline_health::fault::KernelLog;
+use paceline_health::{Detector, Policy};
+use paceline_seal::Key;
+use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Opener, answer};
+use paceline_sidecar::aggregator::lines::{Line, Lines};
+use paceline_sidecar::guard::{PURPOSE, zmtp};
+use paceline_sidecar::sink::http;
 use paceline_sidecar::source::{inspector, ras, step_log};
+use paceline_sidecar::uplink::wire::{self, Up};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
 
 /// Takes anything, and gives how many things it understood.
 pub type Entry = fn(&[u8]) -> usize;
 
 /// All of them, by the name of their target and of their folder in corpus/.
-pub const ENTRIES: [(&str, Entry); 4] = [
+pub const ENTRIES: [(&str, Entry); 10] = [
     ("kernel", kernel),
     ("ras", ras),
     ("inspector", inspector),
     ("step_log", step_log),
+    ("greeting", greeting),
+    ("sealed", sealed),
+    ("zmtp", zmtp),
+    ("envelope", envelope),
+    ("journal", journal),
+    ("http", http),
 ];
+
+/// Most that an entry counts.
+const MOST: usize = 32;
+/// What fuzzed streams are sealed with.
+pub const KEY: [u8; 32] = [1; 32];
 
 /// Lines of the kernel's log, one log to its end.
 pub fn kernel(bytes: &[u8]) -> usize {
@@ -74,4 +97,181 @@ pub fn step_log(bytes: &[u8]) -> usize {
         }
     }
     seen
+}
+
+/// What a stranger says first, and then: nobody without the key gets past it.
+pub fn greeting(bytes: &[u8]) -> usize {
+    let key = Key::from_bytes(KEY);
+    let Some((first, mut rest)) = bytes.split_first_chunk::<HANDSHAKE_BYTES>() else {
+        return 0;
+    };
+    let Ok((caller, _)) = Caller::start(&key, PURPOSE) else {
+        return 0;
+    };
+    assert!(
+        caller.finish(first).is_err(),
+        "an answer takes the key and our question"
+    );
+    let (_, Ok((_, mut opener))) = answer(&key, PURPOSE, first) else {
+        return 0;
+    };
+    while !rest.is_empty() {
+        let (piece, more) = rest.split_at(opener.needs().min(rest.len()));
+        match opener.take(piece, 0) {
+            Ok(None) => rest = more,
+            Ok(Some(_)) => panic!("opened what nobody has sealed"),
+            Err(_) => break,
+        }
+    }
+    1
+}
+
+/// A sealed stream and what somebody between the ends does to it: how many of its bytes are changed, four bytes for each,
+/// then what is said. What is opened was sealed, in its order.
+pub fn sealed(bytes: &[u8]) -> usize {
+    let Some((&count, rest)) = bytes.split_first() else {
+        return 0;
+    };
+    let (edits, words) = rest.split_at(rest.len().min(usize::from(count % 4) * 4));
+    let key = Key::from_bytes(KEY);
+    let Ok((caller, first)) = Caller::start(&key, PURPOSE) else {
+        return 0;
+    };
+    let (reply, Ok((_, mut opener))) = answer(&key, PURPOSE, &first) else {
+        panic!("our own greeting")
+    };
+    let Ok(((mut sealer, _), mut stream)) = caller.finish(&reply) else {
+        panic!("our own answer")
+    };
+    let said: Vec<&[u8]> = words.chunks(words.len() / 7 + 1).collect();
+    for word in &said {
+        stream.extend(sealer.seal(word).unwrap_or_default());
+    }
+    for edit in edits.chunks_exact(4) {
+        let at = usize::from(u16::from_le_bytes([edit[0], edit[1]])) % stream.len();
+        match edit[2] % 4 {
+            0 => stream[at] ^= edit[3],
+            1 => drop(stream.drain(at..(at + usize::from(edit[3])).min(stream.len()))),
+            2 => stream.insert(at, edit[3]),
+            _ => {
+                let again: Vec<u8> = stream[at..].iter().take(usize::from(edit[3])).copied().collect();
+                stream.splice(at..at, again);
+            }
+        }
+        if stream.is_empty() {
+            return 0;
+        }
+    }
+    let opened = open_all(&mut opener, &stream);
+    // The first is the proof.
+    for (opened, said) in opened.iter().skip(1).zip(&said) {
+        assert_eq!(opened, said, "what is opened was sealed");
+    }
+    assert!(opened.len() <= said.len() + 1);
+    opened.len()
+}
+
+fn open_all(opener: &mut Opener, mut stream: &[u8]) -> Vec<Vec<u8>> {
+    let mut opened = Vec::new();
+    while !stream.is_empty() {
+        let (piece, rest) = stream.split_at(opener.needs().min(stream.len()));
+        match opener.take(piece, 1 << 20) {
+            Ok(message) => opened.extend(message),
+            Err(_) => break,
+        }
+        stream = rest;
+    }
+    opened
+}
+
+/// ZeroMQ's protocol, in pieces as long as the first byte says, from its greeting on.
+pub fn zmtp(bytes: &[u8]) -> usize {
+    let Some((&size, bytes)) = bytes.split_first() else {
+        return 0;
+    };
+    let mut reader = zmtp::Reader::default();
+    let mut seen = 0;
+    for piece in bytes.chunks(usize::from(size) + 1) {
+        if reader.take(piece, |_| seen += 1).is_err() {
+            break;
+        }
+    }
+    seen.min(MOST)
+}
+
+/// A message of either end, and the events in it.
+pub fn envelope(bytes: &[u8]) -> usize {
+    let down = wire::decode_down(bytes).is_ok_and(|down| {
+        let again = wire::decode_down(&wire::encode(&down));
+        assert!(again.is_ok(), "what was read can be said");
+        true
+    });
+    match wire::decode_up(bytes) {
+        Ok(Up::Batch(batch)) => {
+            let read = |blob| wire::decode_event(&batch, 1, blob).is_ok();
+            (1 + batch.events.iter().filter(|blob| read(blob)).count()).min(MOST)
+        }
+        Ok(Up::Hello(_)) => 1,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            usize::from(down)
+        }
+    }
+}
+
+/// A journal, folded to the verdicts of its job.
+pub fn journal(bytes: &[u8]) -> usize {
+    let mut detector = Detector::new(Policy::default());
+    let mut seen = 0;
+    for line in Lines::new(BufReader::new(bytes)).take(200).flatten() {
+        let Line::Entry(entry) = line else { continue };
+        seen += 1;
+        detector.observe(entry.at_ns, &entry.frame);
+        while detector.poll().is_some() {}
+    }
+    seen.min(MOST)
+}
+
+/// Gives one connection, and no other.
+struct One(Option<DuplexStream>);
+
+impl Listener for One {
+    type Io = DuplexStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (DuplexStream, ()) {
+        match self.0.take() {
+            Some(stream) => (stream, ()),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Requests for the metrics page, which takes a token: how many were answered. None is let in.
+pub fn http(bytes: &[u8]) -> usize {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else {
+        return 0;
+    };
+    runtime.block_on(async {
+        let (mut here, there) = duplex(1 << 20);
+        let (scrapes, _asked) = mpsc::channel(1);
+        let served = tokio::spawn(http::talk(One(Some(there)), Some(Key::from_bytes(KEY)), scrapes));
+        let mut answer = Vec::new();
+        // An end that closes early is an answer as well.
+        let _ = here.write_all(bytes).await;
+        // Whoever hangs up is not answered any more.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let _ = here.shutdown().await;
+        let _ = here.read_to_end(&mut answer).await;
+        served.abort();
+        let text = String::from_utf8_lossy(&answer);
+        assert!(!text.contains("the aggregator is ending"), "nobody has the token");
+        text.matches("HTTP/1.").count().min(MOST)
+    })
 }

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
+mod corpora;
 #[path = "../../../fuzz/entries.rs"]
 mod entries;
+mod minutes;
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,6 +16,9 @@ use paceline_sidecar::source::ras;
 
 /// Of each file of the corpus.
 const MUTATIONS: u64 = 250;
+/// Of those whose every input takes a handshake, or a job's whole fold.
+const FEW: u64 = 40;
+const SLOW: [&str; 4] = ["greeting", "sealed", "journal", "http"];
 const LARGEST: usize = 64 << 10;
 /// Bytes that parsers stumble over.
 const NASTY: [&[u8]; 14] = [
@@ -107,11 +112,12 @@ fn all_of_the_corpus_is_understood() {
 fn damaged_input_is_an_error_and_no_more() {
     for (name, entry) in entries::ENTRIES {
         let files = corpus(name);
+        let mutations = if SLOW.contains(&name) { FEW } else { MUTATIONS };
         let mut understood = 0;
         for (seed, (_, bytes)) in (1..).zip(&files) {
             let mut chance = Chance(0x9e37_79b9_7f4a_7c15 ^ seed);
             let mut mutated = bytes.clone();
-            for round in 0..MUTATIONS {
+            for round in 0..mutations {
                 if round % 10 == 0 {
                     mutated.clone_from(bytes);
                 }
@@ -129,7 +135,7 @@ fn damaged_input_is_an_error_and_no_more() {
             }
         }
         // Mutations that nothing survives would test nothing.
-        assert!(understood > 100, "{name}: {understood}");
+        assert!(understood > mutations as usize / 3, "{name}: {understood}");
     }
 }
 

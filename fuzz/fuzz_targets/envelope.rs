@@ -1,0 +1,10 @@
+//! See `envelope` in entries.rs.
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../entries.rs"]
+mod entries;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    entries::envelope(bytes);
+});
