@@ -1,0 +1,41 @@
+"""Trains, as far as a sidecar can tell: a step every tenth of a second, until the file STOP is there. Writes down how many.
+
+    trainer.py STOP TOLD RANK:WORLD:RESTART...    a process for each rank
+"""
+
+import os
+import sys
+import time
+
+
+def train(stop, told, rank, world, restart):
+    os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, TORCHELASTIC_RESTART_COUNT=restart)
+    import paceline
+
+    paceline.step()  # Attaches.
+    step = 0
+    while not os.path.exists(stop):
+        time.sleep(0.1)
+        step += 1
+        paceline.step(step)
+        with open(f"{told}.{rank}.{restart}.new", "w") as file:
+            file.write(str(step))
+        os.rename(file.name, file.name[:-4])
+
+
+def main():
+    stop, told, *ranks = sys.argv[1:]
+    first, *others = [rank.split(":") for rank in ranks]
+    children = []
+    for other in others:
+        child = os.fork()
+        if child == 0:
+            train(stop, told, *other)
+            return
+        children.append(child)
+    train(stop, told, *first)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+main()
