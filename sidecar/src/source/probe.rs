@@ -112,8 +112,6 @@ impl Probe {
         }
         self.checked_ns = now_ns;
         self.rings.values_mut().for_each(Ring::check_process);
-        self.trainers
-            .are(self.rings.values().filter_map(Ring::trainer).collect());
     }
 
     /// Removes the rings of processes that are gone, once everything in them is safe.
@@ -162,6 +160,9 @@ impl Source for Probe {
             ring.want(&self.wants);
             ring.read(now_ns, send);
         }
+        // At once: what is raised about a rank's first steps may want that rank signalled.
+        self.trainers
+            .are(self.rings.values().filter_map(Ring::trainer).collect());
         self.remove_finished();
     }
 

@@ -175,7 +175,6 @@ fn a_command_that_does_not_stop_is_killed() {
 
 /// The trainer gets the signal, and whoever started it not: a shell would die of it.
 #[test]
-#[ignore = "not steady yet on a busy machine: failed once; by hand the same passes"]
 fn trainers_are_signalled_and_their_checkpoint_is_waited_for() {
     let scene =
         Scene::new("--act --on-fault checkpoint-and-stop --checkpoint-wait 60 --checkpoint-signal USR2");
