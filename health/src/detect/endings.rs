@@ -67,6 +67,17 @@ impl Endings {
         }
     }
 
+    /// A new group of ranks has begun: whatever the one before it died of was survived, and who left meanwhile is not
+    /// missed. What the scheduler wants of nodes that are still there stands.
+    pub fn survived(&mut self) {
+        let exits = std::mem::take(&mut self.exits);
+        self.troubles.retain(|(node, trouble)| {
+            let of_scheduler = trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind);
+            of_scheduler && !exits.iter().any(|exit| exit.node == *node)
+        });
+        self.died = None;
+    }
+
     fn beat(&mut self, node: &NodeId, beat: &Beat) {
         if self.died.is_none() {
             let gone = beat.ranks.iter().find(|pulse| !pulse.alive);
@@ -237,13 +248,17 @@ mod tests {
     use crate::event::Exit;
     use crate::frame::{Provenance, SCHEMA_VERSION};
 
-    /// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `lost` are nodes that fell silent.
+    /// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `again`: another group began; `lost` are nodes that fell silent.
     fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u32>)> {
         let mut endings = Endings::default();
         for words in said.split(", ").filter(|words| !words.is_empty()) {
             let mut words = words.split(' ');
             let (node, what) = (words.next().unwrap(), words.next().unwrap());
             let rank = words.next().map(|rank| Rank(rank.parse().unwrap()));
+            if what == "again" {
+                endings.survived();
+                continue;
+            }
             let event = match what.parse() {
                 Ok(code) => Event::Exit(Exit { code }),
                 Err(_) => Event::Trouble(Trouble {
@@ -356,6 +371,23 @@ mod tests {
             None,
         );
         check("a peer_lost 0, a 1", &["b"], Reason::NodeLost, "b", None);
+        // An elastic job: the node that was lost is not missed, and the last failure counts.
+        check(
+            "a peer_lost 0, b 137, a again, a 0, c 0",
+            &[],
+            Reason::Success,
+            "",
+            None,
+        );
+        check(
+            "a error 0, a again, b error 3, a 1, b 1",
+            &[],
+            Reason::Error,
+            "b",
+            Some(3),
+        );
+        check("b signal, b 143, a again, a 0", &[], Reason::Success, "", None);
+        check("a signal, a again, a 143", &[], Reason::Stopped, "a", None);
         check("a 143", &[], Reason::Stopped, "a", None);
         check("a 137", &[], Reason::Killed, "a", None);
         check("a 139", &[], Reason::Crashed, "a", None);

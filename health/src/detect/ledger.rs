@@ -15,6 +15,9 @@ use crate::time::Time;
 const USUAL: usize = 32;
 /// Fewer tell nothing.
 const ENOUGH: usize = 4;
+/// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
+/// in a process that is new, which sees no record of its very first step.
+const ANEW: u64 = 2;
 
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -30,9 +33,10 @@ pub struct Ledger {
     usual: VecDeque<f64>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
     warming: (f64, f64),
-    /// When the last step closed, and the highest of all.
+    /// When the last step closed, the highest as the group counts, and its latest with a checkpoint.
     last: Option<Time>,
     highest: u64,
+    saved: Option<u64>,
     /// Steps before this one were made before the restart.
     made: u64,
     restarted: bool,
@@ -53,14 +57,20 @@ impl Ledger {
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
-        self.made = self.last.map_or(0, |_| self.highest + 1);
+        self.made = 0;
         self.restarted = self.last.is_some();
     }
 
     /// Takes a step.
     pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort) {
         let began = self.last.replace(board.at).or(self.since);
+        if self.restarted {
+            self.take_up(board.step);
+        }
         self.highest = self.highest.max(board.step);
+        if board.kind == StepKind::Checkpoint {
+            self.saved = Some(board.step);
+        }
         if let Some(began) =
             began.filter(|_| self.restarted || self.warming.0 == 0.0 && self.usual.is_empty())
         {
@@ -99,6 +109,18 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    /// The first step after a restart: which of those that follow were made before. Numbers that go on say it themselves.
+    /// Where they begin anew, it is what came after the last checkpoint; where none was seen, nothing is said to be lost
+    /// of which that is not known.
+    fn take_up(&mut self, step: u64) {
+        if step > ANEW {
+            self.made = self.highest + 1;
+            return;
+        }
+        let again = self.saved.take().map_or(0, |saved| self.highest - saved);
+        (self.made, self.highest) = (step + again, step);
     }
 
     /// Rank-seconds from the first rank on.

@@ -169,6 +169,7 @@ impl Roster {
         self.endings.take(frame);
         if self.begins_epoch(&frame.event) {
             self.members.clear();
+            self.endings.survived();
         }
         match &frame.event {
             Event::Attach(attach) => self.attach(&frame.node, attach),

@@ -125,13 +125,14 @@ impl Hand {
         }
     }
 
-    /// `attach ranks=4 [first=0] [restart=0] [role=..] [gpu=no]`
+    /// `attach ranks=4 [first=0] [restart=0] [pid=100] [role=..] [gpu=no]`
     fn attach(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let first: u32 = take(case, "first")?.unwrap_or(0);
         let ranks: u32 = take(case, "ranks")?.ok_or("ranks= is missing")?;
         let world_size = take(case, "world")?.unwrap_or(first + ranks);
         let restart = take(case, "restart")?.unwrap_or(0);
         let role: String = take(case, "role")?.unwrap_or_default();
+        let pid = take(case, "pid")?.unwrap_or(100 + 1000 * restart);
         let frames = (first..first + ranks).map(|rank| {
             self.ranks.insert(rank, (node.to_owned(), restart));
             let event = Event::Attach(Attach {
@@ -139,7 +140,7 @@ impl Hand {
                 local_rank: rank - first,
                 world_size,
                 restart,
-                pid: 100 + rank + 1000 * restart,
+                pid: pid + rank,
                 gpu: Some(gpu(rank)),
                 role: role.as_str().into(),
                 framework: "test".into(),

@@ -1,0 +1,109 @@
+//! One count of restarts for the job. torchrun counts by agent: each its own failures, so that one that has just joined begins
+//! at 0, and one that was told to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
+//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may come with different counts; what a
+//! node's counts mean is found when its ranks attach.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::roster::Roster;
+use crate::event::{Attach, Event};
+use crate::frame::Frame;
+use crate::id::NodeId;
+
+/// Nodes and, of each, processes that are remembered.
+const MOST_NODES: usize = 1 << 16;
+const MOST_PROCESSES: usize = 1024;
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Generations {
+    nodes: BTreeMap<NodeId, Own>,
+    /// Nodes whose counts are not the job's.
+    shifted: usize,
+    /// The present group came without a greater count.
+    uncounted: bool,
+}
+
+/// A node's own counts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Own {
+    /// Added to one, it is the job's.
+    add: i64,
+    /// Processes that have attached there, the latest last: one that says so again is none that is new.
+    processes: Vec<u32>,
+}
+
+impl Generations {
+    /// The frame with the job's count in the place of its node's.
+    pub fn counted<'a>(&mut self, frame: &'a Frame, roster: &Roster) -> Cow<'a, Frame> {
+        if let Event::Attach(attach) = &frame.event {
+            self.attach(&frame.node, attach, roster);
+        }
+        let add = match self.shifted {
+            0 => 0,
+            _ => self.nodes.get(&frame.node).map_or(0, |own| own.add),
+        };
+        let mut counted = Cow::Borrowed(frame);
+        if add != 0 {
+            let event = &mut counted.to_mut().event;
+            restarts(event, |own| *own = shift(*own, add));
+        }
+        if let Event::Attach(attach) = &counted.event
+            && roster.begins_epoch(&counted.event)
+        {
+            self.uncounted = attach.restart == roster.restart;
+        }
+        counted
+    }
+
+    fn attach(&mut self, node: &NodeId, attach: &Attach, roster: &Roster) {
+        if !self.nodes.contains_key(node) && self.nodes.len() >= MOST_NODES {
+            return;
+        }
+        let own = self.nodes.entry(node.clone()).or_default();
+        if attach.pid == 0 || own.processes.contains(&attach.pid) {
+            return;
+        }
+        if own.processes.len() == MOST_PROCESSES {
+            own.processes.remove(0);
+        }
+        own.processes.push(attach.pid);
+        let is_missing = roster.member(attach.rank).is_none();
+        let count = shift(attach.restart, own.add);
+        // A process that is new belongs to the present group, or to one that it begins by its size.
+        let is_behind = count < roster.restart;
+        // The group has begun with nodes that counted nothing, and this one counts: it has come for the place that is free.
+        let is_ahead = count > roster.restart
+            && self.uncounted
+            && is_missing
+            && attach.world_size == roster.world_size
+            && roster.placed_on(node).is_empty();
+        if is_behind || is_ahead {
+            let was = own.add != 0;
+            own.add = i64::from(roster.restart) - i64::from(attach.restart);
+            self.shifted = self.shifted + usize::from(own.add != 0) - usize::from(was);
+        }
+    }
+}
+
+fn shift(own: u32, add: i64) -> u32 {
+    u32::try_from((i64::from(own) + add).max(0)).unwrap_or(u32::MAX)
+}
+
+/// Every count in an event.
+fn restarts(event: &mut Event, change: impl Fn(&mut u32)) {
+    match event {
+        Event::Attach(attach) => change(&mut attach.restart),
+        Event::Detach(detach) => change(&mut detach.restart),
+        Event::Step(step) => change(&mut step.restart),
+        Event::Layout(layout) => change(&mut layout.restart),
+        Event::Group(group) => change(&mut group.restart),
+        Event::Comm(comm) => change(&mut comm.restart),
+        Event::Collectives(did) => change(&mut did.restart),
+        Event::Beat(beat) => beat.ranks.iter_mut().for_each(|pulse| change(&mut pulse.restart)),
+        _ => {}
+    }
+}
