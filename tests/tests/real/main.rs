@@ -5,6 +5,7 @@
 
 mod bad_days;
 mod collectives;
+mod elastic;
 mod hosts;
 mod job;
 mod nodes;
