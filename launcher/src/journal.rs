@@ -1,5 +1,7 @@
-//! Reading a journal: a stream of lines of bounded length, each an entry; complaints name file, line and column.
+//! Reading a journal: a stream of lines of bounded length, each an entry; complaints name file, line and column. The
+//! segments of one journal are read one after the other.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,6 +9,8 @@ use std::path::{Path, PathBuf};
 use paceline_health::event::{Event, Signal};
 use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::{Detector, Entry, Policy};
+use paceline_sidecar::aggregator::segments;
+use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
 
 use crate::report::words::count;
 
@@ -44,6 +48,8 @@ pub(crate) enum JournalError {
 pub(crate) struct Journal<R = BufReader<File>> {
     path: PathBuf,
     reader: R,
+    /// The files that come after this one.
+    later: VecDeque<(PathBuf, R)>,
     skip_broken: bool,
     insisted: Vec<(String, f64)>,
     /// What ranks said of where their steps went is left out.
@@ -69,21 +75,54 @@ enum Raw {
 }
 
 impl Journal {
-    /// Opens `path`, or the journal in it if it is a directory.
+    /// Opens `path` with the segments of it that were closed, or the journal in it if it is a directory.
     pub(crate) fn open(path: &Path, skip_broken: bool) -> Result<Journal, JournalError> {
-        let path = if path.is_dir() {
-            path.join(FILE)
-        } else {
-            path.to_owned()
+        let path = file_of(path);
+        let files = segments::files(&path).unwrap_or_else(|_| vec![path]);
+        Journal::of(files, skip_broken)
+    }
+
+    /// As [`Journal::open`] from the newest snapshot on that can be used, and the detector as it was there: for whoever
+    /// need not see every entry.
+    pub(crate) fn resume(path: &Path, skip_broken: bool) -> Result<(Journal, Detector), JournalError> {
+        let path = file_of(path);
+        let Some((number, _, OfDetector(detector))) = snapshot::newest(&path) else {
+            return Ok((
+                Journal::open(&path, skip_broken)?,
+                Detector::new(Policy::default()),
+            ));
         };
-        match File::open(&path) {
-            Ok(file) => Ok(Journal::new(
-                path,
-                BufReader::with_capacity(1 << 16, file),
-                skip_broken,
-            )),
-            Err(problem) => Err(JournalError::File { path, problem }),
+        let closed = segments::list(&path).unwrap_or_default();
+        let after = closed.into_iter().filter(|(closed, _)| *closed > number);
+        let mut files: Vec<PathBuf> = after.map(|(_, path)| path).collect();
+        if files.is_empty() || path.exists() {
+            files.push(path);
         }
+        let mut journal = Journal::of(files, skip_broken)?;
+        // The snapshot stands for the entries before it.
+        (journal.entries, journal.has_job) = (1, true);
+        Ok((journal, detector))
+    }
+
+    fn of(files: Vec<PathBuf>, skip_broken: bool) -> Result<Journal, JournalError> {
+        let open = |path: PathBuf| match File::open(&path) {
+            Ok(file) => Ok((path, BufReader::with_capacity(1 << 16, file))),
+            Err(problem) => Err(JournalError::File { path, problem }),
+        };
+        let mut later = files
+            .into_iter()
+            .map(open)
+            .collect::<Result<VecDeque<_>, JournalError>>()?;
+        let Some((path, reader)) = later.pop_front() else {
+            let problem = io::ErrorKind::NotFound.into();
+            return Err(JournalError::File {
+                path: FILE.into(),
+                problem,
+            });
+        };
+        let mut journal = Journal::new(path, reader, skip_broken);
+        journal.later = later;
+        Ok(journal)
     }
 }
 
@@ -104,6 +143,7 @@ impl<R: BufRead> Journal<R> {
         Journal {
             path,
             reader,
+            later: VecDeque::new(),
             skip_broken,
             insisted: Vec::new(),
             hides_phases: false,
@@ -124,6 +164,9 @@ impl<R: BufRead> Journal<R> {
                 problem,
             };
             let Some(raw) = read_line(&mut self.reader).map_err(file_error)? else {
+                if self.turn() {
+                    continue;
+                }
                 self.ended = true;
                 return Ok(None);
             };
@@ -145,6 +188,8 @@ impl<R: BufRead> Journal<R> {
                     self.has_job |= matches!(entry.frame.event, Event::Job(_));
                     return Ok(Some(entry));
                 }
+                // The end of a segment that was closed went with its machine's power.
+                Err((_, _, false)) if open && self.turn() => self.broken += 1,
                 Err((_, _, false)) if open => {
                     self.torn = true;
                     self.ended = true;
@@ -153,6 +198,15 @@ impl<R: BufRead> Journal<R> {
                 Err((column, message, _)) => self.refuse(column, message)?,
             }
         }
+    }
+
+    /// Goes on with the next file, if there is one.
+    fn turn(&mut self) -> bool {
+        let Some((path, reader)) = self.later.pop_front() else {
+            return false;
+        };
+        (self.path, self.reader, self.lines) = (path, reader, 0);
+        true
     }
 
     /// The entry stays, so that later ones keep their numbers in the evidence.
@@ -216,9 +270,17 @@ impl<R: BufRead> Journal<R> {
     pub(crate) fn fold<E: From<JournalError>>(
         &mut self,
         policy: Policy,
+        each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
+    ) -> Result<Detector, E> {
+        self.fold_on(Detector::new(policy), each)
+    }
+
+    /// As [`Journal::fold`], to a detector that knows what was before.
+    pub(crate) fn fold_on<E: From<JournalError>>(
+        &mut self,
+        mut detector: Detector,
         mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
     ) -> Result<Detector, E> {
-        let mut detector = Detector::new(policy);
         while let Some(mut entry) = self.next()? {
             self.insist(&mut entry);
             self.hide(&mut entry);
@@ -226,6 +288,14 @@ impl<R: BufRead> Journal<R> {
             each(&entry, &mut detector)?;
         }
         Ok(detector)
+    }
+}
+
+fn file_of(path: &Path) -> PathBuf {
+    if path.is_dir() {
+        path.join(FILE)
+    } else {
+        path.to_owned()
     }
 }
 
@@ -278,76 +348,5 @@ fn read_line(reader: &mut impl BufRead) -> io::Result<Option<Raw>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use paceline_health::event::Exit;
-    use paceline_health::id::NodeId;
-    use paceline_health::{Frame, Provenance, Time};
-
-    fn entry(n: u64) -> String {
-        let event = Event::Exit(Exit { code: 0 });
-        let node = NodeId::from("a");
-        let frame = Frame {
-            v: 1,
-            node,
-            agent: 1,
-            seq: n,
-            provenance: Provenance::Live,
-            event,
-        };
-        line::encode(&Entry {
-            n,
-            at_ns: Time(n),
-            frame,
-        })
-    }
-
-    fn read(text: &str, skip: bool) -> Result<(Vec<u64>, usize, bool), String> {
-        // A small buffer, so that lines span several of its fills.
-        let reader = BufReader::with_capacity(7, text.as_bytes());
-        let mut journal = Journal::new(PathBuf::from("j"), reader, skip);
-        let mut seen = Vec::new();
-        while let Some(entry) = journal.next().map_err(|problem| problem.to_string())? {
-            seen.push(entry.n);
-        }
-        Ok((seen, journal.broken, journal.torn))
-    }
-
-    #[test]
-    fn a_cut_last_line_is_left_out_and_a_whole_one_is_not() {
-        let (one, two) = (entry(1), entry(2));
-        assert_eq!(read(&format!("{one}\n{two}"), false), Ok((vec![1, 2], 0, false)));
-        assert_eq!(
-            read(&format!("{one}\n\n{}", &two[..20]), false),
-            Ok((vec![1], 0, true))
-        );
-        assert_eq!(read("", false), Ok((vec![], 0, false)));
-    }
-
-    #[test]
-    fn a_broken_line_in_the_middle_is_an_error_that_names_its_place() {
-        let (one, three) = (entry(1), entry(3));
-        let text = format!("{one}\n{{\"n\":2,\"at_ns\":x}}\n{three}\n");
-        let said = read(&text, false).unwrap_err();
-        assert!(
-            said.starts_with("j:2:16: expected value; --skip-broken"),
-            "{said}"
-        );
-        assert_eq!(read(&text, true), Ok((vec![1, 3], 1, false)));
-    }
-
-    #[test]
-    fn a_future_version_and_a_long_line_are_told_apart() {
-        let future = entry(1).replace("\"v\":1", "\"v\":9");
-        let said = read(&future, false).unwrap_err();
-        assert!(said.starts_with("j:1:"), "{said}");
-        assert!(said.contains("schema version 9 is newer than 1"), "{said}");
-        let long = format!("{}\n{}\n{}\n", entry(1), "x".repeat(10 << 20), entry(2));
-        let said = read(&long, false).unwrap_err();
-        assert!(
-            said.starts_with("j:2:1048577: line is 10485760 bytes long"),
-            "{said}"
-        );
-        assert_eq!(read(&long, true), Ok((vec![1, 2], 1, false)));
-    }
-}
+#[path = "journal_tests.rs"]
+mod tests;

@@ -192,6 +192,7 @@ fn invitation(
         remedy: options.remedy.plan(),
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
+        journal: aggregator::segments::Limits::default(),
     };
     Ok(Invitation {
         me,

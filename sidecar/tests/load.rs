@@ -41,6 +41,7 @@ fn plan(dir: &Path) -> Plan {
         policy: Vec::new(),
         remedy: Default::default(),
         reload: None,
+        journal: Default::default(),
     }
 }
 

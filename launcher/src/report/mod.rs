@@ -114,8 +114,8 @@ fn find(args: &ReportArgs, style: Style) -> anyhow::Result<Report> {
 }
 
 fn fold(path: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
-    let mut journal = Journal::open(path, skip_broken)?;
-    let detector = journal.fold(Policy::default(), |_, detector| {
+    let (mut journal, known) = Journal::resume(path, skip_broken)?;
+    let detector = journal.fold_on(known, |_, detector| {
         while detector.poll().is_some() {}
         anyhow::Ok(())
     })?;

@@ -213,10 +213,12 @@ struct Seen {
 }
 
 fn fold(plan: &Plan, path: &Path) -> anyhow::Result<(Detector, Seen, Vec<String>)> {
-    let mut journal = Journal::open(path, true)?;
-    let mut seen = Seen::default();
+    let (mut journal, known) = Journal::resume(path, true)?;
+    // A snapshot is of a moment in which somebody was there.
+    let at = Time::from_secs_f64(known.report().duration_s);
+    let mut seen = Seen { last: at, heard: at };
     // The tables as shipped: changes stand in the journal as events.
-    let detector = journal.fold(paceline_health::Policy::default(), |entry, detector| {
+    let detector = journal.fold_on(known, |entry, detector| {
         while detector.poll().is_some() {}
         seen.last = seen.last.max(entry.at_ns);
         // The aggregator's own entries carry its node's name, and are no sign of its sidecar.

@@ -16,6 +16,7 @@ use paceline_health::id::NodeId;
 use paceline_health::report::Report;
 use paceline_health::{Detector, Entry, Frame, Provenance};
 
+use self::changes::Said;
 use self::fold::{Fold, Presence, presence};
 use self::outlets::Outlets;
 use super::Plan;
@@ -55,6 +56,10 @@ pub struct Aggregator {
     nodes: BTreeMap<NodeId, Presence>,
     /// What the configuration files said when what is in force was read from them.
     known_of_files: Vec<(String, f64)>,
+    /// What the journal says of how policy was told.
+    said: Said,
+    /// Bytes of the last snapshot.
+    snapshot_bytes: usize,
     /// By node: the incarnation that was asked for single collectives, and how often any had been by then.
     asked: BTreeMap<NodeId, (u64, u64)>,
     last_n: u64,
@@ -116,7 +121,7 @@ impl Aggregator {
         medium: &mut Medium<'_>,
     ) -> Result<Aggregator, JournalError> {
         let mut fold = Fold::new();
-        let journal = Journal::open_on(dir, &plan.job, |entry| fold.take(&entry), medium)?;
+        let journal = Journal::open_on(dir, &plan.job, &mut fold, medium, plan.journal)?;
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
         let mut clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
         if fold.has_holes {
@@ -131,8 +136,10 @@ impl Aggregator {
         );
         let mut aggregator = Aggregator {
             dir: dir.to_owned(),
-            files: Files::create(dir),
-            known_of_files: fold.known_of_files(&plan),
+            files: Files::open(dir, fold.verdict_bytes),
+            known_of_files: fold.said.known_of_files(&plan),
+            said: fold.said,
+            snapshot_bytes: 0,
             plan,
             journal,
             clock,
@@ -155,12 +162,12 @@ impl Aggregator {
         while let Some(verdict) = aggregator.detector.poll() {
             aggregator.files.verdict(&verdict);
         }
-        aggregator.begin(&fold.started, now_ns);
+        aggregator.begin(now_ns);
         Ok(aggregator)
     }
 
     /// The first entries of a journal that is opened.
-    fn begin(&mut self, started: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
+    fn begin(&mut self, now_ns: u64) {
         let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
         self.own(
             Event::Job(Job {
@@ -169,7 +176,7 @@ impl Aggregator {
             }),
             now_ns,
         );
-        self.start_policy(started, now_ns);
+        self.start_policy(now_ns);
         self.write_report();
     }
 
@@ -231,6 +238,7 @@ impl Aggregator {
         let mut told = false;
         for entry in &entries {
             presence(&mut self.nodes, &entry.frame);
+            self.said.learn(&entry.frame.event);
             self.metrics.observe(&entry.frame, unix_s);
             self.outlets.frame(&entry.frame);
             self.detector.observe(at_ns, &entry.frame);
@@ -244,6 +252,7 @@ impl Aggregator {
             self.files.commit();
             self.write_report();
         }
+        self.close_segment(now_ns);
     }
 
     /// An event of the aggregator itself.

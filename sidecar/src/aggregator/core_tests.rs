@@ -18,6 +18,7 @@ fn plan(dir: &Path) -> Plan {
         policy: vec![("straggler.min_steps".to_owned(), 6.0)],
         remedy: Default::default(),
         reload: None,
+        journal: Default::default(),
     }
 }
 

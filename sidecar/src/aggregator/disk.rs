@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crate::warn;
 
@@ -21,6 +21,15 @@ pub trait Disk: Send + std::fmt::Debug {
     /// As [`Disk::sync`], without waiting for it where that may take long.
     fn sync_soon(&mut self) -> io::Result<()> {
         self.sync()
+    }
+    /// Another file on the same medium.
+    fn another(&self, file: File) -> Box<dyn Disk> {
+        on_disk(file)
+    }
+    /// Does work that waits for the medium, where nobody waits for it.
+    fn run(&mut self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
+        work();
+        None
     }
 }
 
@@ -54,6 +63,13 @@ impl Disk for Plain {
 
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn run(&mut self, work: Box<dyn FnOnce() + Send>) -> Option<JoinHandle<()>> {
+        let thread = thread::Builder::new().name("snapshot".into()).spawn(work);
+        thread
+            .inspect_err(|error| warn::once("snapshot", format_args!("a thread for snapshots: {error}")))
+            .ok()
     }
 
     fn sync_soon(&mut self) -> io::Result<()> {

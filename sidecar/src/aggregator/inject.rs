@@ -113,7 +113,7 @@ impl fmt::Display for Injection {
 }
 
 /// Where a rank runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Seat {
     node: NodeId,
     gpu: Option<GpuId>,
@@ -132,13 +132,16 @@ struct Active {
 }
 
 /// Alters what comes in.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Injector {
     seats: BTreeMap<Rank, Seat>,
     /// Where each GPU was read, and whether by a driver.
     gpus: BTreeMap<GpuId, (Arc<str>, Provenance)>,
+    /// What is being done ends with the aggregator that was asked for it.
+    #[serde(skip)]
     active: Vec<Active>,
     /// The step in which everyone stands since a rank was silenced.
+    #[serde(skip)]
     frozen: Option<u64>,
 }
 

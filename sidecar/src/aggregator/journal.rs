@@ -1,21 +1,24 @@
-//! The journal on disk: one JSON line per entry, appended and never changed.
+//! The journal on disk: one JSON line per entry, appended and never changed. Segments of it are closed, each with a
+//! snapshot behind it ([`segments`], [`snapshot`]).
 //!
 //! A full disk stops the journal and nothing else: what cannot be written is counted, a half-written line is cut off
 //! again, and a small reserve is given up so that the report still fits.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
-use paceline_health::event::Event;
 use paceline_health::id::JobId;
-use paceline_health::line::MAX_LINE_BYTES;
 use paceline_health::{Entry, line};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, fallocate};
 
 pub use super::disk::{Disk, Medium, on_disk};
-use super::lines::{Line, Lines};
-use super::owner::{self, Mark, Owner, OwnerError, PACE};
+use super::owner::Owner;
+pub use super::reopen::Replay;
+use super::reopen::{continues, lay_aside, occupy, read_back};
+use super::segments::{self, Limits};
+use super::snapshot;
 use crate::warn;
 
 /// Disk kept free for the report.
@@ -54,6 +57,13 @@ pub struct Journal {
     /// Something that has to last is not on the medium, and when it may be put there.
     must_sync: bool,
     sync_at_ns: u64,
+    limits: Limits,
+    /// The last segment that was closed; zero: none.
+    segment: u32,
+    /// Not before this is the next one closed.
+    close_at_ns: u64,
+    /// Puts the last snapshot on the medium.
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Journal {
@@ -62,8 +72,8 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`]
-    pub fn open(dir: &Path, job: &JobId, replay: impl FnMut(Entry)) -> Result<Journal, JournalError> {
-        Journal::open_on(dir, job, replay, &mut on_disk)
+    pub fn open(dir: &Path, job: &JobId, mut replay: impl FnMut(Entry)) -> Result<Journal, JournalError> {
+        Journal::open_on(dir, job, &mut replay, &mut on_disk, Limits::default())
     }
 
     /// As [`Journal::open`], on a disk of the caller's.
@@ -73,26 +83,25 @@ impl Journal {
     pub fn open_on(
         dir: &Path,
         job: &JobId,
-        replay: impl FnMut(Entry),
+        replay: &mut dyn Replay,
         medium: &mut Medium<'_>,
+        limits: Limits,
     ) -> Result<Journal, JournalError> {
         let failed = |error| JournalError::Io(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(failed)?;
         let (lock, owner) = occupy(dir)?;
         let path = dir.join("journal.ndjson");
-        if path.exists() && !continues(&path, job).map_err(failed)? {
-            let aside = free_name(dir);
-            warn::once(
-                "journal aside",
-                format_args!("older journal moved to {}", aside.display()),
-            );
-            fs::rename(&path, &aside).map_err(failed)?;
-            // Time begins anew with it.
-            let _ = fs::remove_file(dir.join("journal.origin"));
+        if !continues(&path, job).map_err(failed)? {
+            lay_aside(dir, &path).map_err(failed)?;
         }
         let file = File::options().create(true).append(true).read(true).open(&path);
         let mut file = file.map_err(|error| JournalError::Io(path.clone(), error))?;
-        let length = read_back(dir, &mut file, replay).map_err(|error| JournalError::Io(path, error))?;
+        let length = read_back(&path, job, &mut file, replay);
+        let length = length.map_err(|error| JournalError::Io(path.clone(), error))?;
+        let segment = segments::list(&path)
+            .map_err(failed)?
+            .last()
+            .map_or(0, |(number, _)| *number);
         let journal = Journal {
             dir: dir.to_owned(),
             _lock: lock,
@@ -104,6 +113,10 @@ impl Journal {
             retry_at_ns: None,
             must_sync: false,
             sync_at_ns: 0,
+            limits,
+            segment,
+            close_at_ns: 0,
+            keeper: None,
         };
         // A disk that is full from the start shows at the first append.
         let _ = journal.make_reserve();
@@ -190,6 +203,65 @@ impl Journal {
         }
     }
 
+    /// Whether the segment that is written is to be closed now.
+    pub fn is_full(&self, now_ns: u64) -> bool {
+        self.length >= self.limits.segment_bytes
+            && now_ns >= self.close_at_ns
+            && self.retry_at_ns.is_none()
+            && !self.owner.as_ref().is_some_and(Owner::is_superseded)
+            // A medium that has not taken the last snapshot gets no second one.
+            && self.keeper.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Closes the segment that is written and begins the next. Whether it could be done.
+    pub fn close_segment(&mut self, now_ns: u64) -> bool {
+        let path = self.dir.join("journal.ndjson");
+        let closed = segments::closed(&path, self.segment + 1);
+        self.say(|file| file.sync_soon());
+        let next = self
+            .mend()
+            .and_then(|()| fs::rename(&path, &closed))
+            .and_then(|()| {
+                let next = File::options()
+                    .create_new(true)
+                    .append(true)
+                    .read(true)
+                    .open(&path);
+                next.inspect_err(|_| {
+                    let _ = fs::rename(&closed, &path);
+                })
+            });
+        match next {
+            Ok(next) => {
+                self.file = self.file.another(next);
+                (self.length, self.segment) = (0, self.segment + 1);
+                true
+            }
+            Err(error) => {
+                self.close_at_ns = now_ns.saturating_add(RETRY_NS);
+                let dir = self.dir.display();
+                warn::once("journal segment", format_args!("journal in {dir}: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Keeps a snapshot of what the journal came to when its last segment was closed, without waiting for the medium.
+    pub fn keep(&mut self, state: Vec<u8>) {
+        let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
+        self.keeper = self.file.run(Box::new(move || {
+            // A snapshot never knows more than the medium has of its journal.
+            let kept = File::open(segments::closed(&path, number))
+                .and_then(|closed| closed.sync_data())
+                .and_then(|()| snapshot::sync_dir(&path))
+                .and_then(|()| snapshot::write(&path, number, &state));
+            if let Err(error) = kept {
+                let path = path.display();
+                warn::once("snapshot", format_args!("a snapshot of {path}: {error}"));
+            }
+        }));
+    }
+
     /// Entries that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
@@ -198,6 +270,9 @@ impl Journal {
     /// Puts everything on the medium and gives the reserve back.
     pub fn close(&mut self) {
         self.say(|file| file.sync());
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
         if let Some(owner) = &mut self.owner {
             owner.leave();
         }
@@ -229,126 +304,6 @@ impl Journal {
         self.file = Box::new(disk);
         self
     }
-}
-
-/// This host's lock on the directory, and the file that says so to others.
-fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> {
-    let failed = |error| JournalError::Io(dir.to_owned(), error);
-    let taken = |by: Option<Mark>| {
-        let by = by.map_or_else(|| "another aggregator".to_owned(), |by| by.name());
-        JournalError::Taken(dir.to_owned(), by)
-    };
-    let lock = File::open(dir).map_err(failed)?;
-    let locked = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => true,
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
-        // A file system without locks: the file is the only guard then.
-        Err(error) => {
-            warn::once("journal lock", format_args!("{}: {error}", dir.display()));
-            false
-        }
-    };
-    match Owner::take(dir, locked, Mark::own(), PACE) {
-        Ok(owner) => Ok((lock, Some(owner))),
-        Err(OwnerError::Held(by)) => Err(taken(Some(by))),
-        // A disk that is full from the start is no reason to watch nothing.
-        Err(OwnerError::Io(error)) => {
-            warn::once("owner file", format_args!("{}: {error}", dir.display()));
-            Ok((lock, None))
-        }
-    }
-}
-
-/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first
-/// entry says which job it is, or that of a later start, when that one is damaged.
-fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    let mut is_first = true;
-    let mut opened = None;
-    for line in Lines::new(BufReader::new(&mut file)) {
-        match line? {
-            Line::Entry(entry) => match entry.frame.event {
-                Event::Job(job) => {
-                    opened = Some(job.job);
-                    break;
-                }
-                _ if is_first => return Ok(false),
-                _ => {}
-            },
-            // Nothing whole was ever written.
-            Line::Torn { .. } if is_first => return Ok(true),
-            Line::Broken { .. } | Line::Torn { .. } => {}
-        }
-        is_first = false;
-    }
-    match opened {
-        Some(opened) if opened == *job => {}
-        Some(_) => return Ok(false),
-        None => return Ok(is_first),
-    }
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES as u64)))?;
-    let mut tail = Vec::new();
-    file.read_to_end(&mut tail)?;
-    let last = tail
-        .strip_suffix(b"\n")
-        .and_then(|tail| tail.rsplit(|byte| *byte == b'\n').next());
-    let last = last.and_then(|text| line::decode(std::str::from_utf8(text).ok()?).ok());
-    let ended =
-        last.is_some_and(|entry| matches!(&entry.frame.event, Event::End(end) if end.missing.is_empty()));
-    Ok(!ended)
-}
-
-fn free_name(dir: &Path) -> PathBuf {
-    let mut number = 1u32;
-    loop {
-        let path = dir.join(format!("journal.{number}.ndjson"));
-        if !path.exists() {
-            return path;
-        }
-        number += 1;
-    }
-}
-
-/// Hands out every entry, cuts off a torn end (kept in journal.torn), and says how long the file is now.
-fn read_back(dir: &Path, file: &mut File, mut replay: impl FnMut(Entry)) -> io::Result<u64> {
-    let mut torn = None;
-    let (mut broken, mut first) = (0u64, None);
-    for line in Lines::new(BufReader::with_capacity(256 << 10, &mut *file)) {
-        match line? {
-            Line::Entry(entry) => replay(*entry),
-            Line::Broken { number, error } => {
-                broken += 1;
-                first.get_or_insert((number, error));
-            }
-            Line::Torn { offset } => torn = Some(offset),
-        }
-    }
-    if let Some((number, error)) = first {
-        let dir = dir.display();
-        warn::once(
-            "journal line",
-            format_args!("{dir}/journal.ndjson: {broken} lines skipped, the first is line {number}: {error}"),
-        );
-    }
-    if let Some(offset) = torn {
-        // A disk that is full keeps nothing of it; that is no reason to watch nothing.
-        if let Err(error) = keep_torn(dir, file, offset) {
-            warn::once("journal.torn", format_args!("{}: {error}", dir.display()));
-        }
-        file.set_len(offset)?;
-    }
-    Ok(file.metadata()?.len())
-}
-
-fn keep_torn(dir: &Path, file: &mut File, offset: u64) -> io::Result<()> {
-    file.seek(SeekFrom::Start(offset))?;
-    let mut kept = File::options()
-        .create(true)
-        .append(true)
-        .open(dir.join("journal.torn"))?;
-    io::copy(file, &mut kept)?;
-    kept.write_all(b"\n")
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use paceline_health::event::{End, Exit, Job};
+use paceline_health::event::{End, Event, Exit, Job};
 use paceline_health::{Frame, Provenance, Time};
 
 use super::*;
+use crate::aggregator::lines::{Line, Lines};
 
 fn entry(n: u64, event: Event) -> Entry {
     let frame = Frame {

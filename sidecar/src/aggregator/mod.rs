@@ -11,7 +11,10 @@ pub mod journal;
 pub mod lines;
 pub mod owner;
 pub mod place;
+mod reopen;
+pub mod segments;
 pub mod server;
+pub mod snapshot;
 
 use std::path::PathBuf;
 
@@ -36,4 +39,6 @@ pub struct Plan {
     pub remedy: RemedyPlan,
     /// Reads the files again that say so, if there are any.
     pub reload: Option<control::Reload>,
+    /// How the journal is kept.
+    pub journal: segments::Limits,
 }

@@ -1,6 +1,6 @@
 //! `verdicts.ndjson` and `report.json`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
@@ -15,19 +15,45 @@ use crate::warn;
 pub struct Files {
     dir: PathBuf,
     verdicts: Option<Box<dyn Disk>>,
+    /// Of the verdicts, bytes.
+    length: u64,
 }
 
 impl Files {
-    /// Begins `verdicts.ndjson` anew: a journal that is continued is folded again and gives the same lines again.
-    pub fn create(dir: &Path) -> Files {
+    /// Opens `verdicts.ndjson` and cuts it to what a snapshot of the journal knows to stand there, zero without one: what
+    /// is folded again gives the same lines again.
+    pub fn open(dir: &Path, known: u64) -> Files {
         let path = dir.join("verdicts.ndjson");
-        let verdicts = File::create(&path);
+        let verdicts = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|file| {
+                let mut length = file.metadata()?.len().min(known);
+                if length < known {
+                    let lost = known - length;
+                    warn::once(
+                        "verdicts",
+                        format_args!("{}: its last {lost} bytes are lost", path.display()),
+                    );
+                    // What follows must not be part of half a line.
+                    let whole = fs::read(&path)?.iter().rposition(|byte| *byte == b'\n');
+                    length = whole.map_or(0, |at| at as u64 + 1);
+                }
+                file.set_len(length)?;
+                Ok(file)
+            });
+        let length = verdicts
+            .as_ref()
+            .ok()
+            .and_then(|file| Some(file.metadata().ok()?.len()));
         if let Err(error) = &verdicts {
             warn::once("verdicts", format_args!("{}: {error}", path.display()));
         }
         Files {
             dir: dir.to_owned(),
             verdicts: verdicts.ok().map(on_disk),
+            length: length.unwrap_or(0),
         }
     }
 
@@ -40,7 +66,14 @@ impl Files {
         let written = self.verdicts.as_mut().map_or(Ok(()), |file| file.append(&line));
         if let Err(error) = written {
             warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
+        } else {
+            self.length += line.len() as u64;
         }
+    }
+
+    /// How long the verdicts are, bytes.
+    pub fn length(&self) -> u64 {
+        self.length
     }
 
     /// The verdicts that were told are put on the medium, without waiting for it.

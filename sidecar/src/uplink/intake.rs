@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline_health::Frame;
 use paceline_health::id::NodeId;
+use serde::{Deserialize, Serialize};
 
 use super::spool::last_seq;
 use super::wire::{Batch, decode_event};
@@ -21,7 +22,7 @@ pub struct Taken {
 }
 
 /// Where each incarnation of each node's sidecar stands.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Intake {
     lanes: BTreeMap<NodeId, BTreeMap<u64, u64>>,
     count: usize,

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use paceline_health::{Entry, line};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
-use paceline_sidecar::aggregator::{Aggregator, Plan};
+use paceline_sidecar::aggregator::segments::{self, Limits};
+use paceline_sidecar::aggregator::{Aggregator, Plan, snapshot};
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::wire::{Down, Later, Refused, Up, decode_up};
 
@@ -28,6 +29,10 @@ enum State {
 
 pub struct Hub {
     root: tempfile::TempDir,
+    /// A segment of the journal is closed when it is so long.
+    segment_bytes: u64,
+    /// What the aggregator counted as lost from the journal before it was opened the last time, and knew from a snapshot.
+    pub lost_before: u64,
     generation: u32,
     state: State,
     status: StatusStream,
@@ -53,9 +58,11 @@ fn temporary() -> tempfile::TempDir {
 }
 
 impl Hub {
-    pub fn new(status: StatusStream) -> Hub {
+    pub fn new(status: StatusStream, segment_bytes: u64) -> Hub {
         let mut hub = Hub {
             root: temporary(),
+            segment_bytes,
+            lost_before: 0,
             generation: 1,
             state: State::Down { until_ns: 0 },
             status,
@@ -81,6 +88,9 @@ impl Hub {
             policy: Vec::new(),
             remedy: Default::default(),
             reload: None,
+            journal: Limits {
+                segment_bytes: self.segment_bytes,
+            },
         };
         let disk = self.disk.clone();
         let mut medium = |file: File| Box::new(SimDisk::new(file, disk.clone())) as _;
@@ -91,6 +101,7 @@ impl Hub {
             self.dir(self.generation),
             "nobody else holds it"
         );
+        self.lost_before = aggregator.report().coverage.journal_lost;
         self.state = State::Up(Box::new(aggregator));
     }
 
@@ -156,7 +167,7 @@ impl Hub {
     pub fn kill(&mut self, until_ns: u64) {
         if let Some(aggregator) = self.aggregator() {
             let lost = aggregator.report().coverage.journal_lost;
-            self.excused += lost;
+            self.excused += lost - self.lost_before;
         }
         self.state = State::Down { until_ns };
     }
@@ -203,6 +214,14 @@ impl Hub {
     pub fn damage(&mut self, chance: &mut Chance) {
         self.was_hurt = true;
         let path = self.dir(self.generation).join("journal.ndjson");
+        if let Some((_, path)) = snapshot::list(&path).ok().and_then(|mut all| all.pop())
+            && chance.hits(500_000)
+        {
+            let mut bytes = fs::read(&path).unwrap();
+            let at = chance.below(bytes.len());
+            bytes[at] ^= 1 << chance.below(7);
+            return fs::write(&path, bytes).unwrap();
+        }
         let mut bytes = fs::read(&path).unwrap_or_default();
         let first = bytes
             .iter()
@@ -232,7 +251,7 @@ impl Hub {
     /// Every journal, the latest last.
     pub fn journals(&self) -> Vec<Vec<Entry>> {
         (1..=self.generation)
-            .map(|generation| entries(&self.dir(generation).join("journal.ndjson")))
+            .map(|generation| whole(&self.dir(generation)))
             .collect()
     }
 
@@ -245,6 +264,12 @@ impl Hub {
         }
         numbers
     }
+}
+
+/// Every entry of a run directory, whatever segment it is in.
+pub fn whole(dir: &Path) -> Vec<Entry> {
+    let files = segments::files(&dir.join("journal.ndjson")).unwrap_or_default();
+    files.iter().flat_map(|file| entries(file)).collect()
 }
 
 pub fn entries(path: &Path) -> Vec<Entry> {

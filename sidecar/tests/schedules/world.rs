@@ -53,6 +53,8 @@ impl World {
         };
         let nodes = (0..count).map(node).collect();
         let trouble = Trouble::draw(&mut chance, &mut Chance::new(!seed));
+        // Drawn by itself: schedules from before there were segments stay the same.
+        let segment_bytes = Chance::new(seed ^ 0x5e9).pick(&[1 << 40, 6_000, 60_000]);
         let reads = chance.pick(&[1, 4, 1_000, 1_000]);
         World {
             now_ns: 0,
@@ -63,7 +65,7 @@ impl World {
             wires: Vec::new(),
             cut_up_ns: vec![0; count as usize],
             cut_down_ns: vec![0; count as usize],
-            hub: Hub::new(status),
+            hub: Hub::new(status, segment_bytes),
             reads,
             trouble,
             disk_full_until_ns: 0,

@@ -26,6 +26,7 @@ fn open(dir: &std::path::Path) -> Aggregator {
         policy: Vec::new(),
         remedy: Default::default(),
         reload: None,
+        journal: Default::default(),
     };
     Aggregator::open(plan, StatusStream::to(std::io::sink()).0, 1_000).unwrap()
 }

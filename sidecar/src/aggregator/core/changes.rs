@@ -6,9 +6,9 @@ use std::sync::Arc;
 use paceline_health::event::{Event, PolicyChange};
 use paceline_health::policy::PolicyError;
 use paceline_health::{Frame, Policy, Provenance};
+use serde::{Deserialize, Serialize};
 
 use super::Aggregator;
-use super::fold::Fold;
 use crate::aggregator::Plan;
 use crate::aggregator::control::{Changed, RELOAD};
 use crate::aggregator::inject::Injection;
@@ -74,7 +74,8 @@ impl Aggregator {
 
     /// What flags and files say at the start. An aggregator that is started again by the same launcher says the same
     /// again: what was changed since then stands.
-    pub(super) fn start_policy(&mut self, started: &BTreeMap<Arc<str>, f64>, now_ns: u64) {
+    pub(super) fn start_policy(&mut self, now_ns: u64) {
+        let started = &self.said.started;
         let shipped = Policy::default();
         let said: BTreeMap<&str, f64> = self
             .plan
@@ -104,10 +105,20 @@ impl Aggregator {
     }
 }
 
-impl Fold {
+/// What a journal says of how policy was told.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Said {
+    /// What flags and files said at the latest start.
+    started: BTreeMap<Arc<str>, f64>,
+    /// What files said differently when they were read again.
+    reloaded: BTreeMap<Arc<str>, f64>,
+}
+
+impl Said {
     /// Remembers what was said at a start, by whom nobody is named in journals of the first version, and when the
     /// files were read again.
-    pub(in crate::aggregator) fn remember(&mut self, change: &PolicyChange) {
+    pub(super) fn learn(&mut self, event: &Event) {
+        let Event::Policy(change) = event else { return };
         if change.by.is_empty() || &*change.by == START {
             self.started.insert(change.key.clone(), change.value);
             self.reloaded.remove(&change.key);

@@ -1,19 +1,24 @@
 //! What an aggregator knows that a journal can give back.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use paceline_health::event::Event;
 use paceline_health::id::NodeId;
 use paceline_health::{Detector, Entry, Frame, Policy, Time};
 
-use super::OWN_AGENT;
+use serde::{Deserialize, Serialize};
+
+use super::changes::Said;
+use super::{Aggregator, OWN_AGENT};
 use crate::aggregator::inject::Injector;
+use crate::aggregator::journal::Replay;
+use crate::aggregator::snapshot::{self, Header, Snapshot, Unfit};
 use crate::sink::metrics::Metrics;
 use crate::uplink::Intake;
+use crate::warn;
 
 /// A node, as far as its sidecar's coming and going is concerned.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Presence {
     agent: u64,
     pub gone: bool,
@@ -30,10 +35,9 @@ pub(super) struct Fold {
     /// Entries are missing that were acknowledged: the disk would not take them, or gave them back damaged.
     pub has_holes: bool,
     pub own_seq: u64,
-    /// What flags and files said at the latest start.
-    pub started: BTreeMap<Arc<str>, f64>,
-    /// What files said differently when they were read again.
-    pub reloaded: BTreeMap<Arc<str>, f64>,
+    pub said: Said,
+    /// Of `verdicts.ndjson`, what is known already.
+    pub verdict_bytes: u64,
 }
 
 impl Fold {
@@ -48,13 +52,12 @@ impl Fold {
             last: None,
             has_holes: false,
             own_seq: 0,
-            started: BTreeMap::new(),
-            reloaded: BTreeMap::new(),
+            said: Said::default(),
+            verdict_bytes: 0,
         }
     }
 
-    /// The next entry.
-    pub fn take(&mut self, entry: &Entry) {
+    fn fold(&mut self, entry: &Entry) {
         let frame = &entry.frame;
         let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
         self.has_holes |= self.last.is_some_and(|(last, _)| entry.n > last + 1);
@@ -64,13 +67,75 @@ impl Fold {
         } else {
             self.intake.restore(frame);
         }
-        if let Event::Policy(change) = &frame.event {
-            self.remember(change);
-        }
+        self.said.learn(&frame.event);
         self.injector.learn(frame);
         presence(&mut self.nodes, frame);
         self.metrics.observe(frame, 0.0);
         self.detector.observe(at, frame);
+    }
+}
+
+/// What a snapshot holds; the detector first, for those who read only that.
+type Known = (
+    Detector,
+    Intake,
+    Injector,
+    Metrics,
+    BTreeMap<NodeId, Presence>,
+    Said,
+    (u64, Time),
+    u64,
+);
+
+impl Replay for Fold {
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Unfit> {
+        let (detector, intake, injector, metrics, nodes, said, last, own_seq) = snapshot.state::<Known>()?;
+        *self = Fold {
+            detector,
+            intake,
+            injector,
+            metrics,
+            nodes,
+            last: Some(last),
+            has_holes: false,
+            own_seq,
+            said,
+            verdict_bytes: snapshot.header.verdict_bytes,
+        };
+        Ok(())
+    }
+
+    fn take(&mut self, entry: Entry) {
+        self.fold(&entry);
+    }
+}
+
+impl Aggregator {
+    /// Closes the journal's segment when it is long enough, and writes down what it came to.
+    pub(super) fn close_segment(&mut self, now_ns: u64) {
+        if !self.journal.is_full(now_ns) || !self.journal.close_segment(now_ns) {
+            return;
+        }
+        // As `Known`.
+        let state = (
+            &self.detector,
+            &self.intake,
+            &self.injector,
+            &self.metrics,
+            &self.nodes,
+            &self.said,
+            (self.last_n, self.clock.at(now_ns)),
+            self.own_seq,
+        );
+        let header = Header::new(self.plan.job.clone(), self.last_n, self.files.length());
+        match snapshot::encode(&header, &state, self.snapshot_bytes) {
+            Ok(bytes) => {
+                self.snapshot_bytes = bytes.len();
+                self.files.commit();
+                self.journal.keep(bytes);
+            }
+            Err(error) => warn::once("snapshot", format_args!("no snapshot: {error}")),
+        }
     }
 }
 
@@ -93,3 +158,7 @@ pub(super) fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+#[path = "fold_tests.rs"]
+mod tests;

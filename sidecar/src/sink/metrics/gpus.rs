@@ -7,6 +7,7 @@ use paceline_health::event::{Access, GpuAccess, GpuReading, GpuSignal, Reading};
 use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
 use prometheus::Registry;
+use serde::{Deserialize, Serialize};
 
 use super::families::{counters, gauges};
 
@@ -14,7 +15,7 @@ use super::families::{counters, gauges};
 pub(super) type Gpus = BTreeMap<GpuId, Gpu>;
 
 /// One GPU: whether it can be read, and what was read last.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Gpu {
     node: NodeId,
     provenance: Provenance,

@@ -1,0 +1,244 @@
+//! What is done with a journal that is there already: whether it goes on, what it gives back, and who may have it.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use paceline_health::Entry;
+use paceline_health::event::Event;
+use paceline_health::id::JobId;
+use paceline_health::line::{self, MAX_LINE_BYTES};
+use rustix::fs::{FlockOperation, flock};
+
+use super::journal::JournalError;
+use super::lines::{Line, Lines};
+use super::owner::{self, Mark, Owner, OwnerError, PACE};
+use super::segments;
+use super::snapshot::{self, Snapshot, Unfit};
+use crate::warn;
+
+/// Takes back what a journal holds.
+pub trait Replay {
+    /// The state that a snapshot holds.
+    ///
+    /// # Errors
+    /// When it cannot go on from there: the entries come, from the first.
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<(), Unfit>;
+
+    /// The next entry.
+    fn take(&mut self, entry: Entry);
+}
+
+/// Who only looks at entries gets all of them.
+impl<F: FnMut(Entry)> Replay for F {
+    fn restore(&mut self, _: &Snapshot) -> Result<(), Unfit> {
+        Err(Unfit::Misfit)
+    }
+
+    fn take(&mut self, entry: Entry) {
+        self(entry);
+    }
+}
+
+/// This host's lock on the directory, and the file that says so to others.
+pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> {
+    let failed = |error| JournalError::Io(dir.to_owned(), error);
+    let taken = |by: Option<Mark>| {
+        let by = by.map_or_else(|| "another aggregator".to_owned(), |by| by.name());
+        JournalError::Taken(dir.to_owned(), by)
+    };
+    let lock = File::open(dir).map_err(failed)?;
+    let locked = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
+        // A file system without locks: the file is the only guard then.
+        Err(error) => {
+            warn::once("journal lock", format_args!("{}: {error}", dir.display()));
+            false
+        }
+    };
+    match Owner::take(dir, locked, Mark::own(), PACE) {
+        Ok(owner) => Ok((lock, Some(owner))),
+        Err(OwnerError::Held(by)) => Err(taken(Some(by))),
+        // A disk that is full from the start is no reason to watch nothing.
+        Err(OwnerError::Io(error)) => {
+            warn::once("owner file", format_args!("{}: {error}", dir.display()));
+            Ok((lock, None))
+        }
+    }
+}
+
+/// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first
+/// entry says which job it is, or that of a later start, when that one is damaged. One that is not there yet goes on.
+pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
+    let files: Vec<PathBuf> = segments::files(path)?
+        .into_iter()
+        .filter(|file| file.exists())
+        .collect();
+    let mut is_first = true;
+    for file in &files {
+        for line in Lines::new(BufReader::new(File::open(file)?)) {
+            match line? {
+                Line::Entry(entry) => match entry.frame.event {
+                    Event::Job(opened) if opened.job == *job => return Ok(!has_ended(&files)?),
+                    Event::Job(_) => return Ok(false),
+                    _ if is_first => return Ok(false),
+                    _ => {}
+                },
+                // Nothing whole was ever written.
+                Line::Torn { .. } if is_first => return Ok(true),
+                Line::Broken { .. } | Line::Torn { .. } => {}
+            }
+            is_first = false;
+        }
+    }
+    Ok(is_first)
+}
+
+/// Whether the last entry says that the job ended, and everybody said goodbye.
+fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
+    for path in files.iter().rev() {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        if length == 0 {
+            continue;
+        }
+        file.seek(SeekFrom::Start(length.saturating_sub(2 * MAX_LINE_BYTES as u64)))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        let last = tail
+            .strip_suffix(b"\n")
+            .and_then(|tail| tail.rsplit(|byte| *byte == b'\n').next());
+        let last = last.and_then(|text| line::decode(std::str::from_utf8(text).ok()?).ok());
+        return Ok(
+            last.is_some_and(|entry| matches!(&entry.frame.event, Event::End(end) if end.missing.is_empty()))
+        );
+    }
+    Ok(false)
+}
+
+/// Gives the journal at `path` and all that belongs to it another name.
+pub(super) fn lay_aside(dir: &Path, path: &Path) -> io::Result<()> {
+    let aside = free_name(dir);
+    warn::once(
+        "journal aside",
+        format_args!("older journal moved to {}", aside.display()),
+    );
+    snapshot::forget(path);
+    for (number, closed) in segments::list(path)? {
+        fs::rename(closed, segments::closed(&aside, number))?;
+    }
+    if path.exists() {
+        fs::rename(path, &aside)?;
+    }
+    // Time begins anew with it.
+    let _ = fs::remove_file(dir.join("journal.origin"));
+    Ok(())
+}
+
+fn free_name(dir: &Path) -> PathBuf {
+    let mut number = 1u32;
+    loop {
+        let path = dir.join(format!("journal.{number}.ndjson"));
+        if !path.exists() && segments::list(&path).is_ok_and(|closed| closed.is_empty()) {
+            return path;
+        }
+        number += 1;
+    }
+}
+
+/// Hands out the newest snapshot that fits and every entry behind it, cuts off a torn end (kept in journal.torn), and says
+/// how long `file`, the segment that is written, is now.
+pub(super) fn read_back(
+    path: &Path,
+    job: &JobId,
+    file: &mut File,
+    replay: &mut dyn Replay,
+) -> io::Result<u64> {
+    let closed = segments::list(path)?;
+    let known = restore(path, job, &closed, replay);
+    for (_, segment) in closed.iter().filter(|(number, _)| *number > known) {
+        // Of one that was closed the end may be lost with the machine's power: that is a line like any damaged one.
+        read(segment, &mut File::open(segment)?, replay)?;
+    }
+    if let Some(offset) = read(path, file, replay)? {
+        // A disk that is full keeps nothing of it; that is no reason to watch nothing.
+        let dir = path.parent().unwrap_or(Path::new("."));
+        if let Err(error) = keep_torn(dir, file, offset) {
+            warn::once("journal.torn", format_args!("{}: {error}", dir.display()));
+        }
+        file.set_len(offset)?;
+    }
+    Ok(file.metadata()?.len())
+}
+
+/// Hands out every entry of one file; where its last line is torn.
+fn read(path: &Path, file: &mut File, replay: &mut dyn Replay) -> io::Result<Option<u64>> {
+    let mut torn = None;
+    let (mut broken, mut first) = (0u64, None);
+    for line in Lines::new(BufReader::with_capacity(256 << 10, &mut *file)) {
+        match line? {
+            Line::Entry(entry) => replay.take(*entry),
+            Line::Broken { number, error } => {
+                broken += 1;
+                first.get_or_insert((number, error));
+            }
+            Line::Torn { offset } => torn = Some(offset),
+        }
+    }
+    if let Some((number, error)) = first {
+        let path = path.display();
+        warn::once(
+            "journal line",
+            format_args!("{path}: {broken} lines skipped, the first is line {number}: {error}"),
+        );
+    }
+    Ok(torn)
+}
+
+/// The number of the segment behind which the newest snapshot stands that can be gone on from; zero: there is none.
+fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn Replay) -> u32 {
+    for (number, file) in snapshot::list(path).unwrap_or_default().into_iter().rev() {
+        let restored = Snapshot::read(&file).and_then(|snapshot| {
+            let after = closed.iter().filter(|(other, _)| *other > number);
+            let after = after.map(|(_, path)| path.as_path()).chain([path]);
+            let next = after.filter_map(first_entry).next();
+            let fits = snapshot.header.job == *job && next.is_none_or(|next| next > snapshot.header.n);
+            if fits {
+                replay.restore(&snapshot)
+            } else {
+                Err(Unfit::Misfit)
+            }
+        });
+        match restored {
+            Ok(()) => return number,
+            Err(why) => {
+                let file = file.display();
+                warn::once(
+                    "snapshot",
+                    format_args!("{file}: {why}: not used, the journal is read instead"),
+                );
+            }
+        }
+    }
+    0
+}
+
+/// The number of the first entry of a file.
+fn first_entry(path: &Path) -> Option<u64> {
+    let lines = Lines::new(BufReader::new(File::open(path).ok()?));
+    lines.flatten().find_map(|line| match line {
+        Line::Entry(entry) => Some(entry.n),
+        _ => None,
+    })
+}
+
+fn keep_torn(dir: &Path, file: &mut File, offset: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(offset))?;
+    let mut kept = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("journal.torn"))?;
+    io::copy(file, &mut kept)?;
+    kept.write_all(b"\n")
+}

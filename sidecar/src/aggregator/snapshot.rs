@@ -1,0 +1,210 @@
+//! The state of the fold in a file, so that a restart need not fold the whole journal: `journal-000007.state` is what the
+//! entries up to the end of segment 7 came to. Whatever is wrong with it, the journal is still there.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use paceline_health::Detector;
+use paceline_health::checksum::crc32;
+use paceline_health::id::JobId;
+use serde::{Deserialize, Serialize};
+
+use super::segments;
+
+const MAGIC: &[u8; 8] = b"PLSTATE\n";
+/// Raised when the state of any rule changes its shape or its meaning within one version of Paceline.
+const FORMAT: u32 = 1;
+/// The end of its name.
+const END: &str = ".state";
+/// The newest, and the one before, should that be damaged.
+const KEPT: usize = 2;
+
+/// What stands before the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    format: u32,
+    paceline: String,
+    /// The job.
+    pub job: JobId,
+    /// The last entry that is part of it.
+    pub n: u64,
+    /// How long `verdicts.ndjson` was.
+    pub verdict_bytes: u64,
+}
+
+impl Header {
+    /// Of a state of this version of Paceline.
+    pub fn new(job: JobId, n: u64, verdict_bytes: u64) -> Header {
+        Header {
+            format: FORMAT,
+            paceline: env!("CARGO_PKG_VERSION").to_owned(),
+            job,
+            n,
+            verdict_bytes,
+        }
+    }
+}
+
+/// Why a snapshot is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// The file itself.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is none, or not whole.
+    #[error("damaged")]
+    Damaged,
+    /// Its state is not one of this version.
+    #[error("of another version: {0}")]
+    Foreign(String),
+    /// The journal beside it is another, or was changed.
+    #[error("does not fit its journal")]
+    Misfit,
+}
+
+/// Header and state, to be written. `room`: bytes that the last one took.
+///
+/// # Errors
+/// When a state cannot be written down, which tests show of none.
+pub fn encode(
+    header: &Header,
+    state: &impl Serialize,
+    room: usize,
+) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+    let mut bytes = Vec::with_capacity(room + room / 8);
+    rmp_serde::encode::write(&mut bytes, header)?;
+    rmp_serde::encode::write(&mut bytes, state)?;
+    Ok(bytes)
+}
+
+/// Puts what [`encode`] gave on the medium as the snapshot behind segment `number`, whole or not at all; older ones than
+/// the one before go.
+///
+/// # Errors
+/// When the disk does not take it: what was there stays.
+pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
+    let path = segments::closed(journal, number).with_extension("state");
+    let draft = path.with_added_extension("new");
+    let written = File::create(&draft).and_then(|mut file| {
+        file.write_all(MAGIC)?;
+        file.write_all(&crc32(bytes).to_le_bytes())?;
+        file.write_all(bytes)?;
+        file.sync_data()
+    });
+    if let Err(error) = written.and_then(|()| fs::rename(&draft, &path)) {
+        let _ = fs::remove_file(&draft);
+        return Err(error);
+    }
+    sync_dir(journal)?;
+    let all = list(journal)?;
+    for (_, old) in all.iter().rev().skip(KEPT) {
+        fs::remove_file(old)?;
+    }
+    Ok(())
+}
+
+/// Names are on the medium.
+///
+/// # Errors
+/// When the disk says no.
+pub fn sync_dir(journal: &Path) -> io::Result<()> {
+    File::open(journal.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The snapshots of a journal in their order, with the segments that they stand behind.
+///
+/// # Errors
+/// When its directory cannot be read.
+pub fn list(journal: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
+    segments::numbered(journal, END)
+}
+
+/// Forgets all snapshots of a journal.
+pub fn forget(journal: &Path) {
+    for (_, path) in list(journal).unwrap_or_default() {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// A snapshot that is whole: its header, and the rest.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// What stands before the state.
+    pub header: Header,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Snapshot {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Unfit`]
+    pub fn read(path: &Path) -> Result<Snapshot, Unfit> {
+        let bytes = fs::read(path)?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or(Unfit::Damaged)?;
+        let (sum, rest) = rest.split_first_chunk::<4>().ok_or(Unfit::Damaged)?;
+        if crc32(rest) != u32::from_le_bytes(*sum) {
+            return Err(Unfit::Damaged);
+        }
+        let mut reader = rest;
+        let foreign = |error: rmp_serde::decode::Error| Unfit::Foreign(error.to_string());
+        let header: Header = rmp_serde::from_read(&mut reader).map_err(foreign)?;
+        let own = Header::new(header.job.clone(), header.n, header.verdict_bytes);
+        if own != header {
+            return Err(Unfit::Foreign(format!(
+                "{}, format {}",
+                header.paceline, header.format
+            )));
+        }
+        let at = bytes.len() - reader.len();
+        Ok(Snapshot { header, bytes, at })
+    }
+
+    /// Its state.
+    ///
+    /// # Errors
+    /// [`Unfit::Foreign`]
+    pub fn state<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Unfit> {
+        rmp_serde::from_slice(&self.bytes[self.at..]).map_err(|error| Unfit::Foreign(error.to_string()))
+    }
+}
+
+/// The newest snapshot that can be used of the journal at `journal`, with the segment that it stands behind. For those who
+/// read along: who writes there asks more of it.
+pub fn newest<T: for<'de> Deserialize<'de>>(journal: &Path) -> Option<(u32, Header, T)> {
+    let all = list(journal).unwrap_or_default().into_iter().rev();
+    let read = |(number, path): (u32, PathBuf)| {
+        let snapshot = Snapshot::read(&path).ok()?;
+        Some((number, snapshot.header.clone(), snapshot.state().ok()?))
+    };
+    all.filter_map(read).next()
+}
+
+/// Only the detector of a state: it is the first part of it.
+#[derive(Debug)]
+pub struct OfDetector(pub Detector);
+
+impl<'de> Deserialize<'de> for OfDetector {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<OfDetector, D::Error> {
+        struct First;
+        impl<'de> serde::de::Visitor<'de> for First {
+            type Value = OfDetector;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the state of an aggregator")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut parts: A) -> Result<OfDetector, A::Error> {
+                let none = || serde::de::Error::invalid_length(0, &"a detector");
+                let detector = parts.next_element()?.ok_or_else(none)?;
+                while parts.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+                Ok(OfDetector(detector))
+            }
+        }
+        deserializer.deserialize_seq(First)
+    }
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;
