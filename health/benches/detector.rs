@@ -155,7 +155,9 @@ fn speed(nodes: u32, steps: u64, readings: bool) {
 
 /// What the fold of 16,384 ranks at one step a second holds in memory, with their GPUs read once a second.
 fn memory(minutes: &[u64]) {
-    println!("| simulated minutes | 16,384 ranks, resident MB |\n|---|---|");
+    println!(
+        "| simulated minutes | 16,384 ranks, resident MB | a report, ms | its JSON, MB |\n|---|---|---|---|"
+    );
     let resident_mb = || {
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
         let line = status
@@ -178,7 +180,15 @@ fn memory(minutes: &[u64]) {
         detector.observe(at, &frame);
         while detector.poll().is_some() {}
         if let Some(minute) = next.filter(|minute| at.as_secs_f64() >= 60.0 * **minute as f64) {
-            println!("| {minute} | {} |", resident_mb());
+            let resident_mb = resident_mb();
+            let begin = Instant::now();
+            let report = detector.report();
+            let took_ms = begin.elapsed().as_secs_f64() * 1e3;
+            let json = serde_json::to_string(&report).expect("a report is JSON");
+            println!(
+                "| {minute} | {resident_mb} | {took_ms:.1} | {:.1} |",
+                json.len() as f64 / 1e6
+            );
             next = left.next();
             if next.is_none() {
                 return;

@@ -1,6 +1,7 @@
 //! A row closes: who stands where, what kind of step it was, and what each rule makes of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Detector;
 use super::board::Board;
@@ -34,6 +35,7 @@ impl Detector {
                 board = Board::new(&row, &self.plan, &mut self.work);
             }
             self.job_rules.sort(&mut board, &self.policy.detector);
+            self.times.row(&row, board.kind);
             if board.kind == StepKind::Train {
                 self.comms
                     .judge(&self.plan, &self.policy.detector.link, board.step);
@@ -45,6 +47,11 @@ impl Detector {
             let late = self.straggler.late();
             self.comms.ask(&late, self.roster.restart, row.step);
         }
+    }
+
+    /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_secs_f64((self.tempo.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
 
     /// Remakes the plan when ranks came or said where they stand.

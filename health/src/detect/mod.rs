@@ -67,6 +67,7 @@ mod summary;
 mod tempo;
 #[cfg(test)]
 mod tests;
+mod times;
 mod track;
 mod versions;
 mod victims;
@@ -97,6 +98,7 @@ use self::series::Stamp;
 use self::silence::{Scope, SilenceRule};
 use self::straggler::StragglerRule;
 use self::tempo::Tempo;
+use self::times::Times;
 use self::view::view;
 use self::waits::Waits;
 use self::work::WorkModels;
@@ -125,6 +127,7 @@ pub struct Detector {
     rows: Rows,
     last_row: u64,
     tempo: Tempo,
+    times: Times,
     /// Remade when the roster's shape has changed.
     plan: Plan,
     shape: Option<u64>,
@@ -165,6 +168,7 @@ impl Detector {
             rows: Rows::default(),
             last_row: 0,
             tempo: Tempo::new(),
+            times: Times::default(),
             plan: Plan::default(),
             shape: None,
             inference: Inference::default(),
@@ -250,6 +254,7 @@ impl Detector {
             self.job_rules.begin_epoch(at, &self.job, ranks, resized);
             self.silence.clear(at, self.roster.world_size);
             self.rows.clear();
+            self.times.clear_ranks();
             self.causes.clear_ranks();
             self.comms.clear();
             self.waits.clear();
@@ -392,11 +397,6 @@ impl Detector {
             }
             self.book();
         }
-    }
-
-    /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.
-    fn patience(&self) -> Duration {
-        Duration::from_secs_f64((self.tempo.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
 
     fn seconds(&self, at: Time) -> f64 {

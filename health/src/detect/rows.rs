@@ -29,6 +29,8 @@ pub struct Sample {
     pub self_s: Option<f64>,
     pub wait_s: f64,
     pub data_s: f64,
+    /// `None`: the phases are not known.
+    pub compute_s: Option<f64>,
     pub optimizer_s: f64,
     pub checkpoint_s: f64,
     pub gc_s: f64,
@@ -114,6 +116,7 @@ impl Sample {
             self_s: step.self_time(),
             wait_s: s(phases.wait_ns),
             data_s: s(phases.data_ns),
+            compute_s: step.phases.map(|phases| s(phases.compute_ns)),
             optimizer_s: s(phases.optimizer_ns),
             checkpoint_s: s(phases.checkpoint_ns),
             gc_s: s(phases.gc_ns),

@@ -40,6 +40,7 @@ impl Detector {
             world_size: self.roster.world_size,
             steps: self.last_row,
             median_step_s: self.tempo.median_s(),
+            times: self.times.told(),
             duration_s: self.seconds(self.last_frame),
             exits: exits.collect(),
             coverage: self.coverage(),
@@ -59,6 +60,16 @@ impl Detector {
             .map(|(name, _)| (name.clone(), self.blind.is_open(name)))
             .collect();
         self.roster.endings.judge(&open)
+    }
+
+    /// The last step that was put together from all ranks.
+    pub fn steps(&self) -> u64 {
+        self.last_row
+    }
+
+    /// Ranks that declared themselves in this epoch.
+    pub fn ranks_seen(&self) -> u32 {
+        self.roster.members().count() as u32
     }
 
     /// Median duration of an ordinary step so far, seconds.

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
 use paceline_health::Provenance;
-use paceline_health::report::{Cost, Coverage, REPORT_VERSION};
+use paceline_health::id::Rank;
+use paceline_health::report::{Cost, Coverage, Part, PartTimes, REPORT_VERSION, RankTimes, Times, Usual};
 use paceline_health::verdict::{Evidence, Finding};
 
 use super::*;
@@ -54,6 +55,7 @@ fn report(verdicts: Vec<Verdict>) -> Report {
         world_size: 64,
         steps: 1000,
         median_step_s: Some(1.0),
+        times: Times::default(),
         duration_s: 1000.0,
         exits: Vec::new(),
         coverage: Coverage {
@@ -183,4 +185,52 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
     };
     let text = rendered(&found);
     assert!(!text.contains("lost") && !text.contains("goodput"), "{text}");
+}
+
+#[test]
+fn times_of_the_job_and_of_the_ranks_that_stand_out() {
+    let mut found = report(Vec::new());
+    let part = |part, p50_s: f64| PartTimes {
+        part,
+        samples: 4000,
+        sum_s: 4000.0 * p50_s,
+        p50_s,
+        p90_s: p50_s * 1.1,
+        p99_s: p50_s * 1.5,
+        max_s: p50_s * 4.0,
+    };
+    let rank = |rank, own: f64| RankTimes {
+        rank: Rank(rank),
+        steps: 1000,
+        parts: [(
+            Part::Own,
+            Usual {
+                p50_s: own,
+                p99_s: own * 1.2,
+            },
+        )]
+        .into(),
+    };
+    found.times = Times {
+        parts: vec![
+            part(Part::Step, 1.0),
+            part(Part::Own, 0.9),
+            part(Part::Data, 0.001),
+            part(Part::Compute, 0.8),
+            part(Part::Wait, 0.1),
+            part(Part::Gc, 0.05),
+        ],
+        ranks: vec![rank(0, 0.9), rank(1, 0.91), rank(2, 1.17), rank(3, 0.9)],
+    };
+    let text = rendered(&found);
+    let expected = "\
+-- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+ ok No finding: 64 ranks kept pace over 1000 steps.
+   steps     1.0 s, p90 1.1 s, p99 1.5 s, longest 4.0 s
+             compute 800.0 ms, p99 1.2 s; wait 100.0 ms, p99 150.0 ms
+             longest self-time: rank 2 1.2 s (30 % more than the median rank)
+   coverage  64 of 64 ranks, 100 % of their steps
+------------------------------------------------------------------------------------------
+";
+    assert_eq!(text, expected);
 }

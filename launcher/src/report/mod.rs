@@ -5,6 +5,7 @@ mod cost;
 mod ending;
 mod evidence;
 mod preflight;
+mod times;
 pub(crate) mod words;
 
 use std::fs;

@@ -304,12 +304,10 @@ impl Aggregator {
         if now_ns >= self.progress_at_ns {
             self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
             self.outlets.tick();
-            let report = self.detector.report();
-            let (step, ranks) = (report.steps, report.coverage.ranks_seen);
             self.status.say(&Status::Progress {
-                step,
-                ranks,
-                median_step_s: report.median_step_s,
+                step: self.detector.steps(),
+                ranks: self.detector.ranks_seen(),
+                median_step_s: self.detector.median_step_s(),
             });
         }
     }

@@ -19,6 +19,7 @@ mod durations;
 mod families;
 mod gpus;
 mod preflight;
+mod times;
 
 /// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.
 const MAX_RANK_SERIES: usize = 512;
@@ -134,6 +135,7 @@ impl Metrics {
         }
         if self.ranks.len() <= MAX_RANK_SERIES {
             self.rank_families(&registry, report);
+            times::ranks(&registry, report);
             gpus::families(&registry, &self.gpus);
         }
         let mut families = registry.gather();
@@ -141,6 +143,7 @@ impl Metrics {
             "paceline_step_duration_seconds",
             "Duration of optimizer steps, every rank.",
         ));
+        families.extend(times::summary(report));
         families.sort_by(|a, b| a.name().cmp(b.name()));
         TextEncoder::new().encode_to_string(&families).unwrap_or_default()
     }

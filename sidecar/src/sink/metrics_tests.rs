@@ -194,3 +194,41 @@ fn a_large_job_has_no_series_per_rank() {
         "{page}"
     );
 }
+
+/// A summary is what Prometheus calls quantiles that were counted elsewhere, and those of ranks are gauges: only a
+/// summary may have a label of that name.
+#[test]
+fn percentiles_are_a_summary_and_of_ranks_gauges() {
+    let mut detector = Detector::new(Policy::default());
+    let mut metrics = Metrics::default();
+    let spec = paceline_health::sim::spec::WorldSpec {
+        gpus_per_node: 2,
+        steps: 30,
+        ..Default::default()
+    };
+    for (at, frame) in paceline_health::sim::World::new(spec).unwrap() {
+        metrics.observe(&frame, 1.0);
+        detector.observe(at, &frame);
+    }
+    let report = detector.report();
+    let page = metrics.page(&report, &Transport::default());
+    let step = report.times.parts[0];
+    let self_time = report.times.ranks[1].parts[&paceline_health::report::Part::Own];
+    for wanted in [
+        "# TYPE paceline_step_seconds summary".to_owned(),
+        format!(
+            "paceline_step_seconds{{phase=\"step\",quantile=\"0.99\"}} {}",
+            step.p99_s
+        ),
+        format!("paceline_step_seconds_sum{{phase=\"step\"}} {}", step.sum_s),
+        format!("paceline_step_seconds_count{{phase=\"step\"}} {}", step.samples),
+        "paceline_step_seconds_count{phase=\"compute\"}".to_owned(),
+        "# TYPE paceline_rank_step_median_seconds gauge".to_owned(),
+        format!(
+            "paceline_rank_step_p99_seconds{{phase=\"self\",rank=\"1\"}} {}",
+            self_time.p99_s
+        ),
+    ] {
+        assert!(page.contains(&wanted), "no {wanted} in\n{page}");
+    }
+}

@@ -1,0 +1,241 @@
+//! The times of one rank in a few hundred bytes: hdrhistogram's buckets at two digits, of which only those that hold
+//! something are kept, as differences of few bytes; the latest steps wait and are merged in together. A histogram
+//! of each part would be 13 KB, of which 16,384 ranks have eight each.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Rank;
+use crate::report::Part;
+
+const PARTS: usize = Part::ALL.len();
+/// Steps that wait to be merged.
+const FRESH: usize = 32;
+/// A rank's buckets take no more; beyond, the part with the most buckets is kept half as exactly.
+const MOST_BYTES: usize = 2048;
+/// Not known of this step. No bucket has this number.
+const NONE: u16 = u16::MAX;
+/// The last bucket that there is.
+const LAST: u64 = 27 * HALF;
+/// More than any job has steps; a snapshot may say anything.
+const MOST_STEPS: u64 = 1 << 48;
+
+/// Sub-buckets of a power of two: what two digits take (2 * 10^2 values, of which the lower half is the power before).
+const HALF_BITS: u32 = 7;
+const HALF: u64 = 1 << HALF_BITS;
+
+/// The bucket of a value as hdrhistogram numbers it at two digits.
+fn bucket_of(value: u64) -> u16 {
+    let beyond = (u64::BITS - (value | (2 * HALF - 1)).leading_zeros()) - (HALF_BITS + 1);
+    (u64::from(beyond) * HALF + (value >> beyond)) as u16
+}
+
+/// The lowest value of a bucket.
+fn lowest(bucket: u64) -> u64 {
+    let beyond = (bucket / HALF).saturating_sub(1);
+    (bucket - beyond * HALF) << beyond
+}
+
+/// A part while it is worked on: buckets in order with what they hold.
+#[derive(Debug, Default)]
+pub struct Buckets {
+    counts: Vec<(u16, u64)>,
+    merged: Vec<(u16, u64)>,
+    fresh: Vec<u16>,
+    bytes: Vec<u8>,
+    /// Where a part ends in `bytes`, and its buckets.
+    ends: [(usize, usize); PARTS],
+}
+
+/// One rank.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Tally {
+    fresh: [[u16; PARTS]; FRESH],
+    waiting: u8,
+    /// Of each part: by how many bits its buckets are coarser, how many there are, and of each the difference to the one
+    /// before and its count, in bytes of which the highest bit says that another follows.
+    packed: Box<[u8]>,
+}
+
+impl Tally {
+    /// Of a rank of which nothing was taken yet. Ranks differ in when they merge, so that they do not all at once.
+    pub fn of(rank: Rank) -> Tally {
+        Tally {
+            fresh: [[NONE; PARTS]; FRESH],
+            waiting: (rank.0 as usize % FRESH) as u8,
+            packed: Box::from([]),
+        }
+    }
+
+    /// Takes a step, microseconds of each part.
+    pub fn take(&mut self, micros: [Option<u64>; PARTS], desk: &mut Buckets) {
+        let at = usize::from(self.waiting) % FRESH;
+        self.fresh[at] = micros.map(|micros| micros.map_or(NONE, bucket_of));
+        self.waiting += 1;
+        if usize::from(self.waiting) >= FRESH {
+            self.merge(desk);
+        }
+    }
+
+    /// How many steps had this part, and its quantiles in seconds: middles of buckets. `None`: none had it.
+    pub fn quantiles<const N: usize>(
+        &self,
+        part: usize,
+        quantiles: [f64; N],
+        desk: &mut Buckets,
+    ) -> Option<(u64, [f64; N])> {
+        let mut bytes = &self.packed[..];
+        for _ in 0..part {
+            skip(&mut bytes);
+        }
+        let coarser = desk.join(&mut bytes, &self.fresh, part);
+        let total: u64 = desk.merged.iter().map(|(_, count)| count).sum();
+        let at = |quantile: f64| {
+            let wanted = ((quantile * total as f64).ceil() as u64).max(1);
+            let mut seen = 0;
+            let bucket = desk.merged.iter().find(|(_, count)| {
+                seen += count;
+                seen >= wanted
+            });
+            let (bucket, _) = bucket.copied().unwrap_or_default();
+            let (from, to) = (lowest(bucket.into()), lowest(u64::from(bucket) + (1 << coarser)));
+            ((from + to - 1) / 2) as f64 / 1e6
+        };
+        (total > 0).then(|| (total, quantiles.map(at)))
+    }
+
+    fn merge(&mut self, desk: &mut Buckets) {
+        let mut bytes = &self.packed[..];
+        desk.bytes.clear();
+        for part in 0..PARTS {
+            let coarser = desk.join(&mut bytes, &self.fresh, part);
+            desk.pack(coarser, part);
+        }
+        while desk.bytes.len() > MOST_BYTES && desk.coarsen() {}
+        if desk.bytes.len() == self.packed.len() {
+            self.packed.copy_from_slice(&desk.bytes);
+        } else {
+            self.packed = Box::from(&desk.bytes[..]);
+        }
+        self.fresh = [[NONE; PARTS]; FRESH];
+        self.waiting = 0;
+    }
+}
+
+impl Buckets {
+    /// Reads the next part, joins what waits into it (`merged`), and says by how many bits its buckets are coarser.
+    fn join(&mut self, bytes: &mut &[u8], fresh: &[[u16; PARTS]; FRESH], part: usize) -> u32 {
+        let coarser = self.unpack(bytes);
+        self.fresh.clear();
+        let waiting = fresh
+            .iter()
+            .map(|step| step[part])
+            .filter(|bucket| *bucket != NONE);
+        self.fresh
+            .extend(waiting.map(|bucket| bucket >> coarser << coarser));
+        self.fresh.sort_unstable();
+        self.merged.clear();
+        let mut fresh = self.fresh.iter().copied().peekable();
+        let mut known = self.counts.iter().copied().peekable();
+        loop {
+            let next = match (fresh.peek(), known.peek()) {
+                (Some(new), Some((old, _))) if new < old => (*new, 0),
+                (_, Some(old)) => *old,
+                (Some(new), None) => (*new, 0),
+                (None, None) => return coarser,
+            };
+            let (bucket, mut count) = next;
+            known.next_if(|(old, _)| *old == bucket);
+            while fresh.next_if_eq(&bucket).is_some() {
+                count += 1;
+            }
+            self.merged.push((bucket, count));
+        }
+    }
+
+    /// Reads a part into `counts`.
+    fn unpack(&mut self, bytes: &mut &[u8]) -> u32 {
+        self.counts.clear();
+        let (coarser, buckets) = (number(bytes) as u32 % HALF_BITS, number(bytes));
+        let mut bucket = 0_u64;
+        // A snapshot may be anything: there are never more buckets than bytes.
+        for _ in 0..buckets.min(bytes.len() as u64) {
+            bucket = (number(bytes) << coarser).saturating_add(bucket).min(LAST);
+            self.counts.push((bucket as u16, number(bytes).min(MOST_STEPS)));
+        }
+        coarser
+    }
+
+    /// Writes `merged` as the part.
+    fn pack(&mut self, coarser: u32, part: usize) {
+        put(&mut self.bytes, coarser.into());
+        put(&mut self.bytes, self.merged.len() as u64);
+        let mut before = 0;
+        for (bucket, count) in &self.merged {
+            put(&mut self.bytes, u64::from((bucket - before) >> coarser));
+            put(&mut self.bytes, *count);
+            before = *bucket;
+        }
+        self.ends[part] = (self.bytes.len(), self.merged.len());
+    }
+
+    /// Makes the part with the most buckets half as exact. Whether any could be.
+    fn coarsen(&mut self) -> bool {
+        let packed = std::mem::take(&mut self.bytes);
+        let largest = (0..PARTS).max_by_key(|part| self.ends[*part].1).unwrap_or(0);
+        let mut bytes = &packed[..];
+        let mut done = false;
+        for part in 0..PARTS {
+            let mut coarser = self.unpack(&mut bytes);
+            if part == largest && coarser + 1 < HALF_BITS {
+                coarser += 1;
+                done = true;
+            }
+            self.merged.clear();
+            for (bucket, count) in &self.counts {
+                let bucket = bucket >> coarser << coarser;
+                match self.merged.last_mut() {
+                    Some((last, sum)) if *last == bucket => *sum += count,
+                    _ => self.merged.push((bucket, *count)),
+                }
+            }
+            self.pack(coarser, part);
+        }
+        done
+    }
+}
+
+/// Passes over a part.
+fn skip(bytes: &mut &[u8]) {
+    number(bytes);
+    for _ in 0..number(bytes).min(bytes.len() as u64) {
+        number(bytes);
+        number(bytes);
+    }
+}
+
+/// The next number; zero when there is none.
+fn number(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    let mut shift = 0;
+    while let Some((byte, rest)) = bytes.split_first() {
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        shift = (shift + 7).min(63);
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    value
+}
+
+fn put(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+#[cfg(test)]
+#[path = "tally_tests.rs"]
+mod tests;
