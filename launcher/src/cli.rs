@@ -80,7 +80,7 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<String>,
     /// Where the job's aggregator is, the same on all nodes: the node of that name or address runs it [default: on this
-    /// host; without a port one that follows from the job].
+    /// host; without a port one that follows from the job]. RELAY:PORT,...,HOST[:PORT]: through relays.
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) aggregator: Option<String>,
     /// A file with the key by which the job's nodes know each other, 32 bytes or more, mode 0600 [default: one of this

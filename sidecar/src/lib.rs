@@ -10,6 +10,7 @@ pub mod guard;
 pub mod host;
 pub mod load;
 pub mod options;
+pub mod relay;
 pub mod remedy;
 pub mod sink;
 pub mod site;
@@ -58,6 +59,9 @@ const SPOOL_BYTES: usize = 4 << 20;
 /// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines, stderr for warnings.
 /// `reload` reads the values of the policy again that configuration files hold; those of the command line stand.
 pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
+    if let Some(at) = options.relay {
+        return relay::main(&options, at);
+    }
     match run(options, reload) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -177,7 +181,7 @@ fn invitation(
     // An address stays what it is; a name may be made late, or come to mean another host.
     let mut asked = options.aggregator.clone().filter(|asked| is_name(asked));
     let (mut candidates, mut alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
-        Ok(candidates) => (candidates, None),
+        Ok(candidates) => (place::spread(candidates, &node), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     if key.nobody_else.is_some() && (asked.is_some() || candidates.iter().any(Candidate::is_shared)) {
@@ -188,7 +192,8 @@ fn invitation(
     let plan = Plan {
         job,
         node,
-        run_dir: options.run_dir,
+        // Only a relay may do without.
+        run_dir: options.run_dir.unwrap_or_default(),
         remedy: options.remedy.plan(),
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),

@@ -1,5 +1,6 @@
 //! The command line of a sidecar, in two stages: what was typed, and what it means.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -19,8 +20,8 @@ pub struct SidecarOptions {
     #[arg(long, env = "PACELINE_NODE")]
     pub node: Option<String>,
     /// Where journal, verdicts and report go, should the aggregator run here.
-    #[arg(long, env = "PACELINE_RUN_DIR")]
-    pub run_dir: PathBuf,
+    #[arg(long, env = "PACELINE_RUN_DIR", required_unless_present = "relay")]
+    pub run_dir: Option<PathBuf>,
     /// Where the trainers put their rings.
     #[arg(long, env = "PACELINE_RING_DIR")]
     pub ring_dir: Option<PathBuf>,
@@ -31,9 +32,12 @@ pub struct SidecarOptions {
     #[arg(long, hide = true, requires = "ring_dir", value_name = "N")]
     pub tasks: Option<u32>,
     /// HOST:PORT of the job's aggregator, or HOST: the port follows from the job's name then; this host's loopback by
-    /// default.
+    /// default. RELAY,RELAY,AGGREGATOR: through one of the relays, and directly when none answers.
     #[arg(long, env = "PACELINE_AGGREGATOR")]
     pub aggregator: Option<String>,
+    /// Watch nothing: take the links of other nodes at this address and carry them on to the aggregator over one.
+    #[arg(long, value_name = "ADDR:PORT", requires = "aggregator")]
+    pub relay: Option<SocketAddr>,
     /// A file that holds the key by which the job's nodes know each other, at least 32 bytes; a key of this user's own,
     /// made at need in the configuration folder, by default.
     #[arg(long, env = "PACELINE_KEY_FILE", value_name = "FILE")]

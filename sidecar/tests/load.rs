@@ -23,6 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 fn options(address: std::net::SocketAddr, key: u8) -> LoadOptions {
     LoadOptions {
         address,
+        relays: Vec::new(),
         key: Key::from_bytes([key; 32]),
         job: "j".into(),
         speed: 20.0,

@@ -176,6 +176,7 @@ impl World {
                     upto: taken.upto,
                 })
             }
+            Up::Carried(_) => unreachable!("there is no relay here"),
         };
         self.down.push_back(encode(&answer));
     }

@@ -41,8 +41,9 @@ pub(super) fn host(command: &[OsString], variable: Variable<'_>, report: &Report
 
 /// Whether `aggregator` was given and need not move: it is on a node that starts, or on none of them.
 pub(super) fn starts(aggregator: Option<&str>, report: &Report, starting: &[&NodeId]) -> bool {
-    aggregator
-        .is_some_and(|given| node_of(split(given).0, report).is_none_or(|node| starting.contains(&&node)))
+    // Relays come before it in a list.
+    let own = aggregator.and_then(|given| given.rsplit(',').next());
+    own.is_some_and(|given| node_of(split(given).0, report).is_none_or(|node| starting.contains(&&node)))
 }
 
 /// Points a command at `first` wherever it names a node that is not among those that start, and gives it its `rank`

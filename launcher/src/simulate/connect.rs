@@ -27,7 +27,7 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "N", conflicts_with = "nodes")]
     pub(crate) ranks: Option<u32>,
     /// Do not judge here: be the sidecars of the job, each with a connection of its own, to the aggregator at this address,
-    /// in real time, a step a second. docs/scale.md.
+    /// in real time, a step a second; RELAY,RELAY,AGGREGATOR: through relays. docs/scale.md.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["journal", "set", "gpu_hour_price"])]
     pub(crate) connect: Option<String>,
     /// The job's name, as its aggregator knows it [default: simulated].
@@ -81,8 +81,17 @@ pub(super) fn command(
     if args.part.is_none() && args.processes > 1 {
         return in_processes(args.processes.min(nodes), json);
     }
+    // As a node has it: relays first, the aggregator last.
+    let mut ways = address
+        .split(',')
+        .map(resolve)
+        .collect::<Result<Vec<_>, Usage>>()?;
+    let Some(address) = ways.pop() else {
+        return Err(Usage("--connect: no address".to_owned()).into());
+    };
     let options = LoadOptions {
-        address: resolve(address)?,
+        address,
+        relays: ways,
         key: key.key,
         job,
         speed: args.speed,

@@ -156,7 +156,11 @@ pub async fn find(mut invitation: Invitation) -> Option<Joined> {
 }
 
 async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Miss> {
-    let mut link = match TcpListener::bind(candidate.own) {
+    let bound = match candidate.own {
+        Some(own) => TcpListener::bind(own),
+        None => Err(ErrorKind::AddrNotAvailable.into()),
+    };
+    let mut link = match bound {
         Ok(listener) => {
             let address = listener.local_addr()?;
             let hosted = host(invitation, listener)?;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use paceline_health::id::JobId;
+use paceline_health::id::{JobId, NodeId};
 
 /// First port that a job's name may lead to; below the kernel's own range for outgoing connections (32768).
 const FIRST_PORT: u16 = 20_000;
@@ -24,25 +24,26 @@ pub enum PlaceError {
 pub struct Candidate {
     /// Where it is reached.
     pub at: SocketAddr,
-    /// What it listens on, should it be ours.
-    pub own: SocketAddr,
+    /// What it listens on, should it be ours. `None`: a relay, which nobody becomes by finding its place empty.
+    pub own: Option<SocketAddr>,
 }
 
 impl Candidate {
     /// One that nobody but this host can reach.
     pub const fn local(port: u16) -> Candidate {
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-        Candidate { at, own: at }
+        Candidate { at, own: Some(at) }
     }
 
     /// Whether other hosts may reach it.
     pub fn is_shared(&self) -> bool {
-        !self.own.ip().is_loopback()
+        !self.own.unwrap_or(self.at).ip().is_loopback()
     }
 }
 
 /// The addresses to try, in order: what was asked for, as HOST:PORT or HOST, else this host's own; without a port, those
-/// that follow from the job's name.
+/// that follow from the job's name. Of several with commas between them the last is the aggregator's, and those before
+/// it are relays', which have a port.
 ///
 /// # Errors
 /// [`PlaceError`] for an address that was asked for.
@@ -50,6 +51,39 @@ pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<Candidate>, Pl
     let Some(asked) = asked else {
         return Ok(derived(job).map(Candidate::local).to_vec());
     };
+    let (relays, asked) = asked.rsplit_once(',').unwrap_or(("", asked));
+    let relays = relays.split(',').filter(|relay| !relay.trim().is_empty());
+    let mut all = Vec::new();
+    for relay in relays {
+        match one(relay.trim(), job)?.as_slice() {
+            [relay] => all.push(Candidate { own: None, ..*relay }),
+            _ => {
+                return Err(PlaceError::Unknown(
+                    relay.to_owned(),
+                    "a relay has a port".to_owned(),
+                ));
+            }
+        }
+    }
+    all.extend(one(asked.trim(), job)?);
+    Ok(all)
+}
+
+/// Candidates as this node tries them: each node begins with another relay, so that all take their share of a list that
+/// is the same everywhere.
+pub fn spread(mut candidates: Vec<Candidate>, node: &NodeId) -> Vec<Candidate> {
+    let relays = candidates
+        .iter()
+        .filter(|candidate| candidate.own.is_none())
+        .count();
+    if relays > 0 {
+        let first = hash(node.as_str()) % relays as u64;
+        candidates[..relays].rotate_left(first as usize);
+    }
+    candidates
+}
+
+fn one(asked: &str, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
     let with_port = asked.rsplit_once(':').and_then(|(host, port)| {
         let port = port.parse().ok().filter(|port| *port > 0)?;
         (!host.contains(':') || host.starts_with('[')).then_some((host, vec![port]))
@@ -59,7 +93,7 @@ pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<Candidate>, Pl
         .map_err(|error| PlaceError::Unknown(asked.to_owned(), error))?;
     let candidate = |port| Candidate {
         at: SocketAddr::new(at, port),
-        own: SocketAddr::new(own, port),
+        own: Some(SocketAddr::new(own, port)),
     };
     Ok(ports.into_iter().map(candidate).collect())
 }
@@ -106,7 +140,7 @@ mod tests {
         assert_eq!(derived, candidates(None, &job).unwrap());
         assert_eq!(derived.len(), 4);
         for candidate in &derived {
-            assert!(!candidate.is_shared() && candidate.own == candidate.at);
+            assert!(!candidate.is_shared() && candidate.own == Some(candidate.at));
             assert!((20_000..32_768).contains(&candidate.at.port()));
         }
         assert_ne!(derived, candidates(None, &"train-8".into()).unwrap());
@@ -125,5 +159,30 @@ mod tests {
             candidates(Some("no such host:1"), &job),
             Err(PlaceError::Unknown(..))
         ));
+    }
+
+    #[test]
+    fn relays_come_first_and_are_never_taken_for_ours() {
+        let job = JobId::from("j");
+        let asked = "127.0.0.1:1,127.0.0.1:2, 127.0.0.1:3,127.0.0.1:9";
+        let found = candidates(Some(asked), &job).unwrap();
+        let ports = |found: &[Candidate]| found.iter().map(|at| at.at.port()).collect::<Vec<_>>();
+        assert_eq!(ports(&found), [1, 2, 3, 9]);
+        assert!(found[..3].iter().all(|relay| relay.own.is_none()));
+        assert_eq!(found[3].own, Some(found[3].at));
+        let mut firsts: Vec<u16> = (0..60)
+            .map(|node| {
+                let mine = spread(found.clone(), &format!("n{node}").as_str().into());
+                assert_eq!(mine[3], found[3], "the aggregator is the last resort");
+                mine[0].at.port()
+            })
+            .collect();
+        firsts.sort_unstable();
+        for relay in 1..=3 {
+            let share = firsts.iter().filter(|first| **first == relay).count();
+            assert!((8..40).contains(&share), "{firsts:?}");
+        }
+        let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job);
+        assert!(portless.unwrap_err().to_string().contains("a relay has a port"));
     }
 }

@@ -18,7 +18,8 @@ use crate::guard::gate::{Gate, STRANGERS, Turned};
 use crate::host::{self, monotonic_ns};
 use crate::sink::http::{OpenPage, Page, Scrape};
 use crate::sink::status::StatusStream;
-use crate::uplink::link::{Hub, Peer, Router};
+use crate::uplink::bundle::{Bundle, Carried, MAX_HOPS};
+use crate::uplink::link::{Hub, Router};
 use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_up, encode};
 use crate::warn;
 
@@ -206,7 +207,11 @@ pub async fn serve(
         }
         tokio::select! {
             message = hub.recv() => match message {
-                Ok((peer, bytes)) => answer(&mut aggregator, &mut hub, &peer, &bytes).await,
+                Ok((peer, bytes)) => {
+                    for down in answers(&mut aggregator, &bytes, 0) {
+                        hub.send(&peer, encode(&down)).await;
+                    }
+                }
                 Err(error) => {
                     warn::once("aggregator", format_args!("aggregator: {error}"));
                     break;
@@ -252,32 +257,49 @@ fn not_yet(hello: &Hello, job: &paceline_health::id::JobId) -> Down {
     }
 }
 
-async fn answer(aggregator: &mut Aggregator, hub: &mut impl Hub, peer: &Peer, bytes: &[u8]) {
-    let (down, more) = match decode_up(bytes) {
+/// What is to be said to whoever said this, through so many relays.
+fn answers(aggregator: &mut Aggregator, bytes: &[u8], hops: u8) -> Vec<Down> {
+    match decode_up(bytes) {
         Ok(Up::Hello(hello)) => {
             aggregator.asks_again(&hello);
             aggregator.orders_again(&hello);
             let down = aggregator.hello(&hello);
-            let is_welcome = matches!(down, Down::Welcome(_));
-            (down, [is_welcome.then(|| aggregator.reads(&hello)), None])
+            let reads = matches!(down, Down::Welcome(_)).then(|| aggregator.reads(&hello));
+            std::iter::once(down).chain(reads).collect()
         }
         Ok(Up::Batch(batch)) => {
             let taken = aggregator.take(&batch, monotonic_ns());
-            let is_ours = matches!(taken, Down::Ack(_));
-            let more = if is_ours {
-                [aggregator.asks(&batch), aggregator.orders(&batch)]
-            } else {
-                [None, None]
-            };
-            (taken, more)
+            if !matches!(taken, Down::Ack(_)) {
+                return vec![taken];
+            }
+            let more = [aggregator.asks(&batch), aggregator.orders(&batch)];
+            std::iter::once(taken).chain(more.into_iter().flatten()).collect()
+        }
+        Ok(Up::Carried(carried)) if hops < MAX_HOPS => carried_back(aggregator, carried, hops),
+        Ok(Up::Carried(_)) => {
+            warn::once(
+                "hops",
+                format_args!("more than {MAX_HOPS} relays above each other"),
+            );
+            Vec::new()
         }
         Err(error) => {
             aggregator.note_unreadable();
-            return warn::once("message", format_args!("unreadable message: {error}"));
+            warn::once("message", format_args!("unreadable message: {error}"));
+            Vec::new()
         }
-    };
-    hub.send(peer, encode(&down)).await;
-    for down in more.into_iter().flatten() {
-        hub.send(peer, encode(&down)).await;
     }
+}
+
+/// Answers by route. A bundle is always answered, an empty one by an empty one: so a relay knows that it is understood.
+fn carried_back(aggregator: &mut Aggregator, carried: Carried, hops: u8) -> Vec<Down> {
+    let mut back = Vec::new();
+    let mut bundle = Bundle::default();
+    for (route, message) in carried {
+        for down in answers(aggregator, &message.0, hops + 1) {
+            back.extend(bundle.add(route, encode(&down)).map(Down::Carried));
+        }
+    }
+    back.push(Down::Carried(bundle.take()));
+    back
 }

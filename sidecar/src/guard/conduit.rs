@@ -86,6 +86,8 @@ pub struct Outlet {
     writing: Mutex<Writing>,
     /// There is something that the socket did not take at once.
     stuck: Notify,
+    /// This end wants no more of it.
+    over: Notify,
     traffic: Traffic,
 }
 
@@ -129,6 +131,7 @@ fn open(
             at: 0,
         }),
         stuck: Notify::new(),
+        over: Notify::new(),
         traffic: Traffic::default(),
     });
     out.put(&zmtp::opening(socket));
@@ -151,6 +154,7 @@ impl Inlet {
         tokio::select! {
             read = poll_fn(|context| self.poll(context, &mut each)) => read,
             error = out.push() => Err(error.into()),
+            () = out.over.notified() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         }
     }
 
@@ -195,6 +199,17 @@ impl Outlet {
     /// Sends a message; whether there was room for it.
     pub fn send(&self, message: &[u8]) -> bool {
         self.put(&zmtp::frame(message))
+    }
+
+    /// Ends the connection: whoever reads it is told.
+    pub fn end(&self) {
+        self.over.notify_one();
+    }
+
+    /// Bytes that the socket has not taken.
+    pub fn unsent(&self) -> usize {
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        writing.unsent.len() - writing.at
     }
 
     /// What came and went.

@@ -53,6 +53,18 @@ impl Hall {
         self.inbox.recv().await
     }
 
+    /// Ends somebody's connection.
+    pub fn end(&self, peer: u64) {
+        if let Some(outlet) = self.entrance.outlets().get(&peer) {
+            outlet.end();
+        }
+    }
+
+    /// Ends all connections that there are.
+    pub fn end_all(&self) {
+        self.entrance.outlets().values().for_each(|outlet| outlet.end());
+    }
+
     /// Answers somebody. One that is gone, or does not read, will ask again.
     pub fn send(&self, peer: u64, message: &[u8]) {
         let outlet = self.entrance.outlets().get(&peer).cloned();

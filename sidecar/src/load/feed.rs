@@ -111,6 +111,7 @@ mod tests {
         let said = |part, slow_every| {
             let options = LoadOptions {
                 address: ([127, 0, 0, 1], 1).into(),
+                relays: Vec::new(),
                 key: Key::from_bytes([1; 32]),
                 job: "j".into(),
                 speed: 1.0,

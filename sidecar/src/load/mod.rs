@@ -44,6 +44,8 @@ const TURN: Duration = Duration::from_millis(2);
 pub struct LoadOptions {
     /// Where the aggregator's gate is.
     pub address: SocketAddr,
+    /// Relays that lead there, among which the nodes are shared.
+    pub relays: Vec<SocketAddr>,
     /// What streams are sealed with.
     pub key: Key,
     /// The job, as the aggregator knows it.
@@ -58,6 +60,17 @@ pub struct LoadOptions {
     pub join: Duration,
     /// A file to which is added what was acknowledged.
     pub acked: Option<PathBuf>,
+}
+
+impl LoadOptions {
+    /// Where a node goes: to its relay, to the next one when that fails, at last to the aggregator itself.
+    fn way(&self, agent: u64, attempt: u32) -> SocketAddr {
+        let relays = self.relays.len() as u64;
+        match u64::from(attempt) % (relays + 1) {
+            tries if tries < relays => self.relays[((agent + tries) % relays) as usize],
+            _ => self.address,
+        }
+    }
 }
 
 /// Why there can be no load.

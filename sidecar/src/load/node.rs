@@ -91,7 +91,7 @@ impl Node {
         let mut attempt = 0;
         loop {
             let began_ns = monotonic_ns();
-            match self.join(&options).await {
+            match self.join(&options, attempt).await {
                 Ok(Joined {
                     inlet,
                     out,
@@ -120,8 +120,9 @@ impl Node {
         }
     }
 
-    async fn join(&self, options: &LoadOptions) -> Result<Joined, Miss> {
-        let connecting = timeout(DEADLINE, TcpStream::connect(options.address)).await;
+    async fn join(&self, options: &LoadOptions, attempt: u32) -> Result<Joined, Miss> {
+        let address = options.way(self.me.agent, attempt);
+        let connecting = timeout(DEADLINE, TcpStream::connect(address)).await;
         let mut stream = connecting
             .map_err(|_| Miss::silent("connect"))?
             .map_err(Miss::of)?;

@@ -5,6 +5,7 @@
 //! small.
 
 mod blob;
+pub mod bundle;
 pub mod intake;
 pub mod link;
 pub mod pack;

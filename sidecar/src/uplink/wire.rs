@@ -11,6 +11,7 @@ use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Serialize};
 
 pub use super::blob::Blob;
+use super::bundle::Carried;
 use super::pack;
 use super::wanted::Wanted;
 use crate::remedy::order::Order;
@@ -59,6 +60,8 @@ pub enum Up {
     Hello(Hello),
     /// Frames.
     Batch(Batch),
+    /// What a relay carries: messages of its nodes, each with its route.
+    Carried(Carried),
 }
 
 /// From the aggregator to a sidecar.
@@ -78,6 +81,8 @@ pub enum Down {
     Order(Order),
     /// Messages may come packed.
     Reads(Reads),
+    /// Answers to what a relay carried, by route.
+    Carried(Carried),
 }
 
 /// Who is there.
@@ -209,6 +214,8 @@ pub fn decode_up(bytes: &[u8]) -> Result<Up, WireError> {
     let (job, node) = match &up {
         Up::Hello(hello) => (&hello.job, &hello.node),
         Up::Batch(batch) => (&batch.job, &batch.node),
+        // Each message in it is checked when it is read.
+        Up::Carried(_) => return Ok(up),
     };
     let fits = job.as_str().len() <= MAX_NAME_BYTES && node.as_str().len() <= MAX_NAME_BYTES;
     if fits { Ok(up) } else { Err(WireError::Name) }

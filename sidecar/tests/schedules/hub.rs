@@ -145,7 +145,7 @@ impl Hub {
                     Some(why) => Down::Refused(Refused { why }),
                     None => Down::Later(Later { job: "j".into() }),
                 }],
-                Up::Batch(_) => Vec::new(),
+                Up::Batch(_) | Up::Carried(_) => Vec::new(),
             };
         };
         match up {
@@ -160,6 +160,7 @@ impl Hub {
                     .flatten()
                     .collect()
             }
+            Up::Carried(_) => unreachable!("there is no relay here"),
         }
     }
 

@@ -1,0 +1,209 @@
+//! A relay: the sealed links of many nodes, carried on over one (docs/adr/0011). What a node and the aggregator say to each
+//! other is numbered and acknowledged between those two; a relay reads none of it, keeps none of it, and may die at any
+//! moment. It takes no more than it can hand on: who is not taken waits in its own spool.
+//!
+//! - [`parent`]: the link to the aggregator, or to another relay.
+
+pub mod parent;
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::id::JobId;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::aggregator::place;
+use crate::guard::gate::{Gate, STRANGERS, Turned};
+use crate::guard::hall::Hall;
+use crate::guard::{JobKey, Key};
+use crate::sink::status::{Status, StatusStream};
+use crate::uplink::bundle::{Bundle, MAX_CARRIED_BYTES};
+use crate::uplink::wire::{Down, Hello, Later, Up, decode_down, decode_up, encode};
+use crate::{SidecarOptions, host, warn};
+use parent::{Miss, Parent};
+
+/// A message waits so long for company.
+const HOLD: Duration = Duration::from_millis(20);
+/// While more than this waits to be sent on, nothing is taken from nodes.
+const UNSENT: usize = 64 << 10;
+/// When the parent has no room, the next look.
+const BREATH: Duration = Duration::from_millis(2);
+/// Everything that is carried is answered; a parent that says nothing for so long is gone.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// So long nodes are told to wait while there is no parent; then they are let go, to try their next address.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two attempts to reach a parent.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What a relay is.
+#[derive(Clone)]
+pub struct Relay {
+    /// As it greets its parent.
+    pub me: Hello,
+    /// What all streams are sealed with.
+    pub key: Key,
+    /// Where the aggregator or the next relay is: the first that can be reached.
+    pub parents: Vec<SocketAddr>,
+    /// Counts who is not let in.
+    pub turned: Arc<Turned>,
+}
+
+/// `paceline sidecar --relay`: until it is killed.
+pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
+    match start(options, at) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            warn::once("fatal", format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
+    let job = JobId::from(options.job.as_str());
+    let Some(asked) = options.aggregator.as_deref() else {
+        anyhow::bail!("a relay has to be told where the aggregator is: --aggregator HOST:PORT");
+    };
+    let parents = place::candidates(Some(asked), &job)?;
+    let key = JobKey::of(&job, options.key_file.as_deref())?;
+    if let Some(why) = key.nobody_else {
+        anyhow::bail!("a relay needs the job's key: {why}");
+    }
+    host::raise_descriptors();
+    let listener = TcpListener::bind(at).map_err(|error| anyhow::anyhow!("{at}: {error}"))?;
+    let at = listener.local_addr()?;
+    let node = options.node.clone().unwrap_or_else(host::hostname);
+    let relay = Relay {
+        me: Hello {
+            v: SCHEMA_VERSION,
+            job,
+            node: format!("relay on {node}").as_str().into(),
+            agent: host::incarnation(),
+        },
+        key: key.key,
+        parents: parents.iter().map(|parent| parent.at).collect(),
+        turned: Arc::default(),
+    };
+    let (status, _end) = StatusStream::to(std::io::stdout());
+    status.say(&Status::Ready {
+        aggregator: at.to_string(),
+        http: None,
+        run_dir: None,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(keep(relay, listener));
+    Ok(())
+}
+
+/// Carries what comes by `listener` until the runtime ends.
+pub async fn keep(relay: Relay, listener: TcpListener) {
+    let mut hall = Hall::build();
+    let gate = Gate {
+        key: relay.key.clone(),
+        entrance: hall.entrance(),
+        turned: Arc::clone(&relay.turned),
+        room: STRANGERS,
+    };
+    tokio::spawn(gate.keep(listener));
+    loop {
+        let mut parent = seek(&relay, &mut hall).await;
+        let over = carry(&mut hall, &mut parent).await;
+        warn::once("parent", format_args!("relay: {}: {over}", parent.address));
+        // What was on its way may be lost: each node and the aggregator have to agree anew on what is safe.
+        hall.end_all();
+    }
+}
+
+/// Looks for a parent. Nodes that come meanwhile are told to wait, but not for ever.
+async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
+    let patient_until = Instant::now() + PATIENCE;
+    let attempts = async {
+        loop {
+            for address in &relay.parents {
+                match Parent::join(*address, &relay.key, &relay.me).await {
+                    Ok(parent) => return parent,
+                    Err(Miss::Old) => warn::once("old", format_args!("relay: {address}: {}", Miss::Old)),
+                    Err(Miss::Refused(why)) => {
+                        warn::once("refused", format_args!("relay: {address} refuses: {why}"))
+                    }
+                    Err(miss) => warn::once("seek", format_args!("relay: {address}: {miss}")),
+                }
+            }
+            sleep(AGAIN).await;
+        }
+    };
+    tokio::pin!(attempts);
+    loop {
+        tokio::select! {
+            parent = &mut attempts => return parent,
+            said = hall.recv() => {
+                let Some((peer, message)) = said else { continue };
+                match decode_up(&message) {
+                    Ok(Up::Hello(hello)) if Instant::now() < patient_until && hello.job == relay.me.job => {
+                        hall.send(peer, &encode(&Down::Later(Later { job: hello.job })));
+                    }
+                    _ => hall.end(peer),
+                }
+            }
+        }
+    }
+}
+
+/// Carries messages both ways until the parent is lost, and says how that was.
+async fn carry(hall: &mut Hall, parent: &mut Parent) -> Miss {
+    let mut bundle = Bundle::default();
+    let mut leaves_at: Option<Instant> = None;
+    let mut unanswered_since: Option<Instant> = None;
+    let mut answers = Vec::new();
+    loop {
+        let has_room = parent.unsent() <= UNSENT;
+        let answer_by = unanswered_since.map_or_else(
+            || Instant::now() + ANSWER_DEADLINE,
+            |since| since + ANSWER_DEADLINE,
+        );
+        tokio::select! {
+            read = parent.recv(&mut answers) => {
+                for answer in answers.drain(..) {
+                    hand_out(hall, &answer);
+                }
+                unanswered_since = None;
+                if let Err(miss) = read {
+                    return miss;
+                }
+            }
+            said = hall.recv(), if has_room => {
+                let Some((peer, message)) = said else { continue };
+                if message.len() > MAX_CARRIED_BYTES {
+                    hall.end(peer);
+                    continue;
+                }
+                if let Some(full) = bundle.add(peer, message) {
+                    parent.send(full);
+                    unanswered_since.get_or_insert_with(Instant::now);
+                }
+                leaves_at.get_or_insert_with(|| Instant::now() + HOLD);
+            }
+            () = sleep_until(leaves_at.unwrap_or_else(Instant::now)), if has_room && leaves_at.is_some() => {
+                leaves_at = None;
+                parent.send(bundle.take());
+                unanswered_since.get_or_insert_with(Instant::now);
+            }
+            () = sleep(BREATH), if !has_room => {}
+            () = sleep_until(answer_by), if unanswered_since.is_some() => return Miss::Silent,
+        }
+    }
+}
+
+/// Gives each node its answers. One that has gone meanwhile will ask again.
+fn hand_out(hall: &Hall, answer: &[u8]) {
+    if let Ok(Down::Carried(carried)) = decode_down(answer) {
+        for (route, message) in carried {
+            hall.send(route, &message.0);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A relay's link to whoever is above it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_seal::SealError;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::guard::Key;
+use crate::guard::conduit::{self, ConduitError, Inlet, Outlet};
+use crate::guard::tunnel;
+use crate::uplink::bundle::Carried;
+use crate::uplink::wire::{Down, Hello, Up, decode_down, encode};
+
+/// Each step of joining takes less than this.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// How often an aggregator that reads its journal is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// It may read for this long.
+const LATER_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Why there is no parent at an address, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum Miss {
+    /// It does not answer.
+    #[error("no answer")]
+    Silent,
+    /// It is the job's aggregator, but what it is sent by a relay it cannot read.
+    #[error("the aggregator is of a version that knows no relays: update paceline there")]
+    Old,
+    /// It does not want us, and why.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// It cannot be reached.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// It does not know the job's key.
+    #[error("{0}")]
+    Seal(#[from] SealError),
+    /// The connection is over.
+    #[error("{0}")]
+    Over(#[from] ConduitError),
+}
+
+/// A link whose handshake is done.
+pub struct Parent {
+    /// Where it is.
+    pub address: SocketAddr,
+    inlet: Inlet,
+    out: Arc<Outlet>,
+}
+
+impl Parent {
+    /// Joins: the gate's handshake, a greeting as every node says it, and an empty bundle, which only a parent that
+    /// knows relays answers.
+    ///
+    /// # Errors
+    /// [`Miss`]
+    pub async fn join(address: SocketAddr, key: &Key, me: &Hello) -> Result<Parent, Miss> {
+        let connected = timeout(DEADLINE, TcpStream::connect(address)).await;
+        let mut stream = connected.map_err(|_| Miss::Silent)??;
+        tunnel::tune(&stream);
+        let called = timeout(DEADLINE, tunnel::call(&mut stream, key)).await;
+        let pair = called.map_err(|_| Miss::Silent)??;
+        let (inlet, out) = conduit::sealed(stream, pair, "DEALER");
+        let mut parent = Parent { address, inlet, out };
+        parent.greet(me).await?;
+        parent.send(Vec::new());
+        let carries = |down: &Down| matches!(down, Down::Carried(_));
+        match parent.answer(carries).await {
+            Err(Miss::Silent) => Err(Miss::Old),
+            other => other.map(|_| parent),
+        }
+    }
+
+    async fn greet(&mut self, me: &Hello) -> Result<(), Miss> {
+        let began = Instant::now();
+        let concerns = |down: &Down| match down {
+            Down::Welcome(welcome) => welcome.is_for(me),
+            Down::Later(later) => later.job == me.job,
+            Down::Refused(_) => true,
+            _ => false,
+        };
+        loop {
+            self.out.send(&encode(&Up::Hello(me.clone())));
+            match self.answer(concerns).await? {
+                Down::Refused(refused) => return Err(Miss::Refused(refused.why)),
+                Down::Later(_) if began.elapsed() < LATER_DEADLINE => sleep(ASK_AGAIN).await,
+                Down::Later(_) => return Err(Miss::Silent),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The first answer that is one.
+    async fn answer(&mut self, is_one: impl Fn(&Down) -> bool) -> Result<Down, Miss> {
+        let waited = timeout(DEADLINE, async {
+            let mut messages = Vec::new();
+            loop {
+                self.recv(&mut messages).await?;
+                let downs = messages
+                    .drain(..)
+                    .filter_map(|message| decode_down(&message).ok());
+                let found: Vec<Down> = downs.filter(|down| is_one(down)).collect();
+                if let Some(down) = found.into_iter().next() {
+                    return Ok(down);
+                }
+            }
+        });
+        waited.await.map_err(|_| Miss::Silent)?
+    }
+
+    /// Waits for messages. May be dropped while it waits.
+    ///
+    /// # Errors
+    /// [`Miss::Over`]; what came before is in `messages`.
+    pub async fn recv(&mut self, messages: &mut Vec<Vec<u8>>) -> Result<(), Miss> {
+        Ok(self.inlet.recv(|message| messages.push(message.to_vec())).await?)
+    }
+
+    /// Sends a bundle. One for which there is no room is lost; the nodes in it send again.
+    pub fn send(&self, carried: Carried) {
+        self.out.send(&encode(&Up::Carried(carried)));
+    }
+
+    /// Bytes that wait for the parent to read.
+    pub fn unsent(&self) -> usize {
+        self.out.unsent()
+    }
+}
