@@ -211,7 +211,7 @@ pub fn envelope(bytes: &[u8]) -> usize {
             let read = |blob| wire::decode_event(&batch, 1, blob).is_ok();
             (1 + batch.events.iter().filter(|blob| read(blob)).count()).min(MOST)
         }
-        Ok(Up::Hello(_)) => 1,
+        Ok(Up::Hello(_) | Up::Carried(_)) => 1,
         Err(error) => {
             assert!(!error.to_string().is_empty());
             usize::from(down)

@@ -16,6 +16,7 @@ use paceline_sidecar::aggregator::server::Hosted;
 use paceline_sidecar::guard::den::Den;
 use paceline_sidecar::guard::{conduit, tunnel};
 use paceline_sidecar::load::{LoadError, LoadOptions, run};
+use paceline_sidecar::sink::http::Page;
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::wire::{Down, Hello, Up, decode_down, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -94,7 +95,7 @@ fn what_cannot_be_unpacked_is_counted() {
     let address = listener.local_addr().unwrap();
     let key = Key::from_bytes([1; 32]);
     let (status, _end) = StatusStream::to(std::io::sink());
-    let page = Some("127.0.0.1:0".parse().unwrap());
+    let page = Some(Page::at("127.0.0.1:0".parse().unwrap()));
     let hosted = Hosted::start(listener, &key, &den, page, plan(dir.path()), status).unwrap();
     let page = hosted.http.unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -124,6 +124,7 @@ impl Job {
             policy: Vec::new(),
             remedy: Default::default(),
             reload: None,
+            journal: Default::default(),
         };
         let (status, _end) = StatusStream::to(std::io::sink());
         let hosted = Hosted::start(listener, &key(), &den, None, plan, status).unwrap();
