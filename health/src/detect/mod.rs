@@ -28,7 +28,6 @@ mod fit;
 mod front;
 mod gaps;
 mod gauge;
-mod generations;
 mod gpus;
 mod history;
 mod hosts;
@@ -86,7 +85,6 @@ use self::blind::BlindRule;
 use self::causes::Causes;
 use self::comms::Comms;
 use self::faults::FaultRule;
-use self::generations::Generations;
 use self::incidents::Incidents;
 use self::infer::{Inference, Stages};
 use self::job::JobRules;
@@ -123,7 +121,6 @@ pub struct Detector {
     now: Time,
     last_frame: Time,
     roster: Roster,
-    generations: Generations,
     rows: Rows,
     last_row: u64,
     tempo: Tempo,
@@ -164,7 +161,6 @@ impl Detector {
             now: Time::ZERO,
             last_frame: Time::ZERO,
             roster: Roster::default(),
-            generations: Generations::default(),
             rows: Rows::default(),
             last_row: 0,
             tempo: Tempo::new(),
@@ -245,7 +241,7 @@ impl Detector {
         if !is_believable || self.roster.has_seen(frame) || self.took_late(at, frame) {
             return;
         }
-        let frame = &*self.generations.counted(frame, &self.roster);
+        let frame = &*self.roster.counted(frame);
         let outgoing = self.roster.begins_epoch(&frame.event);
         if outgoing {
             self.straggler.clear(at, &self.roster, &self.job);

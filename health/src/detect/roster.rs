@@ -1,12 +1,15 @@
 //! Who takes part: ranks, nodes and their sidecars, as they declared themselves; and what of them was received.
 
+mod generations;
 mod node;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::generations::Generations;
 use super::endings::Endings;
 use super::gaps::Gaps;
 use super::rounds::Rounds;
@@ -62,6 +65,7 @@ pub struct Roster {
     /// Counts what changes where ranks stand.
     pub shape: u64,
     pub endings: Endings,
+    generations: Generations,
 }
 
 impl Roster {
@@ -161,6 +165,14 @@ impl Roster {
             Event::Trouble(_) => self.endings.take(frame),
             _ => {}
         }
+    }
+
+    /// The frame with the job's count of restarts in the place of its node's.
+    pub fn counted<'a>(&mut self, frame: &'a Frame) -> Cow<'a, Frame> {
+        let mut generations = std::mem::take(&mut self.generations);
+        let counted = generations.counted(frame, self);
+        self.generations = generations;
+        counted
     }
 
     /// Takes note of a frame that did not come before.

@@ -99,6 +99,18 @@ fn comms(events: &[Event]) -> Vec<&paceline_health::event::Comm> {
     comms
 }
 
+/// What is to be done about a fault of the first second is done to the ranks that are there.
+#[test]
+fn a_trainer_is_known_with_its_first_record() {
+    let mut bench = Bench::new();
+    let trainers = Trainers::default();
+    bench.probe = Probe::new(bench.dir.path().to_owned()).telling(trainers.clone());
+    bench.ring("a.ring").write(&attach(Framework::Torch));
+    bench.poll();
+    let ranks: Vec<u32> = trainers.now().into_keys().map(|rank| rank.0).collect();
+    assert_eq!(ranks, [2]);
+}
+
 #[test]
 fn collectives_become_sums_of_a_step() {
     let mut bench = Bench::new();

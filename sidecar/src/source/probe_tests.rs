@@ -154,19 +154,6 @@ fn records_become_events() {
     );
 }
 
-/// What is to be done about a fault of the first second is done to the ranks that are there.
-#[test]
-fn a_trainer_is_known_with_its_first_record() {
-    let mut bench = Bench::new();
-    let trainers = Trainers::default();
-    bench.probe = Probe::new(bench.dir.path().to_owned()).telling(trainers.clone());
-    let ring = bench.ring("a.ring");
-    ring.write(&attach(3, 0));
-    bench.poll();
-    let me = std::process::id();
-    assert_eq!(trainers.now().into_iter().collect::<Vec<_>>(), [(Rank(3), me)]);
-}
-
 #[test]
 fn slots_are_let_go_when_their_frames_are_safe() {
     let mut bench = Bench::new();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::roster::Roster;
+use super::Roster;
 use crate::event::{Attach, Event};
 use crate::frame::Frame;
 use crate::id::NodeId;

@@ -1,0 +1,167 @@
+//! Tests of why a job ended.
+
+use super::*;
+use crate::event::Exit;
+use crate::frame::{Provenance, SCHEMA_VERSION};
+
+/// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `again`: another group
+/// began; `lost` are nodes that fell silent.
+fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u32>)> {
+    let mut endings = Endings::default();
+    for words in said.split(", ").filter(|words| !words.is_empty()) {
+        let mut words = words.split(' ');
+        let (node, what) = (words.next().unwrap(), words.next().unwrap());
+        let rank = words.next().map(|rank| Rank(rank.parse().unwrap()));
+        if what == "again" {
+            endings.survived();
+            continue;
+        }
+        let event = match what.parse() {
+            Ok(code) => Event::Exit(Exit { code }),
+            Err(_) => Event::Trouble(Trouble {
+                rank,
+                kind: serde_json::from_value(what.into()).unwrap(),
+                says: "words".into(),
+            }),
+        };
+        endings.take(&Frame {
+            v: SCHEMA_VERSION,
+            node: node.into(),
+            agent: 1,
+            seq: 1,
+            provenance: Provenance::Live,
+            event,
+        });
+    }
+    let open: Vec<_> = lost.iter().map(|node| (NodeId::from(*node), true)).collect();
+    let found = endings.judge(&open)?;
+    Some((
+        found.reason,
+        found.node.map(|node| node.as_str().to_owned()),
+        found.rank.map(|rank| rank.0),
+    ))
+}
+
+#[test]
+fn what_came_first_and_is_no_consequence() {
+    let check = |said: &str, lost: &[&str], reason, node: &str, rank| {
+        let node = (!node.is_empty()).then(|| node.to_owned());
+        assert_eq!(ending(said, lost), Some((reason, node, rank)), "{said}");
+    };
+    check("a 0, b 0", &[], Reason::Success, "", None);
+    // It was asked to end, and did in order.
+    check("a signal, a 0", &[], Reason::Stopped, "a", None);
+    check("a error 3, a 0", &[], Reason::Success, "", None);
+    check(
+        "a peer_lost 0, b error 3, a 1, b 1",
+        &[],
+        Reason::Error,
+        "b",
+        Some(3),
+    );
+    check(
+        "a peer_lost 0, b collective_timeout 3, a 1, b 1",
+        &[],
+        Reason::CollectiveTimeout,
+        "b",
+        Some(3),
+    );
+    check(
+        "a error 0, b gpu_memory 3, a 1, b 1",
+        &[],
+        Reason::OutOfMemory,
+        "b",
+        Some(3),
+    );
+    check(
+        "b error 3, b 137, a oom_kill, a 137",
+        &[],
+        Reason::OutOfMemory,
+        "a",
+        None,
+    );
+    check(
+        "a signal, b signal, b error 3, a 143, b 1",
+        &[],
+        Reason::Stopped,
+        "a",
+        None,
+    );
+    // The scheduler says why it sent the signal.
+    check(
+        "a signal, b signal, a time_limit, a 143, b 143",
+        &[],
+        Reason::TimeLimit,
+        "",
+        None,
+    );
+    check("a signal, a cancelled, a 0", &[], Reason::Cancelled, "", None);
+    check(
+        "a signal, a requeued, b error 3, a 0, b 1",
+        &[],
+        Reason::Requeued,
+        "",
+        None,
+    );
+    check("a signal, a node_failed, a 0", &[], Reason::NodeLost, "", None);
+    check(
+        "a signal, a node_failed, a 143",
+        &["b"],
+        Reason::NodeLost,
+        "",
+        None,
+    );
+    check(
+        "b error 3, a signal, a cancelled, b 1, a 143",
+        &[],
+        Reason::Error,
+        "b",
+        Some(3),
+    );
+    // One command failed, and srun ended the others.
+    check("b 139, a signal, a 143", &[], Reason::Crashed, "b", None);
+    check(
+        "b 143, a signal, a preempted, a 143",
+        &[],
+        Reason::Preempted,
+        "",
+        None,
+    );
+    check("a peer_lost 0, a 1", &["b"], Reason::NodeLost, "b", None);
+    // An elastic job: the node that was lost is not missed, and the last failure counts.
+    check(
+        "a peer_lost 0, b 137, a again, a 0, c 0",
+        &[],
+        Reason::Success,
+        "",
+        None,
+    );
+    check(
+        "a error 0, a again, b error 3, a 1, b 1",
+        &[],
+        Reason::Error,
+        "b",
+        Some(3),
+    );
+    check("b signal, b 143, a again, a 0", &[], Reason::Success, "", None);
+    check("a signal, a again, a 143", &[], Reason::Stopped, "a", None);
+    check("a 143", &[], Reason::Stopped, "a", None);
+    check("a 137", &[], Reason::Killed, "a", None);
+    check("a 139", &[], Reason::Crashed, "a", None);
+    check("a 7", &[], Reason::Error, "a", None);
+}
+
+#[test]
+fn what_goes_on_has_not_ended() {
+    assert_eq!(ending("", &[]), None);
+    assert_eq!(ending("a error 1", &[]), None);
+    let endings = Endings {
+        exits: vec![Exited {
+            node: "a".into(),
+            code: 1,
+            after: 0,
+        }],
+        ..Endings::default()
+    };
+    assert_eq!(endings.judge(&[("b".into(), false)]), None);
+}
