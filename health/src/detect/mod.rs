@@ -278,12 +278,8 @@ impl Detector {
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
                 // A log tells of the whole job, and has no process: no others will come.
-                let awaited = if attach.pid == 0 {
-                    0
-                } else {
-                    self.roster.world_size
-                };
-                self.rows.join(attach.rank, awaited);
+                let all = self.roster.world_size;
+                self.rows.join(attach.rank, if attach.pid == 0 { 0 } else { all });
             }
             Event::Detach(detach) if detach.restart == self.roster.restart => {
                 self.rows.leave(detach.rank);
