@@ -25,6 +25,7 @@ def options():
     parser.add_argument("--say", required=True, help="a file for each rank: this and its number")
     parser.add_argument("--until-term", action="store_true", help="train on until SIGTERM, and end in order then")
     parser.add_argument("--stubborn", action="store_true", help="train on after every signal")
+    parser.add_argument("--save", action="store_true", help="mark a checkpoint after SIGUSR1")
     parser.add_argument("--fail-rank", type=int, default=-1)
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--eat-mb", type=int, default=0, help="memory that --fail-rank takes instead of ending")
@@ -52,6 +53,9 @@ def main():
         time.sleep(own)
         with paceline.phase("wait"):
             time.sleep(max(whole - own, 0))
+        if opt.save and signal.SIGUSR1 in asked:
+            asked.remove(signal.SIGUSR1)
+            paceline.mark("checkpoint")
         paceline.step()
         if signal.SIGTERM in asked and not opt.stubborn:
             break

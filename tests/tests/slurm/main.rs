@@ -6,6 +6,7 @@
 mod checks;
 mod cluster;
 mod ends;
+mod kinds;
 mod mpi;
 mod site;
 mod steps;
