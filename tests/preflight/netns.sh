@@ -75,7 +75,7 @@ inject() { # inject FAULT NODE
     way) offload "$2" off; LOSS=5 lose "$2" "$(partner "$2")"; LOSS=5 lose "$(partner "$2")" "$2" ;;
     delay)
       offload "$2" off
-      ip netns exec "$bridge" python3 tests/preflight/netdelay.py "v$pre$2" br0 5 > "$work/relay" &
+      ip netns exec "$bridge" python3 tests/transport/rough.py "v$pre$2" br0 5 0 0 > "$work/relay" &
       relay=$!
       for _ in $(seq 1200); do [ -s "$work/relay" ] && break; sleep 0.05; done ;;
   esac

@@ -2,7 +2,7 @@
 """Delays, reorders and doubles what passes between a node's link and the bridge, for kernels without sch_netem. Runs in the
 bridge's namespace:
 
-    rough.py VETH BRIDGE MILLISECONDS JITTER_MILLISECONDS DOUBLED_PERCENT
+    rough.py VETH BRIDGE MILLISECONDS JITTER_MILLISECONDS DOUBLED_PERCENT      (5 0 0: only later)
 
 takes the link off the bridge and carries its frames through a tap, each by MILLISECONDS and a chance part of JITTER later, so
 that later ones overtake, in both directions, until it is told to end (SIGTERM) or its parent is gone.
