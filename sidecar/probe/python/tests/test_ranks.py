@@ -18,7 +18,7 @@ class Helpers(unittest.TestCase):
         return done
 
     def test_loader_workers(self):
-        for method in ("fork", "spawn"):
+        for method, workers in (("fork", 2), ("spawn", 1)):
             self.check("""
                 from torch.utils.data import DataLoader, Dataset
                 class Steps(Dataset):
@@ -30,11 +30,11 @@ class Helpers(unittest.TestCase):
                             net(torch.ones(1, 1)).sum().backward(); opt.step()
                         return torch.ones(4)
                 if __name__ == '__main__':
-                    for _ in DataLoader(Steps(), num_workers=2, multiprocessing_context=%r): pass
+                    for _ in DataLoader(Steps(), num_workers=%d, multiprocessing_context=%r): pass
                     step()
-                    for _ in DataLoader(Steps(), num_workers=2, multiprocessing_context=%r): pass
+                    for _ in DataLoader(Steps(), num_workers=%d, multiprocessing_context=%r): pass
                     step()
-            """ % (method, method), 1)
+            """ % (workers, method, workers, method), 1)
 
     def test_children_that_train_for_themselves(self):
         self.check("""
@@ -88,6 +88,8 @@ class Helpers(unittest.TestCase):
 class Collectives(unittest.TestCase):
     """Two ranks in one program; rank 1 is late by 50 ms, so rank 0 waits for it."""
 
+    measures_time = True
+
     LATE = """
         import multiprocessing
         def train(rank, path):
@@ -107,7 +109,7 @@ class Collectives(unittest.TestCase):
 
     def check(self, body, setup="pass", end="pass", settled=3):
         text = self.LATE.format(body=body, setup=setup, end=end)
-        done = run(script(text, BASE + GROUP))
+        done = run(script(text, BASE + GROUP), nursery=True)
         self.assertEqual((done.code, done.err), (0, ""))
         early, late = [[s for s in steps(ring) if s.step >= settled] for ring in done.rings]
         for step in early:

@@ -105,8 +105,10 @@ MESH = (
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Communicators(unittest.TestCase):
+    measures_time = True
+
     def check(self, body, setup=MESH):
-        done = run(script(FOUR.format(setup=setup, body=body), BASE + GROUP))
+        done = run(script(FOUR.format(setup=setup, body=body), BASE + GROUP), nursery=True)
         self.assertEqual((done.code, done.err), (0, ""))
         self.assertEqual(len(done.rings), 4)
         return done.rings

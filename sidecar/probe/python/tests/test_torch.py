@@ -4,7 +4,7 @@ import unittest
 
 from programs import BASE, GROUP, complaints, script
 from ringdump import attach, steps
-from support import has, run, torch_version
+from support import has, run, run_both, torch_version
 
 # torch.compile came to Python 3.11 with torch 2.1.
 compiles = unittest.skipIf(torch_version() < (2, 1), "no torch.compile on this Python")
@@ -12,15 +12,17 @@ compiles = unittest.skipIf(torch_version() < (2, 1), "no torch.compile on this P
 
 @unittest.skipUnless(has("torch"), "no torch")
 class Steps(unittest.TestCase):
-    def check(self, text, base=BASE, **env):
+    def check(self, text, base=BASE, nursery=True, **env):
         """Run; the program must end well and say nothing on stderr. Gives the only ring and what it printed."""
-        done = run(script(text, base), **env)
+        return self.judge(run(script(text, base), nursery=nursery, **env))
+
+    def judge(self, done):
         self.assertEqual((done.code, complaints(done.err)), (0, []))
         self.assertEqual(len(done.rings), 1, done.files)
         return done.rings[0], done.out
 
     def test_steps_and_identity(self):
-        ring, _ = self.check("for _ in range(5): step()", RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
+        ring, _ = self.check("for _ in range(5): step()", nursery=False, RANK="1", LOCAL_RANK="1", WORLD_SIZE="2")
         who = attach(ring)
         self.assertEqual(who[:5], (1, 1, 2, 0, -1))
         self.assertEqual((who.framework, who.major), (1, 2))
@@ -69,6 +71,8 @@ class Steps(unittest.TestCase):
             self.assertTrue(20_000 <= s.optimizer < 35_000, s)
             self.assertTrue(10_000 <= s.compute < 25_000, s)
         self.assertGreater(found[4].checkpoint, 100)
+
+    test_phases.measures_time = True
 
     def test_a_long_checkpoint_marks_the_step(self):
         ring, _ = self.check("""
@@ -217,13 +221,13 @@ class Steps(unittest.TestCase):
                     compiled(torch.ones(2, 4)).mean().backward()
                 for _ in range(6): whole(); opt.step(); opt.zero_grad()
                 print(float(forward()) < 10)
-            """ % (backend, backend))
+            """ % (backend, backend), nursery=False)
             self.assertEqual((len(steps(ring)), out), (8, "True\n"))
 
     def check_same_without(self, text):
         """The program prints the same with the hook and without it; gives its ring."""
-        ring, out = self.check(text, BASE + GROUP)
-        off = run(script(text, BASE + GROUP), PACELINE_HOOK="off")
+        on, off = run_both(script(text, BASE + GROUP), {}, {"PACELINE_HOOK": "off"})
+        ring, out = self.judge(on)
         self.assertEqual((off.code, off.out), (0, out))
         return ring
 
