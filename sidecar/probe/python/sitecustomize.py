@@ -63,7 +63,10 @@ def _run_hidden_sitecustomize():
     from importlib.machinery import PathFinder
 
     here = os.path.dirname(os.path.abspath(__file__))
-    others = [entry for entry in sys.path if isinstance(entry, str) and os.path.abspath(entry) != here]
+    entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+    # Behind us only: one of ours may stand there too, from a watch around this one, and would find us again.
+    behind = entries[entries.index(here) + 1 :] if here in entries else entries
+    others = [entry for entry in behind if entry != here]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
@@ -75,5 +78,7 @@ def _run_hidden_sitecustomize():
 
 
 if os.environ.get("PACELINE_RING_DIR") and os.environ.get("PACELINE_HOOK") != "off":
-    sys.meta_path.insert(0, _Watch)
+    # The first of several of ours is enough.
+    if not any(getattr(finder, "__qualname__", "") == "_Watch" for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Watch)
 _run_hidden_sitecustomize()

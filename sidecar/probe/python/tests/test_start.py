@@ -1,6 +1,7 @@
 """What happens to a program that is started with the hook on its path, whatever it is. No torch."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,14 @@ class Start(unittest.TestCase):
         )
         path = os.path.join(self.directory, "sitecustomize.py")
         self.assertEqual(done.out, "('sitecustomize', %r)\n%s\n" % (path, path))
+
+    def test_two_of_ours_behind_each_other(self):
+        tree(self.directory, {"user/sitecustomize.py": "print('the user')\n"})
+        other = os.path.join(self.directory, "other")
+        shutil.copytree(HOOK, other, ignore=shutil.ignore_patterns("tests"))
+        script = "import sys; print(sum(getattr(f, '__name__', '') == '_Watch' for f in sys.meta_path))"
+        done = run(script, path=[other, os.path.join(self.directory, "user")])
+        self.assertEqual((done.code, done.out, done.err), (0, "the user\n1\n", ""))
 
     def test_its_error_is_printed_as_ever(self):
         tree(self.directory, {"sitecustomize.py": "raise ValueError('broken')\n"})
