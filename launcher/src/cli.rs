@@ -126,6 +126,9 @@ pub(crate) struct SettingArgs {
     /// Print the report as one line of JSON on stdout at the end.
     #[arg(long)]
     pub(crate) json: bool,
+    /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
+    #[arg(long)]
+    pub(crate) slurm_comment: bool,
 }
 
 #[derive(Debug, Args)]

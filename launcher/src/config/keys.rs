@@ -32,7 +32,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 15] = [
+pub(crate) const KEYS: [Key; 16] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -105,6 +105,11 @@ pub(crate) const KEYS: [Key; 15] = [
     },
     Key {
         name: "json",
+        kind: Kind::Switch,
+        default: "false",
+    },
+    Key {
+        name: "slurm_comment",
         kind: Kind::Switch,
         default: "false",
     },

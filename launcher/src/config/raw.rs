@@ -167,7 +167,11 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         .iter()
         .filter_map(|(key, text)| Some(((*key).to_owned(), (*text).clone()?, dashed(key))))
         .collect();
-    for (key, on) in [("quiet", args.quiet), ("json", args.json)] {
+    for (key, on) in [
+        ("quiet", args.quiet),
+        ("json", args.json),
+        ("slurm_comment", args.slurm_comment),
+    ] {
         if on {
             said.push((key.to_owned(), "true".to_owned(), dashed(key)));
         }

@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
     pub(crate) json: bool,
+    /// A line about the job in its Comment.
+    pub(crate) slurm_comment: bool,
     /// Changes to the policy tables, for the journal.
     pub(crate) changes: Vec<(String, f64)>,
     /// Of these, keys that the command line names: files that are read again change nothing of them.
@@ -142,6 +144,7 @@ impl Settings {
             inspector: text("inspector").map(PathBuf::from),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
+            slurm_comment: switch(raw, "slurm_comment")?,
             changes,
             pinned: pinned.collect(),
             policy,

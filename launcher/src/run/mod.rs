@@ -6,6 +6,7 @@
 mod args;
 mod child;
 pub(crate) mod cluster;
+mod detached;
 mod dry;
 mod ending;
 mod environment;
@@ -38,8 +39,10 @@ use crate::config::{self, Settings};
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::preflight;
 use crate::report::{self, block};
+use crate::slurm;
 
 pub(crate) use args::RunArgs;
+pub(crate) use detached::Detached;
 pub(crate) use identity::{chance, run_dir};
 pub(crate) use supervise::Watcher;
 
@@ -132,6 +135,11 @@ impl Plan {
     }
 }
 
+/// Whether others that were started with us speak on the same terminal, and we are not the first of them.
+pub(crate) fn is_follower() -> bool {
+    cluster::is_follower(&surroundings)
+}
+
 /// What came of a run.
 pub(crate) struct Outcome {
     /// The child's exit code, 128 + n for a signal.
@@ -151,7 +159,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
         output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
     }
     plan.task = cluster::task(&surroundings);
-    plan.follows = cluster::is_follower(&surroundings);
+    plan.follows = is_follower();
     if args.dry_run {
         plan.find_first();
         dry::show(&plan)?;
@@ -177,6 +185,10 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     plan.find_first();
     let outcome = launch(&plan, &mut supervise::Unwatched)?;
     tell(&plan, &outcome);
+    let is_known_elsewhere = outcome.known.elsewhere.is_some() || outcome.known.is_left_to_others;
+    if plan.settings.slurm_comment && !is_known_elsewhere {
+        slurm::comment::write(&outcome.known.report);
+    }
     Ok(exit_code(outcome.code))
 }
 

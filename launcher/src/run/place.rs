@@ -34,16 +34,23 @@ pub(crate) struct Place {
 impl Place {
     /// Makes both directories and writes the hook.
     pub(crate) fn make(plan: &Plan) -> anyhow::Result<(Place, Option<Share>)> {
-        let made = fs::create_dir_all(&plan.run_dir);
-        made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
-        // Absolute: the sidecar and the trainers may have another working directory.
-        let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
-        spare_foreign_report(plan, &run_dir);
+        let run_dir = make_run_dir(plan)?;
         let share = plan.task.map(|task| enter(plan, task)).transpose()?;
         let ring_dir = match &share {
             Some(share) => share.dir().to_owned(),
             None => first_of(&places(), make_in).context("cannot make a directory for the rings")?,
         };
+        let place = Place::of(plan, run_dir, ring_dir, share.is_some());
+        hook::write_whole(&place.python).context("cannot write the hook")?;
+        Ok((place, share))
+    }
+
+    /// Around a ring directory that others have made, and that goes with the last of them.
+    pub(super) fn around(plan: &Plan, ring_dir: &Path) -> anyhow::Result<Place> {
+        Ok(Place::of(plan, make_run_dir(plan)?, ring_dir.to_owned(), true))
+    }
+
+    fn of(plan: &Plan, run_dir: PathBuf, ring_dir: PathBuf, is_shared: bool) -> Place {
         let node = plan
             .node
             .replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
@@ -54,18 +61,25 @@ impl Place {
         }
         let _ = std::os::unix::fs::symlink(&ring_dir, &link);
         let told = tell(plan, &ring_dir);
-        let place = Place {
+        Place {
             run_dir,
             python: ring_dir.join("python"),
-            is_shared: share.is_some(),
+            is_shared,
             _held: tasks::hold(&ring_dir),
             ring_dir,
             link,
             told,
-        };
-        hook::write_whole(&place.python).context("cannot write the hook")?;
-        Ok((place, share))
+        }
     }
+}
+
+fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
+    let made = fs::create_dir_all(&plan.run_dir);
+    made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
+    // Absolute: the sidecar and the trainers may have another working directory.
+    let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
+    spare_foreign_report(plan, &run_dir);
+    Ok(run_dir)
 }
 
 /// Leaves what is known already for the sidecar.

@@ -26,6 +26,8 @@ use rustix::process::Pid;
 const SIDECAR: &str = "sidecar.lock";
 /// Locked by whoever leaves last.
 const LAST: &str = "last.lock";
+/// Locked by who watches over tasks that have no launcher, and by the sidecar that it starts.
+const WATCH: &str = "watch.lock";
 /// How long a sidecar is waited for by a task that has nothing to tell.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -69,11 +71,8 @@ impl Share {
         if let Some(_held) = tasks::left_behind(dir) {
             fs::remove_dir_all(dir)?;
         }
-        make_private(dir)?;
-        tasks::make_holdable(dir)?;
-        let held = tasks::hold(dir);
+        let held = make(dir)?;
         let folder = dir.join(tasks::FOLDER);
-        make_private(&folder)?;
         // Locked before it has its name, so that nobody takes us for dead.
         let name = std::process::id().to_string();
         let hidden = folder.join(format!(".{name}"));
@@ -163,6 +162,38 @@ impl Drop for Share {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Notes in `dir` a task that has no launcher: it is over when its process is, and nobody tells its code. A directory that
+/// is not there is made.
+pub(super) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
+    if let Some(_held) = tasks::left_behind(dir) {
+        fs::remove_dir_all(dir)?;
+    }
+    let _held = make(dir)?;
+    let folder = dir.join(tasks::FOLDER);
+    let hidden = folder.join(format!(".{name}"));
+    fs::write(&hidden, format!("{{\"child\":{process}}}\n"))?;
+    fs::rename(&hidden, folder.join(name))
+}
+
+/// The right to watch over guests in `dir`, if nobody has it.
+pub(super) fn claim_watch(dir: &Path) -> Option<Claim> {
+    lock(&dir.join(WATCH)).map(Claim)
+}
+
+/// For somebody who waits: the file that is locked as long as somebody watches over guests in `dir`.
+pub(super) fn watch_of(dir: &Path) -> io::Result<File> {
+    File::open(dir.join(WATCH))
+}
+
+/// The directory with all that tasks need of it, held.
+fn make(dir: &Path) -> io::Result<Option<File>> {
+    make_private(dir)?;
+    tasks::make_holdable(dir)?;
+    let held = tasks::hold(dir);
+    make_private(&dir.join(tasks::FOLDER))?;
+    Ok(held)
 }
 
 /// The right to be the sidecar. It is given up when this is dropped, unless a process has inherited it.

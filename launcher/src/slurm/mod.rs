@@ -1,6 +1,7 @@
-//! `paceline slurm`: what a site's Slurm calls: prolog, epilog, health check; and what its people call: requeue, targets.
+//! `paceline slurm`: what a site's Slurm calls: prolog, epilog, health check, and around each task [`task`]; and what its
+//! people call: requeue, targets.
 //!
-//! All of it runs as root between other people's jobs, so three rules hold: what could not be told changes nothing; what a
+//! Most of it runs as root between other people's jobs, so three rules hold: what could not be told changes nothing; what a
 //! user's files say is only a reason to look; and nothing here waits longer than it says.
 
 mod act;
@@ -8,10 +9,12 @@ mod audit;
 mod bounded;
 mod check;
 mod claims;
+pub(crate) mod comment;
 mod node;
 mod requeue;
 mod scontrol;
 mod targets;
+mod task;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +41,13 @@ enum SlurmCommand {
     Requeue(requeue::RequeueArgs),
     /// Print the metrics addresses of live jobs for Prometheus (file_sd).
     Targets(targets::TargetsArgs),
+    /// TaskProlog: has a step's trainers watched, and says what they are to find in their environment.
+    TaskProlog,
+    /// TaskEpilog: gives the watch its last seconds.
+    TaskEpilog,
+    /// Waits for trainers of this step and node, and keeps their sidecar.
+    #[command(hide = true)]
+    Watch,
     /// What a job's reports say of a node; run as the job's user.
     #[command(hide = true)]
     Said(claims::SaidArgs),
@@ -90,6 +100,9 @@ pub(crate) fn command(args: &SlurmArgs) -> anyhow::Result<ExitCode> {
         SlurmCommand::HealthCheck(args) => node::health_check(args),
         SlurmCommand::Requeue(args) => requeue::command(args),
         SlurmCommand::Targets(args) => targets::command(args),
+        SlurmCommand::TaskProlog => Ok(task::prolog()),
+        SlurmCommand::TaskEpilog => Ok(task::epilog()),
+        SlurmCommand::Watch => task::watch(),
         SlurmCommand::Said(args) => claims::said(args),
         SlurmCommand::Look(args) => check::look(args),
     }

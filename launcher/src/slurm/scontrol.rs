@@ -9,6 +9,8 @@ use super::bounded;
 
 /// A busy controller answers late; without an answer nothing is done.
 const LIMIT: Duration = Duration::from_secs(5);
+/// At the end of a job nobody waits longer for each of two words.
+const QUICK: Duration = Duration::from_secs(1);
 /// slurmd calls its programs without PATH.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin";
 /// What stands in front of a drained node's reason, by which the health check knows ours.
@@ -16,12 +18,21 @@ pub(super) const MARK: &str = "paceline";
 
 /// One of Slurm's commands; what it prints.
 pub(super) fn ask(program: &str, words: &[&str]) -> anyhow::Result<String> {
+    ask_within(LIMIT, program, words)
+}
+
+/// scontrol, where somebody waits for us to end.
+pub(super) fn quickly(words: &[&str]) -> anyhow::Result<String> {
+    ask_within(QUICK, "scontrol", words)
+}
+
+fn ask_within(limit: Duration, program: &str, words: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
     command.args(words);
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
     }
-    let ran = bounded::run(&mut command, LIMIT)?;
+    let ran = bounded::run(&mut command, limit)?;
     if ran.code != Some(0) {
         bail!("{program} {}: {}", words.join(" "), ran.stderr.trim());
     }

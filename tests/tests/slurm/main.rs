@@ -11,4 +11,5 @@ mod mpi;
 mod site;
 mod steps;
 mod torch;
+mod unchanged;
 mod why;

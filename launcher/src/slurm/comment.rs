@@ -1,0 +1,133 @@
+//! One line about a job in its own Comment, which `squeue -o %k` and `scontrol show job` show, written at its end from
+//! inside the job as its user. What a person has written there stays.
+
+use std::path::Path;
+
+use paceline_health::Provenance;
+use paceline_health::report::{Reason, Report};
+use paceline_health::verdict::{Severity, Verdict};
+
+use super::{scontrol, variable};
+use crate::report;
+
+/// By which a line is known as ours.
+const MARK: &str = "paceline: ";
+/// Longest line.
+const MOST: usize = 200;
+
+/// Of the report in a run directory, if it is there.
+pub(super) fn of_run(run_dir: &Path) {
+    if let Ok(report) = report::read(&run_dir.join(report::FILE)) {
+        write(&report);
+    }
+}
+
+/// Writes it, should this be a Slurm job whose comment is empty or ours. It is asked and told within two seconds at most, and
+/// what fails is not worth a word at a job's end.
+pub(crate) fn write(report: &Report) {
+    let Some(job) = variable("SLURM_JOB_ID") else {
+        return;
+    };
+    let Ok(shown) = scontrol::quickly(&["show", "job", &job]) else {
+        return;
+    };
+    if is_free(&shown) {
+        let line = scontrol::plain(&line(report), MOST);
+        let _ = scontrol::quickly(&["update", &format!("jobid={job}"), &format!("comment={line}")]);
+    }
+}
+
+/// Nobody but us has written there.
+fn is_free(shown: &str) -> bool {
+    let comment = shown
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("Comment="));
+    comment.is_none_or(|said| said.is_empty() || said == "(null)" || said.starts_with(MARK))
+}
+
+/// How it ended, and what cost it most.
+fn line(report: &Report) -> String {
+    let end = match &report.end {
+        // Where no launcher of ours was, nobody knows the codes.
+        None => "",
+        Some(end) if end.reason == Reason::Success => "ended well, ",
+        Some(end) => &format!("{}, ", end.reason.name()),
+    };
+    let mut text = format!("{MARK}{end}{} steps", report.steps);
+    let is_told = |verdict: &&Verdict| {
+        verdict.severity >= Severity::Warning
+            && verdict.provenance == Provenance::Live
+            && !verdict.observe_only
+    };
+    let told: Vec<&Verdict> = report.verdicts.iter().filter(is_told).collect();
+    let worst = told.iter().max_by(|a, b| {
+        let order = a.severity.cmp(&b.severity);
+        order.then(a.lost_gpu_hours.total_cmp(&b.lost_gpu_hours))
+    });
+    match worst {
+        Some(verdict) => {
+            text += &format!("; {} of {}", verdict.finding, verdict.subject);
+            if let Some(ratio) = verdict.slowdown_ratio {
+                text += &format!(", {ratio:.2}x slow");
+            }
+            text += &format!(", {:.2} GPU-hours lost", verdict.lost_gpu_hours);
+            if told.len() > 1 {
+                text += &format!("; and {} more", told.len() - 1);
+            }
+        }
+        None if report.world_size == 0 => text += "; no rank was seen",
+        None => text += "; nothing found",
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::Detector;
+    use paceline_health::Policy;
+    use paceline_health::report::Ending;
+
+    #[test]
+    fn whose_a_comment_is() {
+        for (shown, wanted) in [
+            ("JobId=7\n   Priority=1\n", true),
+            ("   Comment=\n", true),
+            ("   Comment=(null)\n", true),
+            ("   Comment=paceline: ended well, 7 steps\n", true),
+            ("   Comment=third try\n   Power=\n", false),
+            ("   AdminComment=x\n   Comment=mine: paceline: \n", false),
+        ] {
+            assert_eq!(is_free(shown), wanted, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_line() {
+        let mut report = Detector::new(Policy::default()).report();
+        assert_eq!(line(&report), "paceline: 0 steps; no rank was seen");
+        (report.world_size, report.steps) = (8, 150);
+        report.end = Some(Ending::success());
+        assert_eq!(line(&report), "paceline: ended well, 150 steps; nothing found");
+        let verdict = |severity: &str, lost: f64, provenance: &str| -> Verdict {
+            serde_json::from_value(serde_json::json!({
+                "id": 1, "finding": "straggler", "subject": {"kind": "rank", "rank": 5, "node": "n3"}, "severity": severity,
+                "state": "raised", "since_s": 1.0, "since_step": null, "raised_s": 2.0, "raised_step": null,
+                "cleared_s": null, "signals": [], "provenance": provenance, "slowdown_ratio": 1.3, "cause": "unknown",
+                "evidence": [], "impact_ratio": null, "lost_gpu_hours": lost, "action": "look"
+            }))
+            .unwrap()
+        };
+        report.verdicts = vec![
+            verdict("warning", 7.0, "live"),
+            verdict("critical", 41.2, "live"),
+            verdict("critical", 99.0, "injected"),
+        ];
+        let said = line(&report);
+        assert!(
+            said.starts_with("paceline: ended well, 150 steps; straggler of rank 5")
+                && said.ends_with(", 1.30x slow, 41.20 GPU-hours lost; and 1 more"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! TaskProlog and TaskEpilog: a trainer is watched though nobody wrote `paceline run`.
+//!
+//! slurmstepd runs the first as the job's user in each task, before the command, and takes lines `export NAME=VALUE` from
+//! what it prints (<https://slurm.schedmd.com/prolog_epilog.html>). It then kills what is left of the program's process
+//! group, so the watch has a session of its own; it stays in the step's control group, and ends with the step. The second
+//! runs when a task has ended and before Slurm ends what is left of the step: there the watch gets its last seconds.
+//!
+//! A task never fails for it: whatever happens the code is 0, and the task runs unwatched.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::{comment, variable};
+use crate::cli::SettingArgs;
+use crate::config;
+use crate::output::{self, Color, Style};
+use crate::run::{Detached, is_follower};
+
+/// A user's word against all this.
+const SWITCH: &str = "PACELINE_WATCH";
+/// The last words of a watch take at most this; the nodes of a job that is killed have KillWait, 30 s.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Before a task: prints what is to be exported to it.
+pub(super) fn prolog() -> ExitCode {
+    if is_wanted() {
+        let said = begin().and_then(|lines| Ok(output::print(&lines)?));
+        // Once, not from each of thousands.
+        if let (Err(problem), false) = (said, is_follower()) {
+            output::warning(style(), format_args!("the tasks run unwatched: {problem:#}"));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn begin() -> anyhow::Result<String> {
+    let process =
+        variable("SLURM_TASK_PID").context("SLURM_TASK_PID is not set: Slurm sets it for its TaskProlog")?;
+    let process = process.parse().context("SLURM_TASK_PID")?;
+    let name = variable("SLURM_LOCALID").unwrap_or_else(|| "0".to_owned());
+    let mut watch = Command::new(std::env::current_exe()?);
+    watch.args(["slurm", "watch"]);
+    let exports = detached()?.note(&format!("local{name}"), process, watch)?;
+    let mut lines = String::new();
+    for (name, value) in exports {
+        let value = value.to_str().filter(|value| !value.as_bytes().contains(&b'\n'));
+        let value = value.with_context(|| format!("{name} is not one line of text"))?;
+        let _ = writeln!(lines, "export {name}={value}");
+    }
+    Ok(lines)
+}
+
+/// After a task.
+pub(super) fn epilog() -> ExitCode {
+    if is_wanted()
+        && let Ok(detached) = detached()
+    {
+        detached.wait(LAST_WORDS);
+    }
+    ExitCode::SUCCESS
+}
+
+/// The process that the first of a node's tasks starts.
+pub(super) fn watch() -> anyhow::Result<ExitCode> {
+    let settings = settings()?;
+    let wants_comment = settings.slurm_comment;
+    if let Some(run_dir) = Detached::new(settings, style()).watch()?
+        && wants_comment
+    {
+        comment::of_run(&run_dir);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn detached() -> anyhow::Result<Detached> {
+    Ok(Detached::new(settings()?, style()))
+}
+
+fn settings() -> anyhow::Result<config::Settings> {
+    config::load(&SettingArgs::default())
+}
+
+fn style() -> Style {
+    Style::stderr(Color::Never)
+}
+
+/// Nobody has said no, and this is a task of Slurm's.
+fn is_wanted() -> bool {
+    let refused = std::env::var_os(SWITCH).is_some_and(|said| said.as_bytes().eq_ignore_ascii_case(b"off"));
+    !refused && variable("SLURM_JOB_ID").is_some()
+}
