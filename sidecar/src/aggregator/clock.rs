@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::sink::write_whole;
 use crate::warn;
 
-/// `journal.origin`: what a second aggregator must know to continue the first one's time.
+const FILE: &str = "journal.origin";
+
+/// What a second aggregator must know to continue the first one's time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Origin {
     /// Number of this journal, told to every sidecar.
@@ -18,6 +20,16 @@ struct Origin {
     boot_id: Option<String>,
     /// CLOCK_MONOTONIC at the journal's time zero.
     origin_ns: i128,
+}
+
+impl Origin {
+    fn keep(&self, dir: &Path) {
+        let path = dir.join(FILE);
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        if let Err(error) = write_whole(&path, &text) {
+            warn::once("journal origin", format_args!("{}: {error}", path.display()));
+        }
+    }
 }
 
 /// Turns CLOCK_MONOTONIC into the journal's time. It never goes back.
@@ -30,8 +42,7 @@ pub struct Clock {
 impl Clock {
     /// The clock of the journal in `dir`, whose last entry was at `last` (`None`: it is new).
     pub fn open(dir: &Path, last: Option<Time>, boot_id: Option<String>, fresh: u64, now_ns: u64) -> Clock {
-        let path = dir.join("journal.origin");
-        let known = fs::read(&path)
+        let known = fs::read(dir.join(FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Origin>(&bytes).ok());
         let origin = match (known, last) {
@@ -51,10 +62,7 @@ impl Clock {
                 origin_ns: i128::from(now_ns),
             },
         };
-        let text = serde_json::to_vec(&origin).unwrap_or_default();
-        if let Err(error) = write_whole(&path, &text) {
-            warn::once("journal origin", format_args!("{}: {error}", path.display()));
-        }
+        origin.keep(dir);
         Clock {
             origin,
             last: last.unwrap_or(Time::ZERO),
@@ -68,10 +76,11 @@ impl Clock {
         self.last
     }
 
-    /// Gives the journal another number, so that everybody introduces themselves again. It need not last: whoever opens
-    /// the journal next gives it one more.
-    pub fn renumber(&mut self, journal: u64) {
+    /// Gives the journal in `dir` another number, so that everybody introduces themselves again. It lasts: whoever was away
+    /// meanwhile may come back to an aggregator that goes on from a snapshot and sees no hole.
+    pub fn renumber(&mut self, dir: &Path, journal: u64) {
         self.origin.journal = journal;
+        self.origin.keep(dir);
     }
 
     /// Number of the journal.
@@ -99,6 +108,13 @@ mod tests {
         assert_eq!((rebooted.at(60), rebooted.journal()), (Time(8_010), 7));
         let mut again = Clock::open(dir.path(), Some(Time(8_010)), boot("b"), 9, 100);
         assert_eq!(again.at(100), Time(8_050), "the shift was kept");
+        again.renumber(dir.path(), 11);
+        let later = Clock::open(dir.path(), Some(Time(8_050)), boot("b"), 12, 200);
+        assert_eq!(
+            later.journal(),
+            11,
+            "whoever was away meanwhile has the old number"
+        );
         let mut lost = Clock::open(&dir.path().join("gone"), Some(Time(8_050)), None, 10, 0);
         assert_eq!((lost.at(0), lost.journal()), (Time(8_050), 10));
     }

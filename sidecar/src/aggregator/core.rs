@@ -125,7 +125,7 @@ impl Aggregator {
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
         let mut clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
         if fold.has_holes {
-            clock.renumber(host::incarnation());
+            clock.renumber(dir, host::incarnation());
         }
         let outlets = Outlets::open(
             dir,
