@@ -180,10 +180,11 @@ fn invitation(
     let key = JobKey::of(&job, options.key_file.as_deref())?;
     // An address stays what it is; a name may be made late, or come to mean another host.
     let mut asked = options.aggregator.clone().filter(|asked| is_name(asked));
-    let (mut candidates, mut alone_because) = match place::candidates(options.aggregator.as_deref(), &job) {
-        Ok(candidates) => (place::spread(candidates, &node), None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
+    let (mut candidates, mut alone_because) =
+        match place::candidates(options.aggregator.as_deref(), &job, &node) {
+            Ok(candidates) => (candidates, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
     if key.nobody_else.is_some() && (asked.is_some() || candidates.iter().any(Candidate::is_shared)) {
         (asked, candidates) = (None, Vec::new());
         alone_because = Some("its aggregator is on another host".to_owned());

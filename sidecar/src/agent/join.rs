@@ -68,8 +68,8 @@ impl Invitation {
     /// What the name means now; as before when it means nothing.
     async fn look_up(&mut self) {
         let Some(asked) = self.asked.clone() else { return };
-        let job = self.me.job.clone();
-        let found = spawn_blocking(move || place::candidates(Some(&asked), &job)).await;
+        let (job, node) = (self.me.job.clone(), self.me.node.clone());
+        let found = spawn_blocking(move || place::candidates(Some(&asked), &job, &node)).await;
         if let Ok(Ok(found)) = found {
             self.candidates = found;
         }
@@ -137,19 +137,9 @@ pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Join
 /// Looks for the aggregator that was not there when this node began to be watched alone. Never becomes it: this node has one.
 pub async fn find(mut invitation: Invitation) -> Option<Joined> {
     invitation.look_up().await;
-    let Invitation { key, den, me, .. } = &invitation;
     for candidate in &invitation.candidates {
-        let Ok(mut link) = Dealer::through(candidate.at, &key.key, den).await else {
-            continue;
-        };
-        if let Ok(welcome) = handshake(&mut link, me).await {
-            return Some(Joined {
-                link,
-                welcome,
-                address: candidate.at,
-                hosted: None,
-                alone: None,
-            });
+        if let Ok(joined) = another(&invitation, candidate.at).await {
+            return Some(joined);
         }
     }
     None
@@ -160,26 +150,24 @@ async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Mis
         Some(own) => TcpListener::bind(own),
         None => Err(ErrorKind::AddrNotAvailable.into()),
     };
-    let mut link = match bound {
+    match bound {
         Ok(listener) => {
             let address = listener.local_addr()?;
             let hosted = host(invitation, listener)?;
-            return own(hosted, address, &invitation.me).await;
+            own(hosted, address, &invitation.me).await
         }
         Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
-            let Invitation { key, den, .. } = invitation;
-            Dealer::through(candidate.at, &key.key, den).await?
+            another(invitation, candidate.at).await
         }
-        Err(error) => return Err(error.into()),
-    };
-    let welcome = handshake(&mut link, &invitation.me).await?;
-    Ok(Joined {
-        link,
-        welcome,
-        address: candidate.at,
-        hosted: None,
-        alone: None,
-    })
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Joins the aggregator of another process.
+async fn another(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss> {
+    let Invitation { key, den, me, .. } = invitation;
+    let link = Dealer::through(address, &key.key, den).await?;
+    through(link, address, me).await
 }
 
 /// Joins the aggregator that this process has just begun. On a machine that is short of CPU it may be slow to answer: it is
@@ -216,7 +204,10 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
 
 /// Joins the aggregator of this process once more.
 pub(super) async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
-    let mut link = Dealer::connect(inside).await?;
+    through(Dealer::connect(inside).await?, address, me).await
+}
+
+async fn through(mut link: Dealer, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
     let welcome = handshake(&mut link, me).await?;
     Ok(Joined {
         link,

@@ -43,11 +43,12 @@ impl Candidate {
 
 /// The addresses to try, in order: what was asked for, as HOST:PORT or HOST, else this host's own; without a port, those
 /// that follow from the job's name. Of several with commas between them the last is the aggregator's, and those before
-/// it are relays', which have a port.
+/// it are relays', which have a port: each node begins with another of them, so that all take their share of a list that
+/// is the same everywhere.
 ///
 /// # Errors
 /// [`PlaceError`] for an address that was asked for.
-pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
+pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec<Candidate>, PlaceError> {
     let Some(asked) = asked else {
         return Ok(derived(job).map(Candidate::local).to_vec());
     };
@@ -65,22 +66,12 @@ pub fn candidates(asked: Option<&str>, job: &JobId) -> Result<Vec<Candidate>, Pl
             }
         }
     }
+    if !all.is_empty() {
+        let first = hash(node.as_str()) % all.len() as u64;
+        all.rotate_left(first as usize);
+    }
     all.extend(one(asked.trim(), job)?);
     Ok(all)
-}
-
-/// Candidates as this node tries them: each node begins with another relay, so that all take their share of a list that
-/// is the same everywhere.
-pub fn spread(mut candidates: Vec<Candidate>, node: &NodeId) -> Vec<Candidate> {
-    let relays = candidates
-        .iter()
-        .filter(|candidate| candidate.own.is_none())
-        .count();
-    if relays > 0 {
-        let first = hash(node.as_str()) % relays as u64;
-        candidates[..relays].rotate_left(first as usize);
-    }
-    candidates
 }
 
 fn one(asked: &str, job: &JobId) -> Result<Vec<Candidate>, PlaceError> {
@@ -135,17 +126,17 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let job = JobId::from("train-7");
-        let derived = candidates(None, &job).unwrap();
-        assert_eq!(derived, candidates(None, &job).unwrap());
+        let (job, node) = (JobId::from("train-7"), NodeId::from("n"));
+        let derived = candidates(None, &job, &node).unwrap();
+        assert_eq!(derived, candidates(None, &job, &node).unwrap());
         assert_eq!(derived.len(), 4);
         for candidate in &derived {
             assert!(!candidate.is_shared() && candidate.own == Some(candidate.at));
             assert!((20_000..32_768).contains(&candidate.at.port()));
         }
-        assert_ne!(derived, candidates(None, &"train-8".into()).unwrap());
+        assert_ne!(derived, candidates(None, &"train-8".into(), &node).unwrap());
         let check = |asked: &str| {
-            let found = candidates(Some(asked), &job).unwrap();
+            let found = candidates(Some(asked), &job, &node).unwrap();
             (found.len(), found[0].at.to_string(), found[0].is_shared())
         };
         assert_eq!(check("127.0.0.1:4711"), (1, "127.0.0.1:4711".into(), false));
@@ -156,7 +147,7 @@ mod tests {
         assert_eq!(check("10.1.2.3"), (4, format!("10.1.2.3:{port}"), true));
         assert_eq!(check("fd00::1"), (4, format!("[fd00::1]:{port}"), true));
         assert!(matches!(
-            candidates(Some("no such host:1"), &job),
+            candidates(Some("no such host:1"), &job, &node),
             Err(PlaceError::Unknown(..))
         ));
     }
@@ -165,16 +156,17 @@ mod tests {
     fn relays_come_first_and_are_never_taken_for_ours() {
         let job = JobId::from("j");
         let asked = "127.0.0.1:1,127.0.0.1:2, 127.0.0.1:3,127.0.0.1:9";
-        let found = candidates(Some(asked), &job).unwrap();
-        let ports = |found: &[Candidate]| found.iter().map(|at| at.at.port()).collect::<Vec<_>>();
-        assert_eq!(ports(&found), [1, 2, 3, 9]);
-        assert!(found[..3].iter().all(|relay| relay.own.is_none()));
-        assert_eq!(found[3].own, Some(found[3].at));
         let mut firsts: Vec<u16> = (0..60)
             .map(|node| {
-                let mine = spread(found.clone(), &format!("n{node}").as_str().into());
-                assert_eq!(mine[3], found[3], "the aggregator is the last resort");
-                mine[0].at.port()
+                let found = candidates(Some(asked), &job, &format!("n{node}").as_str().into()).unwrap();
+                let mut ports: Vec<u16> = found.iter().map(|at| at.at.port()).collect();
+                assert_eq!(ports[3], 9, "the aggregator is the last resort");
+                assert!(found[..3].iter().all(|relay| relay.own.is_none()));
+                assert_eq!(found[3].own, Some(found[3].at));
+                let first = ports[0];
+                ports.sort_unstable();
+                assert_eq!(ports, [1, 2, 3, 9]);
+                first
             })
             .collect();
         firsts.sort_unstable();
@@ -182,7 +174,7 @@ mod tests {
             let share = firsts.iter().filter(|first| **first == relay).count();
             assert!((8..40).contains(&share), "{firsts:?}");
         }
-        let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job);
+        let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job, &"n".into());
         assert!(portless.unwrap_err().to_string().contains("a relay has a port"));
     }
 }

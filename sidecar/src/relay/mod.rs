@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_health::frame::SCHEMA_VERSION;
-use paceline_health::id::JobId;
+use paceline_health::id::{JobId, NodeId};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::aggregator::place;
@@ -67,7 +67,9 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     let Some(asked) = options.aggregator.as_deref() else {
         anyhow::bail!("a relay has to be told where the aggregator is: --aggregator HOST:PORT");
     };
-    let parents = place::candidates(Some(asked), &job)?;
+    let node = options.node.clone().unwrap_or_else(host::hostname);
+    let node = NodeId::from(format!("relay on {node}").as_str());
+    let parents = place::candidates(Some(asked), &job, &node)?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
     if let Some(why) = key.nobody_else {
         anyhow::bail!("a relay needs the job's key: {why}");
@@ -75,12 +77,11 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     host::raise_descriptors();
     let listener = TcpListener::bind(at).map_err(|error| anyhow::anyhow!("{at}: {error}"))?;
     let at = listener.local_addr()?;
-    let node = options.node.clone().unwrap_or_else(host::hostname);
     let relay = Relay {
         me: Hello {
             v: SCHEMA_VERSION,
             job,
-            node: format!("relay on {node}").as_str().into(),
+            node,
             agent: host::incarnation(),
         },
         key: key.key,
