@@ -102,7 +102,7 @@ fn cost_of_a_callback() {
 /// The plugin as it is shipped.
 pub fn release() -> PathBuf {
     build(&mut cargo());
-    harness::plugin("release")
+    target().join("release/libpaceline_nccl.so")
 }
 
 /// For another machine, linked by that compiler.
@@ -130,8 +130,13 @@ fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "-q", "--release", "--locked"]);
     cargo.args(["-p", "paceline-nccl-profiler", "--target-dir"]);
-    cargo.arg(harness::target());
+    cargo.arg(target());
     cargo
+}
+
+/// A directory of its own: a release build of all else that goes on beside the tests holds the other one's lock.
+fn target() -> PathBuf {
+    harness::target().join("nccl-plugin")
 }
 
 fn build(cargo: &mut Command) {
@@ -139,8 +144,7 @@ fn build(cargo: &mut Command) {
 }
 
 fn of_target(triple: &str) -> PathBuf {
-    let built = harness::target().join(triple);
-    built.join("release/libpaceline_nccl.so")
+    target().join(triple).join("release/libpaceline_nccl.so")
 }
 
 fn readelf(library: &Path, what: &str) -> String {

@@ -75,7 +75,7 @@ impl Harness {
     }
 
     pub fn start(&mut self, version: u32, scenario: &str, collectives: u64) -> Running {
-        self.start_with(&program(), &plugin("debug"), version, scenario, collectives)
+        self.start_with(&program(), &plugin(), version, scenario, collectives)
     }
 
     /// As `start`, with another build of both.
@@ -213,12 +213,9 @@ impl Running {
 }
 
 /// The plugin as cargo built it for these tests.
-pub fn plugin(profile: &str) -> PathBuf {
+fn plugin() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let built = match profile {
-        "release" => target().join("release/libpaceline_nccl.so"),
-        _ => tests.with_file_name("libpaceline_nccl.so"),
-    };
+    let built = tests.with_file_name("libpaceline_nccl.so");
     assert!(built.exists(), "{} is not built", built.display());
     built
 }
@@ -250,8 +247,9 @@ pub fn compile(name: &str, flags: &[&str]) -> PathBuf {
 /// Builds it with that compiler.
 pub fn compile_by(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl-harness/harness.c");
-    let draft = target().join(format!("{name}.{}", std::process::id()));
-    let built = target().join(name);
+    // Tests beside this one build the same, and run it.
+    let drafts = TempDir::new_in(target()).unwrap();
+    let (draft, built) = (drafts.path().join(name), target().join(name));
     let output = Command::new(compiler)
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"])
         .args(flags)

@@ -26,10 +26,15 @@ impl Job {
     }
 
     fn run(&self, steps: u32, slow: i32, factor: f64) -> Output {
+        self.run_until("wait", steps, slow, factor)
+    }
+
+    /// `end`: what the shell does when all ranks have been started.
+    fn run_until(&self, end: &str, steps: u32, slow: i32, factor: f64) -> Output {
         let program = harness::compile("nccl-harness-fast", &["-O2"]);
         let script = format!(
             "for rank in 0 1 2 3; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 {} {} 5 train {steps} 4 {slow} {factor} \
-             >/dev/null & done; wait",
+             >/dev/null & pids=\"$pids $!\"; done; {end}",
             program.display(),
             elf::release().display(),
         );
@@ -74,6 +79,15 @@ impl Job {
 
     fn journal(&self) -> String {
         fs::read_to_string(self.path("run/journal.ndjson")).unwrap_or_default()
+    }
+}
+
+/// A file that is made when this goes, also when a test fails.
+struct Enough(std::path::PathBuf);
+
+impl Drop for Enough {
+    fn drop(&mut self) {
+        fs::write(&self.0, "").unwrap_or_default();
     }
 }
 
@@ -137,7 +151,13 @@ fn an_even_job_names_nobody() {
 fn switched_while_it_trains() {
     let job = Job::new();
     std::thread::scope(|scope| {
-        scope.spawn(|| job.run(1_000, -1, 1.0));
+        let enough = Enough(job.path("enough"));
+        let end = format!(
+            "while [ ! -e '{}' ]; do sleep 0.1; done; kill $pids; wait",
+            enough.0.display()
+        );
+        let job = &job;
+        scope.spawn(move || job.run_until(&end, 1_000_000, -1, 1.0));
         let states = |args: &[&str]| {
             let run = job.path("run");
             let mut words = vec!["profiler"];
@@ -162,7 +182,7 @@ fn switched_while_it_trains() {
                 .collect();
             let began = Instant::now();
             let mut now = states(&[]);
-            while now != wanted && began.elapsed() < Duration::from_secs(20) {
+            while now != wanted && began.elapsed() < Duration::from_secs(120) {
                 std::thread::sleep(Duration::from_millis(50));
                 now = states(&[]);
             }
