@@ -5,11 +5,11 @@
 //! and the same journal give the same verdicts, byte for byte.
 
 pub mod cadence;
-pub mod checksum;
 pub mod detect;
 pub mod event;
 pub mod fault;
 pub mod frame;
+pub mod hash;
 pub mod id;
 mod keep;
 pub mod line;

@@ -9,7 +9,6 @@ pub mod cuda;
 pub mod dtype;
 pub mod fabric;
 pub mod gpu;
-mod hash;
 pub mod import;
 pub mod measure;
 pub mod net;

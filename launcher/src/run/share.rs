@@ -16,8 +16,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use paceline_health::hash::fnv;
 use paceline_sidecar::agent::tasks;
-use paceline_sidecar::aggregator::place::hash;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Pid;
@@ -63,7 +63,7 @@ impl Share {
         let user = rustix::process::geteuid().as_raw();
         place.join(format!(
             "paceline-{user}-{:016x}",
-            hash(&format!("{job}\0{node}"))
+            fnv(format!("{job}\0{node}").as_bytes())
         ))
     }
 

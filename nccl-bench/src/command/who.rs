@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 
 use super::Usage;
 use super::options::BenchOptions;
-use crate::hash::fnv;
 use crate::net::{Handshake, Meeting, Place, Seat, meet};
 use crate::transport::{Deadline, TransportError};
+use paceline_health::hash::fnv;
 
 /// Variables of a rank, the number of ranks, and the rank on its host.
 const LAUNCHERS: [(&str, &str, &str); 3] = [

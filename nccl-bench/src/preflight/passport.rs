@@ -15,7 +15,7 @@ use paceline_health::preflight::{Metric, Past, Place, Sample};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::hash::fnv;
+use paceline_health::hash::fnv;
 
 /// How its files end.
 const ENDING: &str = "passport";

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
+use paceline_health::hash::fnv;
 use paceline_health::id::{JobId, NodeId};
 
 /// First port that a job's name may lead to; below the kernel's own range for outgoing connections (32768).
@@ -67,7 +68,7 @@ pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec
         }
     }
     if !all.is_empty() {
-        let first = hash(node.as_str()) % all.len() as u64;
+        let first = fnv(node.as_str().as_bytes()) % all.len() as u64;
         all.rotate_left(first as usize);
     }
     all.extend(one(asked.trim(), job)?);
@@ -108,16 +109,9 @@ fn addresses(host: &str) -> Result<(IpAddr, IpAddr), String> {
 }
 
 fn derived(job: &JobId) -> [u16; CANDIDATES as usize] {
-    let hash = hash(job.as_str());
+    let hash = fnv(job.as_str().as_bytes());
     let base = FIRST_PORT + (hash % PORTS) as u16;
     std::array::from_fn(|i| base + i as u16)
-}
-
-/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on every node and in every version.
-pub fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

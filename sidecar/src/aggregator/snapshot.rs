@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use paceline_health::Detector;
-use paceline_health::checksum::crc32;
+use paceline_health::hash::crc32;
 use paceline_health::id::JobId;
 use serde::{Deserialize, Serialize};
 

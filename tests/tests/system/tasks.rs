@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use paceline_sidecar::aggregator::place::hash;
+use paceline_health::hash::fnv;
 
 use crate::launched::{Place, children, is_running, signal, until};
 
@@ -41,7 +41,7 @@ fn rings(job: &str) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     PathBuf::from(format!(
         "/dev/shm/paceline-{user}-{:016x}",
-        hash(&format!("{job}\0n"))
+        fnv(format!("{job}\0n").as_bytes())
     ))
 }
 

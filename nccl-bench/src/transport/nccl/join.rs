@@ -7,8 +7,8 @@ use super::comm::Comm;
 use super::errors::{missing, of_gpu};
 use super::{NAME, Options, SHARE, STAGE};
 use crate::cuda::{Driver, Gpu, Pinned, Stream};
-use crate::hash::fnv;
 use crate::transport::{Deadline, Transport, TransportError};
+use paceline_health::hash::fnv;
 
 /// Opens the libraries and the GPU, and joins the other ranks.
 pub fn join(

@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_health::event::{Comm, Event, Group, Pulse};
+use paceline_health::hash::fnv;
 use paceline_health::id::Rank;
-
-use crate::aggregator::place::hash;
 
 use super::record::{Done, Record};
 
@@ -132,7 +131,7 @@ impl Tally {
         let (whole, lost) = stream.add(done, a_step);
         self.lost += lost;
         let Some(open) = whole else { return };
-        let comm = record.comm ^ hash(&done.collective);
+        let comm = record.comm ^ fnv(done.collective.as_bytes());
         if !std::mem::replace(&mut stream.is_told, true) {
             let name = format!("{} {}", stream.name, done.collective);
             tell(Event::Group(Group {

@@ -2,6 +2,8 @@
 //! the numbers, each as what it differs from the last one in the same place. Knows nothing of events: the place of a number
 //! is what stands before it in the skeleton. Putting together gives back every byte.
 
+use paceline_health::hash::fnv;
+
 /// Numbers are told apart by so many bytes of the skeleton before them, their own marker the last of these.
 const PLACE: usize = 10;
 const SLOTS: usize = 1024;
@@ -67,11 +69,7 @@ impl Last {
     /// Of the place at the end of `skeleton`.
     fn at(&mut self, skeleton: &[u8]) -> &mut u64 {
         let place = &skeleton[skeleton.len().saturating_sub(PLACE)..];
-        // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): cheap, and the same everywhere.
-        let hash = place.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        &mut self.0[(hash >> 32) as usize % SLOTS]
+        &mut self.0[(fnv(place) >> 32) as usize % SLOTS]
     }
 }
 
