@@ -39,13 +39,23 @@ impl Page<'_> {
             return Err(self.unknown(key.span().start, name, "", names));
         };
         let text = match (known.kind, value.get_ref()) {
-            (Kind::Text, DeValue::String(text)) => text.to_string(),
+            (Kind::Text | Kind::Words(_), DeValue::String(text)) => text.to_string(),
             (Kind::Switch, DeValue::Boolean(on)) => on.to_string(),
+            (Kind::Number, DeValue::Integer(number)) if number.radix() == 10 => {
+                number.as_str().replace('_', "")
+            }
+            (Kind::Words(between), DeValue::Array(words))
+                if words.iter().all(|word| word.get_ref().is_str()) =>
+            {
+                let words: Vec<&str> = words.iter().filter_map(|word| word.get_ref().as_str()).collect();
+                words.join(between)
+            }
             (kind, other) => {
-                let wants = if kind == Kind::Text {
-                    "a string"
-                } else {
-                    "true or false"
+                let wants = match kind {
+                    Kind::Text => "a string",
+                    Kind::Switch => "true or false",
+                    Kind::Number => "a whole number",
+                    Kind::Words(_) => "a string or a list of strings",
                 };
                 let message = format!("{name} must be {wants}, not {}", article(other.type_str()));
                 return Err(self.wrong(value.span().start, &message));
@@ -137,6 +147,14 @@ mod tests {
                 "p.toml:1:9: quiet must be true or false, not a string",
             ),
             ("job = 3\n", "p.toml:1:7: job must be a string, not an integer"),
+            (
+                "stop_grace = \"1m\"\n",
+                "p.toml:1:14: stop_grace must be a whole number, not a string",
+            ),
+            (
+                "notify = [1]\n",
+                "p.toml:1:10: notify must be a string or a list of strings, not an array",
+            ),
             (
                 "[detector.impact]\nwarnin_ratio = 1\n",
                 "p.toml:2:1: unknown key `detector.impact.warnin_ratio`; did you mean `detector.impact.warning_ratio`?",

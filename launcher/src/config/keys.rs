@@ -18,6 +18,10 @@ pub(crate) enum Kind {
     Text,
     /// true or false.
     Switch,
+    /// A whole number.
+    Number,
+    /// A string, or a list of them; this stands between them.
+    Words(&'static str),
 }
 
 /// One key outside `[detector]`.
@@ -32,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 16] = [
+pub(crate) const KEYS: [Key; 25] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -113,6 +117,63 @@ pub(crate) const KEYS: [Key; 16] = [
         kind: Kind::Switch,
         default: "false",
     },
+    Key {
+        name: "act",
+        kind: Kind::Switch,
+        default: "false",
+    },
+    Key {
+        name: "on_fault",
+        kind: Kind::Words(","),
+        default: "\"log\"",
+    },
+    Key {
+        name: "remedy_limit",
+        kind: Kind::Words(" "),
+        default: "(health/policy/remedies.toml)",
+    },
+    Key {
+        name: "remedy_ledger",
+        kind: Kind::Text,
+        default: "(one of this user's own: ~/.local/state/paceline/remedies.json)",
+    },
+    Key {
+        name: "checkpoint_signal",
+        kind: Kind::Text,
+        default: "\"USR1\"",
+    },
+    Key {
+        name: "checkpoint_wait",
+        kind: Kind::Number,
+        default: "300",
+    },
+    Key {
+        name: "stop_grace",
+        kind: Kind::Number,
+        default: "30",
+    },
+    Key {
+        name: "requeue_command",
+        kind: Kind::Text,
+        default: "(paceline slurm requeue, in a Slurm job)",
+    },
+    Key {
+        name: "notify",
+        kind: Kind::Words(" "),
+        default: "(nobody)",
+    },
+];
+
+/// Of these, what may be done about findings and who is told, but for the switch `act`.
+pub(crate) const REMEDIES: [&str; 8] = [
+    "on_fault",
+    "remedy_limit",
+    "remedy_ledger",
+    "checkpoint_signal",
+    "checkpoint_wait",
+    "stop_grace",
+    "requeue_command",
+    "notify",
 ];
 
 /// The name under which the policy has the value that files and `paceline config` call so, if it is one of its own.

@@ -101,7 +101,7 @@ fn policy_value(key: &str, value: f64) -> String {
 
 fn quoted(text: &str, kind: keys::Kind) -> String {
     match kind {
-        keys::Kind::Text => format!("{text:?}"),
-        keys::Kind::Switch => text.to_owned(),
+        keys::Kind::Text | keys::Kind::Words(_) => format!("{text:?}"),
+        keys::Kind::Switch | keys::Kind::Number => text.to_owned(),
     }
 }

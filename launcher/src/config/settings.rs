@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
+use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::http::Place;
 use paceline_sidecar::source::step_log::StepPattern;
 
-use super::keys::{OBSERVE, policy_key};
+use super::keys::{OBSERVE, REMEDIES, policy_key};
 use super::raw::{Origin, Raw, Said, key_and_value};
 use crate::output::{Usage, nearest};
 
@@ -47,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
     /// A line about the job in its Comment.
     pub(crate) slurm_comment: bool,
+    /// What may be done about findings, and who is told, as variables and files have it.
+    pub(crate) remedy: RemedyOptions,
     /// Changes to the policy tables, for the journal.
     pub(crate) changes: Vec<(String, f64)>,
     /// Of these, keys that the command line names: files that are read again change nothing of them.
@@ -145,6 +148,7 @@ impl Settings {
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             slurm_comment: switch(raw, "slurm_comment")?,
+            remedy: remedy(raw)?,
             changes,
             pinned: pinned.collect(),
             policy,
@@ -226,6 +230,21 @@ pub(crate) fn value_of(key: &str, text: &str) -> Result<f64, String> {
     };
     policy.apply(key, number).map_err(|problem| problem.to_string())?;
     Ok(number)
+}
+
+fn remedy(raw: &Raw) -> Result<RemedyOptions, Usage> {
+    let mut options = RemedyOptions {
+        act: switch(raw, "act")?,
+        ..RemedyOptions::default()
+    };
+    for key in REMEDIES {
+        if let Some(said) = raw.get(key) {
+            options
+                .say(key, &said.text)
+                .map_err(|why| wrong(key, said, &why))?;
+        }
+    }
+    Ok(options)
 }
 
 fn switch(raw: &Raw, key: &str) -> Result<bool, Usage> {

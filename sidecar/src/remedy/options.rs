@@ -28,20 +28,15 @@ pub struct RemedyOptions {
     /// What all jobs of the site did about faults, in a file that they share [default: one of this user's own].
     #[arg(long, env = "PACELINE_REMEDY_LEDGER", value_name = "FILE")]
     pub remedy_ledger: Option<PathBuf>,
-    /// The signal at which the trainers write a checkpoint.
-    #[arg(long, env = "PACELINE_CHECKPOINT_SIGNAL", value_name = "SIGNAL", default_value = "USR1", value_parser = signal)]
-    pub checkpoint_signal: String,
-    /// How long a checkpoint is waited for, seconds.
-    #[arg(
-        long,
-        env = "PACELINE_CHECKPOINT_WAIT",
-        value_name = "S",
-        default_value_t = 300
-    )]
-    pub checkpoint_wait: u64,
-    /// How long the command may take to end after SIGTERM, seconds; then it is killed. Slurm's KillWait is 30.
-    #[arg(long, env = "PACELINE_STOP_GRACE", value_name = "S", default_value_t = 30)]
-    pub stop_grace: u64,
+    /// The signal at which the trainers write a checkpoint [default: USR1].
+    #[arg(long, env = "PACELINE_CHECKPOINT_SIGNAL", value_name = "SIGNAL", value_parser = signal)]
+    pub checkpoint_signal: Option<String>,
+    /// How long a checkpoint is waited for, seconds [default: 300].
+    #[arg(long, env = "PACELINE_CHECKPOINT_WAIT", value_name = "S")]
+    pub checkpoint_wait: Option<u64>,
+    /// How long the command may take to end after SIGTERM, seconds; then it is killed [default: 30, as Slurm's KillWait].
+    #[arg(long, env = "PACELINE_STOP_GRACE", value_name = "S")]
+    pub stop_grace: Option<u64>,
     /// The command that has the job started again: words, in which {node} is the node to leave out and {job} the job.
     #[arg(long, env = "PACELINE_REQUEUE_COMMAND", value_name = "COMMAND")]
     pub requeue_command: Option<String>,
@@ -104,12 +99,14 @@ impl RemedyOptions {
             .try_for_each(|change| rules.limit(change));
         rules.rehearsal = self.rehearse.iter().filter_map(|word| provenance(word)).collect();
         let read = |words: &String| Receiver::of(words).ok();
+        let default = RemedyPlan::default();
+        let milliseconds = |seconds: u64| seconds.saturating_mul(1000);
         RemedyPlan {
             rules,
             ledger: self.remedy_ledger.clone().or_else(own_ledger),
-            signal: self.checkpoint_signal.clone(),
-            wait_ms: self.checkpoint_wait.saturating_mul(1000),
-            grace_ms: self.stop_grace.saturating_mul(1000),
+            signal: self.checkpoint_signal.clone().unwrap_or(default.signal),
+            wait_ms: self.checkpoint_wait.map_or(default.wait_ms, milliseconds),
+            grace_ms: self.stop_grace.map_or(default.grace_ms, milliseconds),
             requeue: self
                 .requeue_command
                 .iter()
@@ -122,6 +119,7 @@ impl RemedyOptions {
     /// The same as words for a sidecar.
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
+        let number = |value: Option<u64>| value.map(|value| value.to_string());
         let mut each = |flag: &str, values: &[String]| {
             words.extend(values.iter().map(|value| format!("--{flag}={value}")));
         };
@@ -129,9 +127,9 @@ impl RemedyOptions {
         each("remedy-limit", &self.remedy_limit);
         each("rehearse", &self.rehearse);
         each("notify", &self.notify);
-        each("checkpoint-signal", std::slice::from_ref(&self.checkpoint_signal));
-        each("checkpoint-wait", &[self.checkpoint_wait.to_string()]);
-        each("stop-grace", &[self.stop_grace.to_string()]);
+        each("checkpoint-signal", self.checkpoint_signal.as_slice());
+        each("checkpoint-wait", number(self.checkpoint_wait).as_slice());
+        each("stop-grace", number(self.stop_grace).as_slice());
         each("requeue-command", self.requeue_command.as_slice());
         if let Some(path) = &self.remedy_ledger {
             words.push(format!("--remedy-ledger={}", path.display()));
@@ -140,6 +138,51 @@ impl RemedyOptions {
             words.push("--act".to_owned());
         }
         words
+    }
+
+    /// Takes what a file or a variable says of `key`, checked as the command line is: the flag's name with `_` for `-`, but
+    /// for switches. Of several words each stands for itself.
+    ///
+    /// # Errors
+    /// What is wrong with it, for a person.
+    pub fn say(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let each = |parse: fn(&str) -> Result<String, String>| -> Result<Vec<String>, String> {
+            text.split_whitespace().map(parse).collect()
+        };
+        let seconds = || {
+            text.parse()
+                .map(Some)
+                .map_err(|_| "must be a number of seconds".to_owned())
+        };
+        match key {
+            "on_fault" => self.on_fault = vec![on_fault(text)?],
+            "remedy_limit" => self.remedy_limit = each(limit)?,
+            "remedy_ledger" => self.remedy_ledger = Some(text.into()),
+            "checkpoint_signal" => self.checkpoint_signal = Some(signal(text)?),
+            "checkpoint_wait" => self.checkpoint_wait = seconds()?,
+            "stop_grace" => self.stop_grace = seconds()?,
+            "requeue_command" => self.requeue_command = Some(text.to_owned()),
+            "notify" => self.notify = each(receiver)?,
+            _ => return Err("is no option of remedies".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// These, and of `weaker` what these say nothing of.
+    pub fn or(self, weaker: RemedyOptions) -> RemedyOptions {
+        let first = |one: Vec<String>, other| if one.is_empty() { other } else { one };
+        RemedyOptions {
+            on_fault: first(self.on_fault, weaker.on_fault),
+            act: self.act || weaker.act,
+            remedy_limit: first(self.remedy_limit, weaker.remedy_limit),
+            rehearse: first(self.rehearse, weaker.rehearse),
+            remedy_ledger: self.remedy_ledger.or(weaker.remedy_ledger),
+            checkpoint_signal: self.checkpoint_signal.or(weaker.checkpoint_signal),
+            checkpoint_wait: self.checkpoint_wait.or(weaker.checkpoint_wait),
+            stop_grace: self.stop_grace.or(weaker.stop_grace),
+            requeue_command: self.requeue_command.or(weaker.requeue_command),
+            notify: first(self.notify, weaker.notify),
+        }
     }
 
     /// Nothing but what holds anyway.

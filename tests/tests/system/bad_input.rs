@@ -36,6 +36,18 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
             "./paceline.toml:2:1: impact.warning_ratio = -1: must be a positive",
         ),
         ("job = \"x\n", "./paceline.toml:1:"),
+        (
+            "act = true\non_fault = [\"log\", \"stragler=signal\"]\n",
+            "./paceline.toml:2:1: on_fault = \"log,stragler=signal\": ",
+        ),
+        (
+            "checkpoint_signal = \"KILL\"\n",
+            "./paceline.toml:1:1: checkpoint_signal = \"KILL\": must be USR1, USR2",
+        ),
+        (
+            "\nnotify = [\"exec=/bin/true\", \"pigeon=x\"]\n",
+            "./paceline.toml:2:1: notify = \"exec=/bin/true pigeon=x\": ",
+        ),
     ] {
         place.write("paceline.toml", config);
         let (code, stderr) = said(&place, &["run", "--", "touch", "started"]);
@@ -74,13 +86,19 @@ fn flags_and_variables_are_named_too() {
 #[test]
 fn the_configuration_in_force_and_its_origins() {
     let place = Place::new();
-    place.write("paceline.toml", "node = \"near\"\n");
     place.write(
         "config/paceline/config.toml",
         "node = \"far\"\nrun_dir = \"far\"\n[detector.impact]\nwarning_ratio = 0.05\n",
     );
+    place.write(
+        "paceline.toml",
+        "node = \"near\"\non_fault = [\"log\", \"gpu-lost=requeue\"]\nstop_grace = 60\n",
+    );
     let mut command = place.paceline(["config", "--origin", "--job", "j"]);
-    let output = command.env("PACELINE_HTTP", "127.0.0.1:9810").output().unwrap();
+    command
+        .env("PACELINE_HTTP", "127.0.0.1:9810")
+        .env("PACELINE_STOP_GRACE", "90");
+    let output = command.output().unwrap();
     let shown = text(&output.stdout);
     let user = place.path("config/paceline/config.toml");
     for (key, value, origin) in [
@@ -89,6 +107,9 @@ fn the_configuration_in_force_and_its_origins() {
         ("run_dir", "\"far\"", &format!("{}:2:1", user.display())),
         ("http", "\"127.0.0.1:9810\"", "PACELINE_HTTP"),
         ("quiet", "false", "default"),
+        ("on_fault", "\"log,gpu-lost=requeue\"", "./paceline.toml:2:1"),
+        ("stop_grace", "90", "PACELINE_STOP_GRACE"),
+        ("checkpoint_wait", "300", "default"),
         (
             "detector.impact.warning_ratio",
             "0.05",

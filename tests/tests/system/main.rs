@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod demo;
+mod dry_run;
 mod evaluate;
 mod exits;
 mod gpus;
