@@ -1,6 +1,6 @@
 //! `telemetry-blind`: a node from which nothing is heard. Absence of data is never health.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -8,39 +8,72 @@ use serde::{Deserialize, Serialize};
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::roster::{Node, Roster};
 use crate::frame::Provenance;
-use crate::id::NodeId;
+use crate::id::{JobId, NodeId};
 use crate::policy::BlindThresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Finding, Severity, Subject};
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night is
+/// called once.
+const MOST_NAMED: usize = 8;
+/// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct BlindRule {
-    open: BTreeSet<NodeId>,
+    /// From which nothing is heard, and when they were heard last.
+    open: BTreeMap<NodeId, Time>,
+    /// Those of them that have a verdict.
+    named: BTreeSet<NodeId>,
+    /// When the others are counted.
+    count_at: Option<Time>,
+    /// How many the job's verdict tells of; zero: it has none.
+    counted: usize,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
 
 impl BlindRule {
     /// Takes note that a node was heard at `at`.
-    pub fn heard(&mut self, at: Time, node: &NodeId, provenance: Provenance) {
+    pub fn heard(&mut self, at: Time, node: &NodeId, job: &JobId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
-        if self.open.remove(node) {
-            let claim = over(at, Finding::TelemetryBlind, subject(node), Outcome::default());
-            self.out.push_back(claim);
+        if self.open.remove(node).is_none() {
+            return;
+        }
+        if self.named.remove(node) {
+            self.say_over(at, subject(node));
+        }
+        if self.open.len() <= MOST_NAMED {
+            self.name_the_rest(at, job);
         }
     }
 
     /// Names the nodes whose deadline has passed by `now`, and gives those that are new.
-    pub fn advance(&mut self, now: Time, roster: &Roster, limits: &BlindThresholds) -> Vec<NodeId> {
+    pub fn advance(
+        &mut self,
+        now: Time,
+        roster: &Roster,
+        job: &JobId,
+        limits: &BlindThresholds,
+    ) -> Vec<NodeId> {
         let patience = patience(limits);
         let mut new = Vec::new();
         for (name, node) in roster.nodes().filter(|(_, node)| is_awaited(node)) {
             let deadline = node.last_heard + patience;
-            if deadline <= now && self.open.insert(name.clone()) {
-                self.raise(deadline, name, node, patience);
-                new.push(name.clone());
+            if deadline > now || self.open.contains_key(name) {
+                continue;
             }
+            self.open.insert(name.clone(), node.last_heard);
+            new.push(name.clone());
+            if self.named.len() < MOST_NAMED {
+                self.name(deadline, name.clone(), node.last_heard);
+            } else {
+                self.count_at.get_or_insert(deadline + TOGETHER);
+            }
+        }
+        if let Some(at) = self.count_at.take_if(|at| *at <= now) {
+            self.count(at, roster, job);
         }
         new
     }
@@ -50,14 +83,15 @@ impl BlindRule {
         let patience = patience(limits);
         roster
             .nodes()
-            .filter(|(name, node)| is_awaited(node) && !self.open.contains(*name))
+            .filter(|(name, node)| is_awaited(node) && !self.open.contains_key(*name))
             .map(|(_, node)| node.last_heard + patience)
+            .chain(self.count_at)
             .min()
     }
 
     /// Whether nothing is heard from a node now.
     pub fn is_open(&self, node: &NodeId) -> bool {
-        self.open.contains(node)
+        self.open.contains_key(node)
     }
 
     /// The next claim.
@@ -65,11 +99,50 @@ impl BlindRule {
         self.out.pop_front()
     }
 
-    fn raise(&mut self, at: Time, name: &NodeId, node: &Node, patience: Duration) {
-        let evidence = vec![piece("unheard_s", patience.as_secs_f64(), None)];
+    /// Tells of all together, and again when they have become twice as many.
+    fn count(&mut self, at: Time, roster: &Roster, job: &JobId) {
+        if self.open.len() <= MOST_NAMED || self.open.len() < 2 * self.counted {
+            return;
+        }
+        self.counted = self.open.len();
+        let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
+        let since = rest.map(|(_, since)| *since).min().unwrap_or(at);
+        let nodes = roster.nodes().count() as f64;
+        let evidence = vec![
+            piece("unheard_nodes", self.counted as f64, Some(nodes)),
+            piece("unheard_s", at.since(since).as_secs_f64(), None),
+        ];
+        self.say(at, Subject::Job { job: job.clone() }, since, evidence);
+    }
+
+    /// Few are left: each has a verdict, and the job's is over.
+    fn name_the_rest(&mut self, at: Time, job: &JobId) {
+        let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
+        let rest: Vec<(NodeId, Time)> = rest.map(|(name, since)| (name.clone(), *since)).collect();
+        for (name, since) in rest {
+            self.name(at, name, since);
+        }
+        self.count_at = None;
+        if std::mem::take(&mut self.counted) > 0 {
+            self.say_over(at, Subject::Job { job: job.clone() });
+        }
+    }
+
+    fn name(&mut self, at: Time, name: NodeId, since: Time) {
+        let evidence = vec![piece("unheard_s", at.since(since).as_secs_f64(), None)];
+        self.say(at, subject(&name), since, evidence);
+        self.named.insert(name);
+    }
+
+    fn say_over(&mut self, at: Time, subject: Subject) {
+        let claim = over(at, Finding::TelemetryBlind, subject, Outcome::default());
+        self.out.push_back(claim);
+    }
+
+    fn say(&mut self, at: Time, subject: Subject, since: Time, evidence: Vec<Evidence>) {
         let detail = Detail {
             severity: Severity::Critical,
-            since: node.last_heard,
+            since,
             since_step: None,
             step: None,
             cause: Cause::Unknown,
@@ -83,7 +156,7 @@ impl BlindRule {
         let body = Body::Holds(Box::new(detail));
         self.out.push_back(Claim {
             finding: Finding::TelemetryBlind,
-            subject: subject(name),
+            subject,
             at,
             body,
         });
@@ -102,3 +175,7 @@ fn subject(node: &NodeId) -> Subject {
 fn patience(limits: &BlindThresholds) -> Duration {
     Duration::from_secs_f64(limits.beat_missing_s)
 }
+
+#[cfg(test)]
+#[path = "blind_tests.rs"]
+mod tests;

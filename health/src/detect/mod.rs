@@ -272,7 +272,7 @@ impl Detector {
                 .add(&frame.node, from, at, "nothing was heard from it");
         }
         self.observe_faults(at, frame);
-        self.blind.heard(at, &frame.node, frame.provenance);
+        self.blind.heard(at, &frame.node, &self.job, frame.provenance);
         let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
@@ -377,7 +377,7 @@ impl Detector {
                 }
                 (_, Some(blind)) => {
                     let limits = &self.policy.detector.blind;
-                    let unseen = self.blind.advance(blind, &self.roster, limits);
+                    let unseen = self.blind.advance(blind, &self.roster, &self.job, limits);
                     self.blind_check = self.blind.wake_at(&self.roster, limits);
                     // The others' steps are not held up for ranks of which nothing is heard.
                     for rank in unseen.iter().flat_map(|node| self.roster.ranks_of(node)) {

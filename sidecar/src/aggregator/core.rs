@@ -4,6 +4,7 @@ mod asks;
 mod changes;
 mod fold;
 mod outlets;
+mod pace;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,9 @@ use paceline_health::report::Report;
 use paceline_health::{Detector, Entry, Frame, Provenance};
 
 use self::changes::Said;
-use self::fold::{Fold, Presence, presence};
+use self::fold::{Fold, Presence, lasts, presence};
 use self::outlets::Outlets;
+use self::pace::Pace;
 use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
@@ -32,8 +34,6 @@ use crate::uplink::Intake;
 use crate::uplink::wire::{Ack, Batch, Down, Hello, Refused, Welcome};
 use crate::warn;
 
-/// The report is written again this often, when anything came.
-const REPORT_EVERY_NS: u64 = 5_000_000_000;
 /// A status line is due this often.
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
 /// Incarnation under which the aggregator's own events (job, policy, end, injected faults) stand in the journal.
@@ -65,8 +65,7 @@ pub struct Aggregator {
     last_n: u64,
     own_seq: u64,
     reported_lost: u64,
-    report_due: bool,
-    report_at_ns: u64,
+    report_pace: Pace,
     progress_at_ns: u64,
 }
 
@@ -154,8 +153,7 @@ impl Aggregator {
             last_n,
             own_seq: fold.own_seq,
             reported_lost: 0,
-            report_due: true,
-            report_at_ns: now_ns,
+            report_pace: Pace::new(now_ns),
             progress_at_ns: now_ns,
         };
         // What is already in the journal is told again in the file, and not to the launcher.
@@ -177,7 +175,7 @@ impl Aggregator {
             now_ns,
         );
         self.start_policy(now_ns);
-        self.write_report();
+        self.write_report(now_ns);
     }
 
     /// Answers a sidecar that wants to join.
@@ -244,14 +242,17 @@ impl Aggregator {
             self.detector.observe(at_ns, &entry.frame);
             told |= self.tell();
         }
-        self.report_due |= !entries.is_empty();
+        if !entries.is_empty() {
+            self.report_pace.came();
+        }
         if told || entries.iter().any(|entry| lasts(&entry.frame.event)) {
             self.journal.commit(now_ns);
         }
         if told {
             self.files.commit();
-            self.write_report();
+            self.report_pace.found();
         }
+        self.write_report_if_due(now_ns);
         self.close_segment(now_ns);
     }
 
@@ -294,13 +295,10 @@ impl Aggregator {
             if self.tell() {
                 self.journal.commit(now_ns);
                 self.files.commit();
-                self.write_report();
+                self.report_pace.found();
             }
         }
-        if self.report_due && now_ns >= self.report_at_ns {
-            self.report_at_ns = now_ns + REPORT_EVERY_NS;
-            self.write_report();
-        }
+        self.write_report_if_due(now_ns);
         if now_ns >= self.progress_at_ns {
             self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
             self.outlets.tick();
@@ -320,13 +318,23 @@ impl Aggregator {
             .wake_at()
             .map_or(u64::MAX, |wake| wake.since(at).as_nanos() as u64);
         let commit_at_ns = self.journal.commits_at().unwrap_or(u64::MAX);
-        let due_ns = self.progress_at_ns.min(commit_at_ns).saturating_sub(now_ns);
+        let due_ns = self
+            .progress_at_ns
+            .min(commit_at_ns)
+            .min(self.report_pace.at_ns())
+            .saturating_sub(now_ns);
         Duration::from_nanos(deadline.min(due_ns))
     }
 
-    fn write_report(&mut self) {
-        self.report_due = false;
-        self.files.report(&self.report());
+    fn write_report_if_due(&mut self, now_ns: u64) {
+        if now_ns >= self.report_pace.at_ns() {
+            self.write_report(now_ns);
+        }
+    }
+
+    fn write_report(&mut self, now_ns: u64) {
+        let bytes = self.files.report(&self.report());
+        self.report_pace.wrote(bytes, now_ns);
     }
 
     /// What is known so far.
@@ -371,22 +379,9 @@ impl Aggregator {
         let missing = self.present();
         self.own(Event::End(End { missing }), now_ns);
         self.journal.close();
-        self.write_report();
+        self.write_report(now_ns);
         self.outlets.close();
     }
-}
-
-/// What must not be lost with the machine's power; what is told every second may be.
-fn lasts(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::GpuFault(_)
-            | Event::Trouble(_)
-            | Event::Exit(_)
-            | Event::Policy(_)
-            | Event::Job(_)
-            | Event::End(_)
-    )
 }
 
 #[cfg(test)]

@@ -83,16 +83,18 @@ impl Files {
         }
     }
 
-    /// The whole of what is known.
-    pub fn report(&self, report: &Report) {
-        let Ok(mut text) = serde_json::to_vec_pretty(report) else {
-            return;
-        };
+    /// The whole of what is known; how many bytes that is.
+    pub fn report(&self, report: &Report) -> usize {
+        let mut text = serde_json::to_vec_pretty(report).unwrap_or_default();
+        if text.is_empty() {
+            return 0;
+        }
         text.push(b'\n');
         let path = self.dir.join("report.json");
         if let Err(error) = write_whole(&path, &text) {
             warn::once("report", format_args!("{}: {error}", path.display()));
         }
+        text.len()
     }
 
     /// Where the metrics page is.

@@ -159,6 +159,19 @@ pub(super) fn presence(nodes: &mut BTreeMap<NodeId, Presence>, frame: &Frame) {
     }
 }
 
+/// What must not be lost with the machine's power; what is told every second may be.
+pub fn lasts(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::GpuFault(_)
+            | Event::Trouble(_)
+            | Event::Exit(_)
+            | Event::Policy(_)
+            | Event::Job(_)
+            | Event::End(_)
+    )
+}
+
 #[cfg(test)]
 #[path = "fold_tests.rs"]
 mod tests;

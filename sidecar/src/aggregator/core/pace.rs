@@ -1,0 +1,90 @@
+//! When `report.json` is written: at once when there is a verdict, but in a storm of them not for each. The report of a large
+//! job is megabytes, and frames wait while it is written.
+
+/// It is written again this often, when anything came.
+const EVERY_NS: u64 = 5_000_000_000;
+/// Rest after each byte of it: a twentieth of the thread's time at most goes into reports (a byte takes about 10 ns).
+const REST_NS_A_BYTE: u64 = 200;
+
+/// The pace of reports.
+#[derive(Debug)]
+pub struct Pace {
+    due: bool,
+    at_ns: u64,
+    /// The rest after the last one is over.
+    rested_ns: u64,
+}
+
+impl Pace {
+    /// One is due at once.
+    pub fn new(now_ns: u64) -> Pace {
+        Pace {
+            due: true,
+            at_ns: now_ns,
+            rested_ns: now_ns,
+        }
+    }
+
+    /// Something came that may wait.
+    pub fn came(&mut self) {
+        self.due = true;
+    }
+
+    /// Something was found.
+    pub fn found(&mut self) {
+        self.due = true;
+        self.at_ns = self.at_ns.min(self.rested_ns);
+    }
+
+    /// When the next one is due; `u64::MAX`: nothing came.
+    pub fn at_ns(&self) -> u64 {
+        if self.due { self.at_ns } else { u64::MAX }
+    }
+
+    /// One of so many bytes was written.
+    pub fn wrote(&mut self, bytes: usize, now_ns: u64) {
+        self.due = false;
+        self.at_ns = now_ns + EVERY_NS;
+        self.rested_ns = now_ns + (bytes as u64 * REST_NS_A_BYTE).min(EVERY_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A thousand verdicts in a second, of a report of 5 MB and of one of 10 KB.
+    #[test]
+    fn a_storm_is_not_a_report_each() {
+        for (bytes, most) in [(5_000_000, 2), (10_000, 501)] {
+            let (mut pace, mut written) = (Pace::new(0), 0);
+            for now in (0..1_000).map(|ms| ms * MS) {
+                pace.found();
+                if pace.at_ns() <= now {
+                    pace.wrote(bytes, now);
+                    written += 1;
+                }
+            }
+            assert!(written <= most, "{written} of {bytes} bytes");
+            pace.found();
+            assert!(
+                pace.at_ns() <= 2_000 * MS,
+                "and the last one is in the next report"
+            );
+        }
+    }
+
+    #[test]
+    fn what_came_waits_and_what_was_found_does_not() {
+        let mut pace = Pace::new(7);
+        assert_eq!(pace.at_ns(), 7);
+        pace.wrote(1_000, 7);
+        assert_eq!(pace.at_ns(), u64::MAX);
+        pace.came();
+        assert_eq!(pace.at_ns(), 7 + EVERY_NS);
+        pace.found();
+        assert_eq!(pace.at_ns(), 7 + 200_000);
+    }
+}
