@@ -4,7 +4,7 @@
     python3 tests/bench/scale/run.py [--sizes 64,512,4096,16384] [--steps 70] [--no-kill] [--json FILE]
 
 Every size: a real `paceline sidecar` holds the aggregator, `paceline simulate --connect` is all other sidecars, a step a
-second. Ranks are made slow one after another; a finding's time is from the last rank's word of the step that decided it
+second. With `--relays 8` it goes through as many relays (`paceline sidecar --relay`). Ranks are made slow one after another; a finding's time is from the last rank's word of the step that decided it
 until the aggregator says it. A second run of each size kills the aggregator (SIGKILL) and starts it again. A size may be
 written RANKSxPER_NODE: 16384x1 has a connection for each rank. Standard library only; Linux.
 """
@@ -60,14 +60,10 @@ class Aggregator:
                 self.progress.append((now, status["progress"]))
 
     def cpu_s(self):
-        with open(f"/proc/{self.process.pid}/stat") as stat:
-            fields = stat.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_s(self.process.pid)
 
     def rss_mib(self):
-        with open(f"/proc/{self.process.pid}/status") as status:
-            kib = [line.split()[1] for line in status if line.startswith("VmHWM")]
-        return int(kib[0]) / 1024
+        return rss_mib(self.process.pid)
 
     def kill(self):
         self.process.kill()
@@ -82,8 +78,52 @@ class Aggregator:
             self.kill()
 
 
-def load(program, folder, port, ranks, each, steps, processes):
-    command = [program, "simulate", "--connect", f"127.0.0.1:{port}", "--job", "scale", "--json"]
+class Relays:
+    """Relays in front of an aggregator."""
+
+    def __init__(self, program, folder, port, count):
+        self.ports, self.processes = [], []
+        for _ in range(count):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.ports.append(free.getsockname()[1])
+            command = [program, "sidecar", "--relay", f"127.0.0.1:{self.ports[-1]}", "--job", "scale"]
+            command += ["--aggregator", f"127.0.0.1:{port}", "--key-file", folder + "/key"]
+            self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+        for at in self.ports:
+            while True:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", at)) == 0:
+                        break
+                time.sleep(0.05)
+
+    def cpu_s(self):
+        return sum(cpu_s(process.pid) for process in self.processes)
+
+    def rss_mib(self):
+        return max((rss_mib(process.pid) for process in self.processes), default=0)
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def rss_mib(pid):
+    with open(f"/proc/{pid}/status") as status:
+        kib = [line.split()[1] for line in status if line.startswith("VmHWM")]
+    return int(kib[0]) / 1024
+
+
+def load(program, folder, ports, ranks, each, steps, processes):
+    places = ",".join(f"127.0.0.1:{port}" for port in ports)
+    command = [program, "simulate", "--connect", places, "--job", "scale", "--json"]
     command += ["--key-file", folder + "/key", "--ranks", str(ranks), "--gpus", str(each), "--steps", str(steps)]
     command += ["--processes", str(processes)]
     for number, step in enumerate(range(FIRST, steps - SLOW_FOR, NEXT)):
@@ -101,16 +141,20 @@ def measure(args, ranks, each):
     """A run in which nothing is killed: a row of the table."""
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         aggregator = fresh(args.program, folder)
+        relays = Relays(args.program, folder, aggregator.port, args.relays)
+        ports = [*relays.ports, aggregator.port]
         began = time.monotonic()
-        player = load(args.program, folder, aggregator.port, ranks, each, args.steps, args.processes)
+        player = load(args.program, folder, ports, ranks, each, args.steps, args.processes)
         # CPU is that of training: the last steps, with findings in them.
         time.sleep(min(25, args.steps / 3))
-        before, at = aggregator.cpu_s(), time.monotonic()
+        before, of_relays, at = aggregator.cpu_s(), relays.cpu_s(), time.monotonic()
         time.sleep(max(5, began + args.steps - 5 - time.monotonic()))
         cpu = (aggregator.cpu_s() - before) / (time.monotonic() - at)
+        relay_cpu = (relays.cpu_s() - of_relays) / (time.monotonic() - at)
         report = json.loads(player.communicate()[0])
         time.sleep(1)
-        rss = aggregator.rss_mib()
+        rss, relay_rss = aggregator.rss_mib(), relays.rss_mib()
+        relays.stop()
         aggregator.stop()
         said = dict(map(tuple, report["steps"]))
         # What is said of a finding again, because it got worse, is not its time.
@@ -130,6 +174,8 @@ def measure(args, ranks, each):
             "cpu": cpu,
             "load_cpu": report["cpu_s"] / report["took_s"],
             "rss_mib": rss,
+            "relay_cpu": relay_cpu,
+            "relay_rss_mib": relay_rss,
             "bytes_up": report["bytes_up"] / report["rank_steps"],
             "bytes_down": report["bytes_down"] / report["rank_steps"],
             "findings": len(raised),
@@ -152,7 +198,7 @@ def recover(args, ranks, each):
     """A run in which the aggregator is killed in the middle and started again: how long until all is as before."""
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         aggregator = fresh(args.program, folder)
-        player = load(args.program, folder, aggregator.port, ranks, each, args.steps, args.processes)
+        player = load(args.program, folder, [aggregator.port], ranks, each, args.steps, args.processes)
         time.sleep(args.steps / 2)
         aggregator.kill()
         killed = time.monotonic_ns()
@@ -214,6 +260,7 @@ def main():
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--relays", type=int, default=0, help="relays between the sidecars and the aggregator")
     parser.add_argument("--program", default=os.path.join(ROOT, "target/release/paceline"))
     parser.add_argument("--dir", help="where run directories are made [default: that of temporary files]")
     parser.add_argument("--json", help="write everything that was measured there")
@@ -232,6 +279,9 @@ def main():
             with open(args.json, "w") as file:
                 json.dump(rows, file, indent=1)
     table(rows)
+    for row in rows if args.relays else []:
+        print(f"{row['ranks']:,} ranks through {args.relays} relays: {row['relay_cpu'] * 100:.1f} % of a core for all of them, "
+              f"{row['relay_rss_mib']:.0f} MiB the largest")
     if not args.no_peer and not peer.has_libzmq():
         print("libzmq: left out, for pyzmq is not installed")
 
