@@ -101,6 +101,20 @@ impl Process {
         }
     }
 
+    /// As words that [`Process::read`] understands.
+    pub fn words(&self) -> String {
+        format!("{} {}", self.pid, self.started)
+    }
+
+    /// The process that these words were about, whoever has its number now.
+    pub fn read(words: &str) -> Option<Process> {
+        let (pid, started) = words.trim().split_once(' ')?;
+        Some(Process {
+            pid: pid.parse().ok()?,
+            started: started.parse().ok()?,
+        })
+    }
+
     /// Whether it still runs. One that has ended and waits to be reaped does not.
     pub fn is_alive(&self) -> bool {
         self.started != 0 && running_since(self.pid) == Some(self.started)
@@ -126,6 +140,10 @@ mod tests {
     #[test]
     fn processes() {
         assert!(Process::of(std::process::id()).is_alive());
+        let me = Process::of(std::process::id()).words();
+        assert!(Process::read(&me).unwrap().is_alive());
+        assert!(!Process::read(&format!("{me}0")).unwrap().is_alive());
+        assert!(Process::read("1").is_none());
         assert!(!Process::of(0).is_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let process = Process::of(child.id());

@@ -33,6 +33,7 @@ use anyhow::Context as _;
 use paceline_health::Provenance;
 use paceline_health::event::Event;
 use paceline_health::report::Report;
+use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
 use crate::config::{self, Settings};
@@ -229,6 +230,9 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         }
     };
     // Nothing that can take time stands between a job and its start.
+    if let Some(place) = &place {
+        tasks::note_command(&place.ring_dir, child.id());
+    }
     place::clear_left_behind();
     let keeper = place.as_ref().map(|place| {
         sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))

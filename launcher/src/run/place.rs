@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use paceline_sidecar::agent::tasks;
@@ -12,6 +13,9 @@ use super::cluster::Task;
 use super::share::Share;
 use super::{Plan, hook, identity};
 use crate::{output, profiler, report};
+
+/// A draft is written in a moment; one this old has no writer.
+const DRAFT_LASTS: Duration = Duration::from_secs(60);
 
 /// Directories of a run. The ring directory is removed when this is dropped, in whatever way the run ends; one that is shared
 /// goes with the last task.
@@ -79,6 +83,7 @@ fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
     // Absolute: the sidecar and the trainers may have another working directory.
     let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
     spare_foreign_report(plan, &run_dir);
+    clear_drafts(&run_dir);
     Ok(run_dir)
 }
 
@@ -110,6 +115,28 @@ impl Drop for Place {
             let _ = fs::remove_file(&self.link);
         }
     }
+}
+
+/// Removes files that somebody who was killed had begun to write ([`paceline_sidecar::sink::write_whole`]).
+fn clear_drafts(run_dir: &Path) {
+    for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
+        let is_old = |meta: fs::Metadata| {
+            let age = meta.modified().ok().and_then(|at| at.elapsed().ok());
+            meta.is_file() && age.is_some_and(|age| age > DRAFT_LASTS)
+        };
+        if is_draft(&entry.path()) && entry.metadata().is_ok_and(is_old) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// `<name>.<16 digits>.new`.
+fn is_draft(path: &Path) -> bool {
+    let chance = path.file_stem().and_then(|stem| Path::new(stem).extension());
+    path.extension().is_some_and(|end| end == "new")
+        && chance.is_some_and(|chance| {
+            chance.len() == 16 && chance.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit)
+        })
 }
 
 /// A report.json that is not ours is somebody's result: it is moved aside before ours takes its name.

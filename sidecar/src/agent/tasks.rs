@@ -24,6 +24,8 @@ pub const READY: &str = "ready";
 pub const DONE: &str = "done";
 /// Locked, shared, by everybody who needs the ring directory.
 const ALIVE: &str = "alive.lock";
+/// `command.<launcher's pid>`, in the ring directory: which process the command is.
+const COMMAND: &str = "command.";
 /// How often the files are looked at.
 const EVERY: Duration = Duration::from_millis(100);
 /// Tasks that are to come and do not are waited for so long after the others are over.
@@ -182,6 +184,27 @@ pub fn make_holdable(ring_dir: &Path) -> io::Result<()> {
         .map(drop)
 }
 
+/// Leaves word of a launcher's command: while it runs, the directory is not left behind, even if all that is ours was
+/// killed. A trainer may load the hook from there at any time.
+pub fn note_command(ring_dir: &Path, child: u32) {
+    let name = format!("{COMMAND}{}", std::process::id());
+    // Memory that is full: the directory may then go before a command that has lost its launcher.
+    let _ = fs::write(ring_dir.join(name), Process::of(child).words());
+}
+
+fn has_command(ring_dir: &Path) -> bool {
+    let entries = fs::read_dir(ring_dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(COMMAND.as_bytes())
+        })
+        .filter_map(|entry| Process::read(&fs::read_to_string(entry.path()).ok()?))
+        .any(|command| command.is_alive())
+}
+
 /// A ring directory that nobody needs any more, held so that nobody enters it until it is removed. One without a lock may
 /// be of another version: it is left alone.
 pub fn left_behind(ring_dir: &Path) -> Option<File> {
@@ -198,7 +221,7 @@ pub fn left_behind(ring_dir: &Path) -> Option<File> {
     }
     let file = File::options().write(true).open(ring_dir.join(ALIVE)).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    is_old().then_some(file)
+    (is_old() && !has_command(ring_dir)).then_some(file)
 }
 
 #[cfg(test)]
@@ -272,6 +295,11 @@ mod tests {
         let held = hold(dir.path()).unwrap();
         assert!(left_behind(dir.path()).is_none(), "it is held");
         drop(held);
+        note_command(dir.path(), std::process::id());
+        age(60);
+        assert!(left_behind(dir.path()).is_none(), "its command runs");
+        note_command(dir.path(), 0);
+        age(60);
         assert!(left_behind(dir.path()).is_some());
     }
 }

@@ -1,12 +1,13 @@
 //! A directory that only this user can enter, for the sockets between our own code and ZeroMQ.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::agent::tasks;
 use crate::host;
 
 /// Longest path of a Unix socket, with room for the socket's own name (`sun_path` of unix(7) has 108).
@@ -20,6 +21,8 @@ static DUG: AtomicU32 = AtomicU32::new(0);
 pub struct Den {
     dir: PathBuf,
     sockets: AtomicU32,
+    /// Where it stands by itself: that it is not left behind. Else whoever owns the place around it clears it with that.
+    _held: Option<File>,
 }
 
 impl Den {
@@ -35,15 +38,22 @@ impl Den {
             host::incarnation(),
             DUG.fetch_add(1, Ordering::Relaxed)
         );
-        let dir = place
+        let within = place
             .map(|place| place.join(&name))
-            .filter(|dir| dir.as_os_str().len() < LONGEST)
-            .unwrap_or_else(|| std::env::temp_dir().join(format!("paceline-{name}")));
+            .filter(|dir| dir.as_os_str().len() < LONGEST);
+        let stands_alone = within.is_none();
+        let dir = within.unwrap_or_else(|| std::env::temp_dir().join(format!("paceline-{name}")));
         DirBuilder::new().mode(0o700).create(&dir)?;
-        Ok(Den {
+        let mut den = Den {
             dir,
             sockets: AtomicU32::new(0),
-        })
+            _held: None,
+        };
+        if stands_alone {
+            tasks::make_holdable(&den.dir)?;
+            den._held = tasks::hold(&den.dir);
+        }
+        Ok(den)
     }
 
     /// A socket in it, and its path.
@@ -98,5 +108,18 @@ mod tests {
         fs::create_dir(&long).unwrap();
         let den = Den::dig(Some(&long)).unwrap();
         assert!(den.listen().is_ok() && !den.dir.starts_with(&long));
+    }
+
+    #[test]
+    fn one_whose_owner_was_killed_is_left_behind() {
+        let mut den = Den::dig(None).unwrap();
+        let age = || {
+            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+            File::open(&den.dir).unwrap().set_modified(then).unwrap();
+        };
+        age();
+        assert!(tasks::left_behind(&den.dir).is_none());
+        den._held = None;
+        assert!(tasks::left_behind(&den.dir).is_some());
     }
 }

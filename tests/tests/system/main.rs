@@ -10,6 +10,7 @@ mod exits;
 mod gpus;
 mod inject;
 mod launched;
+mod left_behind;
 mod live_policy;
 mod nodes;
 mod notify;
