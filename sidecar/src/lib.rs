@@ -35,6 +35,7 @@ use aggregator::control::Reload;
 use aggregator::place::{self, Candidate};
 use guard::JobKey;
 use guard::den::Den;
+use remedy::RemedyPlan;
 use remedy::hand::Hand;
 use sink::status::StatusStream;
 use source::Source;
@@ -195,7 +196,10 @@ fn invitation(
         node,
         // Only a relay may do without.
         run_dir: options.run_dir.unwrap_or_default(),
-        remedy: options.remedy.plan(),
+        remedy: RemedyPlan {
+            home: Some(me.node.clone()),
+            ..options.remedy.plan()
+        },
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
         journal: aggregator::segments::Limits::default(),

@@ -29,6 +29,8 @@ pub enum Response {
     Log,
     /// The trainers get a signal: the job may write a checkpoint, and goes on.
     Signal,
+    /// The same; then the command of the bad node is stopped, and an elastic group goes on without that node.
+    LeaveNode,
     /// The same; when the checkpoint is written, or not in time, the command is stopped.
     CheckpointAndStop,
     /// The same, and the scheduler is asked to start the job again without the bad node.
@@ -37,9 +39,10 @@ pub enum Response {
 
 impl Response {
     /// All, from least to most.
-    pub const ALL: [Response; 4] = [
+    pub const ALL: [Response; 5] = [
         Response::Log,
         Response::Signal,
+        Response::LeaveNode,
         Response::CheckpointAndStop,
         Response::Requeue,
     ];
@@ -49,6 +52,7 @@ impl Response {
         match self {
             Response::Log => "log",
             Response::Signal => "signal",
+            Response::LeaveNode => "leave-node",
             Response::CheckpointAndStop => "checkpoint-and-stop",
             Response::Requeue => "requeue",
         }

@@ -66,10 +66,15 @@ fn what_is_asked_for() {
     assert_eq!(wanted(Finding::GpuFault), Response::Log);
     assert_eq!(wanted(Finding::StragglerNode), Response::Signal);
     assert!(!rules.wanted(Finding::EccUncorrectable).checkpoint);
+    // As a ceiling it is more than a signal and less than the end of the job.
+    let mut rules = Rules::default();
+    rules.on_fault("leave-node").unwrap();
+    assert_eq!(rules.wanted(Finding::GpuLost).response, Response::LeaveNode);
+    assert_eq!(rules.wanted(Finding::Straggler).response, Response::Signal);
     let error = |words: &str| rules.clone().on_fault(words).unwrap_err().to_string();
     assert_eq!(
         error("kill"),
-        "`kill` is none of log, signal, checkpoint-and-stop, requeue"
+        "`kill` is none of log, signal, leave-node, checkpoint-and-stop, requeue"
     );
     assert_eq!(error("stragler=log"), "`stragler` is no finding");
     let error = |words: &str| rules.clone().limit(words).unwrap_err().to_string();

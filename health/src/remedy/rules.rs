@@ -15,7 +15,7 @@ const TABLE: &str = include_str!("../../policy/remedies.toml");
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// No such response.
-    #[error("`{0}` is none of log, signal, checkpoint-and-stop, requeue")]
+    #[error("`{0}` is none of log, signal, leave-node, checkpoint-and-stop, requeue")]
     Response(String),
     /// No such finding.
     #[error("`{0}` is no finding")]

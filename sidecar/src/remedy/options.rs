@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use paceline_health::Provenance;
+use paceline_health::id::NodeId;
 use paceline_health::remedy::Rules;
 
 use super::order;
@@ -12,8 +13,8 @@ use crate::sink::notify::Receiver;
 /// Flags of `paceline run` and of its sidecar.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct RemedyOptions {
-    /// What may be done about a finding at most: log, signal, checkpoint-and-stop or requeue; straggler=signal for one
-    /// finding. Several, separated by commas [default: log].
+    /// What may be done about a finding at most: log, signal, leave-node, checkpoint-and-stop or requeue;
+    /// straggler=signal for one finding. Several, separated by commas [default: log].
     #[arg(long, env = "PACELINE_ON_FAULT", value_name = "RESPONSE", value_parser = on_fault)]
     pub on_fault: Vec<String>,
     /// Do what --on-fault asks for. Without it all is decided and written down, and nothing is done.
@@ -63,6 +64,8 @@ pub struct RemedyPlan {
     pub requeue: Vec<String>,
     /// Who is told.
     pub receivers: Vec<Receiver>,
+    /// The node on which this is decided: a job that loses it ends.
+    pub home: Option<NodeId>,
 }
 
 impl Default for RemedyPlan {
@@ -76,6 +79,7 @@ impl Default for RemedyPlan {
             grace_ms: 30_000,
             requeue: Vec::new(),
             receivers: Vec::new(),
+            home: None,
         }
     }
 }
@@ -113,6 +117,7 @@ impl RemedyOptions {
                 .flat_map(|command| command.split_whitespace().map(str::to_owned))
                 .collect(),
             receivers: self.notify.iter().filter_map(read).collect(),
+            home: None,
         }
     }
 

@@ -49,6 +49,8 @@ enum Stage {
 struct Said {
     number: u64,
     what: What,
+    /// To this node and no other.
+    only: Option<NodeId>,
     mark: String,
     since_ms: u64,
 }
@@ -211,7 +213,7 @@ impl Warden {
             let name = self.plan.signal.clone();
             self.books
                 .course(now_ms, &decision.mark, &format!("SIG{name} to the trainers"));
-            self.say(What::Signal { name }, &decision.mark, now_ms);
+            self.say(What::Signal { name }, None, &decision.mark, now_ms);
             until_ms = now_ms.saturating_add(self.plan.wait_ms);
         }
         self.course = Some(Course {
@@ -222,11 +224,12 @@ impl Warden {
         });
     }
 
-    fn say(&mut self, what: What, mark: &str, now_ms: u64) {
+    fn say(&mut self, what: What, only: Option<NodeId>, mark: &str, now_ms: u64) {
         self.number = self.number.max(now_ms) + 1;
         self.said = Some(Said {
             number: self.number,
             what,
+            only,
             mark: mark.to_owned(),
             since_ms: now_ms,
         });
@@ -274,11 +277,15 @@ impl Warden {
     fn finish(&mut self, decision: &Decision, now_ms: u64) -> Stage {
         match decision.ask.response {
             Response::Log | Response::Signal => Stage::Over,
+            Response::LeaveNode => {
+                self.leave(decision, now_ms);
+                Stage::Over
+            }
             Response::CheckpointAndStop => {
                 self.books
                     .course(now_ms, &decision.mark, "the command is stopped");
                 let grace_ms = self.plan.grace_ms;
-                self.say(What::Stop { grace_ms }, &decision.mark, now_ms);
+                self.say(What::Stop { grace_ms }, None, &decision.mark, now_ms);
                 Stage::Over
             }
             Response::Requeue => {
@@ -301,6 +308,27 @@ impl Warden {
         }
     }
 
+    /// Ends the command of the bad node alone: an elastic group makes itself anew of those that are left.
+    fn leave(&mut self, decision: &Decision, now_ms: u64) {
+        let what = match decision.ask.node() {
+            None => "nothing is stopped: it is not known to be one node's".to_owned(),
+            Some(node) if self.plan.home.as_ref() == Some(node) => {
+                format!("nothing is stopped: the group meets on {node}, and would end with it")
+            }
+            Some(node) => {
+                let grace_ms = self.plan.grace_ms;
+                self.say(
+                    What::Stop { grace_ms },
+                    Some(node.clone()),
+                    &decision.mark,
+                    now_ms,
+                );
+                format!("the command of {node} is stopped, the others go on")
+            }
+        };
+        self.books.course(now_ms, &decision.mark, &what);
+    }
+
     /// The words of the command, with the node and the job in their places.
     fn requeue(&self, decision: &Decision) -> Vec<String> {
         let node = decision.ask.node().map_or("", NodeId::as_str);
@@ -310,7 +338,10 @@ impl Warden {
 
     /// What a node is to do that it was not told on this link.
     pub fn order(&mut self, node: &NodeId, agent: u64, now_ms: u64) -> Option<Order> {
-        let said = self.said.as_ref()?;
+        let said = self
+            .said
+            .as_ref()
+            .filter(|said| said.only.as_ref().is_none_or(|only| only == node))?;
         if self.told.get(node) == Some(&(agent, said.number)) {
             return None;
         }

@@ -214,7 +214,7 @@ fn a_requeue_that_nobody_can_do_is_refused_before_the_job_starts() {
         (&["--on-fault", "requeue"][..], "this is no Slurm job"),
         (
             &["--on-fault", "kill"],
-            "`kill` is none of log, signal, checkpoint-and-stop, requeue",
+            "`kill` is none of log, signal, leave-node, checkpoint-and-stop, requeue",
         ),
         (
             &["--notify", "slack=https://hooks.slack.com/x"],
