@@ -36,6 +36,7 @@ def add_faults(parser):
     parser.add_argument("--fail-at", type=int, default=-1, help="end at this step by --exit-code or --die-signal")
     parser.add_argument("--exit-code", type=int, default=3)
     parser.add_argument("--die-signal", default="", help="as KILL or SEGV, instead of an exit code")
+    parser.add_argument("--timeout-s", type=float, default=1800, help="how long a collective waits")
 
 
 class Compute:

@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node=4 ddp.py --steps 200 --sleep-ms 40 --slow
 """
 
 import contextlib
+import datetime
 
 import torch
 import torch.distributed as dist
@@ -50,7 +51,7 @@ def batches(options):
 def main():
     opt = options()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=opt.timeout_s))
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(model(opt))

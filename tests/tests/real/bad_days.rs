@@ -152,6 +152,29 @@ fn the_hook_cannot_find_its_ring() {
     assert!(!ended.stderr.contains("Traceback"), "{}", ended.stderr);
 }
 
+/// A rank does not come to a collective; the others wait for it until they give up.
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn a_collective_times_out_and_whoever_was_missing_is_named() {
+    let args = "--steps 100000 --sleep-ms 20 --hang-at 100 --fault-rank 1 --timeout-s 12";
+    let job = torchrun(&[], 3, "ddp.py", args);
+    // A test need not wait as long as a job should.
+    let settings = "[detector.silence]\nsuspect_min_s = 3\n";
+    std::fs::write(job.dir.path().join("paceline.toml"), settings).unwrap();
+    let ended = job.run();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    let end = ended.report()["end"].clone();
+    assert_eq!(end["reason"], "collective-timeout", "{end}");
+    assert_eq!(end["missing"]["rank"], 1, "{end}");
+    // Those that waited say so, and are not to blame.
+    assert_ne!(end["rank"], 1, "{end}");
+    assert!(
+        ended.stderr.contains("a collective waited in vain for rank 1 on"),
+        "{}",
+        ended.stderr
+    );
+}
+
 /// The exit code of the same job without us.
 fn bare_code(args: &str) -> Option<i32> {
     let torchrun = crate::job::torch().join("bin/torchrun");

@@ -12,7 +12,7 @@ use crate::job::{Ended, Running, paceline, torch, trainer};
 
 /// PyTorch 2.15 gives the workers the agents' own store, in which gloo finds addresses of the group before (without us as
 /// well), unless it is told not to.
-const OWN_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1";
+pub const OWN_STORE: &str = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1";
 
 /// `paceline run OPTIONS -- torchrun WORDS elastic.py`, until the file `done` is in `place`.
 fn elastic(options: &[&str], words: &str, place: &std::path::Path) -> Running {
@@ -28,7 +28,7 @@ fn elastic(options: &[&str], words: &str, place: &std::path::Path) -> Running {
     paceline(options, &command).start()
 }
 
-fn journal(running: &Running) -> Vec<Entry> {
+pub fn journal(running: &Running) -> Vec<Entry> {
     let text = std::fs::read_to_string(running.dir.path().join("run/journal.ndjson")).unwrap_or_default();
     // The last line may not be whole yet.
     text.lines()
@@ -37,7 +37,7 @@ fn journal(running: &Running) -> Vec<Entry> {
 }
 
 /// The groups of ranks that there were: how many ranks, when their first and last steps came, and how many.
-fn groups(entries: &[Entry]) -> Vec<Group> {
+pub fn groups(entries: &[Entry]) -> Vec<Group> {
     let mut found: Vec<Group> = Vec::new();
     for entry in entries {
         let at_s = entry.at_ns.since(paceline_health::Time::ZERO).as_secs_f64();
@@ -70,16 +70,16 @@ fn groups(entries: &[Entry]) -> Vec<Group> {
 }
 
 #[derive(Debug, Default)]
-struct Group {
-    ranks: u32,
+pub struct Group {
+    pub ranks: u32,
     pids: Vec<(u32, u32)>,
     first_s: Option<f64>,
     last_s: f64,
-    steps: usize,
+    pub steps: usize,
 }
 
 /// Waits for the group of this number to have made so many steps of all ranks together.
-fn until_trains(running: &Running, number: usize, ranks: u32) {
+pub fn until_trains(running: &Running, number: usize, ranks: u32) {
     running.until("steps", || {
         let groups = groups(&journal(running));
         let group = groups.get(number)?;

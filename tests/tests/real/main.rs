@@ -8,6 +8,8 @@ mod collectives;
 mod elastic;
 mod hosts;
 mod job;
+mod launchers;
 mod nodes;
+mod remedies;
 mod slow_rank;
 mod told;
