@@ -22,6 +22,7 @@ mod preflight;
 mod ras;
 mod source;
 mod step;
+mod thinned;
 
 pub use collective::*;
 pub use ending::*;
@@ -34,6 +35,7 @@ pub use preflight::*;
 pub use ras::*;
 pub use source::*;
 pub use step::*;
+pub use thinned::*;
 
 /// One thing seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +101,8 @@ pub enum Event {
     Trouble(Trouble),
     /// Each collective of one rank in one communicator in one step, where that was asked for.
     Collectives(Collectives),
+    /// The aggregator took lines out of the journal, which has a bound.
+    Thinned(Thinned),
 }
 
 impl Event {

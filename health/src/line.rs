@@ -119,6 +119,51 @@ pub fn decode(line: &str) -> Result<Entry, LineError> {
         })
 }
 
+/// What can be told of a line without reading all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance<'a> {
+    /// [`Entry::n`]
+    pub n: u64,
+    /// [`Entry::at_ns`]
+    pub at_ns: u64,
+    /// The node's name.
+    pub node: &'a str,
+    /// [`crate::Frame::agent`]
+    pub agent: u64,
+    /// The name of its event.
+    pub kind: &'a str,
+}
+
+/// Looks at a line that is as [`encode_sealed`] writes it and has its checksum. `None`: it is not, or it takes [`decode`].
+pub fn glance(line: &str) -> Option<Glance<'_>> {
+    let is_sealed = line.len() <= MAX_LINE_BYTES && line.get(line.len().checked_sub(18)?..)?.starts_with(SUM);
+    if !is_sealed || check_sum(line).is_err() {
+        return None;
+    }
+    let (n, rest) = number(line.strip_prefix("{\"n\":")?)?;
+    let (at_ns, rest) = number(rest.strip_prefix(",\"at_ns\":")?)?;
+    let (v, rest) = number(rest.strip_prefix(",\"frame\":{\"v\":")?)?;
+    let (node, rest) = rest.strip_prefix(",\"node\":\"")?.split_once('"')?;
+    let (agent, rest) = number(rest.strip_prefix(",\"agent\":")?)?;
+    let (_, rest) = number(rest.strip_prefix(",\"seq\":")?)?;
+    let (_, rest) = rest.strip_prefix(",\"provenance\":\"")?.split_once('"')?;
+    let (kind, _) = rest.strip_prefix(",\"event\":{\"")?.split_once('"')?;
+    let is_plain = v <= u64::from(SCHEMA_VERSION) && !node.contains('\\') && !kind.contains('\\');
+    is_plain.then_some(Glance {
+        n,
+        at_ns,
+        node,
+        agent,
+        kind,
+    })
+}
+
+fn number(text: &str) -> Option<(u64, &str)> {
+    let end = text.bytes().position(|byte| !byte.is_ascii_digit())?;
+    let (digits, rest) = text.split_at(end);
+    Some((digits.parse().ok()?, rest))
+}
+
 fn malformed(error: &serde_json::Error) -> LineError {
     let text = error.to_string();
     // serde_json ends its message with " at line 1 column N"; the line is ours to tell.

@@ -79,6 +79,9 @@ pub(crate) struct SettingArgs {
     /// Where journal and report go [default: ./paceline-JOB].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<String>,
+    /// Room for the journal, such as 8GiB: when it comes near, the oldest telemetry goes [default: 8GiB].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) journal_bytes: Option<String>,
     /// Where the job's aggregator is, the same on all nodes: the node of that name or address runs it [default: on this
     /// host; without a port one that follows from the job]. RELAY:PORT,...,HOST[:PORT]: through relays.
     #[arg(long, value_name = "HOST[:PORT]")]

@@ -64,6 +64,8 @@ pub(crate) struct Journal<R = BufReader<File>> {
     entries: u64,
     /// An entry said which job it is.
     has_job: bool,
+    /// Lines that are not there any more, so that the journal keeps within its bound.
+    thinned: u64,
 }
 
 /// One line as it stands in the file.
@@ -78,25 +80,31 @@ impl Journal {
     /// Opens `path` with the segments of it that were closed, or the journal in it if it is a directory.
     pub(crate) fn open(path: &Path, skip_broken: bool) -> Result<Journal, JournalError> {
         let path = file_of(path);
-        let files = segments::files(&path).unwrap_or_else(|_| vec![path]);
-        Journal::of(files, skip_broken)
+        again(|| {
+            let files = segments::files(&path).unwrap_or_else(|_| vec![path.clone()]);
+            Journal::of(files, skip_broken)
+        })
     }
 
     /// As [`Journal::open`] from the newest snapshot on that can be used, and the detector as it was there: for whoever
     /// need not see every entry.
     pub(crate) fn resume(path: &Path, skip_broken: bool) -> Result<(Journal, Detector), JournalError> {
         let path = file_of(path);
-        let Some((number, _, OfDetector(detector))) = snapshot::newest(&path) else {
+        again(|| Journal::resume_now(&path, skip_broken))
+    }
+
+    fn resume_now(path: &Path, skip_broken: bool) -> Result<(Journal, Detector), JournalError> {
+        let Some((number, _, OfDetector(detector))) = snapshot::newest(path) else {
             return Ok((
-                Journal::open(&path, skip_broken)?,
+                Journal::open(path, skip_broken)?,
                 Detector::new(Policy::default()),
             ));
         };
-        let closed = segments::list(&path).unwrap_or_default();
+        let closed = segments::list(path).unwrap_or_default();
         let after = closed.into_iter().filter(|(closed, _)| *closed > number);
         let mut files: Vec<PathBuf> = after.map(|(_, path)| path).collect();
         if files.is_empty() || path.exists() {
-            files.push(path);
+            files.push(path.to_owned());
         }
         let mut journal = Journal::of(files, skip_broken)?;
         // The snapshot stands for the entries before it.
@@ -153,6 +161,7 @@ impl<R: BufRead> Journal<R> {
             ended: false,
             entries: 0,
             has_job: false,
+            thinned: 0,
         }
     }
 
@@ -186,6 +195,12 @@ impl<R: BufRead> Journal<R> {
                 Ok(entry) => {
                     self.entries += 1;
                     self.has_job |= matches!(entry.frame.event, Event::Job(_));
+                    if let Event::Thinned(thinned) = &entry.frame.event
+                        && thinned.here
+                    {
+                        let (telemetry, others) = thinned.lines();
+                        self.thinned += telemetry + others;
+                    }
                     return Ok(Some(entry));
                 }
                 // The end of a segment that was closed went with its machine's power.
@@ -255,6 +270,12 @@ impl<R: BufRead> Journal<R> {
             let lines = count(self.broken as u64, "broken line");
             said.push(format!("{path}: {lines} left out"));
         }
+        if self.thinned > 0 {
+            let lines = count(self.thinned, "line");
+            said.push(format!(
+                "{path}: {lines} were taken out of it earlier, to keep it within its bound: what they would have shown is missing"
+            ));
+        }
         // Absence of data is never health.
         if self.ended && self.entries == 0 {
             said.push(format!("{path}: holds no entry: nothing can be said of its job"));
@@ -289,6 +310,17 @@ impl<R: BufRead> Journal<R> {
         }
         Ok(detector)
     }
+}
+
+/// An aggregator that is at it may close a segment, or remove one, between a look at the names and the opening.
+fn again<T>(mut open: impl FnMut() -> Result<T, JournalError>) -> Result<T, JournalError> {
+    for _ in 0..4 {
+        match open() {
+            Err(JournalError::File { problem, .. }) if problem.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+    open()
 }
 
 fn file_of(path: &Path) -> PathBuf {

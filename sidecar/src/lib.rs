@@ -202,7 +202,7 @@ fn invitation(
         },
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
-        journal: aggregator::segments::Limits::default(),
+        journal: aggregator::segments::Limits::within(options.journal_bytes),
     };
     Ok(Invitation {
         me,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use paceline_health::sim::gpu::GpuScript;
 
+use crate::aggregator::segments;
 use crate::remedy::RemedyOptions;
 use crate::sink::http::HttpOptions;
 use crate::source::step_log::StepPattern;
@@ -22,6 +23,9 @@ pub struct SidecarOptions {
     /// Where journal, verdicts and report go, should the aggregator run here.
     #[arg(long, env = "PACELINE_RUN_DIR", required_unless_present = "relay")]
     pub run_dir: Option<PathBuf>,
+    /// Room for the journal, such as 8GiB, should the aggregator run here: when it comes near, the oldest telemetry goes.
+    #[arg(long, env = "PACELINE_JOURNAL_BYTES", value_name = "SIZE", default_value = "8GiB", value_parser = segments::parse_bytes)]
+    pub journal_bytes: u64,
     /// Where the trainers put their rings.
     #[arg(long, env = "PACELINE_RING_DIR")]
     pub ring_dir: Option<PathBuf>,

@@ -5,6 +5,7 @@
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
+mod away;
 mod before;
 mod birth;
 mod blind;
@@ -80,6 +81,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::away::Away;
 use self::before::Before;
 use self::blind::BlindRule;
 use self::causes::Causes;
@@ -102,7 +104,7 @@ use self::waits::Waits;
 use self::work::WorkModels;
 use crate::event::{Event, Step};
 use crate::frame::{AGGREGATOR, Frame};
-use crate::id::{JobId, NodeId};
+use crate::id::JobId;
 use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::Verdict;
@@ -146,6 +148,7 @@ pub struct Detector {
     blind_check: Option<Time>,
     incidents: Incidents,
     journal_lost: u64,
+    away: Away,
     /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was worked out for.
     price: Option<((u64, usize), Option<f64>)>,
 }
@@ -183,6 +186,7 @@ impl Detector {
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
+            away: Away::default(),
             price: None,
         }
     }
@@ -194,19 +198,21 @@ impl Detector {
         self.entry += 1;
         self.origin.get_or_insert(at);
         match &frame.event {
-            // The aggregator was away: nobody's deadline passed while nobody listened.
             Event::Job(job) => self.open(at, &frame.node, job),
             _ => self.fire(at),
         }
         self.now = at;
         self.last_frame = at;
-        if !matches!(frame.event, Event::Job(_) | Event::End(_) | Event::Policy(_)) {
-            self.take(at, frame);
-        } else if let Event::Policy(change) = &frame.event {
-            // What does not fit was refused where it was asked for; a journal of another version may still hold it.
-            let _ = self.policy.apply(&change.key, change.value);
-            self.price = None;
-            self.incidents.reconsider(&self.policy);
+        match &frame.event {
+            Event::Job(_) | Event::End(_) => {}
+            Event::Policy(change) => {
+                // What does not fit was refused where it was asked for; a journal of another version may still hold it.
+                let _ = self.policy.apply(&change.key, change.value);
+                self.price = None;
+                self.incidents.reconsider(&self.policy);
+            }
+            Event::Thinned(thinned) => self.learn_of_thinning(frame, thinned),
+            _ => self.take(at, frame),
         }
         self.book();
     }
@@ -239,6 +245,9 @@ impl Detector {
         }
         let is_believable = frame.event.step().is_none_or(|step| step < MAX_STEP);
         if !is_believable || self.roster.has_seen(frame) || self.took_late(at, frame) {
+            return;
+        }
+        if self.took_remainder(at, frame) {
             return;
         }
         let frame = &*self.roster.counted(frame);
@@ -352,20 +361,11 @@ impl Detector {
         }
     }
 
-    fn open(&mut self, at: Time, node: &NodeId, job: &crate::event::Job) {
-        if self.entry > 1 {
-            let why = "the aggregator was started again";
-            self.roster.gaps.add(node, self.last_frame, at, why);
-        }
-        self.job = job.job.clone();
-        self.roster.resume(at);
-        self.blind_check = None;
-        let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
-        self.blind_check = self.roster.nodes().next().map(|_| next);
-    }
-
     /// Fires deadlines in their order.
     fn fire(&mut self, to: Time) {
+        if !self.has_heard_up_to(to) {
+            return;
+        }
         loop {
             let row = self.rows.deadline(self.patience()).filter(|due| *due <= to);
             let blind = self.blind_check.filter(|due| *due <= to);

@@ -265,7 +265,7 @@ impl Roster {
     }
 
     /// Books the frame on its node; finds holes and new incarnations.
-    fn receive(&mut self, at: Time, frame: &Frame) {
+    pub fn receive(&mut self, at: Time, frame: &Frame) {
         let new = || Node::new(at, frame.agent);
         let Some(node) = self.nodes.get_or_insert_with(&frame.node, new) else {
             return;

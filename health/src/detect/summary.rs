@@ -153,7 +153,7 @@ impl Detector {
             ranks_seen,
             ranks_expected: self.roster.world_size.max(ranks_seen),
             signals: self.roster.signals.clone(),
-            frames_lost: self.roster.frames_lost(),
+            frames_lost: self.frames_lost(),
             ring_dropped,
             ring_torn,
             journal_lost: self.journal_lost,
@@ -219,6 +219,7 @@ impl Detector {
         notes.extend(mute.map(|((node, source), why)| format!("{source} of {node} tells nothing: {why}")));
         notes.extend(self.faults.notes());
         notes.extend(self.before.note());
+        notes.extend(self.away.notes(|at| self.seconds(at)));
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(
                 "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \

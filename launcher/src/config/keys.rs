@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 25] = [
+pub(crate) const KEYS: [Key; 26] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -51,6 +51,11 @@ pub(crate) const KEYS: [Key; 25] = [
         name: "run_dir",
         kind: Kind::Text,
         default: "(./paceline-JOB)",
+    },
+    Key {
+        name: "journal_bytes",
+        kind: Kind::Text,
+        default: "(8GiB)",
     },
     Key {
         name: "aggregator",

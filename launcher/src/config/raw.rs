@@ -152,6 +152,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("job", &args.job),
         ("node", &args.node),
         ("run_dir", &args.run_dir),
+        ("journal_bytes", &args.journal_bytes),
         ("aggregator", &args.aggregator),
         ("key_file", &args.key_file),
         ("http", &args.http),

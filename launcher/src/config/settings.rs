@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
+use paceline_sidecar::aggregator::segments;
 use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::http::Place;
 use paceline_sidecar::source::step_log::StepPattern;
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) node: Option<String>,
     /// Run directory, if anybody gave one.
     pub(crate) run_dir: Option<PathBuf>,
+    /// Room for the journal, bytes.
+    pub(crate) journal_bytes: Option<u64>,
     /// HOST or HOST:PORT of the aggregator.
     pub(crate) aggregator: Option<String>,
     /// The key of the job's nodes.
@@ -126,6 +129,11 @@ impl Settings {
             let script = GpuScript::parse(&said.text);
             sim_gpus = Some(script.map_err(|problem| wrong("sim_gpus", said, &problem.to_string()))?);
         }
+        let mut journal_bytes = None;
+        if let Some(said) = raw.get("journal_bytes") {
+            let size = segments::parse_bytes(&said.text);
+            journal_bytes = Some(size.map_err(|why| wrong("journal_bytes", said, &why))?);
+        }
         let (changes, policy) = changes(raw)?;
         let pinned = raw
             .policy()
@@ -135,6 +143,7 @@ impl Settings {
             job: text("job"),
             node: text("node"),
             run_dir: text("run_dir").map(PathBuf::from),
+            journal_bytes,
             aggregator: text("aggregator"),
             key_file: text("key_file").map(PathBuf::from),
             http,

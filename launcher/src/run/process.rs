@@ -139,6 +139,9 @@ pub(crate) fn arguments(
     if let Some(task) = plan.task {
         flag("tasks", task.on_node.to_string().as_ref());
     }
+    if let Some(bytes) = &plan.settings.journal_bytes {
+        flag("journal-bytes", bytes.to_string().as_ref());
+    }
     if let Some(aggregator) = &plan.settings.aggregator {
         flag("aggregator", aggregator.as_ref());
     }

@@ -27,7 +27,7 @@ use super::inject::Injector;
 use super::journal::{Journal, JournalError, Medium, on_disk};
 use crate::guard::gate::Turned;
 use crate::host;
-use crate::sink::files::Files;
+use crate::sink::files::{self, Files};
 use crate::sink::metrics::{Metrics, Transport};
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::Intake;
@@ -120,7 +120,10 @@ impl Aggregator {
         medium: &mut Medium<'_>,
     ) -> Result<Aggregator, JournalError> {
         let mut fold = Fold::new();
-        let journal = Journal::open_on(dir, &plan.job, &mut fold, medium, plan.journal)?;
+        let journal = Journal::open_on(dir, (&plan.job, &plan.node), &mut fold, medium, plan.journal)?;
+        if fold.misses_history {
+            files::lay_aside(dir);
+        }
         let (last_n, last_at) = fold.last.map_or((0, None), |(n, at)| (n, Some(at)));
         let mut clock = Clock::open(dir, last_at, host::boot_id(), host::incarnation(), now_ns);
         if fold.has_holes {
@@ -289,6 +292,7 @@ impl Aggregator {
     /// Lets time pass: deadlines of the detector, the report, a status line.
     pub fn tick(&mut self, now_ns: u64) {
         self.journal.commit_due(now_ns);
+        self.tell_thinned(now_ns);
         let at = self.clock.at(now_ns);
         if self.detector.wake_at().is_some_and(|wake| wake <= at) {
             self.detector.advance(at);

@@ -7,9 +7,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
 
-use paceline_health::id::JobId;
+use paceline_health::event::Thinned;
+use paceline_health::id::{JobId, NodeId};
 use paceline_health::{Entry, line};
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -17,6 +19,7 @@ pub use super::disk::{Disk, Medium, on_disk};
 use super::owner::Owner;
 pub use super::reopen::Replay;
 use super::reopen::{continues, lay_aside, occupy, read_back};
+use super::room::Room;
 use super::segments::{self, Limits};
 use super::snapshot;
 use crate::warn;
@@ -62,8 +65,11 @@ pub struct Journal {
     segment: u32,
     /// Not before this is the next one closed.
     close_at_ns: u64,
-    /// Puts the last snapshot on the medium.
+    /// Puts the last snapshot on the medium, and keeps the journal within its bound then.
     keeper: Option<JoinHandle<()>>,
+    room: Room,
+    /// What was thinned.
+    thinned: Receiver<Thinned>,
 }
 
 impl Journal {
@@ -73,16 +79,17 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]
     pub fn open(dir: &Path, job: &JobId, mut replay: impl FnMut(Entry)) -> Result<Journal, JournalError> {
-        Journal::open_on(dir, job, &mut replay, &mut on_disk, Limits::default())
+        let node = NodeId::from("");
+        Journal::open_on(dir, (job, &node), &mut replay, &mut on_disk, Limits::default())
     }
 
-    /// As [`Journal::open`], on a disk of the caller's.
+    /// As [`Journal::open`] by the aggregator of a node, on a disk of the caller's.
     ///
     /// # Errors
     /// [`JournalError`]
     pub fn open_on(
         dir: &Path,
-        job: &JobId,
+        (job, node): (&JobId, &NodeId),
         replay: &mut dyn Replay,
         medium: &mut Medium<'_>,
         limits: Limits,
@@ -94,14 +101,16 @@ impl Journal {
         if !continues(&path, job).map_err(failed)? {
             lay_aside(dir, &path).map_err(failed)?;
         }
+        segments::sweep(&path);
         let file = File::options().create(true).append(true).read(true).open(&path);
         let mut file = file.map_err(|error| JournalError::Io(path.clone(), error))?;
-        let length = read_back(&path, job, &mut file, replay);
-        let length = length.map_err(|error| JournalError::Io(path.clone(), error))?;
+        let read = read_back(&path, job, &mut file, replay);
+        let (length, restored) = read.map_err(|error| JournalError::Io(path.clone(), error))?;
         let segment = segments::list(&path)
             .map_err(failed)?
             .last()
             .map_or(0, |(number, _)| *number);
+        let (room, thinned) = Room::new(&path, node.clone(), limits, restored);
         let journal = Journal {
             dir: dir.to_owned(),
             _lock: lock,
@@ -117,6 +126,8 @@ impl Journal {
             segment,
             close_at_ns: 0,
             keeper: None,
+            room,
+            thinned,
         };
         // A disk that is full from the start shows at the first append.
         let _ = journal.make_reserve();
@@ -210,7 +221,12 @@ impl Journal {
             && self.retry_at_ns.is_none()
             && !self.owner.as_ref().is_some_and(Owner::is_superseded)
             // A medium that has not taken the last snapshot gets no second one.
-            && self.keeper.as_ref().is_none_or(JoinHandle::is_finished)
+            && !self.is_keeping()
+    }
+
+    /// Whether a snapshot is being put on the medium.
+    pub fn is_keeping(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished())
     }
 
     /// Closes the segment that is written and begins the next. Whether it could be done.
@@ -246,20 +262,32 @@ impl Journal {
         }
     }
 
-    /// Keeps a snapshot of what the journal came to when its last segment was closed, without waiting for the medium.
+    /// Keeps a snapshot of what the journal came to when its last segment was closed, and takes out of older segments what
+    /// is too much, without waiting for the medium.
     pub fn keep(&mut self, state: Vec<u8>) {
         let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
+        let (room, asker) = (self.room.clone(), thread::current().id());
         self.keeper = self.file.run(Box::new(move || {
             // A snapshot never knows more than the medium has of its journal.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
                 .and_then(|()| snapshot::sync_dir(&path))
                 .and_then(|()| snapshot::write(&path, number, &state));
-            if let Err(error) = kept {
-                let path = path.display();
-                warn::once("snapshot", format_args!("a snapshot of {path}: {error}"));
+            match kept {
+                Ok(()) => room.has_snapshot(number),
+                Err(error) => {
+                    let path = path.display();
+                    warn::once("snapshot", format_args!("a snapshot of {path}: {error}"));
+                }
             }
+            drop(state);
+            room.keep_in_peace(asker);
         }));
+    }
+
+    /// What was thinned since the last time that this was asked.
+    pub fn thinned(&self) -> Vec<Thinned> {
+        self.thinned.try_iter().collect()
     }
 
     /// Entries that could not be written.
@@ -270,6 +298,7 @@ impl Journal {
     /// Puts everything on the medium and gives the reserve back.
     pub fn close(&mut self) {
         self.say(|file| file.sync());
+        self.room.stop();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
@@ -303,6 +332,16 @@ impl Journal {
     fn with_disk(mut self, disk: impl Disk + 'static) -> Journal {
         self.file = Box::new(disk);
         self
+    }
+}
+
+impl Drop for Journal {
+    /// Whoever opens it next finds it at rest.
+    fn drop(&mut self) {
+        self.room.stop();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
     }
 }
 

@@ -12,9 +12,11 @@ pub mod lines;
 pub mod owner;
 pub mod place;
 mod reopen;
+pub mod room;
 pub mod segments;
 pub mod server;
 pub mod snapshot;
+pub mod thin;
 
 use std::path::PathBuf;
 

@@ -125,6 +125,7 @@ pub(super) fn lay_aside(dir: &Path, path: &Path) -> io::Result<()> {
         format_args!("older journal moved to {}", aside.display()),
     );
     snapshot::forget(path);
+    segments::sweep(path);
     for (number, closed) in segments::list(path)? {
         fs::rename(closed, segments::closed(&aside, number))?;
     }
@@ -148,13 +149,13 @@ fn free_name(dir: &Path) -> PathBuf {
 }
 
 /// Hands out the newest snapshot that fits and every entry behind it, cuts off a torn end (kept in journal.torn), and says
-/// how long `file`, the segment that is written, is now.
+/// how long `file`, the segment that is written, is now, and behind which segment that snapshot stands (zero: none).
 pub(super) fn read_back(
     path: &Path,
     job: &JobId,
     file: &mut File,
     replay: &mut dyn Replay,
-) -> io::Result<u64> {
+) -> io::Result<(u64, u32)> {
     let closed = segments::list(path)?;
     let known = restore(path, job, &closed, replay);
     for (_, segment) in closed.iter().filter(|(number, _)| *number > known) {
@@ -169,7 +170,7 @@ pub(super) fn read_back(
         }
         file.set_len(offset)?;
     }
-    Ok(file.metadata()?.len())
+    Ok((file.metadata()?.len(), known))
 }
 
 /// Hands out every entry of one file; where its last line is torn.

@@ -5,24 +5,85 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::thin;
+
 /// A journal is cut into segments of this size, unless it is told otherwise: what has to be folded again after a
 /// restart is not more than one.
 pub const SEGMENT_BYTES: u64 = 256 << 20;
+/// What a journal may take on the disk unless it is told otherwise: raw telemetry of 16,384 ranks for the last ten minutes,
+/// of eight ranks for weeks.
+pub const BOUND_BYTES: u64 = 8 << 30;
+/// Less is no room for a journal.
+pub const LEAST_BYTES: u64 = 1 << 20;
+/// At least so many segments are within the bound: two are whole, one is written, one is being thinned.
+const SEGMENTS: u64 = 8;
 
 /// Room on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A segment is closed when it is so long.
     pub segment_bytes: u64,
+    /// What all files of the journal may take together, the two snapshots included. When it comes near, the oldest segments
+    /// are thinned.
+    pub bound_bytes: u64,
+}
+
+impl Limits {
+    /// Limits of a journal that may take so much.
+    pub fn within(bound_bytes: u64) -> Limits {
+        Limits {
+            segment_bytes: SEGMENT_BYTES.min(bound_bytes / SEGMENTS),
+            bound_bytes,
+        }
+    }
+
+    /// What it may take when a segment was closed: the next one has to fit too, and what is written of one that is thinned.
+    pub fn resting_bytes(&self) -> u64 {
+        self.bound_bytes
+            .saturating_sub(self.segment_bytes.saturating_mul(2))
+    }
+}
+
+/// Reads `8GiB`, `500MB`, `1048576`: bytes, at least [`LEAST_BYTES`].
+///
+/// # Errors
+/// Why it is no such size.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic() || letter == ' ');
+    let unit = match text[digits.len()..].trim() {
+        "" | "B" => 1,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" | "K" => 1 << 10,
+        "MiB" | "M" => 1 << 20,
+        "GiB" | "G" => 1 << 30,
+        "TiB" | "T" => 1u64 << 40,
+        unit => {
+            return Err(format!(
+                "{unit:?} is no unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB"
+            ));
+        }
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "expected a size, such as 8GiB".to_owned())?;
+    let bytes = number.checked_mul(unit).ok_or("more than any disk has")?;
+    if bytes < LEAST_BYTES {
+        return Err(format!("{bytes} bytes are too little: at least 1MiB"));
+    }
+    Ok(bytes)
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            segment_bytes: SEGMENT_BYTES,
-        }
+        Limits::within(BOUND_BYTES)
     }
 }
+
+/// The end of a segment's name.
+const END: &str = ".ndjson";
 
 /// Where the closed segment of that number of the journal at `journal` is.
 pub fn closed(journal: &Path, number: u32) -> PathBuf {
@@ -35,7 +96,23 @@ pub fn closed(journal: &Path, number: u32) -> PathBuf {
 /// # Errors
 /// When its directory cannot be read.
 pub fn list(journal: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
-    numbered(journal, ".ndjson")
+    let mut all = numbered(journal, END)?;
+    all.drain(..told_of(&all));
+    Ok(all)
+}
+
+/// How many of the first segments another one tells of: who took everything out of it was killed before it removed them.
+fn told_of(all: &[(u32, PathBuf)]) -> usize {
+    usize::from(all.get(1).is_some_and(|(_, path)| thin::is_dropped(path)))
+}
+
+/// Removes what somebody left of the segments of the journal at `journal` who was killed.
+pub fn sweep(journal: &Path) {
+    thin::sweep(journal);
+    let all = numbered(journal, END).unwrap_or_default();
+    for (_, path) in &all[..told_of(&all)] {
+        let _ = fs::remove_file(path);
+    }
 }
 
 /// Files beside `journal` that are called like it, with a number and this end, in the order of their numbers.
@@ -78,6 +155,32 @@ pub fn files(journal: &Path) -> io::Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("8GiB", 8 << 30),
+            ("500 MB", 500_000_000),
+            ("1048576", 1 << 20),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "GiB",
+            "8 parsecs",
+            "-1GiB",
+            "1.5GiB",
+            "1023KiB",
+            "99999999TiB",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+        let small = Limits::within(LEAST_BYTES);
+        assert!(small.segment_bytes * 4 < small.resting_bytes());
+        assert_eq!(Limits::default().segment_bytes, SEGMENT_BYTES);
+    }
 
     #[test]
     fn segments_are_found_by_their_journal() {

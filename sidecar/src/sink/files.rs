@@ -19,6 +19,23 @@ pub struct Files {
     length: u64,
 }
 
+/// Gives `verdicts.ndjson` another name: what is known now is less than what it was told by, and it would be begun anew.
+pub fn lay_aside(dir: &Path) {
+    let path = dir.join("verdicts.ndjson");
+    let has_any = fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+    let aside = (1u32..).map(|number| dir.join(format!("verdicts.{number}.ndjson")));
+    if let Some(aside) = aside.into_iter().find(|aside| has_any && !aside.exists()) {
+        let (from, to) = (path.display(), aside.display());
+        warn::once(
+            "verdicts aside",
+            format_args!("{from}: moved to {to}: the journal was thinned and no snapshot of it can be used"),
+        );
+        if let Err(error) = fs::rename(&path, &aside) {
+            warn::once("verdicts", format_args!("{}: {error}", path.display()));
+        }
+    }
+}
+
 impl Files {
     /// Opens `verdicts.ndjson` and cuts it to what a snapshot of the journal knows to stand there, zero without one: what
     /// is folded again gives the same lines again.

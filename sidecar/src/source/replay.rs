@@ -1,7 +1,7 @@
 //! An old journal sent again, at the pace at which it was written, marked as replayed.
 //!
 //! Every frame becomes this node's: it is the path that is tried out, not the history. Nothing of the old sidecars'
-//! own life (job, agent, goodbye, end) is sent; the ranks' pulses go into this sidecar's beats.
+//! own life (job, agent, goodbye, end) is sent, nor what their journal lost; the ranks' pulses go into this sidecar's beats.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -93,7 +93,12 @@ impl Source for Replay {
                     self.pulses
                         .extend(beat.ranks.into_iter().map(|pulse| (pulse.rank, pulse)));
                 }
-                Event::Job(_) | Event::Agent(_) | Event::Exit(_) | Event::Bye(_) | Event::End(_) => {}
+                Event::Job(_)
+                | Event::Agent(_)
+                | Event::Exit(_)
+                | Event::Bye(_)
+                | Event::End(_)
+                | Event::Thinned(_) => {}
                 event => {
                     if let Event::Detach(detach) = &event {
                         self.pulses.remove(&detach.rank);

@@ -126,16 +126,7 @@ impl Spool {
 /// Whether it is one of many like it, which may wait for company and are dropped first; faults, and what begins or ends
 /// something, are told at once and kept.
 pub fn is_telemetry(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Step(_)
-            | Event::Beat(_)
-            | Event::Comm(_)
-            | Event::Collectives(_)
-            | Event::Gpu(_)
-            | Event::Host(_)
-            | Event::Port(_)
-    )
+    event.is_telemetry()
 }
 
 /// The last sequence number of a batch.

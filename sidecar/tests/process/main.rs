@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod alone;
+mod bound;
 mod faults;
 mod job;
 

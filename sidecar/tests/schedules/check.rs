@@ -34,9 +34,13 @@ pub fn world(world: &World) {
     let aggregator = world.hub.aggregator().expect("it is up");
     let report = aggregator.report();
     let excused = world.hub.excused + report.coverage.journal_lost - world.hub.lost_before;
-    acked_is_kept(world, &journals, excused);
-    steps_arrive(world, &journals, excused);
-    findings_arrive(world, &journals, excused);
+    let gone = journals.iter().map(|journal| Hub::thinned(journal));
+    let (telemetry, others) = gone.fold((0, 0), |(telemetry, others), gone| {
+        (telemetry + gone.telemetry, others + gone.others)
+    });
+    acked_is_kept(world, &journals, excused + telemetry + others);
+    steps_arrive(world, &journals, excused + telemetry + others);
+    findings_arrive(world, &journals, excused + others);
     losses_are_counted(world, journals.last().unwrap());
     assert_eq!(aggregator.present(), [], "everybody said goodbye");
     let ranks = world.nodes.len() as u32 * RANKS;
@@ -55,6 +59,9 @@ fn in_order(world: &World, journal: &[Entry]) {
     }
     for entry in journal {
         let frame = &entry.frame;
+        if matches!(&frame.event, Event::Thinned(thinned) if thinned.here) {
+            continue;
+        }
         let before = last.insert((frame.node.as_str(), frame.agent), frame.seq);
         assert!(
             before.is_none_or(|before| before < frame.seq),
@@ -164,6 +171,9 @@ fn losses_are_counted(world: &World, journal: &[Entry]) {
         (_, Some(last)) => last - seqs.len() as u64,
     };
     let holes: u64 = Hub::numbers(journal).into_iter().map(holes).sum();
+    // What was thinned was not lost.
+    let holes = holes.checked_sub(Hub::thinned(journal).frames);
+    let holes = holes.expect("no more is said to be thinned than is gone");
     if world.hub.was_hurt {
         let counted = coverage.frames_lost + coverage.journal_lost;
         assert!(
@@ -192,7 +202,8 @@ pub fn opened_again(world: World) {
         .iter()
         .for_each(|entry| fold.observe(entry.at_ns, &entry.frame));
     let again = fold.report();
-    if !was_hurt {
+    let is_whole = Hub::thinned(&before).frames == 0;
+    if !was_hurt && is_whole {
         let of = |report: &paceline_health::report::Report| {
             report
                 .verdicts

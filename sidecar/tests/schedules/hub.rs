@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use paceline_health::event::Event;
 use paceline_health::{Entry, line};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
 use paceline_sidecar::aggregator::segments::{self, Limits};
@@ -27,10 +28,18 @@ enum State {
     Up(Box<Aggregator>),
 }
 
+/// Lines that were thinned; of all of them, frames of sidecars.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gone {
+    pub telemetry: u64,
+    pub others: u64,
+    pub frames: u64,
+}
+
 pub struct Hub {
     root: tempfile::TempDir,
-    /// A segment of the journal is closed when it is so long.
-    segment_bytes: u64,
+    /// Of the journal: when a segment is closed, and how much there may be.
+    limits: Limits,
     /// What the aggregator counted as lost from the journal before it was opened the last time, and knew from a snapshot.
     pub lost_before: u64,
     generation: u32,
@@ -58,10 +67,10 @@ fn temporary() -> tempfile::TempDir {
 }
 
 impl Hub {
-    pub fn new(status: StatusStream, segment_bytes: u64) -> Hub {
+    pub fn new(status: StatusStream, limits: Limits) -> Hub {
         let mut hub = Hub {
             root: temporary(),
-            segment_bytes,
+            limits,
             lost_before: 0,
             generation: 1,
             state: State::Down { until_ns: 0 },
@@ -88,9 +97,7 @@ impl Hub {
             policy: Vec::new(),
             remedy: Default::default(),
             reload: None,
-            journal: Limits {
-                segment_bytes: self.segment_bytes,
-            },
+            journal: self.limits,
         };
         let disk = self.disk.clone();
         let mut medium = |file: File| Box::new(SimDisk::new(file, disk.clone())) as _;
@@ -254,6 +261,22 @@ impl Hub {
         (1..=self.generation)
             .map(|generation| whole(&self.dir(generation)))
             .collect()
+    }
+
+    /// What is written down in a journal as gone, so that it keeps within its bound.
+    pub fn thinned(journal: &[Entry]) -> Gone {
+        let records = journal.iter().filter_map(|entry| match &entry.frame.event {
+            Event::Thinned(thinned) if thinned.here => Some(thinned),
+            _ => None,
+        });
+        records.fold(Gone::default(), |gone, record| {
+            let (telemetry, others) = record.lines();
+            Gone {
+                telemetry: gone.telemetry + telemetry,
+                others: gone.others + others,
+                frames: gone.frames + record.frames,
+            }
+        })
     }
 
     /// By node and incarnation, the numbers that are in a journal.

@@ -1,5 +1,6 @@
 //! One schedule: nodes, the aggregator, what is between them, and what goes wrong, all from one seed. Time is a number.
 
+use paceline_sidecar::aggregator::segments::Limits;
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::wire::encode;
 
@@ -55,6 +56,8 @@ impl World {
         let trouble = Trouble::draw(&mut chance, &mut Chance::new(!seed));
         // Drawn by itself: schedules from before there were segments stay the same.
         let segment_bytes = Chance::new(seed ^ 0x5e9).pick(&[1 << 40, 6_000, 60_000]);
+        // By itself as well.
+        let bound_bytes = Chance::new(seed ^ 0xb0d).pick(&[u64::MAX, u64::MAX, u64::MAX, 60_000, 200_000]);
         let reads = chance.pick(&[1, 4, 1_000, 1_000]);
         World {
             now_ns: 0,
@@ -65,7 +68,13 @@ impl World {
             wires: Vec::new(),
             cut_up_ns: vec![0; count as usize],
             cut_down_ns: vec![0; count as usize],
-            hub: Hub::new(status, segment_bytes),
+            hub: Hub::new(
+                status,
+                Limits {
+                    segment_bytes,
+                    bound_bytes,
+                },
+            ),
             reads,
             trouble,
             disk_full_until_ns: 0,

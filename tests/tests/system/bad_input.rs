@@ -24,6 +24,10 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
             "./paceline.toml:1:1: aggregator = \"here:\": must be HOST or HOST:PORT",
         ),
         (
+            "journal_bytes = \"8 parsecs\"\n",
+            "./paceline.toml:1:1: journal_bytes = \"8 parsecs\": \"parsecs\" is no unit",
+        ),
+        (
             "key_file = \"none\"\n",
             "./paceline.toml:1:1: key_file = \"none\": the key file none: No such file",
         ),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use paceline_health::event::Event;
+use paceline_health::event::{Event, Thinned};
 use paceline_health::id::NodeId;
 use paceline_health::{Detector, Entry, Frame, Policy, Time};
 
@@ -36,6 +36,8 @@ pub(super) struct Fold {
     pub has_holes: bool,
     pub own_seq: u64,
     pub said: Said,
+    /// Entries are missing that were thinned, and no snapshot knows what they came to.
+    pub misses_history: bool,
     /// Of `verdicts.ndjson`, what is known already.
     pub verdict_bytes: u64,
 }
@@ -53,6 +55,7 @@ impl Fold {
             has_holes: false,
             own_seq: 0,
             said: Said::default(),
+            misses_history: false,
             verdict_bytes: 0,
         }
     }
@@ -62,6 +65,10 @@ impl Fold {
         let at = self.last.map_or(entry.at_ns, |(_, last)| last.max(entry.at_ns));
         self.has_holes |= self.last.is_some_and(|(last, _)| entry.n > last + 1);
         self.last = Some((entry.n, at));
+        // All say again who they are: it may be among what is gone.
+        self.misses_history |=
+            matches!(&frame.event, Event::Thinned(thinned) if thinned.here && frame.agent == OWN_AGENT);
+        self.has_holes |= self.misses_history;
         if frame.agent == OWN_AGENT {
             self.own_seq = self.own_seq.max(frame.seq);
         } else {
@@ -100,6 +107,7 @@ impl Replay for Fold {
             has_holes: false,
             own_seq,
             said,
+            misses_history: false,
             verdict_bytes: snapshot.header.verdict_bytes,
         };
         Ok(())
@@ -135,6 +143,21 @@ impl Aggregator {
                 self.journal.keep(bytes);
             }
             Err(error) => warn::once("snapshot", format_args!("no snapshot: {error}")),
+        }
+    }
+}
+
+impl Aggregator {
+    /// What was thinned is told at the end of the journal too, for those who know from a snapshot what it came to.
+    pub(super) fn tell_thinned(&mut self, now_ns: u64) {
+        for thinned in self.journal.thinned() {
+            if !self.detector.knows(&thinned) {
+                let told = Thinned {
+                    here: false,
+                    ..thinned
+                };
+                self.own(Event::Thinned(told), now_ns);
+            }
         }
     }
 }
@@ -175,3 +198,7 @@ pub fn lasts(event: &Event) -> bool {
 #[cfg(test)]
 #[path = "fold_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "thinned_tests.rs"]
+mod thinned_tests;

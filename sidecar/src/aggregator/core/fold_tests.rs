@@ -24,6 +24,7 @@ fn open(dir: &Path, now_ns: u64) -> Aggregator {
         reload: None,
         journal: Limits {
             segment_bytes: 20_000,
+            bound_bytes: u64::MAX,
         },
     };
     Aggregator::open(plan, StatusStream::to(std::io::sink()).0, now_ns).unwrap()
@@ -113,18 +114,18 @@ fn killed(dir: &Path) -> u64 {
         aggregator.tick(now_ns);
         seq += events.len() as u64;
         events.clear();
-        wait_for_snapshot(dir);
+        wait_for_snapshot(dir, &aggregator);
     }
     now_ns
 }
 
 /// It is put on the medium by a thread of its own.
-fn wait_for_snapshot(dir: &Path) {
+fn wait_for_snapshot(dir: &Path, aggregator: &Aggregator) {
     let journal = dir.join("journal.ndjson");
     let last = |files: Vec<(u32, PathBuf)>| files.last().map(|(number, _)| *number);
     let closed = last(segments::list(&journal).unwrap());
     let begun = Instant::now();
-    while last(snapshot::list(&journal).unwrap()) < closed {
+    while last(snapshot::list(&journal).unwrap()) < closed || aggregator.journal.is_keeping() {
         assert!(
             begun.elapsed() < Duration::from_secs(60),
             "no snapshot behind {closed:?}"

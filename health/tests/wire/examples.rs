@@ -1,20 +1,14 @@
-//! docs/wire.md is the contract of the journal and of every fixture: each line in it must read and write back as it
-//! stands, and every event must be there. `REWRITE=1` writes the examples anew.
-
-#![allow(clippy::disallowed_methods)] // A test may read the docs; the crate may not.
+//! One event of each kind, as docs/wire.md shows them.
 
 use std::collections::BTreeMap;
 
+use paceline_health::Time;
 use paceline_health::event::*;
-use paceline_health::frame::{Provenance, SCHEMA_VERSION};
 use paceline_health::id::Rank;
 use paceline_health::preflight::{Against, Comparison, Metric, Noted, Outcome, Place, Problem};
 use paceline_health::verdict::Severity;
-use paceline_health::{Entry, Frame, Time, line};
 
-const DOC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wire.md");
-
-fn examples() -> Vec<Event> {
+pub fn examples() -> Vec<Event> {
     let readings = BTreeMap::from([
         (GpuSignal::TemperatureC, Reading::Value(61.0)),
         (GpuSignal::SmClockMhz, Reading::Value(1980.0)),
@@ -291,110 +285,15 @@ fn examples() -> Vec<Event> {
                 .to_vec(),
             left_out: 0,
         }),
+        Event::Thinned(Thinned {
+            here: true,
+            whole: false,
+            from: 1,
+            to: 812_044,
+            to_ns: Time(23_118_000_000),
+            gone: BTreeMap::from([("step".into(), 401_776), ("beat".into(), 49_152)]),
+            frames: 450_928,
+            bound_bytes: 8 << 30,
+        }),
     ]
-}
-
-fn lines() -> Vec<String> {
-    let entry = |(n, event): (u64, Event)| Entry {
-        n,
-        at_ns: Time(n * 1_000_000),
-        frame: Frame {
-            v: SCHEMA_VERSION,
-            node: "n1".into(),
-            agent: 7,
-            seq: n,
-            provenance: Provenance::Live,
-            event,
-        },
-    };
-    (1..)
-        .zip(examples())
-        .map(entry)
-        .map(|entry| line::encode(&entry))
-        .collect()
-}
-
-#[test]
-fn the_documented_lines_are_what_is_read_and_written() {
-    let block = format!("```json\n{}\n```", lines().join("\n"));
-    let doc = std::fs::read_to_string(DOC).unwrap();
-    let start = doc.find("```json\n").expect("docs/wire.md has a json block");
-    let end = start + doc[start..].find("\n```").unwrap() + 4;
-    if std::env::var_os("REWRITE").is_some() {
-        std::fs::write(DOC, format!("{}{block}{}", &doc[..start], &doc[end..])).unwrap();
-        return;
-    }
-    assert_eq!(
-        &doc[start..end],
-        block,
-        "docs/wire.md is out of step: REWRITE=1 cargo test -p paceline-health"
-    );
-    for text in doc[start..end].lines().filter(|line| line.starts_with('{')) {
-        assert_eq!(line::encode(&line::decode(text).unwrap()), text);
-    }
-}
-
-#[test]
-fn unknown_fields_are_skipped_and_a_future_version_is_named() {
-    let known = lines().remove(9);
-    let newer = known.replace("\"code\":0", "\"code\":0,\"core_dumped\":true");
-    assert_ne!(newer, known);
-    assert_eq!(line::encode(&line::decode(&newer).unwrap()), known);
-
-    let future = known
-        .replace("\"v\":1", "\"v\":9")
-        .replace("\"exit\"", "\"exit_v9\"");
-    assert_eq!(
-        line::decode(&future),
-        Err(line::LineError::FutureVersion { found: 9 })
-    );
-}
-
-#[test]
-fn what_is_broken_is_named_by_its_column() {
-    for (text, column) in [("", 1), ("{\"n\":1,", 7), ("{\"n\":-1}", 7), ("[1,2]", 5)] {
-        match line::decode(text) {
-            Err(line::LineError::Malformed { column: found, .. }) => assert_eq!(found, column, "{text}"),
-            other => panic!("{text}: {other:?}"),
-        }
-    }
-    let long = " ".repeat(line::MAX_LINE_BYTES + 1);
-    assert!(matches!(
-        line::decode(&long),
-        Err(line::LineError::TooLong { .. })
-    ));
-}
-
-/// Whatever single byte of a sealed line is damaged: it is not read, or read as it was written.
-#[test]
-fn a_damaged_line_is_found() {
-    let events = examples();
-    for (n, event) in (1u64..).zip(events) {
-        let frame = Frame {
-            v: SCHEMA_VERSION,
-            node: "n1".into(),
-            agent: 7,
-            seq: n,
-            provenance: Provenance::Live,
-            event,
-        };
-        let entry = Entry {
-            n,
-            at_ns: Time(n),
-            frame,
-        };
-        let sealed = line::encode_sealed(&entry);
-        assert_eq!(line::decode(&sealed), Ok(entry.clone()));
-        assert_eq!(sealed.len(), line::encode(&entry).len() + 17);
-        for at in 0..sealed.len() {
-            for flip in [1, 2, 4, 0x10] {
-                let mut bytes = sealed.clone().into_bytes();
-                bytes[at] ^= flip;
-                let text = String::from_utf8(bytes).unwrap();
-                if let Ok(read) = line::decode(&text) {
-                    assert_eq!(read, entry, "{text}");
-                }
-            }
-        }
-    }
 }
