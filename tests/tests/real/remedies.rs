@@ -87,7 +87,7 @@ fn free_port() -> u16 {
 /// checkpoint that was asked for.
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
-fn an_elastic_group_goes_on_without_a_bad_node() {
+fn long_an_elastic_group_goes_on_without_a_bad_node() {
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str| place.path().join(name).display().to_string();
     let (rendezvous, aggregator) = (free_port(), free_port());
