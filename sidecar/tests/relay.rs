@@ -243,13 +243,17 @@ fn a_stranger_is_turned_away_and_another_job_refused() {
                 job: asked.into(),
                 ..hello("n")
             };
-            link.send(encode(&Up::Hello(hello))).await.unwrap();
+            // "Later", while the relay has no link itself: it is asked again.
             loop {
+                link.send(encode(&Up::Hello(hello.clone()))).await.unwrap();
                 let answer = timeout(LONG, link.recv()).await.unwrap().unwrap();
                 match decode_down(&answer).unwrap() {
                     Down::Welcome(_) => assert!(is_welcome),
                     Down::Refused(refused) => assert!(!is_welcome, "{}", refused.why),
-                    _ => continue,
+                    _ => {
+                        sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
                 }
                 break;
             }

@@ -297,7 +297,6 @@ fn what_is_left_is_sent_later() {
     let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
     notifier.verdict(&verdict(1, 0, Severity::Critical, State::Raised), NOW);
     notifier.tick(NOW);
-    // It is on its way; what is over before that is told with it, in one message.
     let held = listener.accept().unwrap();
     let begin = Instant::now();
     notifier.close(NOW + 1000);
