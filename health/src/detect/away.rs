@@ -166,7 +166,7 @@ impl Detector {
             self.entry = self.entry.saturating_add(lines);
         }
         if self.entry > 1 {
-            let why = "the aggregator was away: started again, or held up";
+            let why = "the aggregator was started again";
             self.roster.gaps.add(node, self.last_frame, at, why);
         }
         self.job = job.job.clone();

@@ -1,5 +1,4 @@
 use std::fs;
-use std::sync::Arc;
 
 use paceline_health::Policy;
 use paceline_health::event::{Agent, Attach, Bye, Exit, Phases, Signal, Step, StepKind};
@@ -23,11 +22,11 @@ fn plan(dir: &Path) -> Plan {
     }
 }
 
-pub(super) fn open(dir: &Path, now_ns: u64) -> Aggregator {
+fn open(dir: &Path, now_ns: u64) -> Aggregator {
     Aggregator::open(plan(dir), StatusStream::to(std::io::sink()).0, now_ns).unwrap()
 }
 
-pub(super) fn batch(node: &str, agent: u64, first_seq: u64, events: &[Event]) -> Batch {
+fn batch(node: &str, agent: u64, first_seq: u64, events: &[Event]) -> Batch {
     let events = events
         .iter()
         .map(|event| Blob(encode_event(Provenance::Live, event)))
@@ -50,7 +49,7 @@ fn upto(down: &Down) -> u64 {
     }
 }
 
-pub(super) fn hello() -> Event {
+fn hello() -> Event {
     Event::Agent(Agent {
         paceline: Arc::from("0"),
         sources: Vec::new(),
