@@ -5,7 +5,8 @@ bridge's namespace:
     rough.py VETH BRIDGE MILLISECONDS JITTER_MILLISECONDS DOUBLED_PERCENT      (5 0 0: only later)
 
 takes the link off the bridge and carries its frames through a tap, each by MILLISECONDS and a chance part of JITTER later, so
-that later ones overtake, in both directions, until it is told to end (SIGTERM) or its parent is gone.
+that later ones overtake, in both directions, until it is told to end (SIGTERM) or its parent is gone. Then the link is the
+bridge's again.
 """
 
 import fcntl
@@ -71,6 +72,8 @@ def main():
                 os.write(tap, frame) if inwards else wire.send(frame)
             except OSError:
                 pass  # Full: frames get lost on networks.
+    ip("link", "set", veth, "promisc", "off")
+    ip("link", "set", veth, "master", bridge)
 
 
 main()
