@@ -161,12 +161,18 @@ impl Detector {
 
     /// The aggregator was away: nobody's deadline passed while nobody listened.
     pub(super) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
+        let why = match job.listened_to {
+            Some(to) => {
+                self.fire(to.min(at));
+                "the aggregator was held up"
+            }
+            None => "the aggregator was started again",
+        };
         // A part that was thinned ends before it: it is not resumed from twice.
         if let Some((_, lines)) = self.away.part.take_if(|(until, _)| *until < at) {
             self.entry = self.entry.saturating_add(lines);
         }
         if self.entry > 1 {
-            let why = "the aggregator was started again";
             self.roster.gaps.add(node, self.last_frame, at, why);
         }
         self.job = job.job.clone();

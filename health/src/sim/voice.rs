@@ -41,6 +41,7 @@ impl World {
         let job = Job {
             job: JobId(Arc::clone(&self.spec.job)),
             paceline: version(),
+            listened_to: None,
         };
         self.link.own(Time::ZERO, Event::Job(job));
         for node in 0..self.spec.nodes {

@@ -38,6 +38,7 @@ pub fn examples() -> Vec<Event> {
         Event::Job(Job {
             job: "llama-7b".into(),
             paceline: "0.1.0".into(),
+            listened_to: None,
         }),
         Event::Agent(Agent {
             paceline: "0.1.0".into(),

@@ -237,6 +237,7 @@ fn begin(plan: &Plan) -> Detector {
     let job = Job {
         job: JobId::from(plan.job.as_str()),
         paceline: Arc::from(env!("CARGO_PKG_VERSION")),
+        listened_to: None,
     };
     let (node, event) = (NodeId::from(plan.node.as_str()), Event::Job(job));
     let frame = Frame {

@@ -3,15 +3,15 @@
 mod asks;
 mod changes;
 mod fold;
+mod held_up;
 mod outlets;
 mod pace;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_health::event::{End, Event, Job};
+use paceline_health::event::{End, Event};
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::NodeId;
 use paceline_health::report::Report;
@@ -66,6 +66,8 @@ pub struct Aggregator {
     own_seq: u64,
     reported_lost: u64,
     report_pace: Pace,
+    /// When it last looked at the clock.
+    awake_ns: u64,
     progress_at_ns: u64,
 }
 
@@ -157,6 +159,7 @@ impl Aggregator {
             own_seq: fold.own_seq,
             reported_lost: 0,
             report_pace: Pace::new(now_ns),
+            awake_ns: now_ns,
             progress_at_ns: now_ns,
         };
         // What is already in the journal is told again in the file, and not to the launcher.
@@ -169,9 +172,7 @@ impl Aggregator {
 
     /// The first entries of a journal that is opened.
     fn begin(&mut self, now_ns: u64) {
-        let paceline = Arc::from(env!("CARGO_PKG_VERSION"));
-        let job = self.plan.job.clone();
-        self.own(Event::Job(Job { job, paceline }), now_ns);
+        self.say_whose(None, now_ns);
         self.start_policy(now_ns);
         self.write_report(now_ns);
     }
@@ -201,6 +202,7 @@ impl Aggregator {
         if let Some(why) = claim.refusal(&self.plan.job) {
             return Down::Refused(Refused { why });
         }
+        self.wake(now_ns);
         let taken = self.intake.offer(batch);
         self.record(taken.frames, now_ns);
         Down::Ack(Ack {
@@ -286,6 +288,7 @@ impl Aggregator {
 
     /// Lets time pass: deadlines of the detector, the report, a status line.
     pub fn tick(&mut self, now_ns: u64) {
+        self.wake(now_ns);
         self.journal.commit_due(now_ns);
         self.tell_thinned(now_ns);
         let at = self.clock.at(now_ns);
@@ -372,6 +375,7 @@ impl Aggregator {
 
     /// Closes the journal in order.
     pub fn close(mut self, now_ns: u64) {
+        self.wake(now_ns);
         let at = self.clock.at(now_ns);
         self.detector.advance(at);
         self.tell();

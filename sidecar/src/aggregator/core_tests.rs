@@ -1,4 +1,5 @@
 use std::fs;
+use std::sync::Arc;
 
 use paceline_health::Policy;
 use paceline_health::event::{Agent, Attach, Bye, Exit, Phases, Signal, Step, StepKind};
@@ -22,11 +23,11 @@ fn plan(dir: &Path) -> Plan {
     }
 }
 
-fn open(dir: &Path, now_ns: u64) -> Aggregator {
+pub(super) fn open(dir: &Path, now_ns: u64) -> Aggregator {
     Aggregator::open(plan(dir), StatusStream::to(std::io::sink()).0, now_ns).unwrap()
 }
 
-fn batch(node: &str, agent: u64, first_seq: u64, events: &[Event]) -> Batch {
+pub(super) fn batch(node: &str, agent: u64, first_seq: u64, events: &[Event]) -> Batch {
     let events = events
         .iter()
         .map(|event| Blob(encode_event(Provenance::Live, event)))
@@ -49,7 +50,7 @@ fn upto(down: &Down) -> u64 {
     }
 }
 
-fn hello() -> Event {
+pub(super) fn hello() -> Event {
     Event::Agent(Agent {
         paceline: Arc::from("0"),
         sources: Vec::new(),

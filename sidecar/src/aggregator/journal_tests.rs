@@ -29,6 +29,7 @@ fn opening(job: &str) -> Entry {
         Event::Job(Job {
             job: job.into(),
             paceline: Arc::from("0"),
+            listened_to: None,
         }),
     )
 }

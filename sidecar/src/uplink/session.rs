@@ -13,7 +13,7 @@ use paceline_health::frame::SCHEMA_VERSION;
 use crate::remedy::order::Order;
 
 use super::pack;
-use super::spool::{Spool, is_telemetry, last_seq};
+use super::spool::{Spool, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
 /// A link that acknowledges nothing for this long is taken for broken.
@@ -268,7 +268,7 @@ enum Urgency {
 fn urgency(event: &Event) -> Urgency {
     match event {
         Event::Step(_) | Event::Comm(_) | Event::Collectives(_) => Urgency::Soon,
-        other if is_telemetry(other) => Urgency::Later,
+        other if other.is_telemetry() => Urgency::Later,
         _ => Urgency::Now,
     }
 }

@@ -53,7 +53,7 @@ impl Spool {
         self.bytes += bytes.len() + OVERHEAD_BYTES;
         self.items.push_back(Item {
             seq: self.last_seq,
-            keep: !is_telemetry(event),
+            keep: !event.is_telemetry(),
             bytes,
         });
         while self.bytes > self.bound_bytes {
@@ -121,12 +121,6 @@ impl Spool {
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
-}
-
-/// Whether it is one of many like it, which may wait for company and are dropped first; faults, and what begins or ends
-/// something, are told at once and kept.
-pub fn is_telemetry(event: &Event) -> bool {
-    event.is_telemetry()
 }
 
 /// The last sequence number of a batch.

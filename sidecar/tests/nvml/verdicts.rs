@@ -59,6 +59,7 @@ impl Judge {
             Event::Job(Job {
                 job: "j".into(),
                 paceline: "0".into(),
+                listened_to: None,
             }),
         );
         judge.take(

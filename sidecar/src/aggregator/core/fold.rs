@@ -145,9 +145,7 @@ impl Aggregator {
             Err(error) => warn::once("snapshot", format_args!("no snapshot: {error}")),
         }
     }
-}
 
-impl Aggregator {
     /// What was thinned is told at the end of the journal too, for those who know from a snapshot what it came to.
     pub(super) fn tell_thinned(&mut self, now_ns: u64) {
         for thinned in self.journal.thinned() {

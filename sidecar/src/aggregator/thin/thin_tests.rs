@@ -24,6 +24,7 @@ fn job() -> Event {
     Event::Job(Job {
         job: "j".into(),
         paceline: "0".into(),
+        listened_to: None,
     })
 }
 
