@@ -1,5 +1,5 @@
 //! One line about a job in its own Comment, which `squeue -o %k` and `scontrol show job` show, written at its end from
-//! inside the job as its user. What a person has written there stays.
+//! inside the job as its user; for a job of root in its AdminComment as well. What a person has written there stays.
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ pub(super) fn of_run(run_dir: &Path) {
     }
 }
 
-/// Writes it, should this be a Slurm job whose comment is empty or ours. It is asked and told within two seconds at most, and
-/// what fails is not worth a word at a job's end.
+/// Writes it, should this be a Slurm job whose comment is empty or ours. It is asked and told within three seconds at most,
+/// and what fails is not worth a word at a job's end.
 pub(crate) fn write(report: &Report) {
     let Some(job) = variable("SLURM_JOB_ID") else {
         return;
@@ -31,17 +31,28 @@ pub(crate) fn write(report: &Report) {
     let Ok(shown) = scontrol::quickly(&["show", "job", &job]) else {
         return;
     };
-    if is_free(&shown) {
-        let line = scontrol::plain(&line(report), MOST);
-        let _ = scontrol::quickly(&["update", &format!("jobid={job}"), &format!("comment={line}")]);
+    let line = scontrol::plain(&line(report), MOST);
+    // Of the second Slurm lets operators alone write; to ask for others would fill the controller's log.
+    let is_root = rustix::process::geteuid().is_root();
+    for field in ["Comment", "AdminComment"] {
+        if is_free(&shown, field) && (field == "Comment" || is_root) {
+            let change = format!("{field}={line}");
+            let _ = scontrol::quickly(&["update", &format!("jobid={job}"), &change]);
+        }
     }
 }
 
 /// Nobody but us has written there.
-fn is_free(shown: &str) -> bool {
-    let comment = shown
-        .lines()
-        .find_map(|line| line.trim_start().strip_prefix("Comment="));
+fn is_free(shown: &str, field: &str) -> bool {
+    let value = |line: &str| {
+        Some(
+            line.trim_start()
+                .strip_prefix(field)?
+                .strip_prefix('=')?
+                .to_owned(),
+        )
+    };
+    let comment = shown.lines().find_map(value);
     comment.is_none_or(|said| said.is_empty() || said == "(null)" || said.starts_with(MARK))
 }
 
@@ -98,7 +109,18 @@ mod tests {
             ("   Comment=third try\n   Power=\n", false),
             ("   AdminComment=x\n   Comment=mine: paceline: \n", false),
         ] {
-            assert_eq!(is_free(shown), wanted, "{shown}");
+            assert_eq!(is_free(shown, "Comment"), wanted, "{shown}");
+        }
+    }
+
+    #[test]
+    fn whose_an_operators_comment_is() {
+        for (shown, wanted) in [
+            ("   Comment=x\n", true),
+            ("   AdminComment=paceline: 7 steps \n   Comment=x\n", true),
+            ("   AdminComment=see ticket 4711 \n", false),
+        ] {
+            assert_eq!(is_free(shown, "AdminComment"), wanted, "{shown}");
         }
     }
 
