@@ -88,9 +88,12 @@ impl Endings {
     /// Why it ended; `None`: some node goes on. `open`: nodes whose command has not ended, as far as is known, and
     /// whether nothing is heard of them any more.
     pub fn judge(&self, open: &[(NodeId, bool)]) -> Option<Ending> {
-        if open.iter().any(|(_, is_lost)| !is_lost) || self.exits.is_empty() && open.is_empty() {
+        // Nobody may have told a code: where no launcher of ours is, words are all there is.
+        let is_silent = self.exits.is_empty() && self.troubles.is_empty();
+        if open.iter().any(|(_, is_lost)| !is_lost) || is_silent && open.is_empty() {
             return None;
         }
+        let is_told = open.is_empty() && !self.exits.is_empty();
         let failed = self.exits.iter().find(|exit| exit.code != 0);
         let found = self
             .memory()
@@ -100,11 +103,11 @@ impl Endings {
             .or_else(|| self.of_words(|_| true));
         let ending = match (failed, found) {
             // Whatever was said, the commands ended as they should; some of them because they were asked to.
-            (None, Some(found)) if open.is_empty() && is_asked(&found) => Some(Ending {
+            (None, Some(found)) if is_told && is_asked(&found) => Some(Ending {
                 code: Some(0),
                 ..found
             }),
-            (None, _) if open.is_empty() => return Some(Ending::success()),
+            (None, _) if is_told => return Some(Ending::success()),
             (_, Some(mut found)) => {
                 let own = self
                     .exits

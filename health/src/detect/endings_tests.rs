@@ -154,7 +154,6 @@ fn what_came_first_and_is_no_consequence() {
 #[test]
 fn what_goes_on_has_not_ended() {
     assert_eq!(ending("", &[]), None);
-    assert_eq!(ending("a error 1", &[]), None);
     let endings = Endings {
         exits: vec![Exited {
             node: "a".into(),
@@ -164,4 +163,17 @@ fn what_goes_on_has_not_ended() {
         ..Endings::default()
     };
     assert_eq!(endings.judge(&[("b".into(), false)]), None);
+    let mut endings = Endings::default();
+    endings.troubles.push((
+        "a".into(),
+        Trouble {
+            rank: Some(Rank(1)),
+            kind: TroubleKind::Error,
+            says: "words".into(),
+        },
+    ));
+    assert_eq!(endings.judge(&[("a".into(), false)]), None);
+    // It left, and nobody told a code.
+    let end = endings.judge(&[]).unwrap();
+    assert_eq!((end.reason, end.code), (Reason::Error, None));
 }

@@ -5,6 +5,7 @@
 //! outer ones.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use paceline_nccl_bench::preflight::hosts::expand;
 
@@ -105,20 +106,34 @@ pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
 
 /// MASTER_ADDR and MASTER_PORT of a job that has more ranks than those of this node.
 pub(crate) fn of_plain(variable: Variable<'_>) -> Option<Endpoint> {
-    let (world, local) = (variable("WORLD_SIZE")?, variable("LOCAL_WORLD_SIZE"));
+    let (world, local) = (variable("WORLD_SIZE")?, ranks_here(variable));
     let host = variable("MASTER_ADDR")?;
     let many = world != "1" && local.as_ref() != Some(&world);
     let port = variable("MASTER_PORT").unwrap_or_else(|| TORCHRUN_PORT.to_owned());
     (many && !is_local(&host)).then_some(Endpoint { host, port })
 }
 
+/// Where the ranks of this node meet, if we stand in front of one of several, on whatever nodes the others are.
+pub(crate) fn meeting_of_ranks(variable: Variable<'_>) -> Option<Endpoint> {
+    ranks_here(variable)?;
+    task(variable)?;
+    let host = variable("MASTER_ADDR")?;
+    let port = variable("MASTER_PORT").unwrap_or_else(|| TORCHRUN_PORT.to_owned());
+    Some(Endpoint { host, port })
+}
+
+/// How many ranks this node has, as torchrun tells its workers; deepspeed's launcher has another word for it
+/// (<https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py>).
+fn ranks_here(variable: Variable<'_>) -> Option<String> {
+    variable("LOCAL_WORLD_SIZE").or_else(|| variable("LOCAL_RANK").and(variable("LOCAL_SIZE")))
+}
+
 /// The host of mpirun's first rank. In an allocation that is its first node, wherever mpirun itself runs; else mostly the
 /// host of mpirun, which Open MPI 4 names by its addresses, `965476352.0;tcp://192.0.2.2,198.51.100.2:53357;...`.
 fn of_mpirun(variable: Variable<'_>) -> Option<String> {
     let nodes: u32 = variable("OMPI_MCA_orte_num_nodes")?.parse().ok()?;
-    let allocated = variable("SLURM_JOB_NODELIST").and_then(|nodes| expand(&nodes).ok());
-    if let Some(first) = allocated.and_then(|names| names.into_iter().next()) {
-        return (nodes > 1).then_some(first);
+    if let Some(names) = allocated(variable) {
+        return names.into_iter().next().filter(|_| nodes > 1);
     }
     let uri = variable("OMPI_MCA_orte_hnp_uri")?;
     let addresses = uri.split(';').find_map(|part| part.strip_prefix("tcp://"))?;
@@ -126,24 +141,43 @@ fn of_mpirun(variable: Variable<'_>) -> Option<String> {
     (nodes > 1 && !host.is_empty()).then(|| host.to_owned())
 }
 
+fn allocated(variable: Variable<'_>) -> Option<Vec<String>> {
+    let names = expand(&variable("SLURM_JOB_NODELIST")?).ok()?;
+    (!names.is_empty()).then_some(names)
+}
+
+/// The first node of an allocation of several, where batch scripts run.
+pub(crate) fn first_of_allocation(variable: Variable<'_>) -> Option<String> {
+    let names = allocated(variable).filter(|names| names.len() > 1)?;
+    names.into_iter().next()
+}
+
+/// Whether a command is what an mpirun starts on other nodes, to start its ranks there: that of Open MPI 4, of Open MPI 5, and
+/// of MPICH and Intel MPI.
+pub(crate) fn is_daemon_of_mpi(command: &[OsString]) -> bool {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    program.is_some_and(|name| {
+        ["orted", "prted", "hydra_pmi_proxy"]
+            .iter()
+            .any(|known| name == *known)
+    })
+}
+
 /// Which of several tasks of this node we are; `None`: the only one.
 pub(crate) fn task(variable: Variable<'_>) -> Option<Task> {
     let number = |name: &str| variable(name)?.parse::<u32>().ok();
-    let of = |local: &str, on_node: &str| {
-        number(local)?;
-        let on_node = number(on_node)?;
-        (on_node > 1).then_some(Task { on_node })
-    };
-    if number("LOCAL_RANK").is_some() && number("LOCAL_WORLD_SIZE").is_some() {
-        return of("LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    let one_of = |on_node: u32| (on_node > 1).then_some(Task { on_node });
+    let ranks = ranks_here(variable).and_then(|count| count.parse().ok());
+    if let (Some(_), Some(on_node)) = (number("LOCAL_RANK"), ranks) {
+        return one_of(on_node);
     }
     if number("OMPI_COMM_WORLD_RANK").is_some() {
-        return of("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+        number("OMPI_COMM_WORLD_LOCAL_RANK")?;
+        return one_of(number("OMPI_COMM_WORLD_LOCAL_SIZE")?);
     }
     step(variable)?;
     let counts = repeated(&variable("SLURM_STEP_TASKS_PER_NODE")?)?;
-    let on_node = *counts.get(number("SLURM_NODEID")? as usize)?;
-    (on_node > 1).then_some(Task { on_node })
+    one_of(*counts.get(number("SLURM_NODEID")? as usize)?)
 }
 
 /// Whether others that were started with us speak on the same terminal, and we are not the first of them.
@@ -151,7 +185,8 @@ pub(crate) fn is_follower(variable: Variable<'_>) -> bool {
     let global = match (step(variable), variable("OMPI_COMM_WORLD_RANK")) {
         (_, Some(rank)) => Some(rank),
         (Some(_), None) => variable("SLURM_PROCID"),
-        (None, None) => None,
+        // Elsewhere each node has a terminal of its own, perhaps.
+        (None, None) => ranks_here(variable).and(variable("LOCAL_RANK")),
     };
     global.is_some_and(|rank| rank != "0")
 }
@@ -189,153 +224,5 @@ fn is_local(host: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with<T>(variables: &str, ask: impl Fn(Variable<'_>) -> T) -> T {
-        ask(&|name| {
-            let mut pairs = variables
-                .split_whitespace()
-                .filter_map(|pair| pair.split_once('='));
-            pairs
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| value.to_owned())
-        })
-    }
-
-    fn words(command: &str) -> Vec<OsString> {
-        command.split_whitespace().map(OsString::from).collect()
-    }
-
-    #[test]
-    fn the_first_node() {
-        let step = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[3-4]";
-        let mpi = "OMPI_COMM_WORLD_RANK=1 OMPI_MCA_orte_num_nodes=2 \
-                   OMPI_MCA_orte_hnp_uri=96.0;tcp://192.0.2.2,198.51.100.2:533;tcp6://[fd00::2]:589";
-        for (command, variables, wanted) in [
-            ("python t.py", step, Some("n3")),
-            ("torchrun --nnodes=2 --rdzv-endpoint=x:1 t.py", step, Some("n3")),
-            (
-                "python t.py",
-                "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n3",
-                None,
-            ),
-            // The batch script, which runs on one node of the allocation.
-            (
-                "python t.py",
-                "SLURM_JOB_ID=7 SLURM_STEP_ID=4294967291 SLURM_JOB_NODELIST=n[3-4]",
-                None,
-            ),
-            ("torchrun --nnodes=2:4 --rdzv_endpoint x:1 t.py", "", Some("x")),
-            ("torchrun --nnodes 2 --master-addr=y t.py", "", Some("y")),
-            ("torchrun --nnodes 1:1 --rdzv-endpoint=x:1 t.py", "", None),
-            ("torchrun --nnodes 2 --rdzv-endpoint=localhost:0 t.py", "", None),
-            (
-                "torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint=x:1 t.py",
-                "",
-                None,
-            ),
-            (
-                "torchrun t.py",
-                "PET_NNODES=2 PET_RDZV_ENDPOINT=[fd00::1]:4",
-                Some("fd00::1"),
-            ),
-            ("python t.py", "WORLD_SIZE=4 MASTER_ADDR=z", Some("z")),
-            (
-                "python t.py",
-                "WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=z",
-                None,
-            ),
-            ("python t.py", "WORLD_SIZE=4 MASTER_ADDR=127.0.0.1", None),
-            ("python t.py", mpi, Some("192.0.2.2")),
-            // Of an allocation: mpirun has started its daemons as a step of one task on each other node.
-            (
-                "python t.py",
-                &format!("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n4 {mpi}"),
-                Some("192.0.2.2"),
-            ),
-            // mpirun stands on a login node.
-            (
-                "python t.py",
-                &format!("SLURM_JOB_NODELIST=n[5-6] {mpi}"),
-                Some("n5"),
-            ),
-            (
-                "python t.py",
-                &step.replace("0 ", "0 PACELINE_FIRST_NODE=n4 "),
-                Some("n4"),
-            ),
-            ("python t.py", "", None),
-        ] {
-            let found = with(variables, |variable| first_node(&words(command), variable));
-            assert_eq!(found.as_deref(), wanted, "{command} {variables}");
-        }
-    }
-
-    #[test]
-    fn where_a_preflight_meets() {
-        let at =
-            |command: &str, variables: &str| with(variables, |variable| meeting(&words(command), variable));
-        let x = |count| Some(("x".to_owned(), count));
-        assert_eq!(at("torchrun --nnodes 2:4 --rdzv_endpoint=x:29400 t.py", ""), x(2));
-        assert_eq!(at("ft_launcher --nnodes=3 --rdzv-endpoint x t.py", ""), x(3));
-        assert_eq!(
-            at(
-                "ft_launcher --ft-ignore-missing-cfg --nnodes 2 --rdzv-endpoint x t.py",
-                ""
-            ),
-            x(2)
-        );
-        assert_eq!(at("torchrun --nnodes 1:4 --rdzv_endpoint=x:29400 t.py", ""), None);
-        assert_eq!(at("torchrun t.py", "PET_NNODES=3 PET_MASTER_ADDR=x"), x(3));
-        // A script's own options.
-        assert_eq!(at("python t.py --nnodes 2 --rdzv-endpoint x", ""), None);
-        assert_eq!(at("torchrun --nnodes 2 t.py --rdzv-endpoint x", ""), None);
-
-        let of = |variables: &str| with(variables, allocation);
-        let whole = "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=n[1-4]";
-        assert_eq!(of(whole).as_deref(), Some("n[1-4]"));
-        let step = format!("{whole} SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[3-4]");
-        assert_eq!(of(&step).as_deref(), Some("n[3-4]"));
-        // The batch script runs on the first node only, and nobody would come.
-        assert_eq!(of(&format!("{whole} SLURM_STEP_ID=4294967291")), None);
-        assert_eq!(of("SLURM_JOB_NODELIST=n1"), None);
-    }
-
-    #[test]
-    fn which_task_of_a_node() {
-        let step =
-            "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=3,1(x2) SLURM_PROCID=2 SLURM_LOCALID=2";
-        let task = |on_node| Some(Task { on_node });
-        for (variables, wanted) in [
-            (format!("{step} SLURM_NODEID=0"), task(3)),
-            (format!("{step} SLURM_NODEID=1"), None),
-            (
-                format!("{step} SLURM_NODEID=0 RANK=5 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4"),
-                task(4),
-            ),
-            // One agent of torchrun on each node, and the pod's own RANK.
-            ("RANK=1 WORLD_SIZE=2".to_owned(), None),
-            (
-                format!(
-                    "{step} SLURM_NODEID=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2"
-                ),
-                task(2),
-            ),
-            (String::new(), None),
-        ] {
-            assert_eq!(with(&variables, super::task), wanted, "{variables}");
-        }
-        assert_eq!(repeated("3,1(x2)"), Some(vec![3, 1, 1]));
-        assert_eq!(repeated("3(x99999999)"), None);
-        assert_eq!(repeated("3(2"), None);
-    }
-
-    #[test]
-    fn who_speaks() {
-        let follows = |variables: &str| with(variables, is_follower);
-        assert!(follows("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1"));
-        assert!(!follows("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0"));
-        assert!(!follows("SLURM_JOB_ID=7 SLURM_PROCID=1") && !follows(""));
-    }
-}
+#[path = "cluster_tests.rs"]
+mod tests;

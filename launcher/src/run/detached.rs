@@ -8,6 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,19 +16,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use paceline_sidecar::agent::tasks;
+use paceline_sidecar::agent::tasks::{self, Look};
+use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::status::Status;
 use paceline_sidecar::source::ends;
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::Signal;
 
-use super::cluster::Task;
+use super::cluster::{self, Task};
 use super::environment::{Variable, additions};
 use super::place::{self, Place};
 use super::process::{Running, arguments};
 use super::share::{self, Share};
 use super::signals::Signals;
-use super::{Plan, hook};
+use super::stopper::Stopper;
+use super::{Plan, hook, identity, remedy};
 use crate::config::{Settings, StepLog};
 use crate::output::Style;
 
@@ -39,11 +41,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// Left by whoever waits behind a task until we are done: until then the scheduler does not take the step for over.
+const BEHIND: &str = "behind";
+/// How long after the tasks' end word of that may come.
+const BEHIND_COMES: Duration = Duration::from_secs(4);
+
 /// The tasks of one node.
 pub(crate) struct Detached {
     plan: Plan,
     dir: PathBuf,
     expected: u32,
+    /// Somebody said where the aggregator is.
+    is_named: bool,
 }
 
 impl Detached {
@@ -52,8 +61,13 @@ impl Detached {
         // What is printed here would stand in the user's output.
         (settings.quiet, settings.json) = (true, false);
         let mut plan = Plan::new(settings, Vec::new(), style);
+        let is_named = plan.settings.aggregator.is_some();
         plan.find_first();
-        let task = super::cluster::task(&super::surroundings).unwrap_or(Task { on_node: 1 });
+        if !is_named && cluster::step(&super::surroundings).is_none() {
+            // A batch script may start an mpirun, whose daemons on the other nodes join (see `join_batch_script`).
+            plan.settings.aggregator = cluster::first_of_allocation(&super::surroundings);
+        }
+        let task = cluster::task(&super::surroundings).unwrap_or(Task { on_node: 1 });
         plan.task = Some(task);
         let memory = place::places().into_iter().find(|place| place.is_dir());
         // Of its own: a `paceline run` inside has the other one.
@@ -66,6 +80,7 @@ impl Detached {
             plan,
             dir,
             expected: task.on_node,
+            is_named,
         }
     }
 
@@ -125,13 +140,12 @@ impl Detached {
     ///
     /// # Errors
     /// Where nothing can be watched.
-    pub(crate) fn watch(&self) -> anyhow::Result<Option<PathBuf>> {
+    pub(crate) fn watch(&mut self) -> anyhow::Result<Option<PathBuf>> {
         let _held = tasks::hold(&self.dir);
-        // Slurm signals all that belongs to a step, and ends what is left when the step is over.
-        let mut signals = Signals::take().context("cannot listen to signals")?;
+        // Whoever signals all that is there means the tasks: the watch goes on until they are over.
+        let _signals = Signals::take().context("cannot listen to signals")?;
         let mut end = End::new(self.expected);
         loop {
-            self.note_signals(&mut signals);
             if is_written(&self.dir) {
                 break;
             }
@@ -141,8 +155,14 @@ impl Detached {
             }
             thread::sleep(LOOK);
         }
+        let command = tasks::commands(&self.dir).into_iter().find_map(command_of);
+        let command = command.unwrap_or_default();
+        self.plan.remedy = self.remedies(&command);
+        if cluster::is_daemon_of_mpi(&command) {
+            self.join_batch_script();
+        }
         let place = Place::around(&self.plan, &self.dir)?;
-        let kept = self.keep(&place, &mut signals, &mut end);
+        let kept = self.keep(&place, &mut end);
         // A sidecar that ended in order has removed it.
         if end.is_over(&self.dir) {
             let _ = fs::remove_dir_all(&self.dir);
@@ -152,8 +172,35 @@ impl Detached {
         kept
     }
 
+    /// What may be done about findings, as far as it can be done to these tasks. Nobody is there to whom a refusal could be
+    /// said: what would end the job for nothing becomes a signal, which the audit shows.
+    fn remedies(&self, command: &[OsString]) -> RemedyOptions {
+        let asked = &self.plan.settings.remedy;
+        let checked = |options: RemedyOptions| remedy::checked(options, command, &super::surroundings);
+        checked(asked.clone())
+            .or_else(|_| checked(asked.only_signalling()))
+            .unwrap_or_default()
+    }
+
+    /// The ranks of this step are some of an mpirun's, which stands in the batch script: its job is theirs.
+    fn join_batch_script(&mut self) {
+        let around = &super::surroundings;
+        let plan = &mut self.plan;
+        if plan.settings.job.is_none()
+            && let Some(job) = identity::allocation(around)
+        {
+            if plan.settings.run_dir.is_none() {
+                plan.run_dir = identity::run_dir(&job);
+            }
+            plan.job = job;
+        }
+        if !self.is_named {
+            plan.settings.aggregator = cluster::first_of_allocation(around);
+        }
+    }
+
     /// Keeps a sidecar running until one has ended with its work done.
-    fn keep(&self, place: &Place, signals: &mut Signals, end: &mut End) -> anyhow::Result<Option<PathBuf>> {
+    fn keep(&self, place: &Place, end: &mut End) -> anyhow::Result<Option<PathBuf>> {
         let step_log = match &self.plan.settings.step_log {
             Some(StepLog::File(path)) => Some(std::path::absolute(path)?),
             // What tasks print is not ours to read.
@@ -161,11 +208,20 @@ impl Detached {
         };
         let words = arguments(&self.plan, &place.run_dir, &self.dir, step_log.as_deref());
         let (mut pause, mut aggregates_in) = (FIRST_PAUSE, None);
+        // The sidecar is to hear why the tasks are over before it takes them for over.
+        end.stay = share::stay(&self.dir).ok();
+        let mut stopper = Stopper::new(&self.dir);
         loop {
             let was_over = end.is_over(&self.dir);
             let mut running = Running::start(&words, &place.run_dir, 0, None)?;
             let status = loop {
-                self.note_signals(signals);
+                stopper.tend();
+                if end.stay.is_some() && end.is_over(&self.dir) {
+                    if self.is_waited_for() {
+                        ends::note_scheduler(&self.dir);
+                    }
+                    end.stay = None;
+                }
                 aggregates_in = self.aggregates_in().or(aggregates_in);
                 match running.process.try_wait()? {
                     Some(status) => break status,
@@ -178,10 +234,21 @@ impl Detached {
             }
             let again = Instant::now() + pause;
             while Instant::now() < again && !end.is_over(&self.dir) {
-                self.note_signals(signals);
+                stopper.tend();
                 thread::sleep(LOOK);
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether the step lasts until we are done: as long as a job only trains Slurm then calls it running. Else a scheduler that says that the job ends may mean that it is over.
+    fn is_waited_for(&self) -> bool {
+        let until = Instant::now() + BEHIND_COMES;
+        loop {
+            match self.dir.join(BEHIND).exists() {
+                false if Instant::now() < until => thread::sleep(LOOK / 4),
+                is_there => return is_there,
+            }
         }
     }
 
@@ -193,21 +260,14 @@ impl Detached {
         }
     }
 
-    /// What asks us to end asks the whole step; the sidecar wants to know why.
-    fn note_signals(&self, signals: &mut Signals) {
-        for signal in signals.drain(Instant::now()) {
-            if signal == Signal::TERM {
-                ends::note_asked(&self.dir, "SIGTERM");
-            }
-        }
-    }
-
     /// After a task's end: when it was the node's last, waits until the watch is over, so long at most.
     pub(crate) fn wait(&self, limit: Duration) {
         let Ok(lock) = share::watch_of(&self.dir) else {
             return;
         };
-        if !tasks::look(&self.dir, self.expected).is_over() {
+        // Without it the watch does not ask why the job ends, and no more.
+        let _ = fs::write(self.dir.join(BEHIND), "");
+        if !guests(&self.dir, self.expected).is_over() {
             return;
         }
         let until = Instant::now() + limit;
@@ -217,10 +277,20 @@ impl Detached {
     }
 }
 
+/// The words of a process.
+fn command_of(pid: u32) -> Option<Vec<OsString>> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = words.strip_suffix(b"\0")?;
+    let words = words.split(|byte| *byte == 0);
+    Some(words.map(|word| OsStr::from_bytes(word).to_owned()).collect())
+}
+
 /// When the tasks of a node are over.
 struct End {
     expected: u32,
     idle_since: Option<Instant>,
+    /// Our own place among the tasks.
+    stay: Option<fs::File>,
 }
 
 impl End {
@@ -228,17 +298,25 @@ impl End {
         End {
             expected,
             idle_since: None,
+            stay: None,
         }
     }
 
     fn is_over(&mut self, dir: &Path) -> bool {
-        let now = tasks::look(dir, self.expected);
+        let now = guests(dir, self.expected);
         if now.over < now.came {
             self.idle_since = None;
             return false;
         }
         now.is_over() || self.idle_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
     }
+}
+
+/// The tasks without the watch itself, which alone has a lock among them.
+fn guests(dir: &Path, expected: u32) -> Look {
+    let mut now = tasks::look(dir, expected);
+    now.came = now.came.saturating_sub(now.launchers);
+    now
 }
 
 /// Whether a trainer has something to say: a ring, or the exception that it ended with.

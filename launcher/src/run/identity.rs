@@ -13,7 +13,9 @@ pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
     known_job(variable)
         .or_else(|| cluster::torchrun_option(command, variable, "rdzv-id"))
         .or_else(|| {
-            let endpoint = cluster::endpoint(command, variable).or_else(|| cluster::of_plain(variable))?;
+            let endpoint = cluster::endpoint(command, variable)
+                .or_else(|| cluster::of_plain(variable))
+                .or_else(|| cluster::meeting_of_ranks(variable))?;
             Some(format!("{}-{}", endpoint.host, endpoint.port))
         })
         .unwrap_or_else(made_up)
@@ -54,7 +56,8 @@ fn slurm(variable: Variable<'_>) -> Option<String> {
     Some(format!("{id}{step}{restarts}"))
 }
 
-fn allocation(variable: Variable<'_>) -> Option<String> {
+/// Slurm's job, whatever its steps.
+pub(crate) fn allocation(variable: Variable<'_>) -> Option<String> {
     Some(format!("{}{}", variable("SLURM_JOB_ID")?, restarts(variable)))
 }
 
@@ -165,6 +168,19 @@ mod tests {
                 "python t.py",
                 vec![("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "8")],
                 "a-8",
+            ),
+            // One of two ranks of one node, each with a launcher of ours.
+            (
+                "python t.py",
+                vec![
+                    ("RANK", "1"),
+                    ("LOCAL_RANK", "1"),
+                    ("WORLD_SIZE", "2"),
+                    ("LOCAL_SIZE", "2"),
+                    ("MASTER_ADDR", "127.0.0.1"),
+                    ("MASTER_PORT", "29500"),
+                ],
+                "127.0.0.1-29500",
             ),
             (
                 "python t.py",

@@ -19,6 +19,7 @@ mod remedy;
 mod share;
 mod sidecar;
 mod signals;
+mod stopper;
 mod supervise;
 mod tee;
 mod terminal;
@@ -155,7 +156,11 @@ pub(crate) struct Outcome {
 pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let settings = config::load(&args.settings)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
-    plan.remedy = remedy::checked(args.remedy.or(plan.settings.remedy.clone()), &surroundings)?;
+    plan.remedy = remedy::checked(
+        args.remedy.or(plan.settings.remedy.clone()),
+        &plan.command,
+        &surroundings,
+    )?;
     for problem in plan.remedy.unreadable() {
         output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
     }

@@ -1,6 +1,7 @@
 //! What may be done about findings, on the launcher's side: what was asked for is checked before the job starts, and a
 //! command that is to end is ended.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use paceline_sidecar::source::ends;
 use rustix::process::Signal;
 
 use super::child::Child;
+use super::cluster::{self, Variable};
+use super::torchrun;
 use crate::output::Usage;
 
 /// A wish to end is looked for this often.
@@ -20,16 +23,23 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The options, with what they leave to Slurm filled in.
 ///
 /// # Errors
-/// When a requeue is asked for and nobody knows how.
+/// When a requeue is asked for and nobody knows how, or a node is to leave a command that would end with it.
 pub(super) fn checked(
     mut options: RemedyOptions,
-    around: &dyn Fn(&str) -> Option<String>,
+    command: &[OsString],
+    around: Variable<'_>,
 ) -> Result<RemedyOptions, Usage> {
     let rules = options.plan().rules;
-    let requeues = Finding::ALL
-        .iter()
-        .any(|finding| rules.wanted(*finding).response == Response::Requeue);
-    if requeues && options.requeue_command.is_none() {
+    let is_asked = |response| {
+        let mut findings = Finding::ALL.iter();
+        findings.any(|finding| rules.wanted(*finding).response == response)
+    };
+    if is_asked(Response::LeaveNode)
+        && let Some(why) = ends_with_a_node(command, around)
+    {
+        return Err(Usage(format!("--on-fault leave-node: {why}")));
+    }
+    if is_asked(Response::Requeue) && options.requeue_command.is_none() {
         let Some(job) = around("SLURM_JOB_ID") else {
             return Err(Usage(
                 "--on-fault requeue: this is no Slurm job, and no --requeue-command says how it is started again".to_owned(),
@@ -38,6 +48,39 @@ pub(super) fn checked(
         options.requeue_command = Some(format!("paceline slurm requeue {job} --exclude {{node}}"));
     }
     Ok(options)
+}
+
+/// Why a group would not go on when the command of one node ends, and what would help; `None`: it goes on. torchrun's agents
+/// notice only by their workers' failure that another agent has left, so each must be allowed a restart
+/// (<https://docs.pytorch.org/docs/stable/elastic/run.html>).
+fn ends_with_a_node(command: &[OsString], around: Variable<'_>) -> Option<String> {
+    let option = |name: &str| cluster::torchrun_option(command, around, name);
+    // A worker has inherited what its agent was told.
+    let is_worker = around("LOCAL_RANK").is_some() && !torchrun::is_in(command);
+    let Some(nodes) = option("nnodes").filter(|_| !is_worker) else {
+        let what = match torchrun::is_in(command) {
+            true => "torchrun without --nnodes is one node alone",
+            false => {
+                "of what is started here only torchrun goes on without a node, and the command is not torchrun"
+            }
+        };
+        return Some(format!(
+            "{what}: start `paceline run -- torchrun --nnodes MIN:MAX --max-restarts N ...` once on each node, or ask for \
+             checkpoint-and-stop or requeue"
+        ));
+    };
+    let (least, most) = nodes.split_once(':').unwrap_or((&nodes, &nodes));
+    if least == most {
+        return Some(format!(
+            "torchrun with --nnodes {nodes} does not go on with fewer nodes: give it --nnodes MIN:MAX"
+        ));
+    }
+    let restarts = option("max-restarts").unwrap_or_else(|| "0".to_owned());
+    (restarts == "0").then(|| {
+        "torchrun starts workers again after a node has left only with --max-restarts 1 or more: without it the whole job \
+         would end"
+            .to_owned()
+    })
 }
 
 /// Ends the command when a remedy wants it: as Slurm does, SIGTERM, a grace, SIGKILL.
@@ -81,6 +124,82 @@ impl Ender {
             ends::note_asked(dir, &format!("SIGTERM by {}", stop.mark));
             child.signal(Signal::TERM);
             self.kill_at = Some(now + Duration::from_millis(stop.grace_ms));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(command: &str, variables: &str) -> Option<String> {
+        let words: Vec<OsString> = command.split_whitespace().map(OsString::from).collect();
+        let around = |name: &str| {
+            let mut pairs = variables
+                .split_whitespace()
+                .filter_map(|pair| pair.split_once('='));
+            pairs
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.to_owned())
+        };
+        let options = RemedyOptions {
+            on_fault: vec!["signal,gpu-lost=leave-node".to_owned()],
+            ..RemedyOptions::default()
+        };
+        let lowered = checked(options.only_signalling(), &words, &around);
+        assert_eq!(lowered.unwrap().on_fault, ["signal,gpu-lost=signal"]);
+        checked(options, &words, &around).err().map(|usage| usage.0)
+    }
+
+    #[test]
+    fn a_group_that_can_go_on_without_a_node() {
+        for (command, variables) in [
+            ("torchrun --nnodes 1:4 --max-restarts 3 t.py", ""),
+            (
+                "python -m torch.distributed.run --nnodes=2:4 --max_restarts=1 t.py",
+                "",
+            ),
+            ("torchrun t.py", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
+            ("torchrun --nnodes 1:2 --max-restarts 1 t.py", "LOCAL_RANK=0"),
+            // A script of the user's own, whose torchrun reads these.
+            ("bash train.sh", "PET_NNODES=1:2 PET_MAX_RESTARTS=2"),
+        ] {
+            assert_eq!(refusal(command, variables), None, "{command} {variables}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_would_end_with_the_node() {
+        for (command, variables, why) in [
+            ("python t.py", "", "the command is not torchrun"),
+            ("bash -c torchrun", "", "once on each node"),
+            (
+                "python t.py",
+                "LOCAL_RANK=0 PET_NNODES=1:2 PET_MAX_RESTARTS=2",
+                "the command is not torchrun",
+            ),
+            ("torchrun --standalone t.py", "", "one node alone"),
+            (
+                "torchrun --nnodes 4 --max-restarts 3 t.py",
+                "",
+                "give it --nnodes MIN:MAX",
+            ),
+            ("torchrun --nnodes 2:2 --max-restarts 3 t.py", "", "--nnodes 2:2"),
+            ("torchrun --nnodes 1:2 t.py", "", "--max-restarts 1 or more"),
+            (
+                "torchrun --nnodes 1:2 --max-restarts 0 t.py",
+                "",
+                "--max-restarts 1 or more",
+            ),
+            // What a script takes is not torchrun's.
+            (
+                "torchrun --nnodes 2 t.py --nnodes 1:2",
+                "",
+                "--nnodes 2 does not go on",
+            ),
+        ] {
+            let said = refusal(command, variables).unwrap_or_default();
+            assert!(said.contains(why), "{command} {variables}: {said}");
         }
     }
 }

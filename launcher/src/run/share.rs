@@ -73,21 +73,10 @@ impl Share {
         }
         let held = make(dir)?;
         let folder = dir.join(tasks::FOLDER);
-        // Locked before it has its name, so that nobody takes us for dead.
-        let name = std::process::id().to_string();
-        let hidden = folder.join(format!(".{name}"));
-        let file = File::options()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&hidden)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        fs::rename(&hidden, folder.join(name))?;
         Ok(Share {
             dir: dir.to_owned(),
             expected,
-            file,
+            file: tell_apart(&folder, &std::process::id().to_string())?,
             last: None,
             _held: held,
         })
@@ -177,6 +166,11 @@ pub(super) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()>
     fs::rename(&hidden, folder.join(name))
 }
 
+/// Joins the guests of `dir`: they are not all over as long as the file lives.
+pub(super) fn stay(dir: &Path) -> io::Result<File> {
+    tell_apart(&dir.join(tasks::FOLDER), "watch")
+}
+
 /// The right to watch over guests in `dir`, if nobody has it.
 pub(super) fn claim_watch(dir: &Path) -> Option<Claim> {
     lock(&dir.join(WATCH)).map(Claim)
@@ -185,6 +179,20 @@ pub(super) fn claim_watch(dir: &Path) -> Option<Claim> {
 /// For somebody who waits: the file that is locked as long as somebody watches over guests in `dir`.
 pub(super) fn watch_of(dir: &Path) -> io::Result<File> {
     File::open(dir.join(WATCH))
+}
+
+/// A task's file, locked before it has its name, so that nobody takes us for dead.
+fn tell_apart(folder: &Path, name: &str) -> io::Result<File> {
+    let hidden = folder.join(format!(".{name}"));
+    let file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&hidden)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    fs::rename(&hidden, folder.join(name))?;
+    Ok(file)
 }
 
 /// The directory with all that tasks need of it, held.

@@ -79,6 +79,12 @@ impl Options {
     }
 }
 
+/// Whether a command starts torchrun, or what takes the same options.
+pub(crate) fn is_in(command: &[OsString]) -> bool {
+    let words: Vec<&str> = command.iter().map(|word| word.to_str().unwrap_or("")).collect();
+    begin(&words).is_some()
+}
+
 /// The word after torchrun, however it is started.
 fn begin(words: &[&str]) -> Option<usize> {
     let is_launcher = |(at, word): (usize, &&str)| {

@@ -66,14 +66,7 @@ pub fn look(ring_dir: &Path, expected: u32) -> Look {
         ..Look::default()
     };
     let mut failed: Option<(SystemTime, i32)> = None;
-    let entries = fs::read_dir(ring_dir.join(FOLDER))
-        .into_iter()
-        .flatten()
-        .flatten();
-    for entry in entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".")) {
-        let Ok(task) = Task::read(&entry.path()) else {
-            continue;
-        };
+    for task in all(ring_dir) {
         look.came += 1;
         look.over += u32::from(task.is_over());
         look.launchers += u32::from(task.launcher);
@@ -87,6 +80,21 @@ pub fn look(ring_dir: &Path, expected: u32) -> Look {
     }
     look.code = failed.map(|(_, code)| code).or(look.code);
     look
+}
+
+/// Processes that the tasks of a ring directory are or have started. Their numbers may be others' by now.
+pub fn commands(ring_dir: &Path) -> Vec<u32> {
+    all(ring_dir).filter_map(|task| task.child).collect()
+}
+
+fn all(ring_dir: &Path) -> impl Iterator<Item = Task> {
+    let entries = fs::read_dir(ring_dir.join(FOLDER))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
+        .filter_map(|entry| Task::read(&entry.path()).ok())
 }
 
 struct Task {

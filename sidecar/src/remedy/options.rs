@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use paceline_health::Provenance;
 use paceline_health::id::NodeId;
-use paceline_health::remedy::Rules;
+use paceline_health::remedy::{Response, Rules};
 
 use super::order;
 use crate::sink::notify::Receiver;
@@ -118,6 +118,15 @@ impl RemedyOptions {
                 .collect(),
             receivers: self.notify.iter().filter_map(read).collect(),
             home: None,
+        }
+    }
+
+    /// The same, with a signal and no more wherever a node was to leave the job.
+    pub fn only_signalling(&self) -> RemedyOptions {
+        let less = |words: &String| words.replace(Response::LeaveNode.name(), Response::Signal.name());
+        RemedyOptions {
+            on_fault: self.on_fault.iter().map(less).collect(),
+            ..self.clone()
         }
     }
 

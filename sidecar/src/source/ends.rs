@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use paceline_health::Provenance;
 use paceline_health::event::{Event, Trouble, TroubleKind};
 use paceline_health::id::Rank;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::host::files::Files;
 use super::{Send, Source};
@@ -21,7 +21,9 @@ use crate::host::read_plain;
 const FOLDER: &str = "ends";
 /// Where the launcher notes signals, in the ring directory.
 const ASKED: &str = "asked";
-/// Longest file of either that is read.
+/// What the scheduler has said of that already.
+const SCHEDULED: &str = "scheduled";
+/// Longest file of these that is read.
 const MOST: u64 = 16 << 10;
 /// Exceptions that are told: all ranks of a node may say the same.
 const MOST_TROUBLES: usize = 32;
@@ -32,6 +34,21 @@ const EVERY_NS: u64 = 500_000_000;
 pub fn note_asked(ring_dir: &Path, signal: &str) {
     // What is not noted is not told; the signal is passed on all the same.
     let _ = fs::write(ring_dir.join(ASKED), signal);
+}
+
+/// Notes that the scheduler wants the job to end, and why, if it does: for somebody whom no signal of it reaches. Waits for its
+/// answer, five seconds at most.
+pub fn note_scheduler(ring_dir: &Path) {
+    let job = slurm::Job::of(|name| std::env::var(name).ok());
+    let Some((kind, says)) = job.and_then(|job| job.why()) else {
+        return;
+    };
+    let said = Scheduled { kind, says };
+    let _ = fs::write(
+        ring_dir.join(SCHEDULED),
+        serde_json::to_vec(&said).unwrap_or_default(),
+    );
+    note_asked(ring_dir, "SIGTERM");
 }
 
 /// See the module.
@@ -71,7 +88,11 @@ impl Ends {
         {
             self.was_asked = true;
             tell(send, None, TroubleKind::Signal, &signal);
-            self.question = self.job.as_ref().map(slurm::Job::ask);
+            let said = read_plain(&self.ring_dir.join(SCHEDULED), MOST).ok();
+            match said.and_then(|said| serde_json::from_str::<Scheduled>(&said).ok()) {
+                Some(said) => tell(send, None, said.kind, &said.says),
+                None => self.question = self.job.as_ref().map(slurm::Job::ask),
+            }
         }
         if let Some((kind, says)) = self.question.as_mut().and_then(slurm::Question::answer) {
             tell(send, None, kind, &says);
@@ -124,6 +145,13 @@ impl Source for Ends {
         let is_unread = !self.was_asked && self.job.is_some() && self.ring_dir.join(ASKED).exists();
         !is_unread && self.question.as_ref().is_none_or(|question| !question.is_open())
     }
+}
+
+/// See [`note_scheduler`].
+#[derive(Deserialize, Serialize)]
+struct Scheduled {
+    kind: TroubleKind,
+    says: String,
 }
 
 /// What a trainer's hook writes.
@@ -258,6 +286,26 @@ mod tests {
             [(None, TroubleKind::Signal, "SIGTERM".to_owned())]
         );
         assert_eq!(told(&mut ends), []);
+    }
+
+    #[test]
+    fn what_the_scheduler_has_said_is_not_asked_again() {
+        let node = Node::new();
+        let mut ends = node.ends();
+        let said = r#"{"kind":"cancelled","says":"Slurm: JobState=COMPLETING"}"#;
+        node.write("rings/scheduled", said);
+        assert_eq!(told(&mut ends), [], "that somebody asked is noted last");
+        note_asked(&node.0.path().join("rings"), "SIGTERM");
+        let wanted = [
+            (None, TroubleKind::Signal, "SIGTERM".to_owned()),
+            (
+                None,
+                TroubleKind::Cancelled,
+                "Slurm: JobState=COMPLETING".to_owned(),
+            ),
+        ];
+        assert_eq!(told(&mut ends), wanted);
+        assert!(ends.question.is_none());
     }
 
     #[test]

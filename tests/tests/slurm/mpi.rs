@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
 
-const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe";
+pub const MPIRUN: &str = "mpirun --allow-run-as-root --oversubscribe";
 
 #[test]
 #[ignore = "needs Slurm and Open MPI: tests/run"]

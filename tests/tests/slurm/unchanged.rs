@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Seating, ring_dirs, straggler, trainer};
+use crate::mpi::MPIRUN;
 
 /// A cluster that runs deploy/slurm's scripts in front of and behind each task, with this test's paceline.
 fn site(proctrack: &str) -> Cluster {
@@ -34,7 +35,7 @@ fn site(proctrack: &str) -> Cluster {
 fn field(cluster: &Cluster, job: &str, name: &str) -> String {
     let shown = cluster.run(&["scontrol", "show", "job", job]).stdout;
     let value = |line: &str| {
-        let rest = line.trim().split_once(&format!("{name}="))?.1;
+        let rest = line.trim().strip_prefix(name)?.strip_prefix('=')?;
         Some(rest.to_owned())
     };
     shown.lines().find_map(value).unwrap_or_default()
@@ -75,15 +76,22 @@ fn a_task_prolog_has_a_job_watched() {
     assert_eq!(verdict["subject"]["node"].as_str(), Some(seating.node_of(2)));
     // job_submit.lua has asked for the comment.
     let comment = field(&cluster, &job, "Comment");
+    // On a busy machine something else may cost more.
+    let is_told = comment.contains("; straggler of rank 2") || comment.ends_with(" more");
     assert!(
-        comment.starts_with("paceline: 150 steps; straggler of rank 2"),
+        comment.starts_with("paceline: 150 steps; ") && is_told,
         "{comment}"
     );
+    // This user is root.
+    assert_eq!(field(&cluster, &job, "AdminComment"), comment);
     cluster.nothing_is_left(&before);
 
     no_more_than_needed(&cluster, &before);
     what_the_plugin_does(&cluster);
     is_cancelled(&cluster);
+    is_stopped(&cluster);
+    without_srun(&cluster);
+    under_mpirun(&cluster);
     cluster.nothing_is_left(&before);
     a_prolog_that_fails(&cluster);
 }
@@ -149,7 +157,9 @@ fn is_cancelled(cluster: &Cluster) {
     cluster.until("the report", || {
         cluster.path(&format!("{run}/report.json")).exists().then_some(())
     });
-    assert_eq!(cluster.report(&run)["coverage"]["ranks_seen"], 2);
+    let report = cluster.report(&run);
+    assert_eq!(report["coverage"]["ranks_seen"], 2, "{report}");
+    assert_eq!(report["end"]["reason"], "cancelled", "{report}");
     assert_eq!(
         cluster
             .read("late0")
@@ -159,6 +169,100 @@ fn is_cancelled(cluster: &Cluster) {
         1
     );
     assert_eq!(field(cluster, &job, "Comment"), "mine");
+}
+
+/// A remedy ends the step by Slurm's hand, since no launcher of ours is there to do it.
+fn is_stopped(cluster: &Cluster) {
+    let log = cluster.path("kmsg");
+    fs::write(&log, "").unwrap();
+    let export = format!(
+        "--export=ALL,PACELINE_KMSG={},PACELINE_ON_FAULT=checkpoint-and-stop,PACELINE_ACT=1,PACELINE_CHECKPOINT_WAIT=1,\
+         PACELINE_REMEDY_LIMIT=hold_s=0",
+        log.display()
+    );
+    let train = format!(
+        "srun python3 {} --say stopped --until-term; echo the step is over",
+        trainer("steps.py")
+    );
+    let job = cluster.sbatch(&["-N1", "-n1", &export], &train);
+    let run = format!("paceline-{job}.0");
+    cluster.until("the watch", || {
+        let journal = cluster.read(&format!("{run}/journal.ndjson"));
+        (journal.contains("{\"attach\":") && journal.contains("{\"beat\":")).then_some(())
+    });
+    let fault = "4,1,77000000,-;NVRM: Xid (PCI:0000:01:00): 119, pid=7, name=a, Timeout of GSP\n";
+    fs::write(&log, fault).unwrap();
+    assert_eq!(cluster.until_over(&job), "COMPLETED");
+    assert!(
+        cluster.read("out").contains("the step is over"),
+        "the batch script goes on"
+    );
+    let said = cluster.read("stopped0");
+    assert!(
+        said.contains("got SIGUSR1") && said.contains("got SIGTERM"),
+        "{said}"
+    );
+    let end = &cluster.report(&run)["end"];
+    assert!(
+        end["says"]
+            .as_str()
+            .is_some_and(|says| says.contains("SIGTERM by ")),
+        "{end}"
+    );
+}
+
+/// A trainer that the batch script starts itself, and that fails.
+fn without_srun(cluster: &Cluster) {
+    let train = format!(
+        "python3 {} --say alone --steps 40 --fail-rank 0 --exit-code 3; echo \"it ended with $?\"",
+        trainer("steps.py")
+    );
+    let job = cluster.sbatch(&["-N1", "-n1"], &train);
+    assert_eq!(cluster.until_over(&job), "COMPLETED");
+    assert!(
+        cluster.read("out").contains("it ended with 3"),
+        "{}",
+        cluster.read("out")
+    );
+    let report = cluster.report(&format!("paceline-{job}"));
+    let coverage = &report["coverage"];
+    assert_eq!(
+        (&coverage["ranks_seen"], &coverage["steps_ratio"]),
+        (&1.into(), &1.0.into()),
+        "{report}"
+    );
+    // Nobody told of a code, and COMPLETING is no reason where a job was over by itself.
+    assert_eq!(
+        (&report["end"], &report["exits"]),
+        (&Value::Null, &Value::Array(vec![]))
+    );
+}
+
+/// Ranks beside the batch script, and ranks of daemons that mpirun starts by srun on the other node: one job.
+fn under_mpirun(cluster: &Cluster) {
+    let known = runs(cluster);
+    let train = format!(
+        "{MPIRUN} -n 4 --map-by node --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 python3 {} --say mpi --steps 120",
+        trainer("steps.py")
+    );
+    let job = cluster.sbatch(&["-N2", "--ntasks-per-node=2"], &train);
+    assert_eq!(cluster.until_over(&job), "COMPLETED", "{}", cluster.read("out"));
+    let run = format!("paceline-{job}");
+    let made: Vec<String> = runs(cluster)
+        .into_iter()
+        .filter(|run| !known.contains(run))
+        .collect();
+    assert_eq!(made, [run.as_str()], "one report for all of its ranks");
+    let report = cluster.report(&run);
+    assert_eq!(report["coverage"]["ranks_seen"], 4, "{report}");
+    let seating = Seating::of(&cluster.journal(&run));
+    let ranks: Vec<(u32, &str)> = seating
+        .ranks
+        .iter()
+        .map(|(rank, node)| (*rank, node.as_str()))
+        .collect();
+    assert_eq!(ranks, [(0, "n1"), (1, "n2"), (2, "n1"), (3, "n2")]);
+    assert_eq!(seating.sidecars, ["n1", "n2"]);
 }
 
 /// Without paceline, or with one that does not answer, the task runs as ever.

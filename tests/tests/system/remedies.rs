@@ -208,10 +208,18 @@ fn trainers_are_signalled_and_their_checkpoint_is_waited_for() {
 }
 
 #[test]
-fn a_requeue_that_nobody_can_do_is_refused_before_the_job_starts() {
+fn what_nobody_can_do_is_refused_before_the_job_starts() {
     let place = Place::new();
     for (words, why) in [
         (&["--on-fault", "requeue"][..], "this is no Slurm job"),
+        (
+            &["--on-fault", "leave-node"],
+            "--on-fault leave-node: of what is started here only torchrun goes on without a node",
+        ),
+        (
+            &["--on-fault", "signal,rank-silent=leave-node"],
+            "start `paceline run -- torchrun --nnodes MIN:MAX --max-restarts N ...` once on each node",
+        ),
         (
             &["--on-fault", "kill"],
             "`kill` is none of log, signal, leave-node, checkpoint-and-stop, requeue",

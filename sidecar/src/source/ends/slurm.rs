@@ -37,13 +37,18 @@ impl Job {
         })
     }
 
+    /// Asks Slurm, and waits: the kind of end that it wants, and its words; `None`: the job goes on, or nothing is known.
+    pub(super) fn why(&self) -> Option<(TroubleKind, String)> {
+        described(&self.id).and_then(|text| self.reads(&text))
+    }
+
     /// Asks Slurm, elsewhere than where somebody waits.
     pub(super) fn ask(&self) -> Question {
         let (tell, answer) = channel();
         let job = self.clone();
         // Without a thread there is no answer, which is told the same way.
         let _ = thread::Builder::new().name("scontrol".into()).spawn(move || {
-            let _ = tell.send(described(&job.id).and_then(|text| job.reads(&text)));
+            let _ = tell.send(job.why());
         });
         Question(Some(answer))
     }
