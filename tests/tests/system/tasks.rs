@@ -1,6 +1,7 @@
 //! Several commands on one node that were started alike, as `srun --ntasks-per-node=2 paceline run -- ...` does: one ring
 //! directory, one sidecar, and nothing left of either.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
@@ -102,4 +103,58 @@ fn anothers_sidecar_that_died_is_replaced_for_the_last_words() {
     assert_eq!(code(last), Some(3));
     assert_eq!(place.report("run/report.json")["exits"][0]["code"], 3);
     assert!(!rings(&job).exists());
+}
+
+/// The environment in which deepspeed's launcher starts local rank `rank` of two on one node, and nothing beside it.
+fn deepspeed(place: &Place, port: u16, rank: u32) -> Child {
+    let train = "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n";
+    place.write("train.py", train);
+    place
+        .paceline(["run", "--", "python3", "train.py"])
+        .env_remove("LOCAL_WORLD_SIZE")
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .envs([("WORLD_SIZE", "2"), ("LOCAL_SIZE", "2")])
+        .envs([("CROSS_RANK", "0"), ("CROSS_SIZE", "1")])
+        .env("CUDA_VISIBLE_DEVICES", "0,1")
+        .env("RANK", rank.to_string())
+        .env("LOCAL_RANK", rank.to_string())
+        .stderr(std::fs::File::create(place.path(&format!("err{rank}"))).unwrap())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn ranks_of_deepspeed_are_one_job_with_one_sidecar() {
+    let place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let ranks = [0, 1].map(|rank| deepspeed(&place, port, rank));
+    assert_eq!(ranks.map(code), [Some(0); 2]);
+    let job = format!("127.0.0.1-{port}");
+    let report = place.report(&format!("paceline-{job}/report.json"));
+    assert_eq!(
+        (&report["job"], &report["world_size"]),
+        (&job.into(), &2.into()),
+        "{report}"
+    );
+    let coverage = &report["coverage"];
+    assert_eq!(
+        (&coverage["ranks_seen"], &coverage["steps_ratio"]),
+        (&2.into(), &1.0.into()),
+        "{report}"
+    );
+    assert_eq!(report["exits"].as_array().unwrap().len(), 1, "{report}");
+    let journal = place.read(&format!("paceline-127.0.0.1-{port}/journal.ndjson"));
+    assert_eq!(journal.matches("{\"agent\":{").count(), 1, "{journal}");
+    for rank in [0, 1] {
+        let who = format!("{{\"attach\":{{\"rank\":{rank},\"local_rank\":{rank},\"world_size\":2,");
+        assert_eq!(journal.matches(&who).count(), 1, "{who} in {journal}");
+    }
+    let said = [0, 1].map(|rank| place.read(&format!("err{rank}")));
+    let count = |words: &str| said.iter().map(|said| said.matches(words).count()).sum::<usize>();
+    assert_eq!((count("paceline: job"), count("report    ")), (1, 1), "{said:?}");
 }
