@@ -264,6 +264,9 @@ pub struct Evidence {
     pub entries: Option<(u64, u64)>,
 }
 
+/// Evidence of the job: how many nodes nothing is heard from; its peers are all nodes.
+pub const UNHEARD_NODES: &str = "unheard_nodes";
+
 /// One incident in its present state. A later verdict of the same `id` replaces it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -312,4 +315,15 @@ pub struct Verdict {
     /// The same as `action` for programs, where a table of faults says it; `None`: only for people.
     #[serde(default)]
     pub order: Option<Order>,
+}
+
+impl Verdict {
+    /// Whom it is about, in words; of a job that has lost sight of many nodes, how many.
+    pub fn whom(&self) -> String {
+        let unheard = self.evidence.iter().find(|piece| &*piece.what == UNHEARD_NODES);
+        match unheard.map(|piece| (piece.value, piece.peers)) {
+            Some((nodes, Some(all))) => format!("{nodes} of {all} nodes of {}", self.subject),
+            _ => self.subject.to_string(),
+        }
+    }
 }

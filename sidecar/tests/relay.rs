@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -70,20 +71,27 @@ struct Running {
 
 impl Running {
     fn start(at: Option<SocketAddr>, parents: Vec<SocketAddr>) -> Running {
+        Running::looking(at, move || parents.clone())
+    }
+
+    fn looking(
+        at: Option<SocketAddr>,
+        parents: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static,
+    ) -> Running {
         let listener = listener(at);
         let address = listener.local_addr().unwrap();
         let turned = Arc::<Turned>::default();
         let relay = Relay {
             me: hello("relay"),
             key: key(),
-            parents,
+            parents: Arc::new(parents),
             turned: Arc::clone(&turned),
         };
         let (kill, killed) = tokio::sync::oneshot::channel();
         let thread = thread::spawn(move || {
             runtime().block_on(async {
                 tokio::select! {
-                    () = keep(relay, listener) => {}
+                    () = keep(relay, listener, None) => {}
                     _ = killed => {}
                 }
             });
@@ -222,6 +230,21 @@ fn a_relay_that_dies_loses_nothing() {
     assert_eq!(frames.len(), 8, "{frames:?}");
     one.kill();
     two.kill();
+}
+
+#[test]
+fn a_name_that_comes_to_mean_another_host_is_followed() {
+    let job = Job::start();
+    let (aggregator, looked) = (job.address, AtomicU32::new(0));
+    let nobody = nowhere();
+    let relay = Running::looking(None, move || {
+        let is_first = looked.fetch_add(1, Ordering::Relaxed) == 0;
+        vec![if is_first { nobody } else { aggregator }]
+    });
+    let told = play(nowhere(), vec![relay.address], 5);
+    assert_eq!(told.rank_steps, 16 * 5);
+    assert_eq!(job.frames().len(), 8);
+    relay.kill();
 }
 
 #[test]

@@ -91,6 +91,13 @@ class Net:
         assert relay.stdout.readline() == b"up\n"
         self.relays.append(relay)
 
+    def start(self, i, *words):
+        """A program on a node, until the net is taken down."""
+        words = ["ip", "netns", "exec", self.space(i), *words]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        self.relays.append(process)
+        return process
+
     def close(self):
         for node in self.nodes:
             node.kill()
@@ -202,6 +209,11 @@ class Journal:
         """Nodes and GPUs that a verdict names."""
         return {(verdict["subject"]["node"], verdict["subject"]["gpu_uuid"]) for verdict in self.lines("verdicts")
                 if verdict.get("finding") == "gpu-fault"}
+
+    def unheard(self):
+        """Nodes that were told to be blind, by how often."""
+        return [verdict["subject"]["node"] for verdict in self.lines("verdicts")
+                if verdict.get("finding") == "telemetry-blind" and verdict["state"] == "raised"]
 
     def report(self):
         return json.load(open(f"{self.run_dirs[0]}/report.json"))

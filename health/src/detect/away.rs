@@ -1,11 +1,9 @@
 //! Times of which nothing was taken down, or not any more: the aggregator was away, or the journal was thinned
 //! ([`crate::event::Thinned`]). Nobody is late because of it, and it is told.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-use super::Detector;
+use super::{Detector, blind};
 use crate::event::{Job, Thinned};
 use crate::frame::{AGGREGATOR, Frame};
 use crate::id::NodeId;
@@ -180,8 +178,8 @@ impl Detector {
     }
 
     fn resume(&mut self, at: Time) {
-        self.roster.resume(at);
-        let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
+        self.roster.resume(at, |node| self.blind.is_open(node));
+        let next = blind::deadline(at, &self.policy.detector.blind);
         self.blind_check = self.roster.nodes().next().map(|_| next);
     }
 

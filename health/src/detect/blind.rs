@@ -11,13 +11,16 @@ use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
 use crate::policy::BlindThresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES};
 
 /// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night is
 /// called once.
 const MOST_NAMED: usize = 8;
 /// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
 const TOGETHER: Duration = Duration::from_secs(1);
+/// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be lost
+/// together.
+const REST: Duration = Duration::from_millis(100);
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -28,6 +31,8 @@ pub struct BlindRule {
     named: BTreeSet<NodeId>,
     /// When the others are counted.
     count_at: Option<Time>,
+    /// When somebody was missed last.
+    missed_at: Option<Time>,
     /// How many the job's verdict tells of; zero: it has none.
     counted: usize,
     provenance: Provenance,
@@ -57,20 +62,21 @@ impl BlindRule {
         job: &JobId,
         limits: &BlindThresholds,
     ) -> Vec<NodeId> {
-        let patience = patience(limits);
         let mut new = Vec::new();
         for (name, node) in roster.nodes().filter(|(_, node)| is_awaited(node)) {
-            let deadline = node.last_heard + patience;
-            if deadline > now || self.open.contains_key(name) {
+            if deadline(node.last_heard, limits) > now || self.open.contains_key(name) {
                 continue;
             }
             self.open.insert(name.clone(), node.last_heard);
             new.push(name.clone());
             if self.named.len() < MOST_NAMED {
-                self.name(deadline, name.clone(), node.last_heard);
+                self.name(now, name.clone(), node.last_heard);
             } else {
-                self.count_at.get_or_insert(deadline + TOGETHER);
+                self.count_at.get_or_insert(now + TOGETHER);
             }
+        }
+        if !new.is_empty() {
+            self.missed_at = Some(now);
         }
         if let Some(at) = self.count_at.take_if(|at| *at <= now) {
             self.count(at, roster, job);
@@ -80,13 +86,14 @@ impl BlindRule {
 
     /// When [`BlindRule::advance`] has something to do.
     pub fn wake_at(&self, roster: &Roster, limits: &BlindThresholds) -> Option<Time> {
-        let patience = patience(limits);
-        roster
+        let due = roster
             .nodes()
             .filter(|(name, node)| is_awaited(node) && !self.open.contains_key(*name))
-            .map(|(_, node)| node.last_heard + patience)
+            .map(|(_, node)| deadline(node.last_heard, limits))
             .chain(self.count_at)
-            .min()
+            .min()?;
+        let rested = self.missed_at.map_or(Time::ZERO, |at| at + REST);
+        Some(due.max(rested))
     }
 
     /// Whether nothing is heard from a node now.
@@ -109,7 +116,7 @@ impl BlindRule {
         let since = rest.map(|(_, since)| *since).min().unwrap_or(at);
         let nodes = roster.nodes().count() as f64;
         let evidence = vec![
-            piece("unheard_nodes", self.counted as f64, Some(nodes)),
+            piece(UNHEARD_NODES, self.counted as f64, Some(nodes)),
             piece("unheard_s", at.since(since).as_secs_f64(), None),
         ];
         self.say(at, Subject::Job { job: job.clone() }, since, evidence);
@@ -172,8 +179,9 @@ fn subject(node: &NodeId) -> Subject {
     Subject::Node { node: node.clone() }
 }
 
-fn patience(limits: &BlindThresholds) -> Duration {
-    Duration::from_secs_f64(limits.beat_missing_s)
+/// By when a node that was heard then is heard again.
+pub fn deadline(heard: Time, limits: &BlindThresholds) -> Time {
+    heard + Duration::from_secs_f64(limits.beat_missing_s)
 }
 
 #[cfg(test)]

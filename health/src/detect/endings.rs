@@ -98,7 +98,7 @@ impl Endings {
         let found = self
             .memory()
             .or_else(|| self.asked())
-            .or_else(|| open.first().map(|(node, _)| lost(node)))
+            .or_else(|| lost(open))
             .or_else(|| self.of_words(|kind| kind == TroubleKind::CollectiveTimeout))
             .or_else(|| self.of_words(|_| true));
         let ending = match (failed, found) {
@@ -215,14 +215,20 @@ fn is_asked(ending: &Ending) -> bool {
     ending.reason == Reason::Stopped || ending.kind.is_some_and(is_schedulers)
 }
 
-fn lost(node: &NodeId) -> Ending {
-    Ending {
+/// Of many the first is named, and how many others there are.
+fn lost(open: &[(NodeId, bool)]) -> Option<Ending> {
+    let (first, others) = open.split_first()?;
+    let says = match others.len() {
+        0 => "nothing is heard of it any more".to_owned(),
+        others => format!("nothing is heard of it and {others} others any more"),
+    };
+    Some(Ending {
         reason: Reason::NodeLost,
-        node: Some(node.clone()),
+        node: Some(first.0.clone()),
         code: None,
-        says: Arc::from("nothing is heard of it any more"),
+        says: Arc::from(says),
         ..Ending::success()
-    }
+    })
 }
 
 /// The same end with those for whom a collective waited, if the detector had named them. A watchdog that aborts says

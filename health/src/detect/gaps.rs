@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Gaps that are kept; later ones only lengthen the last.
+/// Gaps that are kept; later ones are only counted.
 const MAX_GAPS: usize = 256;
 
 /// A time in which a node was not watched.
@@ -21,15 +21,20 @@ pub struct Unwatched {
 
 /// All of them, in the order in which they ended.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Gaps(Vec<Unwatched>);
+pub struct Gaps {
+    kept: Vec<Unwatched>,
+    left_out: u64,
+}
 
 impl Gaps {
-    /// Adds a gap. One that touches the last of the same node lengthens it, and so does one too many.
+    /// Adds a gap. One that touches the last of the same node lengthens it.
     pub fn add(&mut self, node: &NodeId, from: Time, to: Time, why: &'static str) {
-        let full = self.0.len() >= MAX_GAPS;
-        match self.0.last_mut() {
-            Some(last) if full || last.node == *node && last.to >= from => last.to = to,
-            _ => self.0.push(Unwatched {
+        let is_full = self.kept.len() >= MAX_GAPS;
+        let last = self.kept.iter_mut().rev().find(|gap| gap.node == *node);
+        match last {
+            Some(last) if last.to >= from => last.to = last.to.max(to),
+            _ if is_full => self.left_out += 1,
+            _ => self.kept.push(Unwatched {
                 node: node.clone(),
                 from,
                 to,
@@ -40,6 +45,46 @@ impl Gaps {
 
     /// Those that are kept.
     pub fn iter(&self) -> std::slice::Iter<'_, Unwatched> {
-        self.0.iter()
+        self.kept.iter()
+    }
+
+    /// How many there were besides.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_gaps_each_is_its_own_nodes() {
+        let mut gaps = Gaps::default();
+        let second = Time::from_secs_f64;
+        for number in 0..300 {
+            let node = NodeId::from(format!("n{number}").as_str());
+            gaps.add(&node, second(1.0), second(2.0), "nothing was heard from it");
+        }
+        assert_eq!((gaps.iter().count(), gaps.left_out()), (256, 44));
+        assert!(gaps.iter().all(|gap| gap.to == second(2.0)));
+        gaps.add(
+            &"n7".into(),
+            second(2.0),
+            second(5.0),
+            "nothing was heard from it",
+        );
+        gaps.add(
+            &"n299".into(),
+            second(2.0),
+            second(5.0),
+            "nothing was heard from it",
+        );
+        let longer: Vec<&NodeId> = gaps
+            .iter()
+            .filter(|gap| gap.to == second(5.0))
+            .map(|gap| &gap.node)
+            .collect();
+        assert_eq!((longer, gaps.left_out()), (vec![&NodeId::from("n7")], 45));
     }
 }

@@ -77,8 +77,6 @@ mod wander;
 mod warm_ups;
 mod work;
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use self::away::Away;
@@ -282,7 +280,7 @@ impl Detector {
         }
         self.observe_faults(at, frame);
         self.blind.heard(at, &frame.node, &self.job, frame.provenance);
-        let next = at + Duration::from_secs_f64(self.policy.detector.blind.beat_missing_s);
+        let next = blind::deadline(at, &self.policy.detector.blind);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {

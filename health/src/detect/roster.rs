@@ -247,10 +247,12 @@ impl Roster {
         }
     }
 
-    /// The aggregator itself was away until `now`: nobody is late for it.
-    pub fn resume(&mut self, now: Time) {
-        for node in self.nodes.values_mut().filter(|node| !node.left) {
-            node.last_heard = now;
+    /// The aggregator itself was away until `now`: nobody is late for it who was not before.
+    pub fn resume(&mut self, now: Time, is_unheard: impl Fn(&NodeId) -> bool) {
+        for (name, node) in self.nodes.iter_mut() {
+            if !node.left && !is_unheard(name) {
+                node.last_heard = now;
+            }
         }
     }
 

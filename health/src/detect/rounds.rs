@@ -95,9 +95,10 @@ impl<K: Clone + Ord, V> Rounds<K, V> {
             .filter_map(move |(key, place)| Some((key, value(place)?)))
     }
 
-    /// Values, in no order.
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+    /// Keys with their values, in no order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let each = self.entries.iter_mut();
+        each.filter_map(|entry| Some((&entry.key, entry.value.as_mut()?)))
     }
 }
 
@@ -135,7 +136,7 @@ mod tests {
             assert_eq!(rounds.len(), plain.len());
         }
         assert!(rounds.iter().eq(plain.iter()));
-        rounds.values_mut().for_each(|value| *value = 0);
+        rounds.iter_mut().for_each(|(_, value)| *value = 0);
         assert!(rounds.iter().all(|(_, value)| *value == 0));
     }
 }

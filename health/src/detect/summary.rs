@@ -201,6 +201,12 @@ impl Detector {
             }
         }
         notes.extend(self.blurred());
+        if self.roster.gaps.left_out() > 0 {
+            let more = self.roster.gaps.left_out();
+            notes.push(format!(
+                "{more} more times in which a node was not watched are not listed"
+            ));
+        }
         if self.rows.late() > 0 {
             let late = self.rows.late();
             notes.push(format!(

@@ -1,5 +1,7 @@
 //! The detector on frames made by hand; whole worlds are in the transcripts.
 
+use std::time::Duration;
+
 use super::*;
 use crate::event::{Attach, Beat, Phases, Pulse, Signal, StepKind};
 use crate::frame::{Provenance, SCHEMA_VERSION};

@@ -162,7 +162,7 @@ impl Block {
             more += ", only observed";
         }
         let badge = format!("{mark} {} {}", words::severity(verdict.severity), verdict.finding);
-        let subject = short_subject(&verdict.subject);
+        let subject = short_subject(verdict);
         let line = format!(
             " {}  {}{}",
             self.style.paint(paint, badge),
@@ -310,8 +310,8 @@ fn why(verdict: &Verdict) -> String {
 }
 
 /// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
-fn short_subject(subject: &Subject) -> String {
-    match subject {
+fn short_subject(verdict: &Verdict) -> String {
+    match &verdict.subject {
         Subject::Rank {
             rank,
             node,
@@ -320,7 +320,7 @@ fn short_subject(subject: &Subject) -> String {
             let short: String = gpu.as_str().chars().take(12).collect();
             format!("rank {rank} on {node} ({short})")
         }
-        other => other.to_string(),
+        _ => verdict.whom(),
     }
 }
 

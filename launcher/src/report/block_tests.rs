@@ -149,6 +149,19 @@ fn every_kind_of_subject_reads_well() {
 }
 
 #[test]
+fn of_many_unheard_nodes_it_says_how_many() {
+    let job = Subject::Job { job: "j".into() };
+    let mut job = verdict(1, Finding::TelemetryBlind, job, Cause::Unknown);
+    job.evidence = vec![piece("unheard_nodes", 512.0, 600.0)];
+    let text = rendered(&report(vec![job]));
+    let headline = text.lines().nth(1).unwrap_or_default();
+    assert!(
+        headline.ends_with("telemetry-blind  512 of 600 nodes of job j"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_was_lost_is_told_by_cause_and_in_money() {
     let mut found = report(Vec::new());
     let by_cause = [

@@ -149,7 +149,7 @@ fn blames(verdict: &Verdict, name: &str) -> bool {
 fn sentence(verdict: &Verdict) -> String {
     let severity = report::words::severity(verdict.severity).to_lowercase();
     let cause = report::words::cause(verdict.cause);
-    format!("{severity} {} of {} ({cause})", verdict.finding, verdict.subject)
+    format!("{severity} {} of {} ({cause})", verdict.finding, verdict.whom())
 }
 
 /// How it ended, and the worst that was found.

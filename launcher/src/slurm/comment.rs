@@ -77,7 +77,7 @@ fn line(report: &Report) -> String {
     });
     match worst {
         Some(verdict) => {
-            text += &format!("; {} of {}", verdict.finding, verdict.subject);
+            text += &format!("; {} of {}", verdict.finding, verdict.whom());
             if let Some(ratio) = verdict.slowdown_ratio {
                 text += &format!(", {ratio:.2}x slow");
             }

@@ -6,6 +6,7 @@ mod fold;
 mod held_up;
 mod outlets;
 mod pace;
+mod scraped;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use self::changes::Said;
 use self::fold::{Fold, Presence, lasts, presence};
 use self::outlets::Outlets;
 use self::pace::Pace;
+use self::scraped::Scraped;
 use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
@@ -66,6 +68,7 @@ pub struct Aggregator {
     own_seq: u64,
     reported_lost: u64,
     report_pace: Pace,
+    scraped: Scraped,
     /// When it last looked at the clock.
     awake_ns: u64,
     progress_at_ns: u64,
@@ -159,6 +162,7 @@ impl Aggregator {
             own_seq: fold.own_seq,
             reported_lost: 0,
             report_pace: Pace::new(now_ns),
+            scraped: Scraped::default(),
             awake_ns: now_ns,
             progress_at_ns: now_ns,
         };
@@ -345,13 +349,15 @@ impl Aggregator {
     }
 
     /// The metrics page.
-    pub fn page(&self, turned: &Turned) -> String {
+    pub fn page(&mut self, turned: &Turned) -> String {
         let transport = Transport {
             duplicates: self.intake.duplicates(),
             unreadable: self.intake.unreadable(),
             turned: turned.counts(),
         };
-        self.metrics.page(&self.report(), &transport)
+        let (metrics, detector) = (&self.metrics, &self.detector);
+        let make = || metrics.page(&detector.report(), &transport);
+        self.scraped.page(host::monotonic_ns, make).to_owned()
     }
 
     /// Where it writes.

@@ -7,6 +7,8 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 
@@ -65,8 +67,10 @@ pub struct Journal {
     segment: u32,
     /// Not before this is the next one closed.
     close_at_ns: u64,
-    /// Puts the last snapshot on the medium, and keeps the journal within its bound then.
-    keeper: Option<JoinHandle<()>>,
+    /// Put snapshots on the medium, and keep the journal within its bound then.
+    keepers: Vec<JoinHandle<()>>,
+    /// The last snapshot is on its way to the medium.
+    is_keeping: Arc<AtomicBool>,
     room: Room,
     /// What was thinned.
     thinned: Receiver<Thinned>,
@@ -125,7 +129,8 @@ impl Journal {
             limits,
             segment,
             close_at_ns: 0,
-            keeper: None,
+            keepers: Vec::new(),
+            is_keeping: Arc::default(),
             room,
             thinned,
         };
@@ -226,7 +231,7 @@ impl Journal {
 
     /// Whether a snapshot is being put on the medium.
     pub fn is_keeping(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished())
+        self.is_keeping.load(Ordering::Acquire)
     }
 
     /// Closes the segment that is written and begins the next. Whether it could be done.
@@ -267,7 +272,10 @@ impl Journal {
     pub fn keep(&mut self, state: Vec<u8>) {
         let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
         let (room, asker) = (self.room.clone(), thread::current().id());
-        self.keeper = self.file.run(Box::new(move || {
+        let is_keeping = Arc::clone(&self.is_keeping);
+        is_keeping.store(true, Ordering::Release);
+        self.keepers.retain(|keeper| !keeper.is_finished());
+        let keeper = self.file.run(Box::new(move || {
             // A snapshot never knows more than the medium has of its journal.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
@@ -281,8 +289,10 @@ impl Journal {
                 }
             }
             drop(state);
+            is_keeping.store(false, Ordering::Release);
             room.keep_in_peace(asker);
         }));
+        self.keepers.extend(keeper);
     }
 
     /// What was thinned since the last time that this was asked.
@@ -298,14 +308,19 @@ impl Journal {
     /// Puts everything on the medium and gives the reserve back.
     pub fn close(&mut self) {
         self.say(|file| file.sync());
-        self.room.stop();
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
-        }
+        self.rest();
         if let Some(owner) = &mut self.owner {
             owner.leave();
         }
         let _ = fs::remove_file(self.reserve());
+    }
+
+    /// Nobody is at its files any more.
+    fn rest(&mut self) {
+        self.room.stop();
+        for keeper in self.keepers.drain(..) {
+            let _ = keeper.join();
+        }
     }
 
     fn reserve(&self) -> PathBuf {
@@ -338,10 +353,7 @@ impl Journal {
 impl Drop for Journal {
     /// Whoever opens it next finds it at rest.
     fn drop(&mut self) {
-        self.room.stop();
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
-        }
+        self.rest();
     }
 }
 

@@ -20,7 +20,8 @@ use super::snapshot;
 use super::thin::{self, Done, Hand, Rule};
 use crate::warn;
 
-/// Nice value of who thins. No segment is closed meanwhile: on a machine whose cores are all taken it has to come to its end.
+/// Nice value of who thins. What comes meanwhile grows the journal: on a machine whose cores are all taken, too, it has to
+/// come to its end.
 const LOW_PRIORITY: i32 = 5;
 
 /// What is remembered from one time to the next.
@@ -39,6 +40,8 @@ pub struct Room {
     limits: Limits,
     hand: Hand,
     known: Arc<Mutex<Known>>,
+    /// Of those who keep the same journal one is at it.
+    turn: Arc<Mutex<()>>,
     told: Sender<Thinned>,
 }
 
@@ -65,6 +68,7 @@ impl Room {
             limits,
             hand,
             known: Arc::new(Mutex::new(Known { good, thinned })),
+            turn: Arc::default(),
             told,
         };
         (room, hears)
@@ -80,8 +84,10 @@ impl Room {
         self.hand.stop.store(true, Ordering::Relaxed);
     }
 
-    /// As [`Room::keep`], and says what went wrong. A thread other than `asker` gives way to all others from now on.
+    /// As [`Room::keep`], and says what went wrong; whoever finds another at it leaves it to that one. A thread other than
+    /// `asker` gives way to all others from now on.
     pub fn keep_in_peace(&self, asker: ThreadId) {
+        let Ok(_turn) = self.turn.try_lock() else { return };
         if thread::current().id() != asker {
             // On Linux this is the thread's own, and it is nobody's worry if it may not.
             let _ = rustix::process::setpriority_process(None, LOW_PRIORITY);
@@ -100,11 +106,21 @@ impl Room {
     /// # Errors
     /// When a file cannot be read or written, or when it was stopped.
     pub fn keep(&self) -> io::Result<()> {
-        let most = self.limits.resting_bytes();
-        if used(&self.journal)? <= most {
-            return Ok(());
+        let mut safe = 0;
+        while !self.fits()? {
+            let tried = std::mem::replace(&mut safe, self.safe()?);
+            if safe == tried {
+                self.complain(safe)?;
+                break;
+            }
+            // Snapshots may come meanwhile, and more can go then.
+            self.take_out(safe)?;
         }
-        let safe = self.safe()?;
+        Ok(())
+    }
+
+    /// Takes out of segments up to `safe` what has to go.
+    fn take_out(&self, safe: u32) -> io::Result<()> {
         let mut old = segments::list(&self.journal)?;
         old.retain(|(number, _)| *number <= safe);
         for (number, path) in &old {
@@ -113,32 +129,47 @@ impl Room {
             }
             self.tell(thin::squeeze(None, path, Rule::Telemetry, &self.hand)?);
             self.known().thinned = *number;
-            if used(&self.journal)? <= most {
+            if self.fits()? {
                 return Ok(());
             }
         }
         let mut earlier: Option<PathBuf> = None;
         for (_, path) in old {
             if !thin::is_dropped(&path) {
-                self.tell(thin::squeeze(
-                    earlier.as_deref(),
-                    &path,
-                    Rule::Everything,
-                    &self.hand,
-                )?);
-                if used(&self.journal)? <= most {
+                let (earlier, hand) = (earlier.as_deref(), &self.hand);
+                self.tell(thin::squeeze(earlier, &path, Rule::Everything, hand)?);
+                if self.fits()? {
                     return Ok(());
                 }
             }
             earlier = thin::is_dropped(&path).then_some(path);
         }
-        let bound = self.limits.bound_bytes;
+        Ok(())
+    }
+
+    /// Whether the next segment fits in, too: under the bound, and on a disk that others fill.
+    fn fits(&self) -> io::Result<bool> {
+        let used = used(&self.journal)?;
+        let room = used.saturating_add(free(&self.journal));
+        Ok(used <= self.limits.under(room).resting_bytes())
+    }
+
+    fn complain(&self, safe: u32) -> io::Result<()> {
+        let why = if safe == 0 {
+            "no two snapshots of it are good, and without them all of it may have to be read again"
+        } else {
+            "its newest segments and snapshots take more than it may have: give it more (--journal-bytes), or its disk"
+        };
+        let (journal, used, bound) = (
+            self.journal.display(),
+            used(&self.journal)?,
+            self.limits.bound_bytes,
+        );
         warn::once(
             "journal room",
             format_args!(
-                "{}: {} bytes, and nothing more can go: {bound} bytes are too little for its newest segments and snapshots",
-                self.journal.display(),
-                used(&self.journal)?
+                "{journal}: {used} bytes of {bound}, {} more on its disk, and nothing more can go: {why}",
+                free(&self.journal)
             ),
         );
         Ok(())
@@ -165,6 +196,12 @@ impl Room {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the disk of a journal has left, bytes; without end when it does not say.
+pub fn free(journal: &Path) -> u64 {
+    let dir = journal.parent().unwrap_or(Path::new("."));
+    rustix::fs::statvfs(dir).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// What a journal takes on the disk, with its snapshots, bytes.

@@ -37,6 +37,14 @@ impl Limits {
         }
     }
 
+    /// The same when there is no more room than this.
+    pub fn under(self, room_bytes: u64) -> Limits {
+        Limits {
+            bound_bytes: self.bound_bytes.min(room_bytes),
+            ..self
+        }
+    }
+
     /// What it may take when a segment was closed: the next one has to fit too, and what is written of one that is thinned.
     pub fn resting_bytes(&self) -> u64 {
         self.bound_bytes

@@ -96,6 +96,11 @@ impl Entrance {
         }
     }
 
+    /// Peers that are in.
+    pub fn peers(&self) -> usize {
+        self.outlets().len()
+    }
+
     fn outlets(&self) -> MutexGuard<'_, Outlets> {
         self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,12 +13,16 @@ use std::time::Duration;
 
 use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::aggregator::place;
+use crate::aggregator::place::{self, PlaceError};
 use crate::guard::gate::{Gate, STRANGERS, Turned};
-use crate::guard::hall::Hall;
+use crate::guard::hall::{Entrance, Hall};
 use crate::guard::{JobKey, Key};
+use crate::sink::http::{OpenPage, Scrape};
+use crate::sink::metrics::relay_page;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::bundle::{Bundle, MAX_CARRIED_BYTES};
 use crate::uplink::wire::{Down, Hello, Later, Up, decode_down, decode_up, encode};
@@ -45,8 +49,9 @@ pub struct Relay {
     pub me: Hello,
     /// What all streams are sealed with.
     pub key: Key,
-    /// Where the aggregator or the next relay is: the first that can be reached.
-    pub parents: Vec<SocketAddr>,
+    /// Looks up where the aggregator or the next relay is: the first that can be reached. A name may come to mean another
+    /// host.
+    pub parents: Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>,
     /// Counts who is not let in.
     pub turned: Arc<Turned>,
 }
@@ -69,7 +74,7 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     };
     let node = options.node.clone().unwrap_or_else(host::hostname);
     let node = NodeId::from(format!("relay on {node}").as_str());
-    let parents = place::candidates(Some(asked), &job, &node)?;
+    let parents = lookup(asked.to_owned(), job.clone(), node.clone())?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
     if let Some(why) = key.nobody_else {
         anyhow::bail!("a relay needs the job's key: {why}");
@@ -85,25 +90,45 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
             agent: host::incarnation(),
         },
         key: key.key,
-        parents: parents.iter().map(|parent| parent.at).collect(),
+        parents,
         turned: Arc::default(),
     };
+    let page = options.http.read()?.open();
     let (status, _end) = StatusStream::to(std::io::stdout());
     status.say(&Status::Ready {
         aggregator: at.to_string(),
-        http: None,
+        http: page.as_ref().and_then(OpenPage::address).map(|at| at.to_string()),
         run_dir: None,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(keep(relay, listener));
+    runtime.block_on(keep(relay, listener, page));
     Ok(())
 }
 
-/// Carries what comes by `listener` until the runtime ends.
-pub async fn keep(relay: Relay, listener: TcpListener) {
+/// What was asked for has to mean something at first. Later it stands as it was when it means nothing.
+fn lookup(
+    asked: String,
+    job: JobId,
+    node: NodeId,
+) -> Result<Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>, PlaceError> {
+    let look = move || {
+        let found = place::candidates(Some(&asked), &job, &node)?;
+        Ok(found.iter().map(|parent| parent.at).collect())
+    };
+    let first: Vec<SocketAddr> = look()?;
+    Ok(Arc::new(move || {
+        look().unwrap_or_else(|_: PlaceError| first.clone())
+    }))
+}
+
+/// Carries what comes by `listener` until the runtime ends. `page`: where its own counts are shown.
+pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
     let mut hall = Hall::build();
+    if let Some(page) = page {
+        tokio::spawn(show(page, Arc::clone(&relay.turned), hall.entrance()));
+    }
     let gate = Gate {
         key: relay.key.clone(),
         entrance: hall.entrance(),
@@ -120,13 +145,25 @@ pub async fn keep(relay: Relay, listener: TcpListener) {
     }
 }
 
+/// Answers scrapes.
+async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
+    let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
+    tokio::spawn(page.serve(scrapes));
+    while let Some(scrape) = asked.recv().await {
+        // Whoever asked may have gone.
+        let _ = scrape.send(relay_page(&turned.counts(), peers.peers()));
+    }
+}
+
 /// Looks for a parent. Nodes that come meanwhile are told to wait, but not for ever.
 async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
     let patient_until = Instant::now() + PATIENCE;
     let attempts = async {
         loop {
-            for address in &relay.parents {
-                match Parent::join(*address, &relay.key, &relay.me).await {
+            let look = Arc::clone(&relay.parents);
+            // Names are looked up by the system, which takes its time.
+            for address in spawn_blocking(move || look()).await.unwrap_or_default() {
+                match Parent::join(address, &relay.key, &relay.me).await {
                     Ok(parent) => return parent,
                     Err(Miss::Old) => warn::once("old", format_args!("relay: {address}: {}", Miss::Old)),
                     Err(Miss::Refused(why)) => {

@@ -256,16 +256,7 @@ impl Metrics {
             ["reason"],
             reasons,
         );
-        let turned = transport.turned.iter();
-        let turned = turned.map(|(reason, count)| ([(*reason).to_owned()], *count as f64));
-        let help = "Connections that were turned away from the aggregator or cut, by reason.";
-        counters(
-            registry,
-            "paceline_connections_refused_total",
-            help,
-            ["reason"],
-            turned,
-        );
+        refused(registry, &transport.turned);
     }
 
     fn node_families(&self, registry: &Registry) {
@@ -353,6 +344,29 @@ impl Metrics {
         let help = "Self-time over that of the peers, of ranks that were found slow.";
         gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
     }
+}
+
+fn refused(registry: &Registry, turned: &[(&'static str, u64)]) {
+    let turned = turned.iter();
+    let turned = turned.map(|(reason, count)| ([(*reason).to_owned()], *count as f64));
+    let help = "Connections that were turned away from the aggregator or cut, by reason.";
+    counters(
+        registry,
+        "paceline_connections_refused_total",
+        help,
+        ["reason"],
+        turned,
+    );
+}
+
+/// The page of a relay, which knows its peers and nothing of what they say.
+pub fn relay_page(turned: &[(&'static str, u64)], nodes: usize) -> String {
+    let registry = Registry::new();
+    refused(&registry, turned);
+    let help = "Links of nodes and relays that this relay carries now.";
+    gauges(&registry, "paceline_relay_links", help, [], [([], nodes as f64)]);
+    let page = TextEncoder::new().encode_to_string(&registry.gather());
+    page.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -232,3 +232,13 @@ fn percentiles_are_a_summary_and_of_ranks_gauges() {
         assert!(page.contains(&wanted), "no {wanted} in\n{page}");
     }
 }
+
+#[test]
+fn a_relay_shows_its_links_and_whom_it_turned_away() {
+    let page = relay_page(&[("key", 3)], 2);
+    assert!(page.contains("\npaceline_relay_links 2\n"), "{page}");
+    assert!(
+        page.contains("paceline_connections_refused_total{reason=\"key\"} 3"),
+        "{page}"
+    );
+}

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spool::last_seq;
 use super::wire::{Batch, decode_event};
+use crate::warn;
 
 /// Most incarnations that are remembered. Those of past that number are refused, not stored.
 const MAX_LANES: usize = 1 << 18;
@@ -89,6 +90,12 @@ impl Intake {
             return true;
         }
         if self.count >= MAX_LANES {
+            warn::once(
+                "incarnations",
+                format_args!(
+                    "sidecars were started {MAX_LANES} times: those of new ones are not taken any more"
+                ),
+            );
             return false;
         }
         self.count += 1;

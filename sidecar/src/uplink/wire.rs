@@ -246,6 +246,9 @@ impl Hello {
                 "schema version {} is newer than {SCHEMA_VERSION}: update paceline here",
                 self.v
             ))
+        } else if self.agent == 0 {
+            // The aggregator's own: who spoke as it could say that the job has ended.
+            Some("incarnation 0 is no sidecar's".to_owned())
         } else {
             None
         }
@@ -348,25 +351,18 @@ mod tests {
 
     #[test]
     fn refusals() {
-        let hello = |v, job: &str| Hello {
-            v,
-            job: job.into(),
-            node: "n".into(),
-            agent: 1,
+        let why = |v, job: &str, agent| {
+            let (job, node) = (job.into(), "n".into());
+            Hello { v, job, node, agent }.refusal(&"a".into())
         };
-        assert_eq!(hello(SCHEMA_VERSION, "a").refusal(&"a".into()), None);
-        assert!(
-            hello(SCHEMA_VERSION, "b")
-                .refusal(&"a".into())
-                .unwrap()
-                .contains("job a")
-        );
-        assert!(
-            hello(SCHEMA_VERSION + 1, "a")
-                .refusal(&"a".into())
-                .unwrap()
-                .contains("newer")
-        );
+        assert_eq!(why(SCHEMA_VERSION, "a", 1), None);
+        for (refusal, says) in [
+            (why(SCHEMA_VERSION, "b", 1), "job a"),
+            (why(SCHEMA_VERSION + 1, "a", 1), "newer"),
+            (why(SCHEMA_VERSION, "a", 0), "incarnation 0"),
+        ] {
+            assert!(refusal.unwrap().contains(says), "{says}");
+        }
     }
 
     proptest! {

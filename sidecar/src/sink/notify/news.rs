@@ -241,9 +241,8 @@ impl News {
     }
 
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
-        let subject = verdict.subject.to_string();
         Notice {
-            key: format!("{}/{}/{subject}", self.job, verdict.finding),
+            key: format!("{}/{}/{}", self.job, verdict.finding, verdict.subject),
             status: Status::Firing,
             severity: verdict.severity,
             worst: verdict.severity,
@@ -251,7 +250,7 @@ impl News {
             job: self.job.clone(),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
-            subject,
+            subject: verdict.whom(),
             title: self.policy.finding(verdict.finding).title.clone(),
             cause: Arc::from(verdict.cause.name()),
             action: verdict.action.clone(),
