@@ -171,20 +171,23 @@ fn is_cancelled(cluster: &Cluster) {
     assert_eq!(field(cluster, &job, "Comment"), "mine");
 }
 
-/// A remedy ends the step by Slurm's hand, since no launcher of ours is there to do it.
+/// A remedy, asked for in a file, ends the tasks though no launcher of ours has started them.
 fn is_stopped(cluster: &Cluster) {
     let log = cluster.path("kmsg");
     fs::write(&log, "").unwrap();
-    let export = format!(
-        "--export=ALL,PACELINE_KMSG={},PACELINE_ON_FAULT=checkpoint-and-stop,PACELINE_ACT=1,PACELINE_CHECKPOINT_WAIT=1,\
-         PACELINE_REMEDY_LIMIT=hold_s=0",
-        log.display()
+    let asked = format!(
+        "on_fault = 'checkpoint-and-stop'\nact = true\ncheckpoint_wait = 1\nremedy_limit = 'hold_s=0'\nkmsg = '{}'\n\
+         remedy_ledger = '{}'\n",
+        log.display(),
+        // Of its own: the user's knows jobs of these names from earlier clusters, and leaves them in peace for a while.
+        cluster.path("ledger.json").display()
     );
+    fs::write(cluster.path("paceline.toml"), asked).unwrap();
     let train = format!(
         "srun python3 {} --say stopped --until-term; echo the step is over",
         trainer("steps.py")
     );
-    let job = cluster.sbatch(&["-N1", "-n1", &export], &train);
+    let job = cluster.sbatch(&["-N1", "-n1"], &train);
     let run = format!("paceline-{job}.0");
     cluster.until("the watch", || {
         let journal = cluster.read(&format!("{run}/journal.ndjson"));
@@ -209,6 +212,7 @@ fn is_stopped(cluster: &Cluster) {
             .is_some_and(|says| says.contains("SIGTERM by ")),
         "{end}"
     );
+    fs::remove_file(cluster.path("paceline.toml")).unwrap();
 }
 
 /// A trainer that the batch script starts itself, and that fails.
