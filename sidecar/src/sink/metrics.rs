@@ -185,6 +185,13 @@ impl Metrics {
             [],
             steps,
         );
+        let help = "GPU time that the job took so far (rank time without GPUs).";
+        let gpu_s = report.cost.gpu_hours * 3600.0;
+        counters(registry, "paceline_gpu_seconds_total", help, [], [([], gpu_s)]);
+        let help =
+            "Share of that time that made progress at the speed the job would have with nothing wrong.";
+        let goodput = report.cost.goodput_ratio.map(|ratio| ([], ratio));
+        gauges(registry, "paceline_goodput_ratio", help, [], goodput);
         let phases = self
             .phases_s
             .iter()

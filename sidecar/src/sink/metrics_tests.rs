@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use paceline_health::event::{Access, Beat, GpuAccess, GpuReading, GpuSignal, Phases, Pulse, Reading};
@@ -126,6 +127,7 @@ fn the_page_has_what_was_seen() {
     ] {
         assert!(page.contains(wanted), "no {wanted} in\n{page}");
     }
+    assert!(is_in_the_contract(&page) > 12);
     let forbidden = ["{pod=", "{job=", "instance=", "namespace="];
     assert!(
         forbidden.iter().all(|label| !page.contains(label)),
@@ -231,6 +233,7 @@ fn percentiles_are_a_summary_and_of_ranks_gauges() {
     ] {
         assert!(page.contains(&wanted), "no {wanted} in\n{page}");
     }
+    is_in_the_contract(&page);
 }
 
 #[test]
@@ -241,4 +244,49 @@ fn a_relay_shows_its_links_and_whom_it_turned_away() {
         page.contains("paceline_connections_refused_total{reason=\"key\"} 3"),
         "{page}"
     );
+}
+
+/// Of each family on a page: its type, its meaning, and the labels of its samples.
+fn families(page: &str) -> BTreeMap<&str, (&str, &str, BTreeSet<&str>)> {
+    let mut families: BTreeMap<&str, (&str, &str, BTreeSet<&str>)> = BTreeMap::new();
+    for line in page.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            families.entry(name).or_default().1 = help;
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            families.entry(name).or_default().0 = kind;
+        } else if let Some((name, rest)) = line.split_once('{') {
+            let name = name
+                .trim_end_matches("_bucket")
+                .trim_end_matches("_sum")
+                .trim_end_matches("_count");
+            let labels = rest
+                .split("=\"")
+                .map(|part| part.rsplit([',', '"']).next().unwrap_or_default());
+            let labels =
+                labels.filter(|label| !["", "le", "quantile"].contains(label) && !label.contains('}'));
+            families.entry(name).or_default().2.extend(labels);
+        }
+    }
+    families
+}
+
+/// Asserts that what is on the page is in docs/metrics.md as it is.
+pub(super) fn is_in_the_contract(page: &str) -> usize {
+    let contract = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));
+    let found = families(page);
+    for (name, (kind, help, labels)) in &found {
+        let row = contract
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("| `{name}` | ")));
+        let cells: Vec<&str> = row
+            .unwrap_or_else(|| panic!("{name}"))
+            .split('|')
+            .map(str::trim)
+            .collect();
+        let told: BTreeSet<&str> = cells[1].split(", ").filter(|label| !label.is_empty()).collect();
+        assert_eq!((*kind, *help), (cells[0], cells[2]), "{name}");
+        assert_eq!(*labels, told, "{name}");
+    }
+    found.len()
 }

@@ -222,6 +222,7 @@ mod tests {
                 "{line} is not on\n{page}"
             );
         }
+        assert_eq!(super::super::tests::is_in_the_contract(&page), 7);
         assert!(
             !page.contains("latency") && !page.contains("gpu_memory"),
             "{page}"
