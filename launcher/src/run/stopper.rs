@@ -99,6 +99,12 @@ mod tests {
         for (name, pid) in [("local0", task.id()), ("local1", other.id())] {
             fs::write(folder.join(name), format!("{{\"child\":{pid}}}\n")).unwrap();
         }
+        // What a process has in its environment is to be seen a moment after it has begun.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_of(dir.path(), task.id()) {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let mut stopper = Stopper::new(dir.path());
         stopper.tend();
         assert!(task.try_wait().unwrap().is_none());
