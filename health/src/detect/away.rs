@@ -160,12 +160,13 @@ impl Detector {
     /// The aggregator was away: nobody's deadline passed while nobody listened.
     pub(super) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
         let why = match job.listened_to {
-            Some(to) => {
-                self.fire(to.min(at));
-                "the aggregator was held up"
-            }
+            Some(_) => "the aggregator was held up",
             None => "the aggregator was started again",
         };
+        // Before the first entry there was nothing to miss.
+        let before = if self.entry > 1 { self.last_frame } else { at };
+        let to = job.listened_to.unwrap_or(before).min(at);
+        self.fire(to);
         // A part that was thinned ends before it: it is not resumed from twice.
         if let Some((_, lines)) = self.away.part.take_if(|(until, _)| *until < at) {
             self.entry = self.entry.saturating_add(lines);
@@ -174,7 +175,13 @@ impl Detector {
             self.roster.gaps.add(node, self.last_frame, at, why);
         }
         self.job = job.job.clone();
-        self.resume(at);
+        let (missed, limits) = (at.since(to), &self.policy.detector.blind);
+        self.roster.excuse(missed);
+        // For less than a deadline nobody gives it up.
+        if job.listened_to.is_none() || missed.as_secs_f64() > limits.beat_missing_s {
+            self.blind.excuse(at, missed, limits);
+        }
+        self.blind_check = self.blind.wake_at(&self.roster, limits);
     }
 
     fn resume(&mut self, at: Time) {

@@ -18,6 +18,8 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES}
 const MOST_NAMED: usize = 8;
 /// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
 const TOGETHER: Duration = Duration::from_secs(1);
+/// Between two looks of a sidecar for an aggregator that is away there is no more than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(90);
 /// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be lost
 /// together.
 const REST: Duration = Duration::from_millis(100);
@@ -33,6 +35,8 @@ pub struct BlindRule {
     count_at: Option<Time>,
     /// When somebody was missed last.
     missed_at: Option<Time>,
+    /// Until then whoever lost the aggregator may still be looking for it.
+    patient_until: Time,
     /// How many the job's verdict tells of; zero: it has none.
     counted: usize,
     provenance: Provenance,
@@ -64,7 +68,7 @@ impl BlindRule {
     ) -> Vec<NodeId> {
         let mut new = Vec::new();
         for (name, node) in roster.nodes().filter(|(_, node)| is_awaited(node)) {
-            if deadline(node.last_heard, limits) > now || self.open.contains_key(name) {
+            if self.due(node, limits) > now || self.open.contains_key(name) {
                 continue;
             }
             self.open.insert(name.clone(), node.last_heard);
@@ -89,11 +93,21 @@ impl BlindRule {
         let due = roster
             .nodes()
             .filter(|(name, node)| is_awaited(node) && !self.open.contains_key(*name))
-            .map(|(_, node)| deadline(node.last_heard, limits))
+            .map(|(_, node)| self.due(node, limits))
             .chain(self.count_at)
             .min()?;
         let rested = self.missed_at.map_or(Time::ZERO, |at| at + REST);
         Some(due.max(rested))
+    }
+
+    /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after about as
+    /// long as it looked before.
+    pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
+        self.patient_until = deadline(at + missed.min(LONGEST_PAUSE), limits);
+    }
+
+    fn due(&self, node: &Node, limits: &BlindThresholds) -> Time {
+        deadline(node.silent_from, limits).max(self.patient_until)
     }
 
     /// Whether nothing is heard from a node now.

@@ -195,14 +195,17 @@ impl Detector {
         let at = at.max(self.now);
         self.entry += 1;
         self.origin.get_or_insert(at);
+        let is_own = frame.agent == AGGREGATOR;
         match &frame.event {
-            Event::Job(job) => self.open(at, &frame.node, job),
+            Event::Job(job) if is_own => self.open(at, &frame.node, job),
             _ => self.fire(at),
         }
         self.now = at;
         self.last_frame = at;
         match &frame.event {
             Event::Job(_) | Event::End(_) => {}
+            // Who has the job's key can say it, and only the aggregator decides.
+            Event::Policy(_) | Event::Thinned(_) if !is_own => {}
             Event::Policy(change) => {
                 // What does not fit was refused where it was asked for; a journal of another version may still hold it.
                 let _ = self.policy.apply(&change.key, change.value);

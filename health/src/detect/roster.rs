@@ -6,6 +6,7 @@ mod node;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -247,12 +248,19 @@ impl Roster {
         }
     }
 
-    /// The aggregator itself was away until `now`: nobody is late for it who was not before.
+    /// What came until `now` is not there any more: nobody is late for it who was not before.
     pub fn resume(&mut self, now: Time, is_unheard: impl Fn(&NodeId) -> bool) {
         for (name, node) in self.nodes.iter_mut() {
             if !node.left && !is_unheard(name) {
-                node.last_heard = now;
+                (node.last_heard, node.silent_from) = (now, now);
             }
+        }
+    }
+
+    /// The aggregator did not listen for so long: nobody was silent in it.
+    pub fn excuse(&mut self, missed: Duration) {
+        for (_, node) in self.nodes.iter_mut() {
+            node.silent_from = node.silent_from + missed;
         }
     }
 

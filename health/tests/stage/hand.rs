@@ -10,7 +10,7 @@ use paceline_health::event::{
     Agent, Attach, Axis, Baseline, BaselineOf, Beat, Bye, Detach, Event, Exit, Group, Layout, Phase, Phases,
     PolicyChange, Pulse, Signal, Step, StepKind, Want,
 };
-use paceline_health::frame::{Provenance, SCHEMA_VERSION};
+use paceline_health::frame::{AGGREGATOR, Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::{Frame, Time};
 
@@ -95,11 +95,20 @@ impl Hand {
             "kernel" => gpus::kernel(case)?,
             "policy" => {
                 let key: String = take(case, "key")?.ok_or("key= is missing")?;
-                Event::Policy(PolicyChange {
+                let event = Event::Policy(PolicyChange {
                     key: key.as_str().into(),
                     value: take(case, "value")?.ok_or("value= is missing")?,
                     by: "set".into(),
-                })
+                });
+                let own = Frame {
+                    v: SCHEMA_VERSION,
+                    node: NodeId::from(node.as_str()),
+                    agent: AGGREGATOR,
+                    seq: 1,
+                    provenance: Provenance::Live,
+                    event,
+                };
+                return Ok(vec![(self.at, own)]);
             }
             "exit" => Event::Exit(Exit {
                 code: take(case, "code")?.unwrap_or(0),

@@ -240,7 +240,7 @@ impl Aggregator {
         let mut told = false;
         for entry in &entries {
             presence(&mut self.nodes, &entry.frame);
-            self.said.learn(&entry.frame.event);
+            self.said.learn(&entry.frame);
             self.metrics.observe(&entry.frame, unix_s);
             self.outlets.frame(&entry.frame);
             self.detector.observe(at_ns, &entry.frame);

@@ -21,7 +21,7 @@ pub use super::disk::{Disk, Medium, on_disk};
 use super::owner::Owner;
 pub use super::reopen::Replay;
 use super::reopen::{continues, lay_aside, occupy, read_back};
-use super::room::Room;
+use super::room::{self, Room};
 use super::segments::{self, Limits};
 use super::snapshot;
 use crate::warn;
@@ -114,6 +114,7 @@ impl Journal {
             .map_err(failed)?
             .last()
             .map_or(0, |(number, _)| *number);
+        let limits = limits.on(room::free(&path));
         let (room, thinned) = Room::new(&path, node.clone(), limits, restored);
         let journal = Journal {
             dir: dir.to_owned(),
@@ -175,6 +176,7 @@ impl Journal {
                 );
                 self.half = self.file.cut(self.length).is_err();
                 let _ = fs::remove_file(self.reserve());
+                self.make_room();
             }
         }
     }
@@ -292,6 +294,14 @@ impl Journal {
             is_keeping.store(false, Ordering::Release);
             room.keep_in_peace(asker);
         }));
+        self.keepers.extend(keeper);
+    }
+
+    /// Takes out of older segments what is too much for the bound or the disk, where nobody waits for it.
+    fn make_room(&mut self) {
+        let (room, asker) = (self.room.clone(), thread::current().id());
+        self.keepers.retain(|keeper| !keeper.is_finished());
+        let keeper = self.file.run(Box::new(move || room.keep_in_peace(asker)));
         self.keepers.extend(keeper);
     }
 

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use paceline_health::hash::fnv;
 use paceline_health::id::{JobId, NodeId};
 
+use crate::warn;
+
 /// First port that a job's name may lead to; below the kernel's own range for outgoing connections (32768).
 const FIRST_PORT: u16 = 20_000;
 /// Ports that a name is spread over.
@@ -45,10 +47,10 @@ impl Candidate {
 /// The addresses to try, in order: what was asked for, as HOST:PORT or HOST, else this host's own; without a port, those
 /// that follow from the job's name. Of several with commas between them the last is the aggregator's, and those before
 /// it are relays', which have a port: each node begins with another of them, so that all take their share of a list that
-/// is the same everywhere.
+/// is the same everywhere. A name of several that means nothing now is left out.
 ///
 /// # Errors
-/// [`PlaceError`] for an address that was asked for.
+/// [`PlaceError`] for an address that was asked for, when none is left.
 pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec<Candidate>, PlaceError> {
     let Some(asked) = asked else {
         return Ok(derived(job).map(Candidate::local).to_vec());
@@ -57,9 +59,10 @@ pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec
     let relays = relays.split(',').filter(|relay| !relay.trim().is_empty());
     let mut all = Vec::new();
     for relay in relays {
-        match one(relay.trim(), job)?.as_slice() {
-            [relay] => all.push(Candidate { own: None, ..*relay }),
-            _ => {
+        match one(relay.trim(), job).as_deref() {
+            Ok([relay]) => all.push(Candidate { own: None, ..*relay }),
+            Err(error) => warn::once("relay name", format_args!("{error}")),
+            Ok(_) => {
                 return Err(PlaceError::Unknown(
                     relay.to_owned(),
                     "a relay has a port".to_owned(),
@@ -71,7 +74,11 @@ pub fn candidates(asked: Option<&str>, job: &JobId, node: &NodeId) -> Result<Vec
         let first = fnv(node.as_str().as_bytes()) % all.len() as u64;
         all.rotate_left(first as usize);
     }
-    all.extend(one(asked.trim(), job)?);
+    match one(asked.trim(), job) {
+        Ok(found) => all.extend(found),
+        Err(error) if all.is_empty() => return Err(error),
+        Err(error) => warn::once("aggregator name", format_args!("{error}")),
+    }
     Ok(all)
 }
 
@@ -170,5 +177,17 @@ mod tests {
         }
         let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job, &"n".into());
         assert!(portless.unwrap_err().to_string().contains("a relay has a port"));
+    }
+
+    #[test]
+    fn a_name_of_several_that_means_nothing_is_left_out() {
+        let (job, node) = ("j".into(), "n".into());
+        let places = |asked: &str| -> Vec<String> {
+            let found = candidates(Some(asked), &job, &node).unwrap();
+            found.iter().map(|place| place.at.to_string()).collect()
+        };
+        assert_eq!(places("no such host:1,127.0.0.1:4711"), ["127.0.0.1:4711"]);
+        assert_eq!(places("127.0.0.1:4712,no such host:1"), ["127.0.0.1:4712"]);
+        assert!(candidates(Some("no such host:1,no such host:2"), &job, &node).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::Entry;
 use paceline_health::event::Event;
+use paceline_health::frame::AGGREGATOR;
 use paceline_health::id::JobId;
 use paceline_health::line::{self, MAX_LINE_BYTES};
 use rustix::fs::{FlockOperation, flock};
@@ -80,6 +81,8 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
         for line in Lines::new(BufReader::new(File::open(file)?)) {
             match line? {
                 Line::Entry(entry) => match entry.frame.event {
+                    // A node that has the key can say it, too.
+                    Event::Job(_) if entry.frame.agent != AGGREGATOR => {}
                     Event::Job(opened) if opened.job == *job => return Ok(!has_ended(&files)?),
                     Event::Job(_) => return Ok(false),
                     _ if is_first => return Ok(false),
@@ -110,9 +113,10 @@ fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
             .strip_suffix(b"\n")
             .and_then(|tail| tail.rsplit(|byte| *byte == b'\n').next());
         let last = last.and_then(|text| line::decode(std::str::from_utf8(text).ok()?).ok());
-        return Ok(
-            last.is_some_and(|entry| matches!(&entry.frame.event, Event::End(end) if end.missing.is_empty()))
-        );
+        return Ok(last.is_some_and(|entry| {
+            entry.frame.agent == AGGREGATOR
+                && matches!(&entry.frame.event, Event::End(end) if end.missing.is_empty())
+        }));
     }
     Ok(false)
 }

@@ -45,6 +45,17 @@ impl Limits {
         }
     }
 
+    /// As they are on a disk that has so much left: two segments have to be whole before anything can be thinned.
+    pub fn on(self, free_bytes: u64) -> Limits {
+        let segment_bytes = self
+            .segment_bytes
+            .min((free_bytes / SEGMENTS).max(LEAST_BYTES / SEGMENTS));
+        Limits {
+            segment_bytes,
+            ..self
+        }
+    }
+
     /// What it may take when a segment was closed: the next one has to fit too, and what is written of one that is thinned.
     pub fn resting_bytes(&self) -> u64 {
         self.bound_bytes

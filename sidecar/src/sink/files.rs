@@ -15,9 +15,16 @@ use crate::warn;
 pub struct Files {
     dir: PathBuf,
     verdicts: Option<Box<dyn Disk>>,
-    /// Of the verdicts, bytes.
+    /// Of the verdicts that stand there whole, bytes.
     length: u64,
+    /// Lines for which the disk had no room.
+    waiting: Vec<u8>,
+    /// Half a line stands behind the whole ones.
+    half: bool,
 }
+
+/// Verdicts that wait for room on the disk, bytes; more are lost, and are folded from the journal again at the next start.
+const MOST_WAITING: usize = 1 << 20;
 
 /// Gives `verdicts.ndjson` another name: what is known now is less than what it was told by, and it would be begun anew.
 pub fn lay_aside(dir: &Path) {
@@ -71,6 +78,8 @@ impl Files {
             dir: dir.to_owned(),
             verdicts: verdicts.ok().map(on_disk),
             length: length.unwrap_or(0),
+            waiting: Vec::new(),
+            half: false,
         }
     }
 
@@ -80,11 +89,31 @@ impl Files {
             return;
         };
         line.push(b'\n');
-        let written = self.verdicts.as_mut().map_or(Ok(()), |file| file.append(&line));
-        if let Err(error) = written {
-            warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
-        } else {
-            self.length += line.len() as u64;
+        if self.waiting.len() + line.len() <= MOST_WAITING {
+            self.waiting.extend(line);
+        }
+        self.write_waiting();
+    }
+
+    fn write_waiting(&mut self) {
+        let Some(file) = self.verdicts.as_mut().filter(|_| !self.waiting.is_empty()) else {
+            return;
+        };
+        if self.half {
+            self.half = file.cut(self.length).is_err();
+        }
+        if self.half {
+            return;
+        }
+        match file.append(&self.waiting) {
+            Ok(()) => {
+                self.length += self.waiting.len() as u64;
+                self.waiting.clear();
+            }
+            Err(error) => {
+                warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
+                self.half = file.cut(self.length).is_err();
+            }
         }
     }
 
@@ -95,6 +124,7 @@ impl Files {
 
     /// The verdicts that were told are put on the medium, without waiting for it.
     pub fn commit(&mut self) {
+        self.write_waiting();
         if let Some(Err(error)) = self.verdicts.as_mut().map(|file| file.sync_soon()) {
             warn::once("verdicts", format_args!("verdicts.ndjson: {error}"));
         }
@@ -120,5 +150,63 @@ impl Files {
         if let Err(error) = write_whole(&path, format!("{address}\n").as_bytes()) {
             warn::once("metrics.addr", format_args!("{}: {error}", path.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A disk that takes as much as there is room, and no line it cannot finish is spared.
+    #[derive(Debug)]
+    struct Narrow {
+        file: Box<dyn Disk>,
+        room: Arc<AtomicUsize>,
+    }
+
+    impl Disk for Narrow {
+        fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+            let taken = bytes.len().min(self.room.load(Ordering::Relaxed));
+            self.room.fetch_sub(taken, Ordering::Relaxed);
+            self.file.append(&bytes[..taken])?;
+            if taken < bytes.len() {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            Ok(())
+        }
+        fn cut(&mut self, length: u64) -> io::Result<()> {
+            self.file.cut(length)
+        }
+        fn length(&self) -> io::Result<u64> {
+            self.file.length()
+        }
+        fn sync(&mut self) -> io::Result<()> {
+            self.file.sync()
+        }
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_half_verdict_and_gets_the_others_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::open(dir.path(), 0);
+        let room = Arc::new(AtomicUsize::new(7));
+        let file = files.verdicts.take().unwrap();
+        files.verdicts = Some(Box::new(Narrow {
+            file,
+            room: Arc::clone(&room),
+        }));
+        let there = || fs::read_to_string(dir.path().join("verdicts.ndjson")).unwrap();
+        for line in ["one\n", "two\n", "three\n"] {
+            files.waiting.extend(line.as_bytes());
+            files.write_waiting();
+        }
+        assert_eq!((there().as_str(), files.length()), ("one\n", 4));
+        room.store(100, Ordering::Relaxed);
+        files.commit();
+        assert_eq!((there().as_str(), files.length()), ("one\ntwo\nthree\n", 14));
     }
 }

@@ -98,6 +98,7 @@ impl Source for Replay {
                 | Event::Exit(_)
                 | Event::Bye(_)
                 | Event::End(_)
+                | Event::Policy(_)
                 | Event::Thinned(_) => {}
                 event => {
                     if let Event::Detach(detach) = &event {

@@ -19,6 +19,8 @@ pub struct Node {
     /// Those that watched it before, the latest last.
     past: VecDeque<Lane>,
     pub last_heard: Time,
+    /// Its silence counts from then on: as the last, but for what the aggregator itself missed since.
+    pub silent_from: Time,
     pub left: bool,
     pub attached: bool,
     pub exit: Option<i32>,
@@ -45,6 +47,7 @@ impl Node {
             lane: Lane::new(agent),
             past: VecDeque::new(),
             last_heard: at,
+            silent_from: at,
             left: false,
             attached: false,
             exit: None,
@@ -107,7 +110,7 @@ impl Node {
     /// Takes a frame of the incarnation that watches it.
     pub fn hear(&mut self, at: Time, seq: u64, event: &Event) {
         self.lane.accept(seq);
-        self.last_heard = at;
+        (self.last_heard, self.silent_from) = (at, at);
         match event {
             Event::Beat(beat) => {
                 self.counters = Beat {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_health::event::{Event, PolicyChange};
+use paceline_health::frame::AGGREGATOR;
 use paceline_health::policy::PolicyError;
 use paceline_health::{Frame, Policy, Provenance};
 use serde::{Deserialize, Serialize};
@@ -117,8 +118,13 @@ pub(super) struct Said {
 impl Said {
     /// Remembers what was said at a start, by whom nobody is named in journals of the first version, and when the
     /// files were read again.
-    pub(super) fn learn(&mut self, event: &Event) {
-        let Event::Policy(change) = event else { return };
+    pub(super) fn learn(&mut self, frame: &Frame) {
+        let Event::Policy(change) = &frame.event else {
+            return;
+        };
+        if frame.agent != AGGREGATOR {
+            return;
+        }
         if change.by.is_empty() || &*change.by == START {
             self.started.insert(change.key.clone(), change.value);
             self.reloaded.remove(&change.key);

@@ -74,7 +74,7 @@ impl Fold {
         } else {
             self.intake.restore(frame);
         }
-        self.said.learn(&frame.event);
+        self.said.learn(frame);
         self.injector.learn(frame);
         presence(&mut self.nodes, frame);
         self.metrics.observe(frame, 0.0);

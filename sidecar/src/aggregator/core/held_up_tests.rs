@@ -25,10 +25,44 @@ fn who_was_held_up_accuses_nobody_of_it() {
     speak(&mut aggregator, &["a", "b", "c"], 1);
     (2..6).for_each(|at| speak(&mut aggregator, &["a", "b"], at));
     assert_eq!(blind(&aggregator), [""; 0]);
-    for at in 66..70 {
-        speak(&mut aggregator, &["a", "b"], at);
+    // Both have given it up meanwhile; one of them comes back late.
+    for at in 66..130 {
+        let back = if at < 110 { &["a"][..] } else { &["a", "b"] };
+        speak(&mut aggregator, back, at);
         assert_eq!(blind(&aggregator), [""; 0], "at {at} s");
     }
-    (70..73).for_each(|at| speak(&mut aggregator, &["a", "b"], at));
-    assert_eq!(blind(&aggregator).len(), 1, "{:?}", blind(&aggregator));
+    (130..140).for_each(|at| speak(&mut aggregator, &["a", "b"], at));
+    assert_eq!(blind(&aggregator), ["node c"]);
+    // It was heard last before all that.
+    let since = aggregator.report().verdicts[0].since_s;
+    assert!(since < 2.0, "{since}");
+}
+
+/// Half of the time it is held up for a few seconds; of two nodes one is dead.
+#[test]
+fn who_is_held_up_again_and_again_sees_who_is_dead() {
+    const SECOND: u64 = 1_000_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut aggregator = open(dir.path(), 0);
+    for node in ["a", "b"] {
+        aggregator.take(&batch(node, 7, 1, &[hello()]), SECOND);
+    }
+    let mut at = SECOND;
+    for seq in 2..8 {
+        at += SECOND * 5 / 2;
+        aggregator.tick(at);
+        (0..2).for_each(|second| {
+            at += SECOND;
+            aggregator.take(&batch("a", 7, 2 * seq + second, &[hello()]), at);
+            aggregator.tick(at);
+        });
+    }
+    let report = aggregator.report();
+    let named: Vec<String> = report
+        .verdicts
+        .iter()
+        .map(|verdict| verdict.subject.to_string())
+        .collect();
+    assert_eq!(named, ["node b"]);
+    assert!(report.verdicts[0].since_s < 2.0, "{:?}", report.verdicts[0]);
 }
