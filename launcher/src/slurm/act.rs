@@ -62,6 +62,13 @@ fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
     if !args.drain {
         return Some("--drain is not given".to_owned());
     }
+    match scontrol::node_state(node) {
+        Ok((state, reason)) if state.contains("DRAIN") && Depth::of_reason(&reason).is_none() => {
+            return Some(format!("somebody else has drained it ({reason})"));
+        }
+        Ok(_) => {}
+        Err(problem) => return Some(format!("its state is not known: {problem:#}")),
+    }
     match scontrol::drained_by_us() {
         Ok(nodes) if nodes.iter().any(|known| known == node) => Some("it is drained already".to_owned()),
         Ok(nodes) if nodes.len() >= args.most_drained => Some(format!(

@@ -10,6 +10,9 @@ use super::scontrol;
 use super::{CheckArgs, HealthArgs, claims, variable};
 use crate::output;
 
+/// What a prolog ends with where the node was drained; any other code but 0 is an error of ours, and no reason.
+const DRAINED: u8 = 2;
+
 /// Before a job: 1 where the node was drained, so that Slurm starts the job elsewhere; else 0.
 pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("prolog", args)?;
@@ -17,7 +20,7 @@ pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     judge(args, depth, health, &mut decision);
     audit::keep(&decision, &args.log);
     Ok(match decision.done {
-        "drain" => ExitCode::FAILURE,
+        "drain" => ExitCode::from(DRAINED),
         _ => ExitCode::SUCCESS,
     })
 }

@@ -32,6 +32,9 @@ pub(super) struct RequeueArgs {
 pub(super) fn command(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     let job = args.job.clone().or_else(|| variable("SLURM_JOB_ID"));
     let job = job.ok_or_else(|| Usage("which job? SLURM_JOB_ID is not set".to_owned()))?;
+    if args.exclude.trim().is_empty() {
+        return Err(Usage("--exclude: away from which node?".to_owned()).into());
+    }
     paceline_nccl_bench::preflight::hosts::expand(&args.exclude)
         .map_err(|problem| Usage(format!("--exclude {}: {problem}", args.exclude)))?;
     let shown = scontrol::ask("scontrol", &["show", "job", &job])?;

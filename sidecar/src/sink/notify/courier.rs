@@ -1,5 +1,6 @@
 //! Takes parcels to one receiver, in their order, until each was taken or will never be.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver as Bell, RecvTimeoutError};
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ pub struct Courier {
     receiver: Receiver,
     spool: Spool,
     client: http::Client,
+    /// Whether it was said that something was refused, and that something is late.
+    refused: Cell<bool>,
+    late: Cell<bool>,
 }
 
 impl Courier {
@@ -41,6 +45,8 @@ impl Courier {
             receiver,
             spool,
             client: http::Client::default(),
+            refused: Cell::new(false),
+            late: Cell::new(false),
         }
     }
 
@@ -54,7 +60,8 @@ impl Courier {
                     LOOK
                 }
                 Err(asked) => {
-                    let wait = asked.unwrap_or(pause).min(LONGEST_PAUSE);
+                    // Who asks for less than our own pause is in trouble all the same.
+                    let wait = asked.map_or(pause, |asked| asked.max(pause)).min(LONGEST_PAUSE);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     wait
                 }
@@ -100,22 +107,27 @@ impl Courier {
                     sent += 1;
                 }
                 Delivery::Never(why) => {
-                    warn::once(
-                        "notify refused",
+                    self.say(
+                        &self.refused,
                         format_args!("{name} does not take what is sent: {why}"),
                     );
                     self.spool.refused(&path);
                 }
                 Delivery::Later(why, when) => {
-                    warn::once(
-                        "notify later",
-                        format_args!("{name} cannot be told now, and is tried again: {why}"),
-                    );
+                    let what = format_args!("{name} cannot be told now, and is tried again: {why}");
+                    self.say(&self.late, what);
                     return Err(when);
                 }
             }
         }
         Ok(sent)
+    }
+
+    /// Says it once for each receiver.
+    fn say(&self, said: &Cell<bool>, what: std::fmt::Arguments<'_>) {
+        if !said.replace(true) {
+            warn::answer(what);
+        }
     }
 
     fn deliver(&self, letter: &Letter) -> Delivery {
