@@ -2,16 +2,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use paceline_health::event::{End, Event, Exit, Job};
+use paceline_health::frame::AGGREGATOR;
 use paceline_health::{Frame, Provenance, Time};
 
 use super::*;
 use crate::aggregator::lines::{Line, Lines};
 
 fn entry(n: u64, event: Event) -> Entry {
+    let is_own = matches!(event, Event::Job(_) | Event::End(_));
     let frame = Frame {
         v: 1,
         node: "n".into(),
-        agent: 1,
+        agent: if is_own { AGGREGATOR } else { 1 },
         seq: n,
         provenance: Provenance::Live,
         event,
