@@ -179,8 +179,12 @@ class Journal:
 
     def lines(self, name):
         for run_dir in self.run_dirs:
-            for path in sorted(glob.glob(f"{run_dir}/{name}*")):
-                for line in open(path, errors="replace"):
+            for path in sorted(glob.glob(f"{run_dir}/{name}*.ndjson")):
+                try:
+                    lines = open(path, errors="replace")
+                except FileNotFoundError:
+                    continue  # A segment that is thinned into the next.
+                for line in lines:
                     try:
                         yield json.loads(line)
                     except ValueError:
