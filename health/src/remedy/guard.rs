@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, Decision, Deed, Incident, Ledger, Outcome, Reason, Rules};
+use super::{Ask, Asked, Decision, Deed, Incident, Ledger, Outcome, Reason, Rules};
+use crate::frame::Provenance;
 
 /// Incidents of which it is remembered what was last said.
 const MOST_INCIDENTS: usize = 10_000;
@@ -83,10 +84,10 @@ impl Guard {
         }
         let limits = &self.rules.limits;
         let window_ms = limits.breaker_window_s * 1000;
-        self.ledger
-            .ask(now_ms, &ask, window_ms, limits.breaker_job_places);
-        site.ask(now_ms, &ask, window_ms, limits.breaker_site_places);
-        if let Some(reason) = self.is_broken(site) {
+        let is_trial = self.is_trial(&ask);
+        asked(&mut self.ledger, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_job_places);
+        asked(site, is_trial).ask(now_ms, &ask, window_ms, limits.breaker_site_places);
+        if let Some(reason) = self.is_broken(&ask, site) {
             // Those that wait were part of the same storm.
             for waiting in std::mem::take(&mut self.waiting) {
                 self.refuse(now_ms, waiting.ask, reason.clone());
@@ -155,9 +156,18 @@ impl Guard {
         twice.then_some(Reason::Twice)
     }
 
-    fn is_broken(&self, site: &Ledger) -> Option<Reason> {
-        let breaker = self.ledger.breaker.as_ref().or(site.breaker.as_ref())?;
+    fn is_broken(&self, ask: &Ask, site: &Ledger) -> Option<Reason> {
+        let breaker = |ledger: &Ledger| match self.is_trial(ask) {
+            true => ledger.trial.breaker.clone(),
+            false => ledger.live.breaker.clone(),
+        };
+        let breaker = breaker(&self.ledger).or_else(|| breaker(site))?;
         Some(Reason::Breaker(breaker.places))
+    }
+
+    /// Whether it is not meant, or not about a real fault.
+    fn is_trial(&self, ask: &Ask) -> bool {
+        !self.rules.act || is_rehearsed(ask)
     }
 
     fn decide(&mut self, now_ms: u64, waiting: Waiting, site: &mut Ledger) {
@@ -170,6 +180,7 @@ impl Guard {
         let deed = Deed {
             unix_ms: now_ms,
             job: ask.job.clone(),
+            account: ask.account.clone(),
             incident: ask.incident,
             finding: ask.finding,
             place: ask.place(),
@@ -177,6 +188,7 @@ impl Guard {
             mark: self.mark(&ask),
             until_ms: now_ms.saturating_add(mark_ms),
             dry,
+            rehearsed: is_rehearsed(&ask),
         };
         self.done.insert(ask.incident, ());
         while self.done.len() > MOST_INCIDENTS {
@@ -202,11 +214,13 @@ impl Guard {
         if now_ms.saturating_sub(since_ms) > (limits.hold_s + limits.expiry_s) * 1000 {
             return Some(Reason::Expired);
         }
-        if let Some(reason) = self.is_broken(site) {
+        if let Some(reason) = self.is_broken(ask, site) {
             return Some(reason);
         }
         // A rehearsal's deeds limit rehearsals, and not what is really done.
-        let dry = !self.rules.act;
+        let (dry, rehearsed) = (!self.rules.act, is_rehearsed(ask));
+        let is_alike = |deed: &Deed| deed.dry == dry && deed.rehearsed == rehearsed;
+        let is_of_job = |deed: &Deed| is_alike(deed) && deed.account() == ask.account();
         let own = self.mark(ask);
         let both = || self.ledger.deeds.iter().chain(&site.deeds);
         let is_others = |deed: &&Deed| {
@@ -217,15 +231,19 @@ impl Guard {
             return Some(Reason::Owned(deed.mark.clone()));
         }
         let Spans { window_ms, .. } = self.spans();
-        let is_here = |deed: &Deed| {
-            deed.dry == dry && deed.finding == ask.finding && deed.place == ask.place() && deed.job == ask.job
+        // A job that was requeued has a run directory and a ledger of its own anew; the site's knows its earlier runs.
+        let count = |is_meant: &dyn Fn(&Deed) -> bool| {
+            let (own, all) = (&self.ledger, site);
+            let own = own.count(now_ms, window_ms, is_meant);
+            own.max(all.count(now_ms, window_ms, is_meant))
         };
-        let here = self.ledger.count(now_ms, window_ms, is_here);
+        let is_here = |deed: &Deed| deed.finding == ask.finding && deed.place == ask.place();
+        let here = count(&|deed| is_of_job(deed) && is_here(deed));
         if here >= limits.per_place {
             return Some(Reason::Repeated(here));
         }
         let latest = both()
-            .filter(|deed| deed.dry == dry && deed.job == ask.job)
+            .filter(|deed| is_of_job(deed))
             .map(|deed| deed.unix_ms)
             .max();
         if let Some(latest) = latest {
@@ -234,13 +252,11 @@ impl Guard {
                 return Some(Reason::CoolDown(left));
             }
         }
-        let by_job = self
-            .ledger
-            .count(now_ms, window_ms, |deed| deed.dry == dry && deed.job == ask.job);
+        let by_job = count(&is_of_job);
         if by_job >= limits.per_job {
             return Some(Reason::JobBudget(by_job));
         }
-        let by_site = site.count(now_ms, window_ms, |deed| deed.dry == dry);
+        let by_site = site.count(now_ms, window_ms, is_alike);
         (by_site >= limits.per_site).then_some(Reason::SiteBudget(by_site))
     }
 
@@ -273,6 +289,20 @@ impl Guard {
             ask,
             mark,
         });
+    }
+}
+
+/// Whether it is about no real fault.
+fn is_rehearsed(ask: &Ask) -> bool {
+    ask.provenance != Provenance::Live
+}
+
+/// What is asked for in earnest is counted apart.
+fn asked(ledger: &mut Ledger, is_trial: bool) -> &mut Asked {
+    if is_trial {
+        &mut ledger.trial
+    } else {
+        &mut ledger.live
     }
 }
 

@@ -21,6 +21,9 @@ pub struct Deed {
     pub unix_ms: u64,
     /// To whom.
     pub job: JobId,
+    /// [`Ask::account`].
+    #[serde(default)]
+    pub account: Arc<str>,
     /// For which incident.
     pub incident: Incident,
     /// For what.
@@ -35,6 +38,16 @@ pub struct Deed {
     pub until_ms: u64,
     /// It was only said what would be done.
     pub dry: bool,
+    /// Its evidence was none of a real job.
+    #[serde(default)]
+    pub rehearsed: bool,
+}
+
+impl Deed {
+    /// Whose budgets it took from.
+    pub(super) fn account(&self) -> &str {
+        super::account(&self.account, &self.job)
+    }
 }
 
 /// It is open: so many asked at once.
@@ -46,12 +59,9 @@ pub struct Breaker {
     pub places: u32,
 }
 
-/// See the module.
+/// Who asked of late, and what comes of too many.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
-    /// What was done, oldest first.
-    #[serde(default)]
-    pub deeds: Vec<Deed>,
+pub struct Asked {
     /// When each place asked last, milliseconds since 1970.
     #[serde(default)]
     pub asks: BTreeMap<Arc<str>, u64>,
@@ -60,7 +70,21 @@ pub struct Ledger {
     pub breaker: Option<Breaker>,
 }
 
-impl Ledger {
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// What was done, oldest first.
+    #[serde(default)]
+    pub deeds: Vec<Deed>,
+    /// By jobs that mean it.
+    #[serde(flatten)]
+    pub live: Asked,
+    /// By jobs that only say what they would do, or rehearse: whatever they ask stops no other.
+    #[serde(default)]
+    pub trial: Asked,
+}
+
+impl Asked {
     /// Somebody asks; opens the breaker when too many places do within `window_ms`.
     pub(super) fn ask(&mut self, now_ms: u64, ask: &Ask, window_ms: u64, most: u32) {
         self.asks.insert(ask.place(), now_ms);
@@ -80,7 +104,9 @@ impl Ledger {
             None => {}
         }
     }
+}
 
+impl Ledger {
     /// Something is done. What is older than `window_ms` and protects nothing is forgotten.
     pub(super) fn note(&mut self, deed: Deed, window_ms: u64) {
         let now_ms = deed.unix_ms;

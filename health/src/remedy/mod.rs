@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::guard::{Guard, Saved};
-pub use self::ledger::{Breaker, Deed, Ledger};
+pub use self::ledger::{Asked, Breaker, Deed, Ledger};
 pub use self::rules::{FindingRule, Limits, Rules, RulesError, Wanted};
 use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
@@ -86,6 +86,9 @@ pub struct Ask {
     pub incident: Incident,
     /// What would be treated.
     pub job: JobId,
+    /// By what its budgets go: the scheduler's number of the job, which a requeue does not change. Empty: by its name.
+    #[serde(default)]
+    pub account: Arc<str>,
     /// The kind of trouble.
     pub finding: Finding,
     /// Whom it is about.
@@ -104,10 +107,11 @@ pub struct Ask {
 
 impl Ask {
     /// What a verdict asks for; `None`: words.
-    pub fn of(verdict: &Verdict, run: u64, job: &JobId, wanted: Wanted) -> Option<Ask> {
+    pub fn of(verdict: &Verdict, run: u64, job: &JobId, account: &Arc<str>, wanted: Wanted) -> Option<Ask> {
         (wanted.response > Response::Log).then(|| Ask {
             incident: Incident { run, id: verdict.id },
             job: job.clone(),
+            account: account.clone(),
             finding: verdict.finding,
             subject: verdict.subject.clone(),
             severity: verdict.severity,
@@ -116,6 +120,11 @@ impl Ask {
             response: wanted.response,
             checkpoint: wanted.checkpoint,
         })
+    }
+
+    /// Whose budgets it draws on.
+    pub(super) fn account(&self) -> &str {
+        account(&self.account, &self.job)
     }
 
     /// Where the trouble sits: a node, if it sits on one.
@@ -135,6 +144,11 @@ impl Ask {
             Subject::Link { .. } | Subject::Job { .. } | Subject::Rack { .. } => None,
         }
     }
+}
+
+/// A job without a scheduler's number goes by its name, as do deeds that were written down before there were accounts.
+fn account<'a>(account: &'a str, job: &'a JobId) -> &'a str {
+    if account.is_empty() { job.as_str() } else { account }
 }
 
 /// Why nothing is done.

@@ -1,6 +1,7 @@
 //! What somebody has asked for, in two stages: words, and what they mean.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use paceline_health::Provenance;
@@ -66,6 +67,8 @@ pub struct RemedyPlan {
     pub receivers: Vec<Receiver>,
     /// The node on which this is decided: a job that loses it ends.
     pub home: Option<NodeId>,
+    /// By what budgets and cool-down go: the scheduler's number of the job. Empty: by its name.
+    pub account: Arc<str>,
 }
 
 impl Default for RemedyPlan {
@@ -80,6 +83,7 @@ impl Default for RemedyPlan {
             requeue: Vec::new(),
             receivers: Vec::new(),
             home: None,
+            account: Arc::from(""),
         }
     }
 }
@@ -118,6 +122,7 @@ impl RemedyOptions {
                 .collect(),
             receivers: self.notify.iter().filter_map(read).collect(),
             home: None,
+            account: account(&variable).into(),
         }
     }
 
@@ -213,6 +218,27 @@ fn own_ledger() -> Option<PathBuf> {
     Some(state.join("paceline/remedies.json"))
 }
 
+/// `slurm:CLUSTER:NUMBER` of Slurm's job, whatever its steps and restarts; a task of an array is a job, and the parts of a
+/// heterogeneous job are one, for they are requeued together. One home may be that of several clusters.
+fn account(variable: &dyn Fn(&str) -> Option<String>) -> String {
+    let array = || {
+        Some(format!(
+            "{}_{}",
+            variable("SLURM_ARRAY_JOB_ID")?,
+            variable("SLURM_ARRAY_TASK_ID")?
+        ))
+    };
+    let number = variable("SLURM_HET_JOB_ID")
+        .or_else(array)
+        .or_else(|| variable("SLURM_JOB_ID"));
+    let cluster = variable("SLURM_CLUSTER_NAME").unwrap_or_default();
+    number.map_or_else(String::new, |number| format!("slurm:{cluster}:{number}"))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 fn on_fault(words: &str) -> Result<String, String> {
     let checked = Rules::default().on_fault(words);
     checked
@@ -253,4 +279,35 @@ fn receiver(words: &str) -> Result<String, String> {
     checked
         .map(|_| words.to_owned())
         .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_slurm_has_its_number_and_others_their_name() {
+        for (variables, wanted) in [
+            ("", ""),
+            (
+                "SLURM_JOB_ID=9 SLURM_STEP_ID=0 SLURM_RESTART_COUNT=2 SLURM_CLUSTER_NAME=a",
+                "slurm:a:9",
+            ),
+            ("SLURM_JOB_ID=9", "slurm::9"),
+            (
+                "SLURM_JOB_ID=12 SLURM_ARRAY_JOB_ID=10 SLURM_ARRAY_TASK_ID=3",
+                "slurm::10_3",
+            ),
+            ("SLURM_JOB_ID=8 SLURM_HET_JOB_ID=7", "slurm::7"),
+        ] {
+            let variable = |name: &str| {
+                let pairs = variables.split(' ').filter_map(|pair| pair.split_once('='));
+                pairs
+                    .into_iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| value.to_owned())
+            };
+            assert_eq!(account(&variable), wanted, "{variables}");
+        }
+    }
 }

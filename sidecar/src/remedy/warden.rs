@@ -111,7 +111,8 @@ impl Warden {
         match verdict.state {
             State::Raised => {
                 let wanted = self.plan.rules.wanted(verdict.finding);
-                self.asks.extend(Ask::of(verdict, self.run, &self.job, wanted));
+                let ask = Ask::of(verdict, self.run, &self.job, &self.plan.account, wanted);
+                self.asks.extend(ask);
             }
             State::Cleared => self.over.push(Incident {
                 run: self.run,

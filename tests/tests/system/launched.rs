@@ -78,8 +78,12 @@ impl Place {
 
     /// Starts it, with a pipe as its standard input and its output in files.
     pub fn start(&self, options: &[&str], script: &str) -> Running<'_> {
+        self.start_as(self.shell(options, script))
+    }
+
+    /// The same of a command of [`Place::shell`].
+    pub fn start_as(&self, mut command: Command) -> Running<'_> {
         let file = |name: &str| fs::File::create(self.path(name)).unwrap();
-        let mut command = self.shell(options, script);
         command
             .stdin(Stdio::piped())
             .stdout(file("stdout"))

@@ -92,6 +92,42 @@ fn by_default_all_is_decided_and_nothing_is_done() {
     );
 }
 
+/// Slurm numbers its restarts, so each has a name and a run directory of its own; the job is the same.
+#[test]
+fn a_requeued_job_has_no_new_budget() {
+    let scene = Scene::new("--act --on-fault checkpoint-and-stop");
+    let decided = ["0", "1"].map(|restart| {
+        let options: Vec<&str> = scene.options.iter().map(String::as_str).collect();
+        let mut command = scene.place.shell(&options, WAITS);
+        command
+            .env("SLURM_JOB_ID", "4711")
+            .env("SLURM_RESTART_COUNT", restart);
+        let running = scene.place.start_as(command);
+        running.until_watched();
+        scene.fault(1);
+        scene.until_decided(1);
+        scene.place.write("end", "");
+        running.wait();
+        let decided = scene.decided();
+        std::fs::remove_file(scene.place.path("end")).unwrap();
+        std::fs::rename(
+            scene.place.path("run"),
+            scene.place.path(&format!("run{restart}")),
+        )
+        .unwrap();
+        scene.place.write("kmsg", "");
+        decided
+    });
+    assert_eq!(decided[0], ["\"act\""]);
+    let refused = r#"{"refuse":{"cool-down":"#;
+    assert!(
+        decided[1].len() == 1 && decided[1][0].starts_with(refused),
+        "{decided:?}"
+    );
+    let reports = ["run0", "run1"].map(|run| scene.place.report(&format!("{run}/report.json")));
+    assert_ne!(reports[0]["job"], reports[1]["job"]);
+}
+
 #[test]
 fn nothing_is_asked_for_and_nothing_is_written() {
     let scene = Scene::new("--act");
