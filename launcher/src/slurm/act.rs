@@ -2,15 +2,21 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use super::CheckArgs;
 use super::audit::Decision;
-use super::scontrol::{self, MARK};
+use super::scontrol::{self, Drained, MARK};
 
 /// Seconds of a day.
 const DAY: u64 = 86_400;
 /// Longest reason that operators want to read in sinfo.
 const MOST_REASON: usize = 300;
+/// The controller notes drains by the second: after this all that it noted in the second of ours are to be seen.
+const SAME_SECOND: Duration = Duration::from_millis(1500);
+/// A controller in a storm may be too busy for one word.
+const TRIES: u32 = 3;
 
 /// How the trouble was seen, which is how its end has to be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +61,50 @@ pub(super) fn drain(args: &CheckArgs, depth: Depth, decision: &mut Decision) {
             "none",
             format!("{}; Slurm did not drain it: {problem:#}", decision.why),
         );
+        return;
     }
+    yield_to_others(args.most_drained, &reason, decision);
+}
+
+/// Checks of many nodes at once count before any of them drains, and so each counts again after its own drain: whoever is not
+/// among the first takes it back. All see the same order, so that as many stay drained as may be.
+fn yield_to_others(most: usize, reason: &str, decision: &mut Decision) {
+    thread::sleep(SAME_SECOND);
+    let before = match again(scontrol::drained_by_us) {
+        Ok(nodes) => nodes.iter().position(|drained| drained.node == decision.node),
+        Err(problem) => {
+            decision.why += &format!("; how many others are is not known: {problem:#}");
+            return;
+        }
+    };
+    let Some(before) = before.filter(|before| *before >= most) else {
+        return;
+    };
+    let said = format!("{before} nodes were drained by paceline before it, and --most-drained is {most}");
+    // Whoever said something of the node since then has it now, and so it stays drained.
+    let taken_back = again(|| match scontrol::node_state(&decision.node)? {
+        (_, now) if !now.starts_with(reason) => anyhow::bail!("its reason is another by now: {now}"),
+        _ => scontrol::resume(&decision.node),
+    });
+    match taken_back {
+        Ok(()) => {
+            decision.done = "yield";
+            decision.why += &format!("; drained and given back at once: {said}");
+        }
+        Err(problem) => decision.why += &format!("; not given back though {said}: {problem:#}"),
+    }
+}
+
+fn again<T>(ask: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let mut answer = ask();
+    for _ in 1..TRIES {
+        if answer.is_ok() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(200));
+        answer = ask();
+    }
+    answer
 }
 
 fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
@@ -70,7 +119,9 @@ fn refusal(args: &CheckArgs, node: &str) -> Option<String> {
         Err(problem) => return Some(format!("its state is not known: {problem:#}")),
     }
     match scontrol::drained_by_us() {
-        Ok(nodes) if nodes.iter().any(|known| known == node) => Some("it is drained already".to_owned()),
+        Ok(nodes) if nodes.iter().any(|Drained { node: known, .. }| known == node) => {
+            Some("it is drained already".to_owned())
+        }
         Ok(nodes) if nodes.len() >= args.most_drained => Some(format!(
             "{} nodes are drained by paceline, and --most-drained is {}",
             nodes.len(),

@@ -21,7 +21,7 @@ pub(super) struct Decision {
     pub(super) job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<String>,
-    /// What was done: `none`, `drain`, `resume`, `refuse`.
+    /// What was done: `none`, `drain`, `yield` (drained, and given back to stay below the budget), `resume`, `refuse`.
     pub(super) done: &'static str,
     /// Why.
     pub(super) why: String,

@@ -66,7 +66,8 @@ struct CheckArgs {
     /// has said something.
     #[arg(long)]
     measure: bool,
-    /// Drain none while so many nodes are drained by paceline: then it may be the check that is bad.
+    /// Drain none while so many nodes are drained by paceline: then it may be the check that is bad. Of checks at the same
+    /// time, those that come too late give their nodes back.
     #[arg(long, value_name = "N", default_value_t = 4)]
     most_drained: usize,
     /// One line for each decision goes there.
@@ -116,6 +117,13 @@ fn variable(name: &str) -> Option<String> {
 impl CheckArgs {
     fn node(&self) -> anyhow::Result<String> {
         let node = self.node.clone().or_else(|| variable("SLURMD_NODENAME"));
-        node.context("SLURMD_NODENAME is not set: slurmd sets it; else name the node with --node")
+        let node =
+            node.context("SLURMD_NODENAME is not set: slurmd sets it; else name the node with --node")?;
+        anyhow::ensure!(
+            scontrol::is_node_name(&node),
+            "`{}` is not the name of one node",
+            scontrol::plain(&node, 80)
+        );
+        Ok(node)
     }
 }

@@ -28,7 +28,8 @@ pub(super) fn quickly(words: &[&str]) -> anyhow::Result<String> {
 
 fn ask_within(limit: Duration, program: &str, words: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(program);
-    command.args(words);
+    // Times are compared as text.
+    command.args(words).env("SLURM_TIME_FORMAT", "standard");
     if std::env::var_os("PATH").is_none() {
         command.env("PATH", PATH);
     }
@@ -88,18 +89,40 @@ pub(super) fn node_state(node: &str) -> anyhow::Result<(String, String)> {
     Ok((state.to_owned(), reason.to_owned()))
 }
 
-/// Nodes that are out because of us.
-pub(super) fn drained_by_us() -> anyhow::Result<Vec<String>> {
-    let shown = ask("sinfo", &["-h", "-N", "-o", "%N|%E"])?;
+/// A node that is out because of us. In the order in which they were taken out, by the controller's clock; those of one second
+/// by their names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Drained {
+    since: String,
+    pub(super) node: String,
+}
+
+/// Nodes that are out because of us, in their order.
+pub(super) fn drained_by_us() -> anyhow::Result<Vec<Drained>> {
+    let shown = ask("sinfo", &["-h", "-N", "-o", "%N|%H|%E"])?;
+    Ok(drained(&shown))
+}
+
+fn drained(shown: &str) -> Vec<Drained> {
     let ours = shown.lines().filter_map(|line| {
-        let (node, reason) = line.split_once('|')?;
-        reason.starts_with(MARK).then(|| node.to_owned())
+        let mut parts = line.splitn(3, '|');
+        let (node, since, reason) = (parts.next()?, parts.next()?, parts.next()?);
+        reason.starts_with(MARK).then(|| Drained {
+            since: since.to_owned(),
+            node: node.to_owned(),
+        })
     });
-    let mut nodes: Vec<String> = ours.collect();
+    let mut nodes: Vec<Drained> = ours.collect();
     // A node stands there once for each of its partitions.
     nodes.sort();
     nodes.dedup();
-    Ok(nodes)
+    nodes
+}
+
+/// Whether it is the name of one node, and not of several or of all: it goes into `nodename=`.
+pub(super) fn is_node_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_plain) && !name.eq_ignore_ascii_case("ALL")
 }
 
 #[cfg(test)]
@@ -115,6 +138,31 @@ mod tests {
             Some("paceline[read]: GPU 0: rows [root@2026]")
         );
         assert_eq!(field(shown, "Stat"), None);
+    }
+
+    #[test]
+    fn drained_first_or_later() {
+        let shown = "n2|2026-11-22T10:00:01|paceline[read]: x\nn1|2026-11-22T10:00:02|paceline[read]: x\n\
+            n1|2026-11-22T10:00:02|paceline[read]: x\nn3|2026-11-22T10:00:01|bad | disk\nn4|Unknown|none\n\
+            n10|2026-11-22T10:00:01|paceline[read]: a|b\n";
+        let nodes: Vec<String> = drained(shown).into_iter().map(|drained| drained.node).collect();
+        assert_eq!(nodes, ["n10", "n2", "n1"]);
+    }
+
+    #[test]
+    fn one_node_by_its_name() {
+        for (name, wanted) in [
+            ("n1", true),
+            ("gpu-07.cluster_a", true),
+            ("n[1-9]", false),
+            ("n1,n2", false),
+            ("ALL", false),
+            ("all", false),
+            ("n1 state=down", false),
+            ("", false),
+        ] {
+            assert_eq!(is_node_name(name), wanted, "{name}");
+        }
     }
 
     #[test]

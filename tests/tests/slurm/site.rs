@@ -127,6 +127,27 @@ fn the_prolog_drains_and_the_job_starts_elsewhere() {
     );
 }
 
+/// Twelve prologs of one job look at the same moment, and each finds its node bad: no more are drained than may be.
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn a_storm_of_prologs_stays_within_its_budget() {
+    let cluster = site(12, &["Prolog=prolog --drain --most-drained 3"], "");
+    for number in 1..=12 {
+        gpu(&cluster.path(""), &format!("n{number}"), ILL);
+    }
+    let job = cluster.sbatch(&["-N12", "--requeue"], "true");
+    let log = cluster.until("twelve decisions", || {
+        let log = decisions(&cluster);
+        (log.len() >= 12).then_some(log)
+    });
+    let count = |done: &str| log.iter().filter(|line| line["done"] == done).count();
+    assert_eq!(count("drain"), 3, "{log:?}");
+    assert_eq!(count("yield") + count("refuse"), 9, "{log:?}");
+    let drained = (1..=12).filter(|number| node(&cluster, &format!("n{number}")).0.contains("DRAIN"));
+    assert_eq!(drained.count(), 3, "{log:?}");
+    cluster.run(&["scancel", &job]);
+}
+
 /// What cannot be told is written down, and the job starts.
 #[test]
 #[ignore = "needs Slurm: tests/run"]
