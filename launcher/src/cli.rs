@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the configuration in force.
     Config(ConfigArgs),
+    /// Send people's tools what they were not told while the job ran.
+    Notify(crate::notify::NotifyArgs),
     /// What a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
     Slurm(crate::slurm::SlurmArgs),
     /// The sidecar of one node; `run` starts it.

@@ -12,6 +12,7 @@ mod gpus;
 mod html;
 mod inject;
 mod journal;
+mod notify;
 mod output;
 mod preflight;
 mod profiler;
@@ -61,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
         Command::Slurm(args) => slurm::command(&args),
+        Command::Notify(args) => notify::command(&args),
         Command::Preflight(args) => preflight::command(&args, color),
         Command::NcclBench(args) => return paceline_nccl_bench::main(&args),
         Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),

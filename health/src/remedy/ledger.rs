@@ -21,7 +21,7 @@ pub struct Deed {
     pub unix_ms: u64,
     /// To whom.
     pub job: JobId,
-    /// [`Ask::account`].
+    /// By what its budgets go, as in the [`Ask`].
     #[serde(default)]
     pub account: Arc<str>,
     /// For which incident.

@@ -236,3 +236,7 @@ pub struct Decision {
 #[cfg(test)]
 #[path = "remedy_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "site_tests.rs"]
+mod site_tests;

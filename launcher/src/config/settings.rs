@@ -248,9 +248,12 @@ fn remedy(raw: &Raw) -> Result<RemedyOptions, Usage> {
     };
     for key in REMEDIES {
         if let Some(said) = raw.get(key) {
-            options
-                .say(key, &said.text)
-                .map_err(|why| wrong(key, said, &why))?;
+            let taken = options.say(key, &said.text);
+            taken.map_err(|why| match key {
+                // A secret that stands there in the open is the likeliest mistake.
+                "notify" => Usage(format!("{}: notify: {why}", said.origin)),
+                _ => wrong(key, said, &why),
+            })?;
         }
     }
     Ok(options)

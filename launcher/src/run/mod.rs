@@ -26,7 +26,7 @@ mod terminal;
 pub(crate) mod torchrun;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -38,6 +38,7 @@ use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
 use crate::config::{self, Settings};
+use crate::notify;
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::preflight;
 use crate::report::{self, block};
@@ -191,6 +192,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     plan.find_first();
     let outcome = launch(&plan, &mut supervise::Unwatched)?;
     tell(&plan, &outcome);
+    say_untold(&plan, &outcome.known);
     let is_known_elsewhere = outcome.known.elsewhere.is_some() || outcome.known.is_left_to_others;
     if plan.settings.slurm_comment && !is_known_elsewhere {
         slurm::comment::write(&outcome.known.report);
@@ -300,6 +302,14 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
     }
     if plan.settings.json {
         print_json(&known.report, plan.style);
+    }
+}
+
+/// What the aggregator, if it was ours, could not send. It lies beside the report.
+fn say_untold(plan: &Plan, known: &ending::Known) {
+    let dir = known.place.as_deref().and_then(Path::parent);
+    if let (Some(dir), None, false) = (dir, &known.elsewhere, known.is_left_to_others) {
+        notify::say_untold(dir, &plan.remedy, plan.style);
     }
 }
 

@@ -29,6 +29,9 @@ pub(super) fn checked(
     command: &[OsString],
     around: Variable<'_>,
 ) -> Result<RemedyOptions, Usage> {
+    options
+        .check_notify()
+        .map_err(|why| Usage(format!("--notify: {why}")))?;
     let rules = options.plan().rules;
     let is_asked = |response| {
         let mut findings = Finding::ALL.iter();

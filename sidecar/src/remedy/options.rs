@@ -19,7 +19,7 @@ pub struct RemedyOptions {
     #[arg(long, env = "PACELINE_ON_FAULT", value_name = "RESPONSE", value_parser = on_fault)]
     pub on_fault: Vec<String>,
     /// Do what --on-fault asks for. Without it all is decided and written down, and nothing is done.
-    #[arg(long, env = "PACELINE_ACT")]
+    #[arg(long, env = "PACELINE_ACT", value_parser = clap::builder::BoolishValueParser::new())]
     pub act: bool,
     /// Another limit for remedies, such as hold_s=30 or per_job=1. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = limit)]
@@ -44,7 +44,13 @@ pub struct RemedyOptions {
     pub requeue_command: Option<String>,
     /// Whom to tell: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM, and after commas
     /// severity=critical, hmac=file:PATH. Secrets by env:NAME or file:PATH only. May be repeated.
-    #[arg(long, env = "PACELINE_NOTIFY", value_name = "KIND=WHERE", value_delimiter = ' ', value_parser = receiver)]
+    // Checked by `check_notify`: a mistake that clap finds is told with the value, and a value may be a secret.
+    #[arg(
+        long,
+        env = "PACELINE_NOTIFY",
+        value_name = "KIND=WHERE",
+        value_delimiter = ' '
+    )]
     pub notify: Vec<String>,
 }
 
@@ -89,6 +95,14 @@ impl Default for RemedyPlan {
 }
 
 impl RemedyOptions {
+    /// Whether everybody who is to be told is somebody.
+    ///
+    /// # Errors
+    /// What is wrong, without what was written.
+    pub fn check_notify(&self) -> Result<(), String> {
+        self.notify.iter().try_for_each(|words| receiver(words).map(drop))
+    }
+
     /// What of secrets cannot be read now, in words. That is no reason to run a job unwatched.
     pub fn unreadable(&self) -> Vec<String> {
         let wrong = |words: &String| Receiver::parse(words).err().map(|error| error.to_string());

@@ -131,7 +131,11 @@ fn the_prolog_drains_and_the_job_starts_elsewhere() {
 #[test]
 #[ignore = "needs Slurm: tests/run"]
 fn a_storm_of_prologs_stays_within_its_budget() {
-    let cluster = site(12, &["Prolog=prolog --drain --most-drained 3"], "");
+    let cluster = site(
+        12,
+        &["Prolog=prolog --drain --most-drained 3"],
+        "PrologFlags=Alloc\n",
+    );
     for number in 1..=12 {
         gpu(&cluster.path(""), &format!("n{number}"), ILL);
     }

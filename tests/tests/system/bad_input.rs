@@ -50,7 +50,7 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
         ),
         (
             "\nnotify = [\"exec=/bin/true\", \"pigeon=x\"]\n",
-            "./paceline.toml:2:1: notify = \"exec=/bin/true pigeon=x\": ",
+            "./paceline.toml:2:1: notify: must be KIND=WHERE",
         ),
     ] {
         place.write("paceline.toml", config);
@@ -59,6 +59,39 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
         assert!(stderr.contains(expected), "{config}: {stderr}");
         assert!(!place.path("started").exists(), "{config}");
     }
+}
+
+/// A secret where none should stand is not told to a terminal and a log as well.
+#[test]
+fn a_secret_in_the_open_is_not_repeated() {
+    let place = Place::new();
+    let bad = "slack=https://hooks.slack.com/services/s3cret";
+    let check = |(code, stderr): (Option<i32>, String), place: &str| {
+        assert_eq!(code, Some(64), "{stderr}");
+        assert!(
+            stderr.contains(place) && stderr.contains("stands on no command line"),
+            "{stderr}"
+        );
+        assert!(!stderr.contains("s3cret"), "{stderr}");
+    };
+    check(
+        said(&place, &["run", "--notify", bad, "--", "true"]),
+        "--notify: slack",
+    );
+    place.write(
+        "paceline.toml",
+        &format!("notify = [\"exec=/bin/true\", \"{bad}\"]\n"),
+    );
+    check(
+        said(&place, &["run", "--", "true"]),
+        "./paceline.toml:1:1: notify: slack",
+    );
+    let mut command = place.paceline(["config"]);
+    let output = command.env("PACELINE_NOTIFY", bad).output().unwrap();
+    check(
+        (output.status.code(), text(&output.stderr).to_owned()),
+        "PACELINE_NOTIFY: notify: slack",
+    );
 }
 
 #[test]

@@ -55,6 +55,64 @@ fn a_program_is_told_of_a_fault_once() {
     );
 }
 
+/// Nobody listens until the job is over: the end says what waits, for whom and where, and how it is sent.
+#[test]
+fn what_waits_at_the_end_is_told_and_can_be_sent() {
+    let place = Place::new();
+    place.write("kmsg", "");
+    let tell = place.write(
+        "tell",
+        "#!/bin/sh\n[ -e open ] || exit 75\ncat >> told\necho >> told\n",
+    );
+    fs::set_permissions(&tell, fs::Permissions::from_mode(0o755)).unwrap();
+    let receiver = format!("exec={}", tell.display());
+    let running = place.start(&["--kmsg", "kmsg", "--notify", &receiver, "--job", "j"], WAITS);
+    running.until_watched();
+    fault(&place, 1);
+    until("the verdict", || {
+        place
+            .read("run/verdicts.ndjson")
+            .contains("gpu-fault")
+            .then_some(())
+    });
+    let flush = |more: &[&str]| {
+        let output = place
+            .paceline([&["notify", "flush", "run"], more].concat())
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        (
+            output.status.code(),
+            out + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    let (code, said) = flush(&["--notify", &receiver]);
+    assert!(code == Some(1) && said.contains("the job runs"), "{said}");
+    place.write("end", "");
+    assert_eq!(running.wait(), 0);
+    let stderr = place.read("stderr");
+    let whom = format!(
+        "exec {} could not be sent, and wait in run/notify/exec-",
+        tell.display()
+    );
+    assert!(stderr.contains(&whom), "{stderr}");
+    assert!(stderr.contains("paceline notify flush run"), "{stderr}");
+    // Without the receiver nobody is told; with it, once.
+    let (code, said) = flush(&[]);
+    assert!(
+        code == Some(1) && said.contains("give --notify as the job had it"),
+        "{said}"
+    );
+    let (code, said) = flush(&["--notify", &receiver]);
+    assert!(code == Some(1) && said.contains(": 0 notices sent, "), "{said}");
+    place.write("open", "");
+    let (code, said) = flush(&["--notify", &receiver]);
+    assert!(code == Some(0) && said.contains(" notices sent\n"), "{said}");
+    assert!(place.read("told").contains("\"firing\""));
+    let (code, said) = flush(&["--notify", &receiver]);
+    assert_eq!((code, &*said), (Some(0), "nothing waits\n"));
+}
+
 /// Debian's Alertmanager on loopback, ended with this.
 struct Alertmanager {
     child: Child,

@@ -13,8 +13,9 @@ use crate::host;
 use crate::remedy::books::Books;
 use crate::remedy::warden::Warden;
 use crate::remedy::{RemedyPlan, order::Order};
-use crate::sink::notify::Notifier;
+use crate::sink::notify::{Notifier, Untold};
 use crate::uplink::wire::{Batch, Down, Hello};
+use crate::warn;
 
 /// See the module. Time here is the wall clock's: what was told and done is remembered longer than any journal.
 #[derive(Debug)]
@@ -69,8 +70,12 @@ impl Outlets {
 
     /// The job has ended.
     pub fn close(self) {
-        if let Some(notifier) = self.notifier {
-            notifier.close(host::unix_ms());
+        let untold = self.notifier.map(|notifier| notifier.close(host::unix_ms()));
+        for Untold { whom, notices, dir } in untold.into_iter().flatten() {
+            let dir = dir.display();
+            warn::answer(format_args!(
+                "{notices} notices for {whom} were not taken, and wait in {dir}"
+            ));
         }
     }
 }

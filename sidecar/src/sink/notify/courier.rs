@@ -2,17 +2,21 @@
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver as Bell, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::body::{self, Letter};
+use super::exec::{self, Leash};
+use super::http;
 use super::receiver::{Kind, Receiver};
 use super::spool::Spool;
-use super::{exec, http};
 use crate::warn;
 
 /// Pause after a first failure; doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// After the end of the job it is tried so often, for so long.
+const LAST_PAUSE: Duration = Duration::from_millis(300);
+pub(super) const LAST: Duration = Duration::from_millis(2500);
 /// With nothing to do the spool is looked at this often, all the same.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -33,29 +37,31 @@ pub struct Courier {
     receiver: Receiver,
     spool: Spool,
     client: http::Client,
+    leash: Leash,
     /// Whether it was said that something was refused, and that something is late.
     refused: Cell<bool>,
     late: Cell<bool>,
 }
 
 impl Courier {
-    /// For one receiver and its spool.
-    pub fn new(receiver: Receiver, spool: Spool) -> Courier {
+    /// For one receiver and its spool. `leash`: what holds a program that it runs.
+    pub fn new(receiver: Receiver, spool: Spool, leash: Leash) -> Courier {
         Courier {
             receiver,
             spool,
             client: http::Client::default(),
+            leash,
             refused: Cell::new(false),
             late: Cell::new(false),
         }
     }
 
-    /// Until nobody rings any more: then each parcel is tried once more.
+    /// Until nobody rings any more: then what is left is tried for a moment more.
     pub fn run(self, bell: &Bell<()>) {
         let mut pause = FIRST_PAUSE;
         loop {
             let wait = match self.round() {
-                Ok(_) => {
+                Ok(()) => {
                     pause = FIRST_PAUSE;
                     LOOK
                 }
@@ -70,24 +76,30 @@ impl Courier {
                 // A new parcel does not make a receiver that is down answer sooner.
                 Ok(()) if wait < LOOK => std::thread::sleep(wait.min(FIRST_PAUSE)),
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let _ = self.round();
-                    return;
-                }
+                Err(RecvTimeoutError::Disconnected) => return self.last(),
             }
         }
     }
 
-    /// Tries once. How many parcels were sent, and how many are left.
-    pub fn once(self) -> (usize, usize) {
-        let sent = self.round().unwrap_or_default();
-        (sent, self.spool.list().map_or(0, |list| list.len()))
+    fn last(&self) {
+        let until = Instant::now() + LAST;
+        while let Err(asked) = self.round() {
+            let wait = asked.unwrap_or_default().max(LAST_PAUSE);
+            if Instant::now() + wait >= until {
+                return;
+            }
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// Tries once.
+    pub fn once(&self) {
+        let _ = self.round();
     }
 
     /// Everything that waits, up to the first that is not taken now.
-    fn round(&self) -> Result<usize, Option<Duration>> {
+    fn round(&self) -> Result<(), Option<Duration>> {
         let waiting = self.spool.list().map_err(|_| None)?;
-        let mut sent = 0;
         for (number, path) in waiting {
             let Ok(parcel) = Spool::read(&path) else {
                 self.spool.refused(&path);
@@ -102,10 +114,7 @@ impl Courier {
             }
             let name = self.receiver.name();
             match outcome {
-                Delivery::Taken => {
-                    Spool::delivered(&path);
-                    sent += 1;
-                }
+                Delivery::Taken => Spool::delivered(&path),
                 Delivery::Never(why) => {
                     self.say(
                         &self.refused,
@@ -120,7 +129,7 @@ impl Courier {
                 }
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     /// Says it once for each receiver.
@@ -132,7 +141,7 @@ impl Courier {
 
     fn deliver(&self, letter: &Letter) -> Delivery {
         match &self.receiver.kind {
-            Kind::Exec(program) => exec::run(program, letter),
+            Kind::Exec(program) => exec::run(program, letter, &self.leash),
             Kind::Alertmanager(address) => {
                 let path = "/api/v2/alerts";
                 self.post(

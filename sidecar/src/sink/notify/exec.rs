@@ -2,11 +2,14 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, set_parent_process_death_signal, waitid,
+};
 
 use super::body::Letter;
 use super::courier::Delivery;
@@ -16,20 +19,72 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Not now: `EX_TEMPFAIL` of sysexits.h, and what a shell says of a program that is not there.
 const NOT_NOW: [i32; 3] = [75, 126, 127];
 
-/// Runs it once, in a process group of its own, which ends with it.
-pub fn run(program: &str, letter: &Letter) -> Delivery {
-    let spawned = Command::new(program)
+/// Holds what runs, so that it can be ended by somebody who waits no longer. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Leash(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    is_over: bool,
+    group: Option<Pid>,
+}
+
+impl Leash {
+    /// Ends what runs, and lets nothing begin any more.
+    pub fn pull(&self) {
+        let mut held = self.held();
+        held.is_over = true;
+        end(held.group.take());
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it, unless it is too late for that.
+    fn start(&self, command: &mut Command) -> std::io::Result<Option<Child>> {
+        let mut held = self.held();
+        if held.is_over {
+            return Ok(None);
+        }
+        let child = command.spawn()?;
+        held.group = Some(Pid::from_child(&child));
+        Ok(Some(child))
+    }
+
+    /// Ends what it left running and takes its code. Until it was waited for its number, and so its group's, is its own: both
+    /// happen while nobody else may end it.
+    fn bury(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
+        let mut held = self.held();
+        held.group = None;
+        end(Some(Pid::from_child(child)));
+        child.wait()
+    }
+}
+
+/// Where one is that has left the group, it is not found: who does that means to stay.
+fn end(group: Option<Pid>) {
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Runs it once, in a process group of its own, which ends with it, with us, or when `leash` is pulled.
+pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
+    let mut command = Command::new(program);
+    command
         .env("PACELINE_DELIVERY", &letter.id)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .process_group(0)
-        .spawn();
-    let mut child = match spawned {
-        Ok(child) => child,
+        .process_group(0);
+    // SAFETY: between fork and exec only one system call is made, and nothing is allocated.
+    unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+    let mut child = match leash.start(&mut command) {
+        Ok(Some(child)) => child,
+        Ok(None) => return Delivery::Later(format!("{program}: the job is over"), None),
         Err(error) => return Delivery::Later(format!("{program}: {error}"), None),
     };
-    let group = Pid::from_child(&child);
     let body = letter.body.to_string();
     if let Some(mut input) = child.stdin.take() {
         // One that does not read must not hold us up: whoever writes may wait for it, and is freed by its end.
@@ -37,24 +92,30 @@ pub fn run(program: &str, letter: &Letter) -> Delivery {
             let _ = input.write_all(body.as_bytes());
         });
     }
-    let until = Instant::now() + DEADLINE;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(10)),
-            Ok(None) | Err(_) => break None,
-        }
-    };
-    // What it left running is ours to end; the number is its own until it was waited for, and its group's after.
-    if status.is_none() {
-        let _ = kill_process_group(group, Signal::KILL);
-        let _ = child.wait();
+    let in_time = has_ended(&child, DEADLINE);
+    let status = leash.bury(&mut child);
+    if !in_time {
         return Delivery::Later(format!("{program}: took longer than {DEADLINE:?}"), None);
     }
-    match status.and_then(|status| status.code()) {
+    match status.ok().and_then(|status| status.code()) {
         Some(0) => Delivery::Taken,
         Some(code) if NOT_NOW.contains(&code) => Delivery::Later(format!("{program}: code {code}"), None),
         Some(code) => Delivery::Never(format!("{program}: code {code}")),
         None => Delivery::Later(format!("{program}: ended by a signal"), None),
+    }
+}
+
+/// Whether it ends within the time. It is only looked at: its number stays its own.
+fn has_ended(child: &Child, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    loop {
+        match waitid(WaitId::Pid(Pid::from_child(child)), look) {
+            Ok(Some(_)) => return true,
+            Ok(None) | Err(rustix::io::Errno::INTR) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(None) | Err(_) => return false,
+        }
     }
 }

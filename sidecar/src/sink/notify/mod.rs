@@ -12,20 +12,22 @@ mod news;
 mod receiver;
 mod secret;
 mod spool;
+mod untold;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use paceline_health::id::JobId;
 use paceline_health::verdict::Verdict;
 
 pub use self::news::{Notice, Status};
 pub use self::receiver::{Kind, Receiver, ReceiverError};
+pub use self::untold::{Untold, flush, strangers, untold};
 
-use self::courier::Courier;
+use self::courier::{Courier, LAST};
+use self::exec::Leash;
 use self::news::News;
 use self::spool::{Parcel, Spool};
 use crate::sink::write_whole;
@@ -37,8 +39,6 @@ pub const FOLDER: &str = "notify";
 const STATE: &str = "state.json";
 /// A receiver that forgets what is not said again hears what holds this often.
 const REMIND_EVERY_MS: u64 = 60_000;
-/// How long the end waits for what can be sent at once. What cannot stays in the spool.
-const FAREWELL: Duration = Duration::from_millis(1500);
 
 /// Sends what the verdicts of a job say to all receivers.
 #[derive(Debug)]
@@ -56,6 +56,17 @@ struct Post {
     spool: Spool,
     bell: SyncSender<()>,
     done: Inbox<()>,
+    leash: Held,
+}
+
+/// With it ends what a courier runs.
+#[derive(Debug)]
+struct Held(Leash);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.pull();
+    }
 }
 
 impl Notifier {
@@ -135,8 +146,8 @@ impl Notifier {
     }
 
     /// The job has ended: what ends with it is told to be over. Waits a moment for the couriers; what they cannot send
-    /// stays on disk for [`flush`].
-    pub fn close(mut self, now_ms: u64) {
+    /// stays on disk for [`flush`], and is what this returns.
+    pub fn close(mut self, now_ms: u64) -> Vec<Untold> {
         let last = self.news.close(now_ms);
         let (still, over): (Vec<Notice>, Vec<Notice>) =
             last.into_iter().partition(|notice| notice.is_told_again);
@@ -147,13 +158,21 @@ impl Notifier {
             post.send(wanted.cloned().collect(), now_ms);
         }
         self.keep();
-        let until = std::time::Instant::now() + FAREWELL;
-        for Post { bell, done, .. } in self.posts {
-            drop(bell);
+        let until = std::time::Instant::now() + LAST;
+        // All at once: one that does not answer must not take the others' time.
+        let couriers = self.posts.into_iter().map(|post| {
+            drop(post.bell);
+            (post.receiver, post.spool, post.done, post.leash)
+        });
+        let couriers: Vec<_> = couriers.collect();
+        let wait = |(receiver, spool, done, leash): (Receiver, Spool, Inbox<()>, Held)| {
             let left = until.saturating_duration_since(std::time::Instant::now());
             // In time or not, nobody is waited for any longer.
             let _ = done.recv_timeout(left);
-        }
+            drop(leash);
+            Untold::of(&receiver, &spool)
+        };
+        couriers.into_iter().filter_map(wait).collect()
     }
 }
 
@@ -161,7 +180,8 @@ impl Post {
     fn start(receiver: Receiver, spool: Spool) -> std::io::Result<Post> {
         let (bell, rung) = sync_channel(1);
         let (say_done, done) = sync_channel(1);
-        let courier = Courier::new(receiver.clone(), spool.clone());
+        let leash = Leash::default();
+        let courier = Courier::new(receiver.clone(), spool.clone(), leash.clone());
         thread::Builder::new()
             .name(format!("notify-{}", receiver.kind.name()))
             .stack_size(512 << 10)
@@ -174,6 +194,7 @@ impl Post {
             spool,
             bell,
             done,
+            leash: Held(leash),
         })
     }
 
@@ -193,21 +214,10 @@ impl Post {
     }
 }
 
-/// Sends once what the spools of a run directory still hold. How many parcels were sent, and how many are left.
-///
-/// # Errors
-/// When a spool cannot be read.
-pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> std::io::Result<(usize, usize)> {
-    let (mut sent, mut left) = (0, 0);
-    for receiver in receivers {
-        let spool = Spool::open(&run_dir.join(FOLDER).join(receiver.name()))?;
-        let (by_this, still) = Courier::new(receiver.clone(), spool).once();
-        sent += by_this;
-        left += still;
-    }
-    Ok((sent, left))
-}
-
 #[cfg(test)]
 #[path = "notify_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "programs_tests.rs"]
+mod programs_tests;

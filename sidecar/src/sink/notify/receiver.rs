@@ -32,14 +32,14 @@ pub enum ReceiverError {
     #[error("{0}: a password stands in the address: give env:NAME or file:PATH")]
     Password(&'static str),
     /// Not a secret's place.
-    #[error("{0} must be env:NAME or file:PATH")]
-    Secret(String),
-    /// No such key.
-    #[error("{0}: no such word for {1}")]
-    Key(String, &'static str),
+    #[error("{0}: the value of {1} must be env:NAME or file:PATH")]
+    Secret(&'static str, &'static str),
+    /// No such key. What was written is not repeated: it may be a secret that stands where none should.
+    #[error("{0}: word {1} after the address is none of severity=, hmac= (webhook) and url= (pagerduty)")]
+    Key(&'static str, usize),
     /// Not a severity.
-    #[error("severity={0}: must be info, warning or critical")]
-    Severity(String),
+    #[error("{0}: severity must be info, warning or critical")]
+    Severity(&'static str),
     /// It cannot be read.
     #[error("{0}")]
     Unreadable(String),
@@ -64,6 +64,14 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
+    /// Of one in the open scheme and host.
+    fn shown(&self) -> String {
+        match self {
+            Address::Open(url) => url.split('/').take(3).collect::<Vec<_>>().join("/"),
+            Address::Secret(secret) => format!("{secret:?}"),
+        }
+    }
+
     /// The address itself.
     pub(super) fn read(&self) -> Result<String, String> {
         match self {
@@ -161,19 +169,19 @@ impl Receiver {
             "exec" => "exec",
             _ => return Err(ReceiverError::Shape),
         };
-        for part in parts {
+        for (index, part) in parts.enumerate() {
             match part.split_once('=') {
                 Some(("severity", word)) => {
                     severity = [Severity::Info, Severity::Warning, Severity::Critical]
                         .into_iter()
                         .find(|severity| severity.name() == word)
-                        .ok_or_else(|| ReceiverError::Severity(word.to_owned()))?;
+                        .ok_or(ReceiverError::Severity(name))?;
                 }
                 Some(("hmac", word)) if name == "webhook" => {
-                    key = Some(Secret::of(word).ok_or_else(|| ReceiverError::Secret(part.to_owned()))?);
+                    key = Some(Secret::of(word).ok_or(ReceiverError::Secret(name, "hmac"))?);
                 }
                 Some(("url", word)) if name == "pagerduty" => url = Some(open(name, word)?),
-                _ => return Err(ReceiverError::Key(part.to_owned(), name)),
+                _ => return Err(ReceiverError::Key(name, index + 1)),
             }
         }
         let kind = match name {
@@ -198,6 +206,18 @@ impl Receiver {
     /// As it was given.
     pub fn words(&self) -> &str {
         &self.words
+    }
+
+    /// Who it is, for people: an address without its path, which may be a secret; the place of a secret.
+    pub fn whom(&self) -> String {
+        let kind = self.kind.name();
+        match &self.kind {
+            Kind::Alertmanager(address) | Kind::Webhook(address, _) | Kind::Slack(address) => {
+                format!("{kind} {}", address.shown())
+            }
+            Kind::PagerDuty(_, key) => format!("{kind} {key:?}"),
+            Kind::Exec(program) => format!("{kind} {program}"),
+        }
     }
 
     /// A name for its spool: the same for the same words.

@@ -20,7 +20,8 @@ impl Secret {
     /// `env:NAME` or `file:PATH`.
     pub fn of(text: &str) -> Option<Secret> {
         match text.split_once(':')? {
-            ("env", name) if !name.is_empty() => Some(Secret::Env(name.to_owned())),
+            // What is no name is perhaps the secret itself, and a name is told to people.
+            ("env", name) if is_name(name) => Some(Secret::Env(name.to_owned())),
             ("file", path) if !path.is_empty() => Some(Secret::File(path.into())),
             _ => None,
         }
@@ -45,6 +46,10 @@ impl Secret {
         }
         Ok(text.to_owned())
     }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Where it stands, not what it is.

@@ -42,13 +42,23 @@ impl Spool {
     /// When it cannot be made or read.
     pub fn open(dir: &Path) -> io::Result<Spool> {
         fs::create_dir_all(dir)?;
-        let spool = Spool {
-            dir: dir.to_owned(),
-            next: Arc::default(),
-        };
+        let spool = Spool::of(dir);
         let last = spool.list()?.last().map_or(0, |(number, _)| *number);
         spool.next.store(last + 1, Ordering::Relaxed);
         Ok(spool)
+    }
+
+    /// For looking into it: it need not be there.
+    pub fn of(dir: &Path) -> Spool {
+        Spool {
+            dir: dir.to_owned(),
+            next: Arc::default(),
+        }
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Puts a parcel at the end.

@@ -1,0 +1,126 @@
+//! `paceline notify`: what people's tools were not told while the job ran.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use paceline_sidecar::remedy::RemedyOptions;
+use paceline_sidecar::sink::notify::{self, Receiver};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::cli::SettingArgs;
+use crate::config;
+use crate::output::{self, Style, Usage};
+
+/// `paceline notify`.
+#[derive(Debug, Args)]
+pub(crate) struct NotifyArgs {
+    #[command(subcommand)]
+    command: NotifyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum NotifyCommand {
+    /// Send what could not be sent before the job ended.
+    Flush(FlushArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Receivers are those of the configuration, as for `paceline run`, or the job's --notify, word by word; what \
+waits for another stays.\n\nExit codes: 0 when nothing waits any more, 1 when something does.\n\nExample: paceline notify flush \
+paceline-4711.0"
+)]
+struct FlushArgs {
+    /// The run's directory.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Whom to tell, as `paceline run --notify` has it. May be repeated.
+    #[arg(
+        long,
+        env = "PACELINE_NOTIFY",
+        value_name = "KIND=WHERE",
+        value_delimiter = ' '
+    )]
+    notify: Vec<String>,
+}
+
+/// Runs it.
+pub(crate) fn command(args: &NotifyArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        NotifyCommand::Flush(args) => flush(args),
+    }
+}
+
+fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
+    let given = RemedyOptions {
+        notify: args.notify.clone(),
+        ..RemedyOptions::default()
+    };
+    given
+        .check_notify()
+        .map_err(|why| Usage(format!("--notify: {why}")))?;
+    let options = given.or(config::load(&SettingArgs::default())?.remedy);
+    let receivers = receivers(&options);
+    let run = args.run.as_path();
+    let held = File::open(run).with_context(|| run.display().to_string())?;
+    // Two who send the same send it twice.
+    if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
+        anyhow::bail!(
+            "{}: the job runs: its aggregator tries again by itself",
+            run.display()
+        );
+    }
+    let mut text = String::new();
+    let mut is_left = false;
+    for (sent, untold) in notify::flush(run, &receivers)? {
+        let (whom, left) = (&untold.whom, untold.notices);
+        text += &match left {
+            0 => format!("{whom}: {sent} notices sent\n"),
+            _ => format!(
+                "{whom}: {sent} notices sent, {left} wait in {}\n",
+                untold.dir.display()
+            ),
+        };
+        is_left |= left > 0;
+    }
+    for dir in notify::strangers(run, &receivers)? {
+        text += &format!(
+            "{}: waits for a receiver that is not known here: give --notify as the job had it\n",
+            dir.display()
+        );
+        is_left = true;
+    }
+    if text.is_empty() {
+        text = "nothing waits\n".to_owned();
+    }
+    output::print(&text)?;
+    Ok(ExitCode::from(u8::from(is_left)))
+}
+
+/// Says at the end of a run what was left in it.
+pub(crate) fn say_untold(run_dir: &Path, options: &RemedyOptions, style: Style) {
+    for untold in notify::untold(run_dir, &receivers(options)) {
+        let notices = match untold.notices {
+            1 => "1 notice".to_owned(),
+            many => format!("{many} notices"),
+        };
+        output::warning(
+            style,
+            format_args!(
+                "{notices} for {} could not be sent, and wait in {}; to send them: paceline notify flush {}",
+                untold.whom,
+                untold.dir.display(),
+                run_dir.display()
+            ),
+        );
+    }
+}
+
+/// Each was checked before.
+fn receivers(options: &RemedyOptions) -> Vec<Receiver> {
+    let of = |words: &String| Receiver::of(words).ok();
+    options.notify.iter().filter_map(of).collect()
+}

@@ -1,0 +1,103 @@
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use paceline_health::verdict::{Severity, State};
+
+use super::tests::{NOW, PATIENCE, verdict};
+use super::*;
+
+#[test]
+fn programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("tell");
+    let check = |script: &str| {
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let letter = body::Letter {
+            id: "7".to_owned(),
+            body: serde_json::json!({ "a": 1 }),
+        };
+        exec::run(program.to_str().unwrap(), &letter, &exec::Leash::default())
+    };
+    let out = dir.path().join("out");
+    assert_eq!(
+        check(&format!(
+            "cat > {0}; echo \" $PACELINE_DELIVERY\" >> {0}",
+            out.display()
+        )),
+        courier::Delivery::Taken
+    );
+    assert_eq!(fs::read_to_string(&out).unwrap(), "{\"a\":1} 7\n");
+    assert!(matches!(check("exit 1"), courier::Delivery::Never(_)));
+    assert!(matches!(check("exit 75"), courier::Delivery::Later(..)));
+    assert!(matches!(check("kill -9 $$"), courier::Delivery::Later(..)));
+    // Taken, and something of it runs on.
+    let pid = dir.path().join("pid");
+    let script = format!("sleep 600 & echo $! > {}", pid.display());
+    assert_eq!(check(&script), courier::Delivery::Taken);
+    is_gone(&pid);
+}
+
+/// Waits until the process whose number stands in a file is no more.
+fn is_gone(pid: &Path) {
+    let number = fs::read_to_string(pid).unwrap();
+    let begin = Instant::now();
+    let is_there = || {
+        let status = fs::read_to_string(format!("/proc/{}/stat", number.trim()));
+        status.is_ok_and(|status| !status.contains(") Z "))
+    };
+    while is_there() {
+        assert!(begin.elapsed() < PATIENCE, "{number} runs on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The job ends while a program does not: it ends with it, and what it started.
+#[test]
+fn a_program_that_hangs_ends_with_the_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let (program, pids) = (
+        dir.path().join("tell"),
+        ["own", "child"].map(|name| dir.path().join(name)),
+    );
+    let script = format!(
+        "#!/bin/sh\nsleep 600 &\necho $! > {1}.new; mv {1}.new {1}\necho $$ > {0}.new; mv {0}.new {0}\nwait\n",
+        pids[0].display(),
+        pids[1].display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let receivers = [Receiver::parse(&format!("exec={}", program.display())).unwrap()];
+    let mut notifier = Notifier::start(dir.path(), &"j".into(), &receivers, NOW);
+    notifier.verdict(&verdict(1, 0, Severity::Critical, State::Raised), NOW);
+    notifier.tick(NOW);
+    let begin = Instant::now();
+    while !pids[0].exists() {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let left = notifier.close(NOW + 1000);
+    assert_eq!(left.len(), 1, "{left:?}");
+    pids.iter().for_each(|pid| is_gone(pid));
+}
+
+/// What stands where none should may be a secret.
+#[test]
+fn refusals_repeat_no_value() {
+    for words in [
+        "webhook=https://h/,hmac=s3cretkey",
+        "webhook=https://h/,hmac:s3cretkey",
+        "slack=https://hooks.slack.com/services/s3cretkey",
+        "slack=env:https://hooks.slack.com/services/s3cretkey",
+        "pagerduty=s3cretkey",
+        "pagerduty=env:K,routing=s3cretkey",
+        "webhook=https://ada:s3cretkey@h/",
+        "webhook=s3cretkey",
+        "hook=s3cretkey",
+        "exec=/bin/true,severity=s3cretkey",
+        "s3cretkey",
+    ] {
+        let said = Receiver::parse(words).unwrap_err().to_string();
+        assert!(!said.contains("s3cret"), "{words}: {said}");
+    }
+}

@@ -1,0 +1,105 @@
+//! What was left in the spools of a run: to whom it was to go, and sending it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::courier::Courier;
+use super::exec::Leash;
+use super::receiver::Receiver;
+use super::spool::Spool;
+use super::{FOLDER, STATE};
+
+/// What a receiver was not told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untold {
+    /// Who it is, without secrets.
+    pub whom: String,
+    /// How many notices wait.
+    pub notices: usize,
+    /// Where they lie.
+    pub dir: PathBuf,
+}
+
+impl Untold {
+    /// Of one receiver; `None`: it was told all.
+    pub(super) fn of(receiver: &Receiver, spool: &Spool) -> Option<Untold> {
+        let notices = waiting(spool);
+        (notices > 0).then(|| Untold {
+            whom: receiver.whom(),
+            notices,
+            dir: spool.dir().to_owned(),
+        })
+    }
+}
+
+fn waiting(spool: &Spool) -> usize {
+    let files = spool.list().unwrap_or_default();
+    let count = |path: &Path| Spool::read(path).map_or(1, |parcel| parcel.notices.len());
+    files.iter().map(|(_, path)| count(path)).sum()
+}
+
+/// What these receivers were not told of a run.
+pub fn untold(run_dir: &Path, receivers: &[Receiver]) -> Vec<Untold> {
+    let of = |receiver: &Receiver| Untold::of(receiver, &spool(run_dir, receiver).ok()??);
+    receivers.iter().filter_map(of).collect()
+}
+
+/// Tries once to send what waits. For each of these receivers for which something did: how many notices were sent, and what is
+/// left.
+///
+/// # Errors
+/// When a spool cannot be read.
+pub fn flush(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<(usize, Untold)>> {
+    let mut told = Vec::new();
+    for receiver in receivers {
+        let Some(spool) = spool(run_dir, receiver)? else {
+            continue;
+        };
+        let Some(before) = Untold::of(receiver, &spool) else {
+            continue;
+        };
+        let leash = Leash::default();
+        Courier::new(receiver.clone(), spool.clone(), leash.clone()).once();
+        leash.pull();
+        let notices = waiting(&spool);
+        told.push((
+            before.notices.saturating_sub(notices),
+            Untold { notices, ..before },
+        ));
+    }
+    Ok(told)
+}
+
+/// Spools in which something waits for somebody who is none of these receivers.
+///
+/// # Errors
+/// When the run's folder cannot be read; one that is not there has none.
+pub fn strangers(run_dir: &Path, receivers: &[Receiver]) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(run_dir.join(FOLDER)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let is_known = receivers
+            .iter()
+            .any(|receiver| entry.file_name() == receiver.name().as_str());
+        if !is_known && entry.file_name() != STATE && entry.file_type()?.is_dir() {
+            let holds_any = Spool::of(&entry.path())
+                .list()
+                .is_ok_and(|files| !files.is_empty());
+            found.extend(holds_any.then(|| entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Not made when it is not there.
+fn spool(run_dir: &Path, receiver: &Receiver) -> io::Result<Option<Spool>> {
+    let dir = run_dir.join(FOLDER).join(receiver.name());
+    dir.is_dir().then(|| Spool::open(&dir)).transpose()
+}
