@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Signal, TroubleKind};
 use crate::id::{JobId, NodeId, Rank};
 use crate::preflight::Section;
+use crate::remedy::Remedies;
 use crate::verdict::{Subject, Verdict};
 
 /// Version of [`Report`].
@@ -46,6 +47,10 @@ pub struct Report {
     /// Why the job ended; `None`: it has not, as far as is known.
     #[serde(default)]
     pub end: Option<Ending>,
+    /// What was decided of findings about which something may be done, and what came of it. It follows from no journal: a
+    /// replay has none.
+    #[serde(default, skip_serializing_if = "Remedies::is_empty")]
+    pub remedies: Remedies,
 }
 
 /// Why a job ended.

@@ -48,6 +48,7 @@ impl Detector {
             verdicts,
             preflight: self.before.section(),
             end,
+            remedies: Default::default(),
         }
     }
 

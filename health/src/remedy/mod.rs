@@ -7,6 +7,7 @@
 mod guard;
 mod ledger;
 mod rules;
+mod told;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use self::guard::{Guard, Saved};
 pub use self::ledger::{Asked, Breaker, Deed, Ledger};
 pub use self::rules::{FindingRule, Limits, Rules, RulesError, Wanted};
+pub use self::told::{ACT, Counted, Remedies, Told};
 use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
 use crate::verdict::{Finding, Severity, Subject, Verdict};

@@ -58,6 +58,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
     if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
         block.labelled("ended", &ending::words(end));
     }
+    block.remedies(report);
     block.times(report);
     block.job_cost(report);
     block.coverage(report);

@@ -74,6 +74,7 @@ fn report(verdicts: Vec<Verdict>) -> Report {
         preflight: None,
         verdicts,
         end: None,
+        remedies: Default::default(),
     }
 }
 

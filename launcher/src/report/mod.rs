@@ -5,6 +5,7 @@ mod cost;
 mod ending;
 mod evidence;
 mod preflight;
+mod remedies;
 mod times;
 pub(crate) mod words;
 
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
+use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::write_whole;
 
 use crate::cli::ReportArgs;
@@ -123,7 +125,9 @@ fn fold(path: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> 
     for warning in journal.warnings() {
         output::warning(style, warning);
     }
-    Ok(detector.report())
+    let mut report = detector.report();
+    report.remedies = path.parent().map(books::told_in).unwrap_or_default();
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use paceline_health::id::{JobId, NodeId};
 use paceline_health::report::{Ending, Gap, NodeExit, Reason, Report};
 use paceline_health::{Detector, Frame, Provenance, Time};
 use paceline_sidecar::aggregator::core::OWN_AGENT;
+use paceline_sidecar::remedy::books;
 use rustix::fs::{FlockOperation, flock};
 
 use super::Plan;
@@ -169,6 +170,10 @@ fn folded(plan: &Plan, ended: &Ended, journal: Option<&Path>, why: &str) -> Repo
     detector.advance(end);
     while detector.poll().is_some() {}
     let mut report = detector.report();
+    report.remedies = journal
+        .and_then(Path::parent)
+        .map(books::told_in)
+        .unwrap_or_default();
     let (from_s, to_s) = (seen.heard.as_secs_f64(), end.as_secs_f64());
     let node = NodeId::from(plan.node.as_str());
     if !report.exits.iter().any(|exit| exit.node == node) {

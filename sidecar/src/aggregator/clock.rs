@@ -32,6 +32,12 @@ impl Origin {
     }
 }
 
+/// Number of the journal in `dir`, if it has one.
+pub fn number(dir: &Path) -> Option<u64> {
+    let origin: Origin = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
+    Some(origin.journal)
+}
+
 /// Turns CLOCK_MONOTONIC into the journal's time. It never goes back.
 #[derive(Debug)]
 pub struct Clock {

@@ -345,7 +345,7 @@ impl Aggregator {
 
     /// What is known so far.
     pub fn report(&self) -> Report {
-        self.detector.report()
+        self.outlets.fill(self.detector.report())
     }
 
     /// The metrics page.
@@ -355,8 +355,8 @@ impl Aggregator {
             unreadable: self.intake.unreadable(),
             turned: turned.counts(),
         };
-        let (metrics, detector) = (&self.metrics, &self.detector);
-        let make = || metrics.page(&detector.report(), &transport);
+        let (metrics, detector, outlets) = (&self.metrics, &self.detector, &self.outlets);
+        let make = || metrics.page(&outlets.fill(detector.report()), &transport);
         self.scraped.page(host::monotonic_ns, make).to_owned()
     }
 

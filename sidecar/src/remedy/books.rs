@@ -5,9 +5,11 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use paceline_health::remedy::{Decision, Ledger, Saved};
+use paceline_health::remedy::{Decision, Ledger, Remedies, Saved};
 use rustix::fs::{FlockOperation, flock};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::aggregator::clock;
 
 use crate::sink::write_whole;
 use crate::warn;
@@ -31,20 +33,35 @@ enum Line<'a> {
     },
 }
 
+/// The same as it is read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kept {
+    Decision(Box<Decision>),
+    Course { mark: String, what: String },
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Books {
     dir: PathBuf,
     ledger: Option<PathBuf>,
+    told: Remedies,
 }
 
 impl Books {
-    /// The books of a run directory and the ledger of its site.
-    pub fn new(dir: &Path, ledger: Option<PathBuf>) -> Books {
+    /// The books of a run directory and the ledger of its site. `run`: number of its journal.
+    pub fn new(dir: &Path, ledger: Option<PathBuf>, run: u64) -> Books {
         Books {
             dir: dir.to_owned(),
             ledger,
+            told: of_audit(dir, run),
         }
+    }
+
+    /// What stands in the audit of this run.
+    pub fn told(&self) -> &Remedies {
+        &self.told
     }
 
     /// What the guard remembered.
@@ -68,12 +85,14 @@ impl Books {
     }
 
     /// A decision.
-    pub fn decision(&self, decision: &Decision) {
+    pub fn decision(&mut self, decision: &Decision) {
+        self.told.decision(decision);
         self.line(&Line::Decision(decision));
     }
 
     /// What became of it.
-    pub fn course(&self, unix_ms: u64, mark: &str, what: &str) {
+    pub fn course(&mut self, unix_ms: u64, mark: &str, what: &str) {
+        self.told.course(mark, what);
         self.line(&Line::Course { unix_ms, mark, what });
     }
 
@@ -126,6 +145,27 @@ impl Books {
             held: Some((path.clone(), lock)),
         })
     }
+}
+
+/// What the audit in a run directory says of its latest run; nothing, where there is none.
+pub fn told_in(dir: &Path) -> Remedies {
+    clock::number(dir).map_or_else(Remedies::default, |run| of_audit(dir, run))
+}
+
+/// Earlier runs in the same directory have written to it as well. Half a line at its end is a decision that was never carried out.
+fn of_audit(dir: &Path, run: u64) -> Remedies {
+    let mut text = String::new();
+    let file = File::open(dir.join(AUDIT));
+    let _ = file.and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let mut told = Remedies::default();
+    for line in text.lines().filter_map(|line| serde_json::from_str(line).ok()) {
+        match line {
+            Kept::Decision(decision) if decision.ask.incident.run == run => told.decision(&decision),
+            Kept::Decision(_) => {}
+            Kept::Course { mark, what } => told.course(&mark, &what),
+        }
+    }
+    told
 }
 
 /// The ledger of a site, locked.

@@ -8,6 +8,7 @@ pub mod books;
 pub mod hand;
 pub mod options;
 pub mod order;
+mod requeue;
 pub mod warden;
 
 pub use options::{RemedyOptions, RemedyPlan};

@@ -4,19 +4,18 @@
 //! An aggregator that is started again goes on with none: what was in hand then stands in the audit as such.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 use paceline_health::Frame;
 use paceline_health::event::{Event, StepKind};
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::remedy::{Ask, Decision, Guard, Incident, Outcome, Response};
+use paceline_health::remedy::{Ask, Decision, Guard, Incident, Outcome, Remedies, Response};
 use paceline_health::verdict::{State, Verdict};
 
 use super::books::Books;
 use super::options::RemedyPlan;
 use super::order::{Order, What};
+use super::requeue;
 use crate::warn;
 
 /// After the last mark of a checkpoint so long is waited for another rank's.
@@ -104,6 +103,11 @@ impl Warden {
         };
         warden.settle(now_ms);
         Some(warden)
+    }
+
+    /// What was decided, and what came of it.
+    pub fn told(&self) -> &Remedies {
+        self.books.told()
     }
 
     /// A verdict was raised, changed or cleared.
@@ -294,7 +298,7 @@ impl Warden {
                 let words = command.join(" ");
                 self.books
                     .course(now_ms, &decision.mark, &format!("runs {words}"));
-                match run(command, decision) {
+                match requeue::run(command, decision) {
                     Ok(answer) => Stage::Requeue(answer),
                     Err(error) => {
                         self.books.course(
@@ -361,40 +365,4 @@ impl Warden {
     pub fn forget(&mut self, node: &NodeId) {
         self.told.remove(node);
     }
-}
-
-/// Runs a command beside us; what became of it, in words.
-fn run(command: Vec<String>, decision: &Decision) -> std::io::Result<Receiver<String>> {
-    let (program, args) = command.split_first().ok_or(std::io::ErrorKind::NotFound)?;
-    // Our own program may not be on PATH, and a batch job's PATH may hold another version of it.
-    let path = match program.as_str() {
-        "paceline" => std::env::current_exe()?,
-        other => other.into(),
-    };
-    let mut child = Command::new(path)
-        .args(args)
-        .env("PACELINE_REMEDY_MARK", &*decision.mark)
-        .env("PACELINE_REMEDY_FINDING", decision.ask.finding.name())
-        .env(
-            "PACELINE_REMEDY_NODE",
-            decision.ask.node().map_or("", NodeId::as_str),
-        )
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .spawn()?;
-    let (sender, answer) = sync_channel(1);
-    let program = program.clone();
-    thread::Builder::new()
-        .name("requeue".into())
-        .stack_size(64 << 10)
-        .spawn(move || {
-            let what = match child.wait() {
-                Ok(status) if status.success() => "requeued".to_owned(),
-                Ok(status) => format!("{program}: {status}: the job goes on"),
-                Err(error) => format!("{program}: {error}"),
-            };
-            let _ = sender.send(what);
-        })?;
-    Ok(answer)
 }

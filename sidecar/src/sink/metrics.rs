@@ -234,6 +234,7 @@ impl Metrics {
             ["finding"],
             raised,
         );
+        remedies(registry, report);
         let help = "GPU time that the whole job lost to findings.";
         counters(registry, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
     }
@@ -351,6 +352,22 @@ impl Metrics {
         let help = "Self-time over that of the peers, of ranks that were found slow.";
         gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
     }
+}
+
+fn remedies(registry: &Registry, report: &Report) {
+    let counts = report.remedies.counts.iter();
+    let counts = counts.map(|one| {
+        let labels = [one.response.name().to_owned(), one.outcome.to_string()];
+        (labels, one.count as f64)
+    });
+    let help = "Remedies that were decided on, by what was done (act) or why nothing was.";
+    counters(
+        registry,
+        "paceline_remedies_total",
+        help,
+        ["response", "outcome"],
+        counts,
+    );
 }
 
 fn refused(registry: &Registry, turned: &[(&'static str, u64)]) {

@@ -271,6 +271,28 @@ fn families(page: &str) -> BTreeMap<&str, (&str, &str, BTreeSet<&str>)> {
     families
 }
 
+/// What was done and what was not is counted by kind.
+#[test]
+fn remedies_by_outcome() {
+    let mut report = paceline_health::Detector::new(Policy::default()).report();
+    report.remedies = serde_json::from_value(serde_json::json!({
+        "counts": [{ "response": "requeue", "outcome": "act", "count": 1 },
+                   { "response": "signal", "outcome": "cool-down", "count": 3 }],
+        "latest": [],
+    }))
+    .unwrap();
+    let page = Metrics::default().page(&report, &Transport::default());
+    is_in_the_contract(&page);
+    assert!(
+        page.contains("paceline_remedies_total{outcome=\"act\",response=\"requeue\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("paceline_remedies_total{outcome=\"cool-down\",response=\"signal\"} 3\n"),
+        "{page}"
+    );
+}
+
 /// Asserts that what is on the page is in docs/metrics.md as it is.
 pub(super) fn is_in_the_contract(page: &str) -> usize {
     let contract = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md"));

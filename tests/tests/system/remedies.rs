@@ -181,6 +181,30 @@ fn a_job_is_requeued_once_without_the_bad_node() {
             .contains(&"no checkpoint was written in time".to_owned())
     );
     assert!(scene.place.read("site/ledger.json").contains("paceline:j:"));
+    let told = &scene.place.report("run/report.json")["remedies"];
+    assert_eq!(
+        told["latest"][0]["course"].as_array().unwrap().last().unwrap(),
+        "requeued",
+        "{told}"
+    );
+    let outcomes = [&told["counts"][0]["outcome"], &told["counts"][1]["outcome"]];
+    assert_eq!(outcomes, ["act", "cool-down"], "{told}");
+    let said = scene.place.read("stderr");
+    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("remedies requeue for gpu-fault of"), "{said}");
+    assert!(
+        flat.contains(": requeued; 1 not done (1 requeue cool-down)"),
+        "{said}"
+    );
+    // Without the report its journal and audit say the same.
+    std::fs::remove_file(scene.place.path("run/report.json")).unwrap();
+    let output = scene
+        .place
+        .paceline(["report", "--json", "run"])
+        .output()
+        .unwrap();
+    let folded: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(&folded["remedies"], told);
 }
 
 #[test]

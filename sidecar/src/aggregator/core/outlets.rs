@@ -33,7 +33,7 @@ impl Outlets {
             notifier.resume(&known.verdicts, now_ms);
             notifier
         });
-        let books = Books::new(dir, plan.ledger.clone());
+        let books = Books::new(dir, plan.ledger.clone(), run);
         Outlets {
             notifier,
             warden: Warden::open(plan, books, job, run, now_ms),
@@ -48,6 +48,14 @@ impl Outlets {
         if let Some(warden) = &mut self.warden {
             warden.verdict(verdict);
         }
+    }
+
+    /// The report with what was done: no detector knows of that.
+    pub fn fill(&self, mut report: Report) -> Report {
+        if let Some(warden) = &self.warden {
+            report.remedies = warden.told().clone();
+        }
+        report
     }
 
     /// A frame has its place in the journal.
