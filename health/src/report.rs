@@ -157,6 +157,22 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 12] = [
+        Reason::Success,
+        Reason::Error,
+        Reason::OutOfMemory,
+        Reason::CollectiveTimeout,
+        Reason::Stopped,
+        Reason::Killed,
+        Reason::Crashed,
+        Reason::NodeLost,
+        Reason::TimeLimit,
+        Reason::Cancelled,
+        Reason::Preempted,
+        Reason::Requeued,
+    ];
+
     /// Its name, as it stands in the report and in metrics.
     pub const fn name(self) -> &'static str {
         match self {

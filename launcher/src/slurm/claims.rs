@@ -26,6 +26,8 @@ const MOST_BYTES: u64 = 16 << 20;
 /// Claims that are told of one node, and how long each may be.
 const MOST: usize = 8;
 const MOST_WORDS: usize = 160;
+/// Runs of which it is told how they ended.
+const MOST_ENDS: usize = 64;
 /// Entries of the job's directory that are looked at.
 const MOST_ENTRIES: usize = 10_000;
 
@@ -49,9 +51,23 @@ pub(super) struct Said {
     pub(super) claims: Vec<String>,
     /// Of itself, in one line.
     pub(super) summary: Option<String>,
+    /// How its runs ended.
+    #[serde(default)]
+    pub(super) ends: Vec<End>,
     /// Why that is not known.
     #[serde(default)]
     pub(super) problem: Option<String>,
+}
+
+/// How a run of a job ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct End {
+    /// Name of its directory.
+    pub(super) run: String,
+    /// Why; `None`: its report has no end.
+    pub(super) reason: Option<Reason>,
+    /// The first of its nodes by name, of those whose command ended.
+    pub(super) first: Option<String>,
 }
 
 /// What the job that has just ended on `node` said, read as its user.
@@ -89,7 +105,9 @@ fn read_as_user(node: &str) -> anyhow::Result<Said> {
     let mut said: Said = serde_json::from_str(&ran.stdout)?;
     // The user's process may have been made to say anything.
     said.claims.truncate(MOST);
-    for text in said.claims.iter_mut().chain(&mut said.summary) {
+    said.ends.truncate(MOST_ENDS);
+    let runs = said.ends.iter_mut().map(|end| &mut end.run);
+    for text in said.claims.iter_mut().chain(&mut said.summary).chain(runs) {
         *text = scontrol::plain(text, MOST_WORDS);
     }
     Ok(said)
@@ -106,8 +124,11 @@ pub(super) fn said(args: &SaidArgs) -> anyhow::Result<ExitCode> {
             .filter(|verdict| blames(verdict, &args.node));
         said.claims.extend(of_node.map(sentence));
         said.summary = Some(summary(&report));
+        said.ends.extend(end(&path, &report));
     }
     said.claims.truncate(MOST);
+    // The latest: earlier ones were counted after earlier runs.
+    said.ends.drain(..said.ends.len().saturating_sub(MOST_ENDS));
     output::print(&(serde_json::to_string(&said)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -135,6 +156,17 @@ fn reports(dir: &Path, job: &str) -> anyhow::Result<Vec<PathBuf>> {
 
 fn read(path: &Path) -> anyhow::Result<Report> {
     Ok(serde_json::from_str(&read_plain(path, MOST_BYTES)?)?)
+}
+
+fn end(path: &Path, report: &Report) -> Option<End> {
+    let run = path.parent()?.file_name()?.to_str()?.to_owned();
+    let first = report
+        .exits
+        .iter()
+        .map(|exit| exit.node.as_str().to_owned())
+        .min();
+    let reason = report.end.as_ref().map(|end| end.reason);
+    Some(End { run, reason, first })
 }
 
 /// Only what was really seen, and bad enough to be told.

@@ -34,7 +34,7 @@ enum SlurmCommand {
     /// Prolog: look at the node before a job starts on it; one that is bad is drained, and the job starts elsewhere.
     Prolog(CheckArgs),
     /// Epilog: look at the node after a job; what the job said of it is looked at more closely, never believed.
-    Epilog(CheckArgs),
+    Epilog(EpilogArgs),
     /// HealthCheckProgram: look at an idle node; one that paceline has drained comes back when it is well.
     HealthCheck(HealthArgs),
     /// Put a job back into the queue, away from some nodes; all its options stay.
@@ -76,6 +76,16 @@ struct CheckArgs {
     /// Name of this node [default: SLURMD_NODENAME].
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct EpilogArgs {
+    #[command(flatten)]
+    check: CheckArgs,
+    /// Count there how the jobs ended whose first node this was, for node_exporter's textfile collector: a name that ends in
+    /// .prom, in the collector's folder.
+    #[arg(long, value_name = "FILE")]
+    textfile: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

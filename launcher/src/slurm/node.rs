@@ -1,13 +1,18 @@
 //! The three programs that slurmd calls on a node.
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use paceline_nccl_bench::preflight::hosts;
+use paceline_sidecar::sink::metrics::ends;
 
 use super::act::{self, Depth};
 use super::audit::{self, Decision};
 use super::check::{self, Health};
 use super::scontrol;
-use super::{CheckArgs, HealthArgs, claims, variable};
+use super::{CheckArgs, EpilogArgs, HealthArgs, claims, variable};
 use crate::output;
 
 /// What a prolog ends with where the node was drained; any other code but 0 is an error of ours, and no reason.
@@ -16,8 +21,10 @@ const DRAINED: u8 = 2;
 /// Before a job: 1 where the node was drained, so that Slurm starts the job elsewhere; else 0.
 pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("prolog", args)?;
-    let (depth, health) = examine(&decision.node, args.measure);
+    let alone = Alone::of(&decision, args.measure);
+    let (depth, health) = examine(&decision.node, alone == Alone::Yes);
     judge(args, depth, health, &mut decision);
+    alone.tell(&mut decision);
     audit::keep(&decision, &args.log);
     Ok(match decision.done {
         "drain" => ExitCode::from(DRAINED),
@@ -26,7 +33,11 @@ pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// After a job. Always 0: any other code would drain the node, whatever was found.
-pub(super) fn epilog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn epilog(args: &EpilogArgs) -> anyhow::Result<ExitCode> {
+    let EpilogArgs {
+        check: args,
+        textfile,
+    } = args;
     let mut decision = begin("epilog", args)?;
     let said = claims::of_job(&decision.node);
     if let Some(problem) = &said.problem {
@@ -35,8 +46,15 @@ pub(super) fn epilog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         ));
     }
     decision.said.clone_from(&said.claims);
-    let (depth, health) = examine(&decision.node, args.measure || !said.claims.is_empty());
+    let alone = Alone::of(&decision, args.measure || !said.claims.is_empty());
+    let (depth, health) = examine(&decision.node, alone == Alone::Yes);
     judge(args, depth, health, &mut decision);
+    alone.tell(&mut decision);
+    if let Some(path) = textfile
+        && let Err(problem) = count_ends(path, &decision, &said)
+    {
+        output::say(format_args!("paceline: {}: {problem}", path.display()));
+    }
     decision.ended = said.summary;
     audit::keep(&decision, &args.log);
     Ok(ExitCode::SUCCESS)
@@ -73,6 +91,57 @@ fn begin(by: &'static str, args: &CheckArgs) -> anyhow::Result<Decision> {
         done: "none",
         ..Decision::default()
     })
+}
+
+/// Whether a node may work: measured beside a job of others, it would be found slow, and slow that job down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Alone {
+    /// Nobody asks for it.
+    Unasked,
+    Yes,
+    /// Who else is there, or why that is not known.
+    No(String),
+}
+
+impl Alone {
+    fn of(decision: &Decision, is_asked: bool) -> Alone {
+        if !is_asked {
+            return Alone::Unasked;
+        }
+        match scontrol::jobs_on(&decision.node) {
+            Ok(jobs) => match jobs.iter().find(|job| decision.job.as_ref() != Some(job)) {
+                Some(other) => Alone::No(format!("job {other} is there too")),
+                None => Alone::Yes,
+            },
+            Err(problem) => Alone::No(format!("who else is there is not known: {problem:#}")),
+        }
+    }
+
+    /// Says what was left out.
+    fn tell(&self, decision: &mut Decision) {
+        if let Alone::No(why) = self {
+            decision.why += &format!("; only read, not measured: {why}");
+        }
+    }
+}
+
+/// What the job's reports say, of runs whose first node this was. A user can have it count what never was, and no more.
+fn count_ends(path: &Path, decision: &Decision, said: &claims::Said) -> io::Result<()> {
+    let is_ours = |end: &&claims::End| match &end.first {
+        Some(first) => *first == decision.node,
+        None => is_first(&decision.node),
+    };
+    let job = decision.job.as_deref().unwrap_or_default();
+    let name = |end: &claims::End| (format!("{job}/{}", end.run), end.reason);
+    let ends: Vec<_> = said.ends.iter().filter(is_ours).map(name).collect();
+    ends::count(path, &ends)
+}
+
+/// Of the job's nodes, as slurmd says them.
+fn is_first(node: &str) -> bool {
+    let names = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST"));
+    let names = names.and_then(|names| hosts::expand(&names).ok());
+    names.is_some_and(|names| names.first().is_some_and(|first| first == node))
 }
 
 /// Reading first: it is quick, and what it finds needs no work.

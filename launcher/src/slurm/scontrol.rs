@@ -119,6 +119,12 @@ fn drained(shown: &str) -> Vec<Drained> {
     nodes
 }
 
+/// Jobs that are on a node now, by number.
+pub(super) fn jobs_on(node: &str) -> anyhow::Result<Vec<String>> {
+    let shown = ask("squeue", &["-h", "-t", "R,CF,S", "-w", node, "-o", "%A"])?;
+    Ok(shown.lines().map(|line| line.trim().to_owned()).collect())
+}
+
 /// Whether it is the name of one node, and not of several or of all: it goes into `nodename=`.
 pub(super) fn is_node_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -42,10 +42,11 @@ struct Target {
 
 pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
     let node = args.node.clone().unwrap_or_else(|| identity::node(&variable));
-    // The name comes last: it may hold anything.
-    let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", &node, "-o", "%A|%u|%N|%Z|%j"])?;
-    let jobs = shown
-        .lines()
+    // Directory and name are the user's, and may hold anything, line ends too. What ends a record no user can foresee.
+    let end = format!("|{:016x}", identity::chance());
+    let wanted = format!("%A|%u|%N|%Z|%j{end}");
+    let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", &node, "-o", &wanted])?;
+    let jobs = records(&shown, &end)
         .filter_map(Job::of)
         .filter(|job| job.is_led_by(&node));
     let found: Vec<Target> = jobs
@@ -63,7 +64,15 @@ pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of squeue.
+fn records<'a>(shown: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
+    // Each but the first begins with the end of a line.
+    let records = shown
+        .split(end)
+        .map(|record| record.strip_prefix('\n').unwrap_or(record));
+    records.filter(|record| !record.is_empty())
+}
+
+/// A job of squeue's.
 #[derive(Clone, Copy)]
 struct Job<'a> {
     id: &'a str,
@@ -103,12 +112,19 @@ fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
         // An address is short: whatever else stands there is none.
         let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() < 100);
         let text = (is_of_job && is_file).then(|| fs::read_to_string(path).ok())??;
-        Some((
-            name.strip_prefix("paceline-")?.to_owned(),
-            text.trim().parse().ok()?,
-        ))
+        let address = text.trim().parse().ok().and_then(of_this_node)?;
+        Some((name.strip_prefix("paceline-")?.to_owned(), address))
     };
     entries.filter_map(of).collect()
+}
+
+/// The file is the user's: Prometheus is sent to this node and to no other, whatever stands there.
+fn of_this_node(address: SocketAddr) -> Option<SocketAddr> {
+    if address.ip().is_unspecified() {
+        return Some((Ipv4Addr::LOCALHOST, address.port()).into());
+    }
+    // Only an address of one's own can be bound.
+    UdpSocket::bind((address.ip(), 0)).is_ok().then_some(address)
 }
 
 fn target(job: &Job<'_>, run: &str, address: SocketAddr) -> Target {
@@ -118,15 +134,35 @@ fn target(job: &Job<'_>, run: &str, address: SocketAddr) -> Target {
         ("job_name", job.name),
         ("run", run),
     ];
+    let plain = |value: &str| value.replace(char::is_control, " ");
     Target {
         targets: [address.to_string()],
-        labels: labels.map(|(name, value)| (name, value.to_owned())).into(),
+        labels: labels.map(|(name, value)| (name, plain(value))).into(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_adds_no_job_and_an_address_is_of_this_node() {
+        let shown = "7|ada|n3|/home/ada|a\n8|root|n3|/home/ada/evil|x|s\n9|bob|n3|/home/bob|b|s\n";
+        let jobs: Vec<Job<'_>> = records(shown, "|s").filter_map(Job::of).collect();
+        let told: Vec<_> = jobs.iter().map(|job| (job.id, job.user)).collect();
+        assert_eq!(told, [("7", "ada"), ("9", "bob")]);
+        let target = target(&jobs[0], "7", "127.0.0.1:1".parse().unwrap());
+        assert_eq!(target.labels["job_name"], "a 8|root|n3|/home/ada/evil|x");
+        for (address, wanted) in [
+            ("127.0.0.1:9000", Some("127.0.0.1:9000")),
+            ("0.0.0.0:9000", Some("127.0.0.1:9000")),
+            // Documentation's, and nobody's (RFC 5737).
+            ("192.0.2.7:80", None),
+        ] {
+            let found = of_this_node(address.parse().unwrap()).map(|found| found.to_string());
+            assert_eq!(found.as_deref(), wanted, "{address}");
+        }
+    }
 
     #[test]
     fn where_prometheus_finds_a_job() {

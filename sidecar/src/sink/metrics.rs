@@ -16,6 +16,7 @@ use durations::Durations;
 use families::{counters, gauges};
 
 mod durations;
+pub mod ends;
 mod families;
 mod gpus;
 mod preflight;

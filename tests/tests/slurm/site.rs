@@ -44,6 +44,7 @@ fn program(dir: &Path, line: &str) -> String {
     let (key, words) = line.split_once('=').unwrap();
     let (verb, options) = words.split_once(' ').unwrap();
     let at = dir.display();
+    let options = options.replace("DIR", &at.to_string());
     let state = if verb == "health-check" {
         format!(" --state {at}/state")
     } else {
@@ -269,6 +270,33 @@ fn a_forged_verdict_drains_nobody() {
         (!state.contains("COMPLETING")).then_some((state, reason))
     });
     assert_eq!((&*state, &*reason), ("IDLE", ""));
+}
+
+/// Two runs of a job are counted as they ended, and a node that another job is on does no work for a measurement.
+#[test]
+#[ignore = "needs Slurm: tests/run"]
+fn the_epilog_counts_ends_and_disturbs_nobody() {
+    let cluster = site(1, &["Epilog=epilog --measure --textfile DIR/ends.prom"], "");
+    let other = cluster.sbatch(&["-n1"], "sleep 600");
+    let script = "srun paceline run -- true; srun paceline run -- sh -c 'exit 3'; true";
+    let job = cluster.sbatch(&["-n1"], script);
+    assert_eq!(cluster.until_over(&job), "COMPLETED", "{}", cluster.read("out"));
+    let line = cluster.until("the epilog", || decisions(&cluster).into_iter().next());
+    let why = line["why"].as_str().unwrap();
+    let wanted = format!("; only read, not measured: job {other} is there too");
+    assert!(line["job"] == *job && why.ends_with(&wanted), "{line}");
+    let counted = cluster.until("the counts", || {
+        Some(cluster.read("ends.prom")).filter(|text| !text.is_empty())
+    });
+    for wanted in [
+        "{reason=\"success\"} 1",
+        "{reason=\"error\"} 1",
+        "{reason=\"killed\"} 0",
+    ] {
+        assert!(counted.contains(wanted), "{counted}");
+    }
+    cluster.run(&["scancel", &other]);
+    assert_eq!(cluster.until_over(&other), "CANCELLED");
 }
 
 /// A report that says of a node what no detector saw.

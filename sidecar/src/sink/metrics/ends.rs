@@ -1,0 +1,143 @@
+//! How jobs ended, counted where no aggregator is any more: a file as node_exporter's textfile collector reads it
+//! (<https://github.com/prometheus/node_exporter#textfile-collector>), which is its own memory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use paceline_health::report::Reason;
+use prometheus::{Registry, TextEncoder};
+use rustix::fs::{FlockOperation, flock};
+
+use super::families::counters;
+use crate::sink::write_whole;
+
+const NAME: &str = "paceline_jobs_ended_total";
+const HELP: &str = "Jobs that ended, by the reason in their report; unknown: it had none.";
+/// Where a report has no end.
+const UNKNOWN: &str = "unknown";
+/// Of so many it is remembered that they were counted.
+const MOST: usize = 4096;
+/// No file of ours is longer.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Counts ends in `path`: the name of each with its reason. A name is counted once, however often it comes; names have no
+/// newline in them.
+///
+/// # Errors
+/// When the file, or the list of names beside it, cannot be read or written.
+pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
+    let mut names = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(path.with_added_extension("counted"))?;
+    flock(&names, FlockOperation::LockExclusive)?;
+    let mut text = String::new();
+    (&names).take(MOST_BYTES).read_to_string(&mut text)?;
+    let mut known: Vec<&str> = text.lines().collect();
+    let mut counts = read(path)?;
+    for (name, reason) in ends {
+        if !known.contains(&name.as_str()) {
+            known.push(name);
+            *counts
+                .entry(reason.map_or(UNKNOWN, Reason::name).to_owned())
+                .or_default() += 1.0;
+        }
+    }
+    write_whole(path, page(counts).as_bytes())?;
+    // Whoever collects it is another user.
+    fs::set_permissions(path, Permissions::from_mode(0o644))?;
+    let surplus = known.len().saturating_sub(MOST);
+    let kept = known[surplus..].join("\n");
+    names.set_len(0)?;
+    names.rewind()?;
+    names.write_all(kept.as_bytes())
+}
+
+/// A series that is there from the first end on, and not only from the first of its reason, has a rate.
+fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
+    let names = Reason::ALL.iter().map(|reason| reason.name()).chain([UNKNOWN]);
+    let mut counts: BTreeMap<String, f64> = names.map(|name| (name.to_owned(), 0.0)).collect();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let start = format!("{NAME}{{reason=\"");
+    for line in text.lines() {
+        let parts = line.strip_prefix(&start).and_then(|rest| rest.split_once("\"} "));
+        if let Some((reason, value)) = parts
+            && let (Some(count), Ok(value)) = (counts.get_mut(reason), value.parse())
+        {
+            *count = value;
+        }
+    }
+    Ok(counts)
+}
+
+fn page(counts: BTreeMap<String, f64>) -> String {
+    let registry = Registry::new();
+    let values = counts.into_iter().map(|(reason, count)| ([reason], count));
+    counters(&registry, NAME, HELP, ["reason"], values);
+    let page = TextEncoder::new().encode_to_string(&registry.gather());
+    page.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::is_in_the_contract;
+    use super::*;
+
+    #[test]
+    fn each_end_once_and_by_its_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("paceline.prom");
+        let end = |name: &str, reason| (name.to_owned(), reason);
+        count(&path, &[end("7/7.0", Some(Reason::Error)), end("7/7.1", None)]).unwrap();
+        count(&path, &[end("7/7.0", Some(Reason::Error))]).unwrap();
+        count(
+            &path,
+            &[
+                end("8/8.0", Some(Reason::Error)),
+                end("8/8.0", Some(Reason::Error)),
+            ],
+        )
+        .unwrap();
+        let page = fs::read_to_string(&path).unwrap();
+        for wanted in [
+            "paceline_jobs_ended_total{reason=\"error\"} 2\n",
+            "paceline_jobs_ended_total{reason=\"unknown\"} 1\n",
+            "paceline_jobs_ended_total{reason=\"time-limit\"} 0\n",
+        ] {
+            assert!(page.contains(wanted), "{page}");
+        }
+        assert_eq!(is_in_the_contract(&page), 1);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        // Many at once lose none.
+        std::thread::scope(|scope| {
+            for job in 0..8 {
+                let path = &path;
+                scope.spawn(move || count(path, &[(format!("n/{job}"), Some(Reason::Success))]).unwrap());
+            }
+        });
+        let page = fs::read_to_string(&path).unwrap();
+        assert!(
+            page.contains("paceline_jobs_ended_total{reason=\"success\"} 8\n"),
+            "{page}"
+        );
+        // What stands there and is none of ours is no count.
+        fs::write(&path, "paceline_jobs_ended_total{reason=\"x\"} 7\nnonsense\n").unwrap();
+        count(&path, &[]).unwrap();
+        assert!(!fs::read_to_string(&path).unwrap().contains("\"x\""));
+    }
+
+    #[test]
+    fn all_reasons() {
+        let names: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}
