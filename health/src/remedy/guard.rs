@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, Asked, Decision, Deed, Incident, Ledger, Outcome, Reason, Rules};
+use super::{Ask, Asked, Decision, Deed, Incident, Ledger, Outcome, Reason, Response, Rules};
 use crate::frame::Provenance;
 
 /// Incidents of which it is remembered what was last said.
@@ -147,6 +147,9 @@ impl Guard {
         }
         if ask.observe_only {
             return Some(Reason::ObserveOnly);
+        }
+        if self.rules.requeue_needs_node && ask.response == Response::Requeue && ask.node().is_none() {
+            return Some(Reason::NoNode);
         }
         if ask.severity < self.rules.limits.severity {
             return Some(Reason::Severity(ask.severity));

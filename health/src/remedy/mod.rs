@@ -181,6 +181,8 @@ pub enum Reason {
     SiteBudget(u32),
     /// The same was done for the same place so often, and it came back.
     Repeated(u32),
+    /// The job would start again on the same nodes: of none it is known that it should be left out.
+    NoNode,
     /// So many places asked at once; an operator closes it.
     Breaker(u32),
     /// Somebody else treats it: their mark.
@@ -205,6 +207,7 @@ impl Reason {
             Reason::JobBudget(_) => "job-budget",
             Reason::SiteBudget(_) => "site-budget",
             Reason::Repeated(_) => "repeated",
+            Reason::NoNode => "no-node",
             Reason::Breaker(_) => "breaker",
             Reason::Owned(_) => "owned",
             Reason::NoLedger(_) => "no-ledger",

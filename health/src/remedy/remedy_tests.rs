@@ -140,6 +140,13 @@ fn what_is_refused_at_once() {
     check(&|a| a.provenance = Provenance::Injected, "not-live", 3);
     check(&|a| a.observe_only = true, "observe-only", 4);
     check(&|a| a.severity = Severity::Warning, "severity", 5);
+    let mut away = rules("hold_s=0");
+    away.requeue_needs_node = true;
+    let mut guard = Guard::open(away, Saved::default(), 0);
+    let mut of_job = ask(6, "n1");
+    of_job.subject = Subject::Job { job: "j".into() };
+    guard.ask(0, of_job, &mut site);
+    assert_eq!(told(&mut guard), ["no-node 6"]);
     assert_eq!((site, guard.wake_at()), (Ledger::default(), None), "nobody asked");
     // Asked for, a rehearsal's evidence is as good.
     let mut rehearsal = rules("hold_s=0");

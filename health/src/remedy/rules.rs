@@ -85,6 +85,8 @@ pub struct Rules {
     pub act: bool,
     /// Evidence that is not live and counts as if it were: for rehearsals.
     pub rehearsal: Vec<Provenance>,
+    /// A job is requeued away from a node: without one there is no use in it.
+    pub requeue_needs_node: bool,
     /// In whose name.
     pub owner: Arc<str>,
     /// How much.
@@ -104,6 +106,7 @@ impl Default for Rules {
         Rules {
             act: false,
             rehearsal: Vec::new(),
+            requeue_needs_node: false,
             owner: Arc::from("paceline"),
             limits: table.guard,
             table: table.finding,

@@ -113,6 +113,10 @@ impl RemedyOptions {
     pub fn plan(&self) -> RemedyPlan {
         let mut rules = Rules::default();
         rules.act = self.act;
+        rules.requeue_needs_node = self
+            .requeue_command
+            .as_ref()
+            .is_some_and(|words| words.contains("{node}"));
         // Each was checked when the command line was read.
         let _ = self.on_fault.iter().try_for_each(|words| rules.on_fault(words));
         let _ = self
