@@ -9,6 +9,7 @@ use std::path::Path;
 
 use paceline_nccl_bench::preflight::hosts::expand;
 
+use super::agents::Agents;
 use super::torchrun::Options;
 
 /// The environment: what stands in a variable that is not empty.
@@ -33,6 +34,14 @@ pub(crate) struct Endpoint {
     pub(crate) host: String,
     /// Port.
     pub(crate) port: String,
+}
+
+impl Endpoint {
+    /// Of a host, with the port at which launchers meet when nobody names one.
+    pub(super) fn at(host: String, port: Option<String>) -> Endpoint {
+        let port = port.unwrap_or_else(|| TORCHRUN_PORT.to_owned());
+        Endpoint { host, port }
+    }
 }
 
 /// The number of the Slurm step that we are a task of. The batch script is none: it runs on the first node only.
@@ -61,21 +70,10 @@ pub(crate) fn first_node(command: &[OsString], variable: Variable<'_>) -> Option
         .map(|endpoint| endpoint.host)
 }
 
-/// Where torchrun's nodes meet, if there are several: from its arguments, or the variables that it reads for them.
+/// Where the nodes of torchrun or accelerate meet, if there are several and it is not this host's own address.
 pub(crate) fn endpoint(command: &[OsString], variable: Variable<'_>) -> Option<Endpoint> {
-    let option = |name: &str| torchrun_option(command, variable, name);
-    let most = option("nnodes")?.rsplit(':').next()?.parse::<u32>().ok()?;
-    // A store of its own need not be on any of the nodes.
-    let elsewhere = option("rdzv-backend").is_some_and(|backend| backend.starts_with("etcd"));
-    if most < 2 || elsewhere {
-        return None;
-    }
-    let (host, port) = match option("rdzv-endpoint") {
-        Some(endpoint) => split(&endpoint),
-        None => (option("master-addr")?, option("master-port")),
-    };
-    let port = port.unwrap_or_else(|| TORCHRUN_PORT.to_owned());
-    (!is_local(&host)).then_some(Endpoint { host, port })
+    let endpoint = Agents::of(command, variable)?.endpoint;
+    (!is_local(&endpoint.host)).then_some(endpoint)
 }
 
 /// The value of one of torchrun's options in the command, or of PET_NAME.
@@ -175,15 +173,25 @@ pub(crate) fn task(variable: Variable<'_>) -> Option<Task> {
         number("OMPI_COMM_WORLD_LOCAL_RANK")?;
         return one_of(number("OMPI_COMM_WORLD_LOCAL_SIZE")?);
     }
+    if let Some(on_node) = ranks_of_hydra(variable) {
+        return one_of(on_node);
+    }
     step(variable)?;
     let counts = repeated(&variable("SLURM_STEP_TASKS_PER_NODE")?)?;
     one_of(*counts.get(number("SLURM_NODEID")? as usize)?)
+}
+
+/// Ranks of this node that MPICH's or Intel MPI's mpirun has started. Where srun is it there is a PMI_RANK too, but no such count.
+pub(super) fn ranks_of_hydra(variable: Variable<'_>) -> Option<u32> {
+    variable("PMI_RANK")?;
+    variable("MPI_LOCALNRANKS")?.parse().ok()
 }
 
 /// Whether others that were started with us speak on the same terminal, and we are not the first of them.
 pub(crate) fn is_follower(variable: Variable<'_>) -> bool {
     let global = match (step(variable), variable("OMPI_COMM_WORLD_RANK")) {
         (_, Some(rank)) => Some(rank),
+        _ if ranks_of_hydra(variable).is_some() => variable("PMI_RANK"),
         (Some(_), None) => variable("SLURM_PROCID"),
         // Elsewhere each node has a terminal of its own, perhaps.
         (None, None) => ranks_here(variable).and(variable("LOCAL_RANK")),
@@ -208,7 +216,7 @@ fn repeated(text: &str) -> Option<Vec<u32>> {
 }
 
 /// `host:port`, `[v6]:port`, `host`.
-fn split(endpoint: &str) -> (String, Option<String>) {
+pub(super) fn split(endpoint: &str) -> (String, Option<String>) {
     if let Some((host, rest)) = endpoint.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return (host.to_owned(), rest.strip_prefix(':').map(str::to_owned));
     }
@@ -218,7 +226,7 @@ fn split(endpoint: &str) -> (String, Option<String>) {
     }
 }
 
-fn is_local(host: &str) -> bool {
+pub(super) fn is_local(host: &str) -> bool {
     let address = host.parse::<std::net::IpAddr>();
     host.is_empty() || host == "localhost" || address.is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
 }

@@ -146,6 +146,16 @@ fn which_task_of_a_node() {
         ),
         (deepspeed("127.0.0.1", 1), task(2)),
         (format!("{step} SLURM_NODEID=0 {}", deepspeed("n1", 2)), task(2)),
+        // MPICH's mpirun, alone and inside a step of Slurm's with one task for it on each node; then srun with its own PMI.
+        (
+            "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2".to_owned(),
+            task(2),
+        ),
+        (
+            format!("{step} SLURM_NODEID=1 PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=2"),
+            task(2),
+        ),
+        (format!("{step} SLURM_NODEID=0 PMI_RANK=2 PMI_SIZE=5"), task(3)),
         // Somebody's own variable, and no rank.
         ("LOCAL_SIZE=4".to_owned(), None),
         (String::new(), None),
@@ -171,5 +181,7 @@ fn who_speaks() {
     assert!(follows("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=1"));
     assert!(!follows("SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0"));
     assert!(!follows("SLURM_JOB_ID=7 SLURM_PROCID=1") && !follows(""));
+    let hydra = "PMI_SIZE=4 MPI_LOCALNRANKS=2 PMI_RANK=";
+    assert!(follows(&format!("{hydra}3")) && !follows(&format!("{hydra}0")));
     assert!(follows(&deepspeed("z", 2)) && !follows(&deepspeed("z", 2).replace("L_RANK=1", "L_RANK=0")));
 }

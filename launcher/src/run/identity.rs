@@ -5,20 +5,34 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::agents;
 use super::cluster::{self, Variable};
 
 /// The job's name: what its launcher or scheduler calls it, else where its ranks meet, else a made-up one. It must be the
 /// same on every node, so a made-up name is for one node only.
 pub(crate) fn job(command: &[OsString], variable: Variable<'_>) -> String {
+    found_job(command, variable).unwrap_or_else(made_up)
+}
+
+/// The same; `None`: it would be made up.
+pub(crate) fn found_job(command: &[OsString], variable: Variable<'_>) -> Option<String> {
     known_job(variable)
         .or_else(|| cluster::torchrun_option(command, variable, "rdzv-id"))
         .or_else(|| {
-            let endpoint = cluster::endpoint(command, variable)
+            let endpoint = agents::meeting(command, variable)
                 .or_else(|| cluster::of_plain(variable))
                 .or_else(|| cluster::meeting_of_ranks(variable))?;
             Some(format!("{}-{}", endpoint.host, endpoint.port))
         })
-        .unwrap_or_else(made_up)
+        .or_else(|| hydra(variable))
+}
+
+/// Ranks of MPICH's or Intel MPI's mpirun on one node are children of one proxy. Over several nodes they have no common name.
+fn hydra(variable: Variable<'_>) -> Option<String> {
+    let here = cluster::ranks_of_hydra(variable)?;
+    let all: u32 = variable("PMI_SIZE")?.parse().ok()?;
+    let proxy = rustix::process::getppid()?.as_raw_nonzero();
+    (here == all).then(|| format!("mpi-{proxy}"))
 }
 
 /// The job's name as its launcher or scheduler has put it into the environment.
@@ -165,6 +179,16 @@ mod tests {
             ("torchrun --nnodes 2 --master_addr a t.py", vec![], "a-29500"),
             ("torchrun --nnodes 2 --rdzv-endpoint a:7 t.py", vec![], "a-7"),
             (
+                "torchrun --nnodes 2 --master-addr localhost --master-port 7 t.py",
+                vec![],
+                "localhost-7",
+            ),
+            (
+                "accelerate launch --num_machines 2 --main_process_ip a --main_process_port 7 t.py",
+                vec![],
+                "a-7",
+            ),
+            (
                 "python t.py",
                 vec![("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "8")],
                 "a-8",
@@ -205,6 +229,10 @@ mod tests {
             assert_eq!(named(command, &variables), expected, "{command} {variables:?}");
         }
         assert_ne!(named("true", &[]), named("true", &[]));
+        // Two ranks of one mpirun of MPICH's have one parent.
+        let rank = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
+        assert_eq!(named("python t.py", &rank), named("python t.py", &rank));
+        assert_ne!(named("python t.py", &rank[..2]), named("python t.py", &rank[..2]));
     }
 
     #[test]

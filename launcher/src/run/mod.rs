@@ -3,6 +3,7 @@
 //! Three rules hold everywhere in here: the child never waits for us, its exit code is ours, and whatever fails of
 //! ours is a warning.
 
+mod agents;
 mod args;
 mod child;
 pub(crate) mod cluster;
@@ -12,6 +13,7 @@ mod ending;
 mod environment;
 mod hook;
 pub(crate) mod identity;
+mod neighbours;
 mod place;
 mod plugin;
 mod process;
@@ -166,6 +168,12 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
         output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
     }
     plan.task = cluster::task(&surroundings);
+    // Who names its nodes knows better which agent is which.
+    if plan.settings.node.is_none() {
+        plan.task = plan
+            .task
+            .or_else(|| agents::on_this_host(&plan.command, &surroundings));
+    }
     plan.follows = is_follower();
     if args.dry_run {
         plan.find_first();
@@ -174,6 +182,14 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     }
     if !plan.settings.quiet && !plan.follows {
         output::say(banner(&plan));
+        let is_made_up =
+            plan.settings.job.is_none() && identity::found_job(&plan.command, &surroundings).is_none();
+        if let Some(note) = neighbours::note(&plan.command, &plan.node).filter(|_| is_made_up) {
+            output::say(format_args!(
+                "{} {note}",
+                plan.style.paint(Paint::Faint, "paceline:")
+            ));
+        }
     }
     if let (Some(_), Some(task)) = (args.gate.preflight, plan.task) {
         return Err(Usage(format!(

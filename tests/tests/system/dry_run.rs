@@ -117,3 +117,27 @@ fn what_makes_no_sense_is_told() {
         text(&ran.stderr)
     );
 }
+
+/// A switch in the environment reads as it does in a file.
+#[test]
+fn a_switch_has_several_words() {
+    let place = Place::new();
+    for (said, wanted) in [
+        ("1", true),
+        ("true", true),
+        ("on", true),
+        ("0", false),
+        ("false", false),
+    ] {
+        let mut command =
+            place.paceline(["run", "--dry-run", "--json", "--on-fault", "signal", "--", "true"]);
+        let ran = command.env("PACELINE_ACT", said).output().unwrap();
+        assert_eq!(ran.status.code(), Some(0), "{said}: {}", text(&ran.stderr));
+        let found: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(
+            found["sidecar"].to_string().contains("\"--act\""),
+            wanted,
+            "{said}: {found}"
+        );
+    }
+}

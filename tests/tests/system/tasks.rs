@@ -158,3 +158,52 @@ fn ranks_of_deepspeed_are_one_job_with_one_sidecar() {
     let count = |words: &str| said.iter().map(|said| said.matches(words).count()).sum::<usize>();
     assert_eq!((count("paceline: job"), count("report    ")), (1, 1), "{said:?}");
 }
+
+/// Two torchruns of one host that meet at its own address, each in front of a rank: nobody says --job.
+#[test]
+fn agents_of_one_host_are_one_job() {
+    let place = Place::new();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+        .to_string();
+    place.write(
+        "train.py",
+        "import paceline, time\nfor _ in range(60):\n    time.sleep(0.02)\n    paceline.step()\n",
+    );
+    // What it does of torchrun: its options end before the script, and the script's rank is that of the agent.
+    let torchrun = place.write(
+        "torchrun",
+        "#!/bin/sh\nexport RANK=$4 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1\nexec python3 train.py\n",
+    );
+    std::fs::set_permissions(&torchrun, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let agents = ["0", "1"].map(|rank| {
+        let torchrun = torchrun.to_str().unwrap();
+        let meet = ["--master-addr", "127.0.0.1", "--master-port", &port, "train.py"];
+        let words = [
+            &["run", "--", torchrun, "--nnodes", "2", "--node-rank", rank],
+            &meet[..],
+        ]
+        .concat();
+        let stderr = std::fs::File::create(place.path(&format!("err{rank}"))).unwrap();
+        place.paceline(words).stderr(stderr).spawn().unwrap()
+    });
+    assert_eq!(
+        agents.map(code),
+        [Some(0); 2],
+        "{} {}",
+        place.read("err0"),
+        place.read("err1")
+    );
+    let report = place.report(&format!("paceline-127.0.0.1-{port}/report.json"));
+    assert_eq!(
+        (&report["world_size"], &report["coverage"]["ranks_seen"]),
+        (&2.into(), &2.into()),
+        "{report}"
+    );
+    assert_eq!(report["exits"].as_array().unwrap().len(), 1, "{report}");
+    let journal = place.read(&format!("paceline-127.0.0.1-{port}/journal.ndjson"));
+    assert_eq!(journal.matches("{\"agent\":{").count(), 1, "{journal}");
+}

@@ -1,0 +1,90 @@
+//! Who else is watched on this node: a command whose job nobody can name may belong to one of them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::torchrun;
+
+/// Most that are told.
+const MOST: usize = 3;
+
+/// A word to the user, if jobs of theirs are watched on `node` and the command is one that may be a part of them.
+pub(super) fn note(command: &[OsString], node: &str) -> Option<String> {
+    if !may_be_a_part(command) {
+        return None;
+    }
+    let jobs = watched(Path::new("/proc"), node);
+    if jobs.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = jobs.keys().take(MOST).map(String::as_str).collect();
+    let more = match jobs.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "watched on this node too: job {}{more}; if this command is a part of one, start all parts with the same --job NAME, and \
+         those of one node with a --node NAME of their own",
+        names.join(", ")
+    ))
+}
+
+/// Launchers of ranks that may have others beside them.
+fn may_be_a_part(command: &[OsString]) -> bool {
+    let is_named = |word: &OsString| {
+        let name = Path::new(word).file_name().and_then(|name| name.to_str());
+        matches!(name, Some("accelerate" | "deepspeed"))
+    };
+    torchrun::is_in(command) || command.iter().any(is_named)
+}
+
+/// Jobs of this user by their sidecars in `proc`, with a run directory each.
+fn watched(proc: &Path, node: &str) -> BTreeMap<String, String> {
+    let user = rustix::process::geteuid().as_raw();
+    let of = |entry: fs::DirEntry| {
+        if entry.metadata().ok()?.uid() != user {
+            return None;
+        }
+        let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        let words: Vec<&str> = line.split('\0').collect();
+        let value = |flag: &str| words.iter().find_map(|word| word.strip_prefix(flag));
+        let is_sidecar = words.get(1) == Some(&"sidecar") && value("--node=") == Some(node);
+        is_sidecar.then(|| Some((value("--job=")?.to_owned(), value("--run-dir=")?.to_owned())))?
+    };
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sidecars_of_this_node() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, line) in [
+            (
+                "1",
+                "paceline\0sidecar\0--inherit-ring-dir\0--job=a b\0--node=n1\0--run-dir=/x\0",
+            ),
+            ("2", "paceline\0sidecar\0--job=c\0--node=n2\0--run-dir=/x\0"),
+            ("3", "paceline\0run\0--job=d\0--node=n1\0"),
+            ("4", "python\0train.py\0"),
+        ] {
+            fs::create_dir(proc.path().join(pid)).unwrap();
+            fs::write(proc.path().join(pid).join("cmdline"), line).unwrap();
+        }
+        let found = watched(proc.path(), "n1");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["a b"]);
+        let part = |command: &str| may_be_a_part(&command.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(
+            part("torchrun t.py")
+                && part("python -m torch.distributed.run t.py")
+                && part("accelerate launch t.py")
+        );
+        assert!(!part("python t.py"));
+    }
+}
