@@ -305,7 +305,7 @@ impl<R: BufRead> Journal<R> {
         while let Some(mut entry) = self.next()? {
             self.insist(&mut entry);
             self.hide(&mut entry);
-            detector.observe(entry.at_ns, &entry.frame);
+            detector.read(&entry);
             each(&entry, &mut detector)?;
         }
         Ok(detector)

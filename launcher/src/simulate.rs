@@ -28,7 +28,7 @@ const LOOK_EVERY: u64 = 4096;
 /// Simulates a job.
 pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitCode> {
     if let Some(address) = &args.load.connect {
-        return connect::command(&args.load, spec(args)?, address, args.json);
+        return connect::command(&args.load, spec(args)?, address, (args.json, color));
     }
     let changes = changes_of(&[&args.set[..], &args.gpu_hour_price].concat())?;
     let mut world = World::new(spec(args)?).map_err(|problem| Usage(problem.to_string()))?;
@@ -133,7 +133,7 @@ impl Run {
         if let Some(journal) = &mut self.journal {
             journal.append(&entry)?;
         }
-        self.detector.observe(entry.at_ns, &entry.frame);
+        self.detector.read(&entry);
         // Nobody asks for single verdicts here; the report holds each in its last state.
         while self.detector.poll().is_some() {}
         Ok(())

@@ -67,7 +67,7 @@ fn a_job_is_heard_and_its_slow_rank_found() {
     let mut spec = WorldSpec::parse("nodes=8 gpus=2 steps=60 self=990ms job=j").unwrap();
     spec.faults
         .push("slow rank=5 factor=1.5 from=40".parse().unwrap());
-    let told = run(World::new(spec).unwrap(), &options(address, 1)).unwrap();
+    let told = run(World::new(spec).unwrap(), &options(address, 1), &mut |_| ()).unwrap();
     assert!(told.connect_s.is_some(), "{told:?}");
     assert_eq!((told.nodes, told.rank_steps, told.dropped), (8, 16 * 60, 0));
     assert_eq!(told.steps.len(), 60);
@@ -156,7 +156,7 @@ fn nobody_there() {
         listener.local_addr().unwrap()
     };
     let world = World::new(WorldSpec::parse("nodes=2").unwrap()).unwrap();
-    let error = run(world, &options(address, 1)).unwrap_err();
+    let error = run(world, &options(address, 1), &mut |_| ()).unwrap_err();
     assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
 }

@@ -181,7 +181,7 @@ fn play(address: SocketAddr, relays: Vec<SocketAddr>, steps: u32) -> LoadReport 
         join: LONG,
         acked: None,
     };
-    run(World::new(spec).unwrap(), &options).unwrap()
+    run(World::new(spec).unwrap(), &options, &mut |_| ()).unwrap()
 }
 
 /// Nobody listens there: who is not carried does not arrive.

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Detector, blind};
-use crate::event::{Job, Thinned};
-use crate::frame::{AGGREGATOR, Frame};
+use crate::event::{Event, Job, Thinned};
+use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
 use crate::time::Time;
 
@@ -23,6 +23,8 @@ pub struct Away {
     telemetry: Gone,
     others: Gone,
     bound_bytes: u64,
+    /// The number of the last entry; zero: none had one.
+    last_n: u64,
     /// It was gone before this fold began: the end of the part that is read, and entries to be counted after it.
     part: Option<(Time, u64)>,
     /// Frames that sidecars had numbered, and that this fold does not see for it.
@@ -157,6 +159,21 @@ impl Detector {
         true
     }
 
+    /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk did
+    /// not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
+    pub fn read(&mut self, entry: &Entry) {
+        let before = std::mem::replace(&mut self.away.last_n, entry.n);
+        let frame = &entry.frame;
+        let is_thinned = matches!(&frame.event, Event::Thinned(thinned) if thinned.here);
+        let lost = entry.n.saturating_sub(before + 1);
+        if before > 0 && lost > 0 && !is_thinned && self.away.part.is_none() {
+            self.note_journal_lost(lost);
+            self.roster.excuse(entry.at_ns.since(self.last_frame));
+            self.blind_check = self.blind.wake_at(&self.roster, &self.policy.detector.blind);
+        }
+        self.observe(entry.at_ns, frame);
+    }
+
     /// The aggregator was away: nobody's deadline passed while nobody listened.
     pub(super) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
         let why = match job.listened_to {
@@ -194,3 +211,7 @@ impl Detector {
         self.away.without(self.roster.frames_lost())
     }
 }
+
+#[cfg(test)]
+#[path = "away_tests.rs"]
+mod tests;

@@ -55,6 +55,8 @@ impl BlindRule {
         }
         if self.open.len() <= MOST_NAMED {
             self.name_the_rest(at, job);
+        } else if self.counted >= 2 * self.open.len() {
+            self.count_at.get_or_insert(at + TOGETHER);
         }
     }
 
@@ -100,6 +102,12 @@ impl BlindRule {
         Some(due.max(rested))
     }
 
+    /// When [`BlindRule::advance`] may have something to do because a node was heard at `at`.
+    pub fn due_after(&self, at: Time, limits: &BlindThresholds) -> Time {
+        let due = deadline(at, limits);
+        self.count_at.map_or(due, |count| count.min(due))
+    }
+
     /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after about as
     /// long as it looked before.
     pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
@@ -120,9 +128,10 @@ impl BlindRule {
         self.out.pop_front()
     }
 
-    /// Tells of all together, and again when they have become twice as many.
+    /// Tells of all together, and again when they have become twice as many, or half.
     fn count(&mut self, at: Time, roster: &Roster, job: &JobId) {
-        if self.open.len() <= MOST_NAMED || self.open.len() < 2 * self.counted {
+        let (now, told) = (self.open.len(), self.counted);
+        if now <= MOST_NAMED || (now < 2 * told && told < 2 * now) {
             return;
         }
         self.counted = self.open.len();

@@ -283,7 +283,7 @@ impl Detector {
         }
         self.observe_faults(at, frame);
         self.blind.heard(at, &frame.node, &self.job, frame.provenance);
-        let next = blind::deadline(at, &self.policy.detector.blind);
+        let next = self.blind.due_after(at, &self.policy.detector.blind);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {

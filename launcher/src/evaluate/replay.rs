@@ -86,7 +86,7 @@ impl Fold {
     }
 
     fn take(&mut self, entry: &Entry) {
-        self.detector.observe(entry.at_ns, &entry.frame);
+        self.detector.read(entry);
         while let Some(verdict) = self.detector.poll() {
             self.said.push_str(&text(&verdict));
             self.said.push('\n');

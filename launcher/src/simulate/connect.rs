@@ -4,21 +4,24 @@ use std::fmt::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use paceline_health::id::JobId;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_sidecar::guard::JobKey;
-use paceline_sidecar::load::{self, LoadOptions, LoadReport, Spans};
+use paceline_sidecar::load::{self, LoadOptions, LoadReport, Spans, Stage};
 
-use crate::output::{self, Usage};
+use crate::output::{self, Color, Style, Usage};
+use crate::progress::Progress;
 
 /// Steps follow each other at this distance where nothing else is said, seconds.
 const STEP_S: f64 = 1.0;
 /// Nodes are given so long to join before training begins without them.
 const JOIN: Duration = Duration::from_secs(120);
+/// That nobody has joined is told after this.
+const SILENT: Duration = Duration::from_secs(3);
 
 /// Where the job's aggregator is, and how it is played to.
 #[derive(Debug, Args)]
@@ -63,7 +66,7 @@ pub(super) fn command(
     args: &ConnectArgs,
     mut spec: WorldSpec,
     address: &str,
-    json: bool,
+    (json, color): (bool, Color),
 ) -> anyhow::Result<ExitCode> {
     if spec.step.self_s == WorldSpec::default().step.self_s {
         spec.step.self_s = STEP_S - spec.step.transfer_s;
@@ -100,8 +103,62 @@ pub(super) fn command(
         join: JOIN,
         acked: args.acked.clone(),
     };
-    let report = load::run(world, &options)?;
+    // Of several processes only what is wrong is told, by the first.
+    let is_first = args.part.is_none_or(|(part, _)| part == 0);
+    let mut shown = Shown {
+        style: Style::stderr(color),
+        steps: world.spec().steps * u64::from(world.spec().ranks()),
+        bar: None,
+        is_alone: args.part.is_none(),
+        complain_at: is_first.then(|| Instant::now() + SILENT),
+    };
+    let report = load::run(world, &options, &mut |stage| shown.at(stage, address))?;
+    drop(shown);
     told(&report, json)
+}
+
+/// What a person sees meanwhile.
+struct Shown {
+    style: Style,
+    steps: u64,
+    bar: Option<(Progress, &'static str)>,
+    /// No other process draws as well.
+    is_alone: bool,
+    complain_at: Option<Instant>,
+}
+
+impl Shown {
+    fn at(&mut self, stage: Stage, address: SocketAddr) {
+        match stage {
+            Stage::Joining {
+                joined,
+                nodes,
+                failure,
+            } => {
+                let is_time = self.complain_at.is_some_and(|at| at <= Instant::now());
+                if joined == 0 && is_time && !failure.is_empty() {
+                    self.complain_at = None;
+                    let said = format_args!("{address}: nobody could join yet: {failure}");
+                    output::warning(self.style, said);
+                }
+                self.draw("nodes joined", joined as u64, nodes as u64);
+            }
+            Stage::Training(done) => self.draw("steps of ranks", done, self.steps),
+        }
+    }
+
+    fn draw(&mut self, what: &'static str, done: u64, all: u64) {
+        if !self.is_alone {
+            return;
+        }
+        if self.bar.as_ref().is_none_or(|(_, shown)| *shown != what) {
+            self.bar = None;
+            self.bar = Some((Progress::new(self.style, what), what));
+        }
+        if let Some((bar, _)) = &mut self.bar {
+            bar.at(done, all);
+        }
+    }
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Usage> {

@@ -243,7 +243,7 @@ impl Aggregator {
             self.said.learn(&entry.frame);
             self.metrics.observe(&entry.frame, unix_s);
             self.outlets.frame(&entry.frame);
-            self.detector.observe(at_ns, &entry.frame);
+            self.detector.read(entry);
             told |= self.tell();
         }
         if !entries.is_empty() {

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_health::id::{JobId, NodeId};
 use paceline_health::sim::World;
@@ -34,6 +34,8 @@ pub use tally::{LoadReport, Spans, Tally};
 const OWN_DESCRIPTORS: u64 = 64;
 /// Links that do not answer are looked for this often.
 const SWEEP: Duration = Duration::from_millis(250);
+/// Nobody at all has joined after this: nobody will.
+const NOBODY: Duration = Duration::from_secs(20);
 /// At the end, what was sent is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The feed is asked for what is due this often.
@@ -107,11 +109,32 @@ pub enum LoadError {
     Io(#[from] std::io::Error),
 }
 
-/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged.
+/// How far a load has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nodes join.
+    Joining {
+        /// So many have.
+        joined: usize,
+        /// Of so many.
+        nodes: usize,
+        /// What the last one met that could not; empty: nobody failed.
+        failure: String,
+    },
+    /// So many steps of ranks were said.
+    Training(u64),
+}
+
+/// Plays a world to an aggregator, in real time, and waits until all of it is acknowledged. `watch` hears how far it is,
+/// some times a second.
 ///
 /// # Errors
 /// [`LoadError`]
-pub fn run(world: World, options: &LoadOptions) -> Result<LoadReport, LoadError> {
+pub fn run(
+    world: World,
+    options: &LoadOptions,
+    watch: &mut dyn FnMut(Stage),
+) -> Result<LoadReport, LoadError> {
     let (rest, parts) = options.part;
     let nodes: Vec<u32> = (0..world.spec().nodes)
         .filter(|node| node % parts == rest)
@@ -122,7 +145,7 @@ pub fn run(world: World, options: &LoadOptions) -> Result<LoadReport, LoadError>
         .build()?;
     let feed = Feed::start(world, options)?;
     let acked = options.acked.as_ref().map(File::create).transpose()?;
-    runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options, acked)))
+    runtime.block_on(LocalSet::new().run_until(play(feed, nodes, options, acked, watch)))
 }
 
 /// Raises the limit to what there is, and says when that is too little.
@@ -144,6 +167,7 @@ async fn play(
     numbers: Vec<u32>,
     options: &LoadOptions,
     acked: Option<File>,
+    watch: &mut dyn FnMut(Stage),
 ) -> Result<LoadReport, LoadError> {
     let tally = Rc::new(Tally::new(numbers.len()));
     let (failures, mut failed) = mpsc::unbounded_channel();
@@ -162,19 +186,9 @@ async fn play(
             node
         })
         .collect();
-    let wait = async {
-        while !tally.all_joined() {
-            sleep(TURN).await;
-        }
-    };
     tokio::select! {
-        () = wait => {}
+        all_or_some = joining(&tally, nodes.len(), options, watch) => all_or_some?,
         Some(why) = failed.recv() => return Err(LoadError::Refused(why)),
-        () = sleep(options.join) => {
-            if tally.joined() == 0 {
-                return Err(LoadError::Unreachable { address: options.address, why: tally.last_failure() });
-            }
-        }
     }
     tally.begin(traffic(&nodes, &tally));
     let mut pace = Pace {
@@ -186,6 +200,7 @@ async fn play(
         held: BinaryHeap::new(),
         sweep_ns: 0,
         acked,
+        watch,
     };
     tokio::select! {
         played = pace.play(&mut feed) => played?,
@@ -193,6 +208,35 @@ async fn play(
     }
     let dropped = nodes.iter().map(|node| node.dropped()).sum();
     Ok(tally.report(dropped, traffic(&nodes, &tally)))
+}
+
+/// Waits until all nodes are there, or their time is over and some are.
+async fn joining(
+    tally: &Tally,
+    nodes: usize,
+    options: &LoadOptions,
+    watch: &mut dyn FnMut(Stage),
+) -> Result<(), LoadError> {
+    let begun = Instant::now();
+    while !tally.all_joined() {
+        let (joined, failure) = (tally.joined(), tally.last_failure());
+        let waited = begun.elapsed();
+        // Where nobody gets in at all, the others' time would pass for nothing.
+        if joined == 0 && waited > NOBODY.min(options.join) {
+            let (address, why) = (options.address, failure);
+            return Err(LoadError::Unreachable { address, why });
+        }
+        if waited > options.join {
+            return Ok(());
+        }
+        watch(Stage::Joining {
+            joined,
+            nodes,
+            failure,
+        });
+        sleep(SWEEP).await;
+    }
+    Ok(())
 }
 
 /// Bytes up and down so far, of links that ended and of those that stand.
@@ -214,6 +258,7 @@ struct Pace<'a> {
     held: BinaryHeap<Reverse<(u64, usize)>>,
     sweep_ns: u64,
     acked: Option<File>,
+    watch: &'a mut dyn FnMut(Stage),
 }
 
 impl Pace<'_> {
@@ -267,6 +312,7 @@ impl Pace<'_> {
             self.tally
                 .settled(self.nodes.iter().all(|node| node.is_near()), now_ns);
             self.write_acked()?;
+            (self.watch)(Stage::Training(self.tally.rank_steps()));
         }
         Ok(())
     }

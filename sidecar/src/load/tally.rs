@@ -128,6 +128,10 @@ impl Tally {
         self.all_joined_ns.get().is_some()
     }
 
+    pub(super) fn rank_steps(&self) -> u64 {
+        self.rank_steps.get()
+    }
+
     pub(super) fn last_failure(&self) -> String {
         self.failure.borrow().clone()
     }

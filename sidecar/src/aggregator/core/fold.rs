@@ -78,7 +78,7 @@ impl Fold {
         self.injector.learn(frame);
         presence(&mut self.nodes, frame);
         self.metrics.observe(frame, 0.0);
-        self.detector.observe(at, frame);
+        self.detector.read(entry);
     }
 }
 
