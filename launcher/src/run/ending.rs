@@ -89,7 +89,10 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
         return known;
     }
     let why = match (life.finished, life.late) {
-        (true, _) => "the job's aggregator runs elsewhere: its report says what was found",
+        (true, _) if life.joined.is_some() => {
+            "the job's aggregator runs elsewhere: its report says what was found"
+        }
+        (true, _) => "no aggregator was reached: nothing that was seen could be told",
         (false, true) => "the sidecar did not finish in time",
         (false, false) => "the sidecar died",
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use paceline_sidecar::agent::tasks;
+use rustix::fs::Access;
 
 use super::cluster::Task;
 use super::share::Share;
@@ -77,14 +78,37 @@ impl Place {
     }
 }
 
+/// The run directory, or another where that one cannot be: what is found is not lost for it.
 fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
-    let made = fs::create_dir_all(&plan.run_dir);
-    made.with_context(|| format!("cannot make {}", plan.run_dir.display()))?;
+    let Err(problem) = make_writable(&plan.run_dir) else {
+        return Ok(prepared(plan, &plan.run_dir));
+    };
+    let cannot = format!("cannot write in {}: {problem}", plan.run_dir.display());
+    let other = std::env::temp_dir().join(format!("paceline_{:016x}", identity::chance()));
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&other)
+        .with_context(|| cannot.clone())?;
+    let other = prepared(plan, &other);
+    let hint = "--run-dir or PACELINE_RUN_DIR say where else";
+    let told = format_args!("{cannot}; the report goes to {}; {hint}", other.display());
+    output::warning(plan.style, told);
+    Ok(other)
+}
+
+/// A disk that is full may have room later, and is nothing that keeps us away.
+fn make_writable(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let tried = rustix::fs::access(dir, Access::WRITE_OK | Access::EXEC_OK);
+    tried.map_err(io::Error::from)
+}
+
+fn prepared(plan: &Plan, run_dir: &Path) -> PathBuf {
     // Absolute: the sidecar and the trainers may have another working directory.
-    let run_dir = fs::canonicalize(&plan.run_dir).unwrap_or_else(|_| plan.run_dir.clone());
+    let run_dir = fs::canonicalize(run_dir).unwrap_or_else(|_| run_dir.to_owned());
     spare_foreign_report(plan, &run_dir);
     clear_drafts(&run_dir);
-    Ok(run_dir)
+    run_dir
 }
 
 /// Leaves what is known already for the sidecar.

@@ -164,9 +164,16 @@ impl Keeper {
 
     fn note(&mut self, status: &Status) {
         if let Status::Ready {
-            run_dir, aggregator, ..
+            run_dir,
+            aggregator,
+            alone,
+            ..
         } = status
         {
+            if let Some(why) = alone {
+                let told = format_args!("this node is watched alone, not with the rest of its job: {why}");
+                output::warning(self.style, told);
+            }
             self.aggregates_in = run_dir.as_ref().map(PathBuf::from);
             self.joined = run_dir.is_none().then(|| aggregator.clone());
         }

@@ -213,6 +213,7 @@ impl Shell {
             aggregator: address.to_string(),
             http,
             run_dir,
+            alone: alone.clone(),
         });
         if hosted.is_some() {
             self.hosted = hosted;

@@ -42,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two attempts to reach a parent.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// Says where something is now.
+pub type Lookup = Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>;
+
 /// What a relay is.
 #[derive(Clone)]
 pub struct Relay {
@@ -51,7 +54,7 @@ pub struct Relay {
     pub key: Key,
     /// Looks up where the aggregator or the next relay is: the first that can be reached. A name may come to mean another
     /// host.
-    pub parents: Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>,
+    pub parents: Lookup,
     /// Counts who is not let in.
     pub turned: Arc<Turned>,
 }
@@ -99,6 +102,7 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
         aggregator: at.to_string(),
         http: page.as_ref().and_then(OpenPage::address).map(|at| at.to_string()),
         run_dir: None,
+        alone: None,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -108,11 +112,7 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// What was asked for has to mean something at first. Later it stands as it was when it means nothing.
-fn lookup(
-    asked: String,
-    job: JobId,
-    node: NodeId,
-) -> Result<Arc<dyn Fn() -> Vec<SocketAddr> + Send + Sync>, PlaceError> {
+fn lookup(asked: String, job: JobId, node: NodeId) -> Result<Lookup, PlaceError> {
     let look = move || {
         let found = place::candidates(Some(&asked), &job, &node)?;
         Ok(found.iter().map(|parent| parent.at).collect())

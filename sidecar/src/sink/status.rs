@@ -27,6 +27,9 @@ pub enum Status {
         http: Option<String>,
         /// Where the journal and the report are, when the aggregator is in this process.
         run_dir: Option<String>,
+        /// Why it is watched alone, and not with the rest of its job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alone: Option<String>,
     },
     /// A verdict was raised, changed or cleared.
     Verdict(Box<Verdict>),
@@ -144,6 +147,7 @@ mod tests {
             aggregator: "127.0.0.1:4711".into(),
             http: None,
             run_dir: None,
+            alone: None,
         });
         stream.say(&progress(12));
         drop(stream);
@@ -164,6 +168,7 @@ mod tests {
             aggregator: aggregator.into(),
             http: None,
             run_dir: None,
+            alone: None,
         };
         stream.say(&ready("a:1"));
         stream.say(&progress(3));
