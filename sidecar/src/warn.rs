@@ -1,11 +1,12 @@
 //! Warnings for people, on stderr: at most one line per kind, so that a log never grows with the job.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;
 
-static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+static SAID: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
 
 /// Says it. For what a person asked for: nothing that comes by itself may grow a log.
 pub fn answer(message: impl Display) {
@@ -13,7 +14,8 @@ pub fn answer(message: impl Display) {
 }
 
 /// Says it, unless something of this kind was said before.
-pub fn once(kind: &'static str, message: impl Display) {
+pub fn once(kind: impl Into<Cow<'static, str>>, message: impl Display) {
+    let kind = kind.into();
     let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));
     if first {
         // Nobody may read it; that is no reason to stop.

@@ -1,6 +1,5 @@
 //! Takes parcels to one receiver, in their order, until each was taken or will never be.
 
-use std::cell::Cell;
 use std::sync::mpsc::{Receiver as Bell, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,11 @@ pub(super) const LAST: Duration = Duration::from_millis(2500);
 /// With nothing to do the spool is looked at this often, all the same.
 const LOOK: Duration = Duration::from_secs(60);
 
+/// Shorter parts of a secret are common words.
+const LEAST_SECRET: usize = 8;
+/// Most characters of an answer in a warning.
+const WORDS: usize = 200;
+
 /// What became of a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -31,6 +35,29 @@ pub enum Delivery {
     Never(String),
 }
 
+impl Delivery {
+    /// In few words, and without what may not stand in a log: a receiver may answer with its own address, or with the key
+    /// that it was sent.
+    fn without(self, secrets: &[&str]) -> Delivery {
+        let parts = secrets
+            .iter()
+            .flat_map(|secret| secret.split(['/', '?', '&', '=', '@', ':']));
+        let mut parts: Vec<&str> = parts.filter(|part| part.len() >= LEAST_SECRET).collect();
+        // One may be a part of another.
+        parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        // Only then shortened: what is cut in two is not found.
+        let hide = |why: String| {
+            let hidden = parts.iter().fold(why, |why, part| why.replace(part, "..."));
+            hidden.chars().take(WORDS).collect()
+        };
+        match self {
+            Delivery::Taken => Delivery::Taken,
+            Delivery::Later(why, when) => Delivery::Later(hide(why), when),
+            Delivery::Never(why) => Delivery::Never(hide(why)),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Courier {
@@ -38,9 +65,6 @@ pub struct Courier {
     spool: Spool,
     client: http::Client,
     leash: Leash,
-    /// Whether it was said that something was refused, and that something is late.
-    refused: Cell<bool>,
-    late: Cell<bool>,
 }
 
 impl Courier {
@@ -51,8 +75,6 @@ impl Courier {
             spool,
             client: http::Client::default(),
             leash,
-            refused: Cell::new(false),
-            late: Cell::new(false),
         }
     }
 
@@ -116,27 +138,22 @@ impl Courier {
             match outcome {
                 Delivery::Taken => Spool::delivered(&path),
                 Delivery::Never(why) => {
-                    self.say(
-                        &self.refused,
+                    warn::once(
+                        format!("refused by {name}"),
                         format_args!("{name} does not take what is sent: {why}"),
                     );
                     self.spool.refused(&path);
                 }
                 Delivery::Later(why, when) => {
-                    let what = format_args!("{name} cannot be told now, and is tried again: {why}");
-                    self.say(&self.late, what);
+                    warn::once(
+                        format!("late for {name}"),
+                        format_args!("{name} cannot be told now, and is tried again: {why}"),
+                    );
                     return Err(when);
                 }
             }
         }
         Ok(())
-    }
-
-    /// Says it once for each receiver.
-    fn say(&self, said: &Cell<bool>, what: std::fmt::Arguments<'_>) {
-        if !said.replace(true) {
-            warn::answer(what);
-        }
     }
 
     fn deliver(&self, letter: &Letter) -> Delivery {
@@ -158,17 +175,55 @@ impl Courier {
                 Err(why) => Delivery::Later(why, None),
             },
             Kind::Slack(address) => self.post(address.read(), letter, None),
-            Kind::PagerDuty(address, key) => match key.read() {
-                Ok(key) => self.post(address.read(), &letter.with_routing_key(&key), None),
-                Err(why) => Delivery::Later(why, None),
+            Kind::PagerDuty(address, key) => match (address.read(), key.read()) {
+                (Ok(url), Ok(key)) => {
+                    let letter = letter.with_routing_key(&key);
+                    self.client.post(&url, &letter, None).without(&[&url, &key])
+                }
+                (Err(why), _) | (_, Err(why)) => Delivery::Later(why, None),
             },
         }
     }
 
     fn post(&self, url: Result<String, String>, letter: &Letter, key: Option<String>) -> Delivery {
         match url {
-            Ok(url) => self.client.post(&url, letter, key.as_deref()),
+            Ok(url) => self.client.post(&url, letter, key.as_deref()).without(&[&url]),
             Err(why) => Delivery::Later(why, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A receiver may answer with its own address, or with what it was sent.
+    #[test]
+    fn what_a_receiver_answers_tells_no_secret() {
+        let url = "https://hooks.example.org/services/T0123456/B0123456/abcdefghijkl?token=0123456789";
+        let key = "routing-key-0123456789";
+        let told = format!("no {url} for {key} {} {key}", "x".repeat(80));
+        let secrets = [
+            "T0123456",
+            "B0123456",
+            "abcdefghijkl",
+            "0123456789",
+            "routing-key",
+        ];
+        for delivery in [Delivery::Never(told.clone()), Delivery::Later(told.clone(), None)] {
+            let hidden = format!("{:?}", delivery.without(&[url, key]));
+            let leaked: Vec<&str> = secrets
+                .into_iter()
+                .filter(|secret| hidden.contains(secret))
+                .collect();
+            assert_eq!(leaked, [""; 0], "{hidden}");
+            assert!(hidden.contains("no https://"), "{hidden}");
+        }
+        // One that would be cut in two is not shown in part.
+        for at in 170..200 {
+            let told = format!("{}{key}", "x".repeat(at));
+            let hidden = format!("{:?}", Delivery::Never(told).without(&[key]));
+            assert!(!hidden.contains("routing"), "{hidden}");
         }
     }
 }
