@@ -276,8 +276,7 @@ impl Journal {
         let (room, asker) = (self.room.clone(), thread::current().id());
         let is_keeping = Arc::clone(&self.is_keeping);
         is_keeping.store(true, Ordering::Release);
-        self.keepers.retain(|keeper| !keeper.is_finished());
-        let keeper = self.file.run(Box::new(move || {
+        self.beside(move || {
             // A snapshot never knows more than the medium has of its journal.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
@@ -293,15 +292,18 @@ impl Journal {
             drop(state);
             is_keeping.store(false, Ordering::Release);
             room.keep_in_peace(asker);
-        }));
-        self.keepers.extend(keeper);
+        });
     }
 
     /// Takes out of older segments what is too much for the bound or the disk, where nobody waits for it.
     fn make_room(&mut self) {
         let (room, asker) = (self.room.clone(), thread::current().id());
+        self.beside(move || room.keep_in_peace(asker));
+    }
+
+    fn beside(&mut self, work: impl FnOnce() + Send + 'static) {
         self.keepers.retain(|keeper| !keeper.is_finished());
-        let keeper = self.file.run(Box::new(move || room.keep_in_peace(asker)));
+        let keeper = self.file.run(Box::new(work));
         self.keepers.extend(keeper);
     }
 

@@ -266,3 +266,32 @@ fn syncs_are_few() {
     journal.commit_due(1_001 + SYNC_EVERY_NS);
     assert_eq!((count(), journal.commits_at()), (2, None));
 }
+
+/// Something with the name of a journal that is none; and one of which only a snapshot says whose it is.
+#[test]
+fn what_is_in_the_way_is_moved_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("journal.ndjson")).unwrap();
+    let (mut journal, seen) = open(dir.path(), "a");
+    assert_eq!(seen, [] as [u64; 0]);
+    journal.append(&[opening("a")], 0);
+    drop(journal);
+    assert!(dir.path().join("journal.1.ndjson").is_dir());
+    assert_eq!(open(dir.path(), "a").1, [1]);
+}
+
+#[test]
+fn a_journal_without_its_beginning_is_whose_its_snapshot_says() {
+    let whose = |job: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.ndjson");
+        let header = snapshot::Header::new("a".into(), 4, 0);
+        let bytes = snapshot::encode(&header, &(), 0).unwrap();
+        snapshot::write(&path, 1, &bytes).unwrap();
+        let lines = ["damaged", &line::encode_sealed(&exit(5)), ""];
+        fs::write(&path, lines.join("\n")).unwrap();
+        open(dir.path(), job).1
+    };
+    assert_eq!(whose("a"), [5]);
+    assert_eq!(whose("b"), [] as [u64; 0]);
+}

@@ -10,6 +10,7 @@ use paceline_health::frame::AGGREGATOR;
 use paceline_health::id::JobId;
 use paceline_health::line::{self, MAX_LINE_BYTES};
 use rustix::fs::{FlockOperation, flock};
+use serde::de::IgnoredAny;
 
 use super::journal::JournalError;
 use super::lines::{Line, Lines};
@@ -70,8 +71,13 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
 }
 
 /// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first
-/// entry says which job it is, or that of a later start, when that one is damaged. One that is not there yet goes on.
+/// entry says which job it is, or that of a later start, when that one is damaged, or else the newest snapshot. One that is
+/// not there yet goes on.
 pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
+    // Whatever has the name of a journal and is no file is in the way.
+    if path.is_dir() {
+        return Ok(false);
+    }
     let files: Vec<PathBuf> = segments::files(path)?
         .into_iter()
         .filter(|file| file.exists())
@@ -95,7 +101,9 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
             is_first = false;
         }
     }
-    Ok(is_first)
+    // Of one whose oldest part was dropped only its snapshots may be left to say it.
+    let is_known = || snapshot::newest::<IgnoredAny>(path).is_some_and(|(_, header, _)| header.job == *job);
+    Ok(is_first || (is_known() && !has_ended(&files)?))
 }
 
 /// Whether the last entry says that the job ended, and everybody said goodbye.

@@ -24,6 +24,9 @@ use crate::warn;
 /// come to its end.
 const LOW_PRIORITY: i32 = 5;
 
+/// To thin a segment takes as much as is left of it.
+const LEAST_FREE: u64 = 1 << 20;
+
 /// What is remembered from one time to the next.
 #[derive(Debug, Default)]
 struct Known {
@@ -107,7 +110,8 @@ impl Room {
     /// When a file cannot be read or written, or when it was stopped.
     pub fn keep(&self) -> io::Result<()> {
         let mut safe = 0;
-        while !self.fits()? {
+        // On a disk that is full to the end nothing can be written in place of what would go.
+        while !self.fits()? && free(&self.journal) >= LEAST_FREE {
             let tried = std::mem::replace(&mut safe, self.safe()?);
             if safe == tried {
                 self.complain(safe)?;

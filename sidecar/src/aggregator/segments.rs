@@ -202,6 +202,19 @@ mod tests {
     }
 
     #[test]
+    fn a_small_disk_counts_as_the_bound() {
+        let asked = Limits::within(8 << 30);
+        assert_eq!(asked.under(u64::MAX), asked);
+        assert_eq!(asked.on(u64::MAX), asked);
+        let (free, near) = (64 << 20, 100 << 20);
+        let small = asked.on(free).under(near);
+        assert_eq!(small.bound_bytes, near);
+        assert!(small.segment_bytes * SEGMENTS <= free, "{small:?}");
+        assert!(small.resting_bytes() > small.segment_bytes, "{small:?}");
+        assert_eq!(asked.on(0).segment_bytes * SEGMENTS, LEAST_BYTES);
+    }
+
+    #[test]
     fn segments_are_found_by_their_journal() {
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("journal.ndjson");

@@ -3,6 +3,8 @@
 /// A page is kept for so many times as long as it took: a twentieth of the thread's time at most goes into pages, however
 /// often somebody asks.
 const REST: u64 = 19;
+/// But not for longer: who was stopped while it made one has not taken that long.
+const LONGEST_NS: u64 = 10_000_000_000;
 
 /// The page as it was made last.
 #[derive(Debug, Default)]
@@ -18,7 +20,8 @@ impl Scraped {
         if began_ns >= self.fresh_until_ns {
             self.page = make();
             let took_ns = clock_ns().saturating_sub(began_ns);
-            self.fresh_until_ns = began_ns.saturating_add(took_ns.saturating_mul(REST + 1));
+            let rest_ns = took_ns.saturating_mul(REST).min(LONGEST_NS);
+            self.fresh_until_ns = clock_ns().saturating_add(rest_ns);
         }
         &self.page
     }
