@@ -241,7 +241,8 @@ impl Detached {
         }
     }
 
-    /// Whether the step lasts until we are done: as long as a job only trains Slurm then calls it running. Else a scheduler that says that the job ends may mean that it is over.
+    /// Whether the step lasts until we are done: as long as a job only trains Slurm then calls it running. Else a scheduler
+    /// that says that the job ends may mean that it is over.
     fn is_waited_for(&self) -> bool {
         let until = Instant::now() + BEHIND_COMES;
         loop {

@@ -18,7 +18,7 @@ use crate::output;
 /// What a prolog ends with where the node was drained; any other code but 0 is an error of ours, and no reason.
 const DRAINED: u8 = 2;
 
-/// Before a job: 1 where the node was drained, so that Slurm starts the job elsewhere; else 0.
+/// Before a job: 2 where the node was drained, so that Slurm starts the job elsewhere; else 0.
 pub(super) fn prolog(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut decision = begin("prolog", args)?;
     let alone = Alone::of(&decision, args.measure);

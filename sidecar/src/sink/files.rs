@@ -130,8 +130,9 @@ impl Files {
         }
     }
 
-    /// The whole of what is known; how many bytes that is.
-    pub fn report(&self, report: &Report) -> usize {
+    /// The whole of what is known, and verdicts that wait; how many bytes the former is.
+    pub fn report(&mut self, report: &Report) -> usize {
+        self.write_waiting();
         let mut text = serde_json::to_vec_pretty(report).unwrap_or_default();
         if text.is_empty() {
             return 0;
@@ -161,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that takes as much as there is room, and no line it cannot finish is spared.
+    /// A disk that takes as much as there is room, in the middle of a line, too.
     #[derive(Debug)]
     struct Narrow {
         file: Box<dyn Disk>,

@@ -5,7 +5,7 @@
 //! fields have defaults); arrays of a newer one would not decode, so the handshake refuses a newer sender.
 
 use paceline_health::event::Event;
-use paceline_health::frame::SCHEMA_VERSION;
+use paceline_health::frame::{AGGREGATOR, SCHEMA_VERSION};
 use paceline_health::id::{JobId, NodeId};
 use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Serialize};
@@ -246,9 +246,9 @@ impl Hello {
                 "schema version {} is newer than {SCHEMA_VERSION}: update paceline here",
                 self.v
             ))
-        } else if self.agent == 0 {
-            // The aggregator's own: who spoke as it could say that the job has ended.
-            Some("incarnation 0 is no sidecar's".to_owned())
+        } else if self.agent == AGGREGATOR {
+            // Who spoke as it could say that the job has ended.
+            Some(format!("incarnation {AGGREGATOR} is no sidecar's"))
         } else {
             None
         }
