@@ -17,6 +17,7 @@ pub mod policy;
 pub mod preflight;
 pub mod remedy;
 pub mod report;
+pub mod seen;
 pub mod sim;
 pub mod stats;
 mod time;

@@ -4,6 +4,7 @@ use super::incidents::{hours, renew, round};
 use super::{Detector, endings};
 use crate::policy::Policy;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::seen::Seen;
 use crate::verdict::{Finding, State, Verdict};
 
 impl Detector {
@@ -76,6 +77,16 @@ impl Detector {
     /// Median duration of an ordinary step so far, seconds.
     pub fn median_step_s(&self) -> Option<f64> {
         self.tempo.median_s()
+    }
+
+    /// Keeps up to `most` steps as they were compared, for [`Detector::poll_seen`]; zero, as at first: none.
+    pub fn watch_steps(&mut self, most: usize) {
+        self.times.lately.keep(most);
+    }
+
+    /// The next step that was compared, if there is one. Verdicts are the same whether it is asked for or not.
+    pub fn poll_seen(&mut self) -> Option<Seen> {
+        self.times.lately.poll()
     }
 
     fn with_cost_now(&self, verdict: &Verdict) -> Verdict {

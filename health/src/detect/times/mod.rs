@@ -1,6 +1,7 @@
 //! How long steps and their parts take: of the job in a histogram each, of every rank in little memory.
 
 mod histogram;
+mod lately;
 mod tally;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use self::lately::Lately;
 use self::tally::{Buckets, Tally};
 use super::rows::{Row, Sample};
 use crate::event::StepKind;
@@ -28,6 +30,9 @@ pub struct Times {
     ranks: Vec<Option<Box<Tally>>>,
     #[serde(skip)]
     desk: Buckets,
+    /// For whoever draws them; no part of the state.
+    #[serde(skip)]
+    pub lately: Lately,
 }
 
 impl Default for Times {
@@ -36,6 +41,7 @@ impl Default for Times {
             job: Part::ALL.iter().map(|_| Spread::new()).collect(),
             ranks: Vec::new(),
             desk: Buckets::default(),
+            lately: Lately::default(),
         }
     }
 }
