@@ -12,6 +12,7 @@ use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Opener, answer};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
 use paceline_sidecar::guard::{PURPOSE, zmtp};
 use paceline_sidecar::sink::http;
+use paceline_sidecar::sink::page::Live;
 use paceline_sidecar::source::{inspector, ras, step_log};
 use paceline_sidecar::uplink::wire::{self, Up};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -259,7 +260,8 @@ pub fn http(bytes: &[u8]) -> usize {
     runtime.block_on(async {
         let (mut here, there) = duplex(1 << 20);
         let (scrapes, _asked) = mpsc::channel(1);
-        let served = tokio::spawn(http::talk(One(Some(there)), Some(Key::from_bytes(KEY)), scrapes));
+        let (token, live) = (Some(Key::from_bytes(KEY)), Some(Live::default()));
+        let served = tokio::spawn(http::talk(One(Some(there)), token, scrapes, live));
         let mut answer = Vec::new();
         // An end that closes early is an answer as well.
         let _ = here.write_all(bytes).await;

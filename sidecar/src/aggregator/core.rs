@@ -31,6 +31,7 @@ use crate::guard::gate::Turned;
 use crate::host;
 use crate::sink::files::{self, Files};
 use crate::sink::metrics::{Metrics, Transport};
+use crate::sink::page::STEPS_IN_WAITING;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::Intake;
 use crate::uplink::wire::{Ack, Batch, Down, Hello, Refused, Welcome};
@@ -176,6 +177,7 @@ impl Aggregator {
 
     /// The first entries of a journal that is opened.
     fn begin(&mut self, now_ns: u64) {
+        self.detector.watch_steps(STEPS_IN_WAITING);
         self.say_whose(None, now_ns);
         self.start_policy(now_ns);
         self.write_report(now_ns);
@@ -287,6 +289,7 @@ impl Aggregator {
             self.status.say(&Status::Verdict(Box::new(verdict)));
             any = true;
         }
+        self.show_steps();
         any
     }
 
@@ -307,7 +310,7 @@ impl Aggregator {
         self.write_report_if_due(now_ns);
         if now_ns >= self.progress_at_ns {
             self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
-            self.outlets.tick();
+            self.outlets.tick(&self.metrics, now_ns);
             self.status.say(&Status::Progress {
                 step: self.detector.steps(),
                 ranks: self.detector.ranks_seen(),
@@ -330,17 +333,6 @@ impl Aggregator {
             .min(self.report_pace.at_ns())
             .saturating_sub(now_ns);
         Duration::from_nanos(deadline.min(due_ns))
-    }
-
-    fn write_report_if_due(&mut self, now_ns: u64) {
-        if now_ns >= self.report_pace.at_ns() {
-            self.write_report(now_ns);
-        }
-    }
-
-    fn write_report(&mut self, now_ns: u64) {
-        let bytes = self.files.report(&self.report());
-        self.report_pace.wrote(bytes, now_ns);
     }
 
     /// What is known so far.

@@ -148,7 +148,7 @@ pub async fn keep(relay: Relay, listener: TcpListener, page: Option<OpenPage>) {
 /// Answers scrapes.
 async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
-    tokio::spawn(page.serve(scrapes));
+    tokio::spawn(page.serve(scrapes, None));
     while let Some(scrape) = asked.recv().await {
         // Whoever asked may have gone.
         let _ = scrape.send(relay_page(&turned.counts(), peers.peers()));

@@ -18,8 +18,9 @@ use families::{counters, gauges};
 mod durations;
 pub mod ends;
 mod families;
-mod gpus;
+pub(in crate::sink) mod gpus;
 mod preflight;
+mod seats;
 mod times;
 
 /// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.

@@ -1,10 +1,11 @@
-//! Where conclusions go: files in the run directory, a page of metrics, a stream of status lines. Nothing of it ever
+//! Where conclusions go: files in the run directory, a page of metrics, a page for people, a stream of status lines. Nothing of it ever
 //! comes back to the detector.
 
 pub mod files;
 pub mod http;
 pub mod metrics;
 pub mod notify;
+pub mod page;
 pub mod status;
 
 use std::fs::{self, File};

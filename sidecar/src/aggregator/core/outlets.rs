@@ -1,5 +1,5 @@
-//! Where verdicts go besides files: to people's tools, and to what may be done about them. Neither ever comes back to the
-//! detector.
+//! Where verdicts go besides files: to people's tools, to the page that people look at, and to what may be done about them.
+//! None of it ever comes back to the detector.
 
 use std::path::Path;
 
@@ -13,7 +13,9 @@ use crate::host;
 use crate::remedy::books::Books;
 use crate::remedy::warden::Warden;
 use crate::remedy::{RemedyPlan, order::Order};
+use crate::sink::metrics::Metrics;
 use crate::sink::notify::{Notifier, Untold};
+use crate::sink::page::Live;
 use crate::uplink::wire::{Batch, Down, Hello};
 use crate::warn;
 
@@ -22,6 +24,7 @@ use crate::warn;
 pub struct Outlets {
     notifier: Option<Notifier>,
     warden: Option<Warden>,
+    live: Live,
 }
 
 impl Outlets {
@@ -37,6 +40,7 @@ impl Outlets {
         Outlets {
             notifier,
             warden: Warden::open(plan, books, job, run, now_ms),
+            live: Live::default(),
         }
     }
 
@@ -60,13 +64,15 @@ impl Outlets {
 
     /// A frame has its place in the journal.
     pub fn frame(&mut self, frame: &Frame) {
+        self.live.frame(frame);
         if let Some(warden) = &mut self.warden {
             warden.frame(frame, host::unix_ms());
         }
     }
 
     /// Lets time pass: once a second.
-    pub fn tick(&mut self) {
+    pub fn tick(&mut self, metrics: &Metrics, now_ns: u64) {
+        self.live.tick(metrics, now_ns);
         let now_ms = host::unix_ms();
         if let Some(notifier) = &mut self.notifier {
             notifier.tick(now_ms);
@@ -89,6 +95,33 @@ impl Outlets {
 }
 
 impl Aggregator {
+    /// What the live page shows.
+    pub fn live(&self) -> Live {
+        self.outlets.live.clone()
+    }
+
+    /// Steps that were compared go to the live page.
+    pub(super) fn show_steps(&mut self) {
+        while let Some(seen) = self.detector.poll_seen() {
+            self.outlets.live.step(&seen);
+        }
+    }
+
+    pub(super) fn write_report_if_due(&mut self, now_ns: u64) {
+        if now_ns >= self.report_pace.at_ns() {
+            self.write_report(now_ns);
+        }
+    }
+
+    /// To its file, and to the live page.
+    pub(super) fn write_report(&mut self, now_ns: u64) {
+        let report = self.report();
+        let dir = self.dir.to_string_lossy();
+        self.outlets.live.report(&report, self.detector.policy(), &dir);
+        let bytes = self.files.report(&report);
+        self.report_pace.wrote(bytes, now_ns);
+    }
+
     /// What the sender of a batch is to do, if that is something new to it.
     pub fn orders(&mut self, batch: &Batch) -> Option<Down> {
         let warden = self.outlets.warden.as_mut()?;

@@ -1,5 +1,5 @@
-//! The metrics page over HTTP: on loopback, or where somebody has named an address or an interface; for everybody who
-//! reaches it, or for who has the token. It is read only: nothing in a job can be changed here.
+//! The metrics page and the live page over HTTP: on loopback, or where somebody has named an address or an interface; for
+//! everybody who reaches it, or for who has the token. It is read only: nothing in a job can be changed here.
 
 mod door;
 mod place;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::Listener;
 use clap::Args;
@@ -18,6 +18,7 @@ use paceline_seal::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
+use crate::sink::page::{Live, serve};
 use crate::warn;
 pub use place::{NoPlace, Place};
 
@@ -135,8 +136,8 @@ impl OpenPage {
         self.listener.local_addr().ok()
     }
 
-    /// Serves until the runtime ends.
-    pub async fn serve(self, scrapes: mpsc::Sender<Scrape>) {
+    /// Serves until the runtime ends; the live page where there is one.
+    pub async fn serve(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let OpenPage { listener, page } = self;
         let visitors = listener
             .set_nonblocking(true)
@@ -146,19 +147,21 @@ impl OpenPage {
             Ok(visitors) => visitors,
             Err(error) => return warn::once("http", format_args!("metrics: {error}")),
         };
-        talk(visitors, page.token, scrapes).await;
+        talk(visitors, page.token, scrapes, live).await;
     }
 }
 
 /// Answers whoever comes by `visitors`, with the page for who has the token.
-pub async fn talk<L>(visitors: L, token: Option<Key>, scrapes: mpsc::Sender<Scrape>)
+pub async fn talk<L>(visitors: L, token: Option<Key>, scrapes: mpsc::Sender<Scrape>, live: Option<Live>)
 where
     L: Listener<Addr: std::fmt::Debug>,
 {
     let app = Router::new()
         .route("/metrics", get(metrics))
-        .route("/", get(|| async { "paceline: see /metrics\n" }))
-        .with_state(Desk { scrapes, token });
+        .route("/", get(index))
+        .route("/v1/live", get(state))
+        .route("/v1/live/events", get(events))
+        .with_state(Desk { scrapes, token, live });
     if let Err(error) = axum::serve(visitors, app).await {
         warn::once("http", format_args!("metrics: {error}"));
     }
@@ -168,6 +171,53 @@ where
 struct Desk {
     scrapes: mpsc::Sender<Scrape>,
     token: Option<Key>,
+    live: Option<Live>,
+}
+
+/// Why a visitor gets no data of the live page.
+enum NoData {
+    Token,
+    Relay,
+}
+
+impl IntoResponse for NoData {
+    fn into_response(self) -> Response {
+        match self {
+            NoData::Token => serve::refused(),
+            NoData::Relay => (StatusCode::NOT_FOUND, "a relay has no live page\n").into_response(),
+        }
+    }
+}
+
+impl Desk {
+    /// The live page's data, for who may have it.
+    fn live(&self, headers: &HeaderMap) -> Result<&Live, NoData> {
+        if !is_admitted(self.token.as_ref(), headers) {
+            return Err(NoData::Token);
+        }
+        self.live.as_ref().ok_or(NoData::Relay)
+    }
+}
+
+async fn index(State(desk): State<Desk>) -> Response {
+    match desk.live {
+        Some(_) => serve::index(),
+        None => "paceline: see /metrics\n".into_response(),
+    }
+}
+
+async fn state(State(desk): State<Desk>, headers: HeaderMap) -> Response {
+    match desk.live(&headers) {
+        Ok(live) => serve::state(live),
+        Err(none) => none.into_response(),
+    }
+}
+
+async fn events(State(desk): State<Desk>, headers: HeaderMap) -> Response {
+    match desk.live(&headers) {
+        Ok(live) => serve::events(live, &headers).await,
+        Err(none) => none.into_response(),
+    }
 }
 
 async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> impl IntoResponse {

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::families::{counters, gauges};
 
 /// What is known of each GPU.
-pub(super) type Gpus = BTreeMap<GpuId, Gpu>;
+pub(in crate::sink) type Gpus = BTreeMap<GpuId, Gpu>;
 
 /// One GPU: whether it can be read, and what was read last.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Gpu {
+pub(in crate::sink) struct Gpu {
     node: NodeId,
     provenance: Provenance,
     pci: Arc<str>,
@@ -37,7 +37,25 @@ impl Gpu {
         }
     }
 
-    fn is_readable(&self) -> bool {
+    pub(in crate::sink) fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// PCI bus id.
+    pub(in crate::sink) fn pci(&self) -> &Arc<str> {
+        &self.pci
+    }
+
+    pub(in crate::sink) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// What was last read, if that is a value.
+    pub(in crate::sink) fn value(&self, signal: GpuSignal) -> Option<f64> {
+        self.readings.get(&signal)?.value()
+    }
+
+    pub(in crate::sink) fn is_readable(&self) -> bool {
         matches!(self.access, None | Some(Access::Readable | Access::NoEvents))
     }
 }

@@ -1,0 +1,137 @@
+//! The page over HTTP: one answer that holds all of it, its data, and what is new of that.
+//!
+//! News are told as server-sent events in answers that end: a browser asks on from the last one by its number, as EventSource
+//! does by itself (<https://html.spec.whatwg.org/multipage/server-sent-events.html>). So nothing is kept for a listener
+//! between two answers, and one that reads slowly only hears less often.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use ring::digest::{SHA256, digest};
+
+use super::{Live, base64};
+
+/// Asked for again after this, milliseconds, by those who do so by themselves.
+const RETRY_MS: u32 = 250;
+/// For those who find no seat, seconds.
+const FULL_RETRY_S: u32 = 5;
+
+const STYLE: &str = include_str!("web/style.css");
+/// In the order in which they use each other.
+const SCRIPTS: [&str; 9] = [
+    include_str!("web/words.js"),
+    include_str!("web/dom.js"),
+    include_str!("web/data.js"),
+    include_str!("web/answer.js"),
+    include_str!("web/heat.js"),
+    include_str!("web/band.js"),
+    include_str!("web/fleet.js"),
+    include_str!("web/story.js"),
+    include_str!("web/main.js"),
+];
+
+/// All scripts as one.
+pub(super) fn scripts() -> String {
+    format!("'use strict';\n{}", SCRIPTS.concat())
+}
+
+/// The page, and what a browser may do with it.
+struct Document {
+    html: String,
+    policy: HeaderValue,
+}
+
+static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
+    let script = scripts();
+    let hash = |text: &str| base64::encode(digest(&SHA256, text.as_bytes()).as_ref());
+    // Nothing but these two texts, and requests to where they came from.
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash(&script),
+        hash(STYLE)
+    );
+    let html = include_str!("web/index.html")
+        .replace("/*STYLE*/", STYLE)
+        .replace("/*SCRIPT*/", &script);
+    Document {
+        html,
+        policy: HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'")),
+    }
+});
+
+/// The page itself. It holds nothing of the job, and is for everybody: who has no token is asked for it there.
+pub(in crate::sink) fn index() -> Response {
+    let headers = [
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/html; charset=utf-8"),
+        ),
+        (header::CONTENT_SECURITY_POLICY, DOCUMENT.policy.clone()),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+        (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (headers, Body::from(DOCUMENT.html.as_str())).into_response()
+}
+
+/// All there is, as JSON.
+pub(in crate::sink) fn state(live: &Live) -> Response {
+    let (_, json) = live.since(0);
+    answer("application/json", json)
+}
+
+/// What is new, once there is something.
+pub(in crate::sink) async fn events(live: &Live, headers: &HeaderMap) -> Response {
+    let Ok(_seat) = live.0.seats.try_acquire() else {
+        let retry = [(header::RETRY_AFTER, HeaderValue::from(FULL_RETRY_S))];
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            retry,
+            "too many listen already\n",
+        )
+            .into_response();
+    };
+    let after = heard(live, headers);
+    live.news_after(after).await;
+    let (serial, json) = live.since(after);
+    let mut text = format!("retry: {RETRY_MS}\nid: {}-{serial}\n", live.0.epoch);
+    if serial > after {
+        let _ = write!(text, "data: {json}\n\n");
+    } else {
+        text.push_str(": nothing new\n\n");
+    }
+    answer("text/event-stream", text)
+}
+
+/// The serial number of what a listener heard last; zero: nothing, or of another aggregator.
+fn heard(live: &Live, headers: &HeaderMap) -> u64 {
+    let said = headers.get("last-event-id").and_then(|id| id.to_str().ok());
+    let said = said.and_then(|id| id.split_once('-'));
+    let said = said.filter(|(epoch, _)| *epoch == live.0.epoch);
+    said.and_then(|(_, serial)| serial.parse().ok()).unwrap_or(0)
+}
+
+/// Without the token.
+pub(in crate::sink) fn refused() -> Response {
+    let ask = [(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
+    (StatusCode::UNAUTHORIZED, ask, "a token is needed\n").into_response()
+}
+
+fn answer(kind: &'static str, text: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+    ];
+    (headers, Body::from(text)).into_response()
+}

@@ -1,0 +1,183 @@
+//! What of the report the page shows. Names and sentences are bounded, lists have an end, and their length is told.
+
+use std::cmp::Reverse;
+
+use paceline_health::Policy;
+use paceline_health::preflight::Section;
+use paceline_health::report::{Coverage, Ending, Report};
+use paceline_health::verdict::{State, Subject, Verdict};
+use serde_json::{Value, json};
+
+use super::text::{SENTENCE, clip, name};
+
+/// Findings that are shown; the rest is counted.
+const VERDICTS: usize = 120;
+/// Pieces of evidence of each.
+const EVIDENCE: usize = 16;
+/// Lines of any other list.
+const LINES: usize = 32;
+
+/// As JSON. `dir`: where the report lies; `unix_ms`: the wall clock, to put times of the journal beside it.
+pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> String {
+    let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
+    // What holds now and is worst comes first; what began first breaks a tie.
+    verdicts.sort_by_key(|verdict| {
+        (
+            verdict.state == State::Cleared,
+            Reverse(verdict.severity),
+            verdict.id,
+        )
+    });
+    let raised = verdicts
+        .iter()
+        .filter(|verdict| verdict.state == State::Raised)
+        .count();
+    let shown = verdicts.iter().take(VERDICTS);
+    let parts = report.times.parts.iter();
+    let parts = parts.map(|part| json!([part.part.name(), part.p50_s, part.p90_s, part.p99_s, part.max_s]));
+    let told = json!({
+        "job": name(report.job.as_str()),
+        "dir": name(dir),
+        "world": report.world_size,
+        "steps": report.steps,
+        "median_s": report.median_step_s,
+        "duration_s": report.duration_s,
+        // The frame that ended `duration_s` came at about this time.
+        "unix_ms": unix_ms,
+        "findings": report.verdicts.len(),
+        "raised": raised,
+        "verdicts": shown.map(|verdict| self::verdict(verdict, policy)).collect::<Vec<_>>(),
+        "coverage": coverage(&report.coverage),
+        "cost": {
+            "gpu_hours": report.cost.gpu_hours,
+            "lost_gpu_hours": report.cost.lost_gpu_hours,
+            "by_cause": report.cost.by_cause,
+            "goodput": report.cost.goodput_ratio,
+            "what_if_step_s": report.cost.what_if_step_s,
+            "lost_cost": report.cost.lost_cost,
+        },
+        "parts": parts.collect::<Vec<_>>(),
+        "end": report.end.as_ref().map(ending),
+        "preflight": report.preflight.as_ref().map(preflight),
+    });
+    told.to_string()
+}
+
+/// One finding: the verdict as it is, and what the tables say of its kind.
+fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
+    let row = policy.finding(verdict.finding);
+    let evidence = verdict.evidence.iter().take(EVIDENCE);
+    let evidence = evidence.map(|piece| json!([name(&piece.what), piece.value, piece.peers]));
+    json!({
+        "id": verdict.id,
+        "finding": verdict.finding,
+        "title": row.title,
+        "means": row.means,
+        "whom": name(&verdict.whom()),
+        "subject": subject(&verdict.subject),
+        "severity": verdict.severity,
+        "raised": verdict.state == State::Raised,
+        "since_s": verdict.since_s,
+        "since_step": verdict.since_step,
+        "raised_s": verdict.raised_s,
+        "raised_step": verdict.raised_step,
+        "cleared_s": verdict.cleared_s,
+        "provenance": verdict.provenance,
+        "slowdown": verdict.slowdown_ratio,
+        "cause": verdict.cause,
+        "evidence": evidence.collect::<Vec<_>>(),
+        "impact": verdict.impact_ratio,
+        "lost_gpu_hours": verdict.lost_gpu_hours,
+        "lost_cost": verdict.lost_cost,
+        "action": clip(&verdict.action, SENTENCE),
+        "observe_only": verdict.observe_only,
+    })
+}
+
+fn subject(subject: &Subject) -> Value {
+    match subject {
+        Subject::Job { .. } => json!({ "kind": "job" }),
+        Subject::Node { node } => json!({ "kind": "node", "node": name(node.as_str()) }),
+        Subject::Rank { rank, node, gpu_uuid } => json!({
+            "kind": "rank",
+            "rank": rank,
+            "node": name(node.as_str()),
+            "gpu": gpu_uuid.as_ref().map(|gpu| name(gpu.as_str())),
+        }),
+        Subject::Gpu { gpu_uuid, node } => {
+            json!({ "kind": "gpu", "node": name(node.as_str()), "gpu": name(gpu_uuid.as_str()) })
+        }
+        Subject::Rack { rack } => json!({ "kind": "rack", "rack": name(rack) }),
+        Subject::Link { node, peer } => json!({
+            "kind": "link",
+            "node": name(node.as_str()),
+            "peer": peer.as_ref().map(|peer| name(peer.as_str())),
+        }),
+    }
+}
+
+fn coverage(coverage: &Coverage) -> Value {
+    let gaps = coverage.gaps.iter().rev().take(LINES);
+    let gaps = gaps.map(|gap| {
+        json!([
+            name(gap.node.as_str()),
+            gap.from_s,
+            gap.to_s,
+            clip(&gap.why, SENTENCE)
+        ])
+    });
+    json!({
+        "ranks_seen": coverage.ranks_seen,
+        "ranks_expected": coverage.ranks_expected,
+        "steps_ratio": coverage.steps_ratio,
+        "lost": {
+            "frames lost on the way": coverage.frames_lost,
+            "records dropped by full rings or queues": coverage.ring_dropped,
+            "torn records": coverage.ring_torn,
+            "frames not journaled": coverage.journal_lost,
+        },
+        "gaps": coverage.gaps.len(),
+        "last_gaps": gaps.collect::<Vec<_>>(),
+        "notes": coverage.notes.iter().take(LINES).map(|note| clip(note, SENTENCE)).collect::<Vec<_>>(),
+    })
+}
+
+fn ending(end: &Ending) -> Value {
+    json!({
+        "reason": end.reason.name(),
+        "node": end.node.as_ref().map(|node| name(node.as_str())),
+        "rank": end.rank,
+        "code": end.code,
+        "says": clip(&end.says, SENTENCE),
+    })
+}
+
+fn preflight(section: &Section) -> Value {
+    let told = &section.told;
+    let findings = section.findings.iter().take(LINES).map(|noted| {
+        json!({
+            "severity": noted.severity,
+            "says": clip(&noted.says, SENTENCE),
+            "advice": clip(&noted.advice, SENTENCE),
+        })
+    });
+    let problems = section.problems.iter().take(LINES).map(|problem| {
+        let node = problem.node.as_ref().map(|node| name(node.as_str()));
+        json!([node, clip(&problem.what, SENTENCE), name(&problem.phase)])
+    });
+    let left_out = told.left_out.iter().take(LINES);
+    let left_out = left_out.map(|out| json!([name(out.node.as_str()), clip(&out.why, SENTENCE)]));
+    json!({
+        "mode": name(&told.mode),
+        "simulated": section.simulated,
+        "outcome": told.outcome,
+        "seconds": told.seconds,
+        "nodes": told.nodes,
+        "gpus": told.gpus,
+        "comparisons": told.comparisons,
+        "values": told.values,
+        "left_out": left_out.collect::<Vec<_>>(),
+        "findings": findings.collect::<Vec<_>>(),
+        "problems": problems.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,167 @@
+// Who, why, since when, what it costs, what now; or that all is well, as far as was seen.
+
+const view = {selected: null, query: ''};
+
+// What was typed: a rank, or text to be found in names.
+function query() {
+  const text = view.query.trim().toLowerCase();
+  const rank = /^(?:rank\s*|r)?(\d+)$/.exec(text);
+  return {text, rank: rank ? Number(rank[1]) : null};
+}
+
+function concerns(verdict) {
+  const {text, rank} = query();
+  if (!text) return true;
+  const {subject} = verdict;
+  if (rank !== null) return subject.rank === rank || (subject.kind !== 'rank' && subject.node !== undefined && subject.node === nodeOf(rank));
+  return [verdict.finding, verdict.cause, verdict.whom, subject.gpu ?? '', verdict.severity].some(word => word.toLowerCase().includes(text));
+}
+
+function since(verdict) {
+  const began = verdict.since_step === null
+    ? `${span(verdict.since_s)} after the start`
+    : `step ${verdict.since_step} (${span(verdict.since_s)} after the start)`;
+  const sure = verdict.raised_step !== null && verdict.raised_step > verdict.since_step
+    ? `, sure ${count(verdict.raised_step - verdict.since_step, 'step')} later`
+    : verdict.raised_s > verdict.since_s ? `, sure ${span(verdict.raised_s - verdict.since_s)} later` : '';
+  const end = verdict.cleared_s === null
+    ? `, ${ago(Math.max(0, data.report.duration_s - verdict.since_s))}`
+    : `, until ${span(verdict.cleared_s)}`;
+  return began + end + sure;
+}
+
+function costs(verdict) {
+  const parts = [];
+  if (verdict.impact !== null && verdict.raised) parts.push(`${percent(verdict.impact)} of every step`);
+  parts.push(verdict.lost_gpu_hours > 0 ? `${hours(verdict.lost_gpu_hours, whose())} so far` : 'nothing so far');
+  if (verdict.lost_cost !== null && verdict.lost_cost > 0) parts.push(`${verdict.lost_cost.toFixed(verdict.lost_cost < 1000 ? 2 : 0)} in money`);
+  return parts.join('; ');
+}
+
+function mark(verdict) {
+  const {mark, word} = verdict.raised ? SEVERITY[verdict.severity] : {mark: '○', word: 'OVER'};
+  return `${mark} ${word}`;
+}
+
+function who(verdict) {
+  const {subject} = verdict;
+  if (subject.kind !== 'rank' && subject.kind !== 'gpu') return told(verdict.whom);
+  const gpuName = subject.gpu ? [' · ', told(subject.gpu)] : [];
+  const rank = subject.kind === 'rank' ? [`rank ${subject.rank} · `] : [];
+  return el('span', null, ...rank, 'node ', told(subject.node), ...gpuName);
+}
+
+// A rank is known by its number; its GPU stands below.
+function shortWhom({subject, whom}) {
+  if (subject.kind === 'rank') return `rank ${subject.rank} on ${subject.node}`;
+  return subject.kind === 'gpu' ? `GPU ${shortGpu(subject.gpu)} on ${subject.node}` : whom;
+}
+
+function caseOf(verdict) {
+  const facts = el('dl');
+  const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Now' ? 'now' : null, ...says));
+  fact('Who', who(verdict));
+  const why = CAUSES[verdict.cause] ?? verdict.cause;
+  const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as its peers`), ': '];
+  if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, why);
+  else fact('What', told(verdict.means));
+  fact('Since', since(verdict));
+  fact('Costs', costs(verdict));
+  fact('Now', told(verdict.action));
+  if (verdict.provenance !== 'live') fact('Note', `rests on data that is not live (${verdict.provenance})`);
+  if (verdict.observe_only) fact('Note', 'policy only observes it: nobody is alerted');
+  const rows = verdict.evidence.map(evidence);
+  const proof = rows.length ? table(['Evidence', 'here', 'peers'], rows) : null;
+  return el('div', 'case', facts, proof);
+}
+
+function hero(verdict) {
+  const head = el('h2', null, el('span', 'badge', mark(verdict)), el('span', null, told(verdict.finding), ': ', told(shortWhom(verdict))));
+  const cls = verdict.raised ? verdict.severity : 'over';
+  return el('div', `verdict ${cls}`, head, el('p', 'faint', told(verdict.title), '. ', told(verdict.means)), caseOf(verdict));
+}
+
+// Absence of data is never health: what was not seen is said.
+function calm() {
+  const {report} = data;
+  const seen = report.coverage;
+  const over = report.findings > 0 ? ` ${count(report.findings, 'finding')} before, all over by now.` : '';
+  const say = (cls, badge, text) => el('div', `verdict ${cls}`, el('h2', null, el('span', 'badge', badge), text), over ? el('p', null, over) : null);
+  if (seen.ranks_seen === 0) return say('warning', '?', 'No rank was seen yet: nothing can be said of this job.');
+  if (report.steps === 0) return say('warning', '?', `${count(seen.ranks_seen, 'rank')} attached, no step was seen yet: nothing can be said of this job.`);
+  if (seen.ranks_seen < seen.ranks_expected) {
+    return say('warning', '?', `${seen.ranks_seen} of ${seen.ranks_expected} ranks seen: those are in step, of the others nothing is known.`);
+  }
+  if (seen.gaps > 0 || seen.notes.length > 0) return say('warning', '?', `No finding in what was seen of ${count(seen.ranks_seen, 'rank')}: see below what was not.`);
+  return say('ok', '✔', `All ${count(seen.ranks_seen, 'rank')} in step`);
+}
+
+function ending(end) {
+  const where = [end.node === null ? '' : ` on ${end.node}`, end.rank === null ? '' : `, rank ${end.rank}`].join('');
+  const cls = end.reason === 'success' ? 'ok' : 'critical';
+  return el('div', `verdict ${cls}`, el('h2', null, el('span', 'badge', end.reason === 'success' ? '✔ ENDED' : '● ENDED'), told(`${end.reason}${where}`)), el('p', null, told(end.says)));
+}
+
+function drawAnswer() {
+  const {report} = data;
+  if (!report) return;
+  const all = report.verdicts.filter(concerns);
+  const holds = all.filter(verdict => verdict.raised);
+  const first = all.find(verdict => verdict.id === view.selected) ?? holds[0];
+  const none = query().text && report.verdicts.length > 0 && !first;
+  fill('answer',
+    report.end ? ending(report.end) : null,
+    first ? hero(first) : null,
+    none ? el('p', 'faint', 'No finding that holds now is about what the filter asks for.') : null,
+    !first && !none && !report.end ? calm() : null);
+  drawOthers(all, first);
+}
+
+function drawOthers(all, first) {
+  const others = all.filter(verdict => verdict !== first || all.length > 1);
+  at('others').hidden = others.length < 2;
+  if (others.length < 2) return;
+  const shown = others.slice(0, 24);
+  const rows = shown.map(verdict => {
+    const button = el('button', verdict.raised ? verdict.severity : 'over', el('span', 'badge', mark(verdict)), ' ', told(verdict.finding), ' ', told(shortWhom(verdict)));
+    button.type = 'button';
+    button.setAttribute('aria-current', String(verdict === first));
+    button.addEventListener('click', () => select(verdict.id));
+    return el('li', null, button);
+  });
+  const more = data.report.findings - shown.length;
+  fill('others',
+    el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${data.report.findings - data.report.raised} over`)),
+    el('ol', null, ...rows),
+    more > 0 && !query().text ? el('p', 'faint', `and ${more} more in report.json`) : null);
+}
+
+function select(id) {
+  view.selected = id;
+  drawAnswer();
+}
+
+// The next finding, or the one before.
+function walk(by) {
+  const all = (data.report?.verdicts ?? []).filter(concerns);
+  if (all.length === 0) return;
+  const now = Math.max(0, all.findIndex(verdict => verdict.id === view.selected));
+  select(all[(now + by + all.length) % all.length].id);
+}
+
+function drawHeader() {
+  const {report} = data;
+  if (!report) return;
+  at('job').textContent = report.job || '(no name)';
+  at('job').title = report.job;
+  const last = data.steps.at(-1);
+  const simulated = raised().some(verdict => verdict.provenance !== 'live') ? ' · not all data is live' : '';
+  const nodes = data.places ? `${count(data.places.nodes.length, 'node')} · ` : '';
+  const goodput = report.cost.goodput === null ? '' : ` · goodput ${percent(report.cost.goodput)}`;
+  const lost = report.cost.lost_gpu_hours > 0 ? ` · ${hours(report.cost.lost_gpu_hours, whose())} lost` : '';
+  const step = last ? last.step : report.steps;
+  const median = report.median_s === null ? '' : ` of ${span(report.median_s)}`;
+  at('facts').textContent = `${count(report.world, 'rank')} · ${nodes}step ${step.toLocaleString('en')}${median} · ${span(last ? Math.max(last.at_s, report.duration_s) : report.duration_s)}${goodput}${lost}${simulated}`;
+  const worst = raised()[0];
+  document.title = `${worst ? `${SEVERITY[worst.severity].mark} ${worst.finding}` : '✔'} · ${report.job.slice(0, 40)} · paceline`;
+}

@@ -1,0 +1,111 @@
+// What the aggregator has told so far. `apply` takes a whole state or news; both have the same form.
+
+const STEPS_KEPT = 1024;
+const EVENTS_KEPT = 256;
+const GPU_FIELDS = ['temperature', 'margin', 'clock', 'clockMax', 'power', 'limit', 'busy', 'uncorrected', 'corrected', 'bits'];
+const UNKNOWN = 0xffff;
+const GPU_BITS = ['slowed by heat', 'at its power cap', 'power brake', 'rows wait to be remapped', 'a row could not be remapped', 'cannot be read', 'PCIe lanes are missing', 'an NVLink is down'];
+// Being at the power cap is what a busy GPU does.
+const GPU_TROUBLE = 0xff & ~2;
+
+const data = {
+  epoch: '', serial: 0, steps: [], events: [], report: null, places: null, gpus: null, ports: null,
+  stepAt: 0,
+};
+
+function bytes(base64) {
+  const text = atob(base64);
+  const made = new Uint8Array(text.length);
+  for (let index = 0; index < text.length; index += 1) made[index] = text.charCodeAt(index);
+  return made;
+}
+
+function column(row) {
+  const [step, restart, kind, at_s, p50, p99, max, phases, ranks, bin, cells, who, isSelf] = row;
+  return {step, restart, kind, at_s, p50, p99, max, phases, ranks, bin, cells: bytes(cells), who: who ? bytes(who) : null, isSelf};
+}
+
+// Takes what came. Which parts changed.
+function apply(news) {
+  const changed = new Set();
+  if (news.epoch !== data.epoch) {
+    // Another aggregator: what the one before told stands until this one tells it anew.
+    Object.assign(data, {epoch: news.epoch, serial: 0, steps: [], events: []});
+    changed.add('steps').add('events');
+  }
+  data.serial = news.serial;
+  for (const part of ['report', 'places', 'ports']) {
+    if (news[part]) {
+      data[part] = news[part];
+      changed.add(part);
+    }
+  }
+  if (news.gpus) {
+    const packed = bytes(news.gpus);
+    data.gpus = new DataView(packed.buffer);
+    changed.add('gpus');
+  }
+  if (news.steps) {
+    data.steps.push(...news.steps.map(column));
+    data.steps.splice(0, Math.max(0, data.steps.length - STEPS_KEPT));
+    data.stepAt = performance.now();
+    changed.add('steps');
+  }
+  if (news.events) {
+    data.events.push(...news.events);
+    data.events.splice(0, Math.max(0, data.events.length - EVENTS_KEPT));
+    changed.add('events');
+  }
+  return changed;
+}
+
+// Steps that can stand beside the last one: of as many ranks, since the last restart or before.
+function picture() {
+  const last = data.steps.at(-1);
+  if (!last) return [];
+  const most = last.ranks > 512 ? 512 : STEPS_KEPT;
+  return data.steps.filter(step => step.ranks === last.ranks).slice(-most);
+}
+
+function nodeOf(rank) {
+  const place = data.places?.ranks[rank]?.[0] ?? -1;
+  return place < 0 ? null : data.places.nodes[place][0];
+}
+
+function gpuOf(rank) {
+  const place = data.places?.ranks[rank]?.[1] ?? -1;
+  return place < 0 ? null : place;
+}
+
+function rankName(rank) {
+  const node = nodeOf(rank);
+  const gpu = gpuOf(rank);
+  return `rank ${rank}${node === null ? '' : ` on ${node}`}${gpu === null ? '' : ` (${shortGpu(data.places.gpus[gpu][0])})`}`;
+}
+
+// What was last read of the GPU at a place; null where nothing was.
+function gpu(place) {
+  const read = {};
+  GPU_FIELDS.forEach((field, index) => {
+    const offset = (place * GPU_FIELDS.length + index) * 2;
+    const value = data.gpus && offset + 2 <= data.gpus.byteLength ? data.gpus.getUint16(offset, true) : UNKNOWN;
+    read[field] = value === UNKNOWN ? null : value;
+  });
+  if (read.margin !== null) read.margin -= 1000;
+  if (read.busy !== null) read.busy /= 1000;
+  return read;
+}
+
+function ratio(cell) {
+  return cell === 0 ? null : Math.exp((cell - 128) / 64);
+}
+
+// Findings that hold now.
+function raised() {
+  return (data.report?.verdicts ?? []).filter(verdict => verdict.raised);
+}
+
+// Whose time is counted: GPUs', or ranks' where there are none.
+function whose() {
+  return data.places?.gpus.length ? 'GPU' : 'rank';
+}

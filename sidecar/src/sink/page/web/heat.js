@@ -1,0 +1,287 @@
+// Ranks by steps: each cell is a rank's self-time beside that of its peers. Where several share a pixel the worst shows.
+
+const heat = {rows: [], columns: [], map: null, cursor: null, height: 0, rowsAPixel: 1, rowHeight: 1};
+
+// From a ratio to a colour: lightness changes in one direction, so that it is read without colours too.
+const STOPS = {
+  light: [[0.6, [120, 170, 215]], [0.97, [226, 236, 243]], [1.03, [226, 236, 243]], [1.08, [247, 214, 136]], [1.25, [224, 122, 38]], [1.6, [170, 30, 26]], [3, [70, 8, 8]]],
+  dark: [[0.6, [24, 62, 96]], [0.97, [30, 43, 53]], [1.03, [30, 43, 53]], [1.08, [104, 78, 20]], [1.25, [208, 126, 34]], [1.6, [255, 112, 98]], [3, [255, 226, 220]]],
+};
+const KEYS = [[0.8, '0.8×'], [1, 'as its peers'], [1.08, '1.08×'], [1.25, '1.25×'], [1.6, '1.6× and more']];
+
+function isDark() {
+  const theme = document.documentElement.dataset.theme;
+  return theme ? theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+}
+
+function shade(value) {
+  const stops = STOPS[isDark() ? 'dark' : 'light'];
+  const next = stops.findIndex(([stop]) => stop >= value);
+  if (next === 0) return stops[0][1];
+  if (next < 0) return stops.at(-1)[1];
+  const [[low, from], [high, to]] = [stops[next - 1], stops[next]];
+  const share = Math.log(value / low) / Math.log(high / low);
+  return from.map((part, index) => Math.round(part + (to[index] - part) * share));
+}
+
+// One colour for each cell, as canvases have them; the two of the stripes of what is absent at the end.
+function palette() {
+  const pack = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+  const made = new Uint32Array(258);
+  for (let cell = 1; cell < 256; cell += 1) made[cell] = pack(shade(ratio(cell)));
+  made[256] = pack(isDark() ? [88, 98, 106] : [120, 130, 138]);
+  made[257] = pack(isDark() ? [17, 23, 28] : [255, 255, 255]);
+  return made;
+}
+
+// Slow beats absent, absent beats everything else: as the aggregator bins.
+const badness = cell => cell === 0 ? 261 : cell * 2;
+
+// Rows that the filter leaves; each is a place in the columns.
+function rowsShown(columns) {
+  const last = columns.at(-1);
+  const all = Math.ceil(last.ranks / last.bin);
+  const {text, rank} = query();
+  const every = Array.from({length: all}, (_, row) => row);
+  if (!text) return every;
+  const rows = new Set();
+  const add = number => number < last.ranks && rows.add(Math.floor(number / last.bin));
+  if (rank !== null) add(rank);
+  else {
+    const nodes = data.places?.nodes.map(([name]) => name.toLowerCase().includes(text)) ?? [];
+    data.places?.ranks.forEach(([node], number) => { if (nodes[node]) add(number); });
+    (data.report?.verdicts ?? []).filter(concerns).forEach(verdict => ranksOf(verdict.subject).forEach(add));
+  }
+  return rows.size ? [...rows].sort((a, b) => a - b) : every;
+}
+
+function ranksOf(subject) {
+  if (subject.kind === 'rank') return [subject.rank];
+  if (!data.places || subject.node === undefined) return [];
+  const node = data.places.nodes.findIndex(([name]) => name === subject.node);
+  return data.places.ranks.flatMap(([place, own], rank) => place === node && (subject.kind !== 'gpu' || own < 0 || data.places.gpus[own][0] === subject.gpu) ? [rank] : []);
+}
+
+// Where a column lies, and which columns lie at a place: the newest at the right.
+function mapping(columns, width) {
+  const wide = columns <= width ? Math.min(14, Math.floor(width / columns)) : width / columns;
+  const left = Math.max(0, width - wide * columns);
+  return {
+    wide, left,
+    x: index => left + index * wide,
+    at: x => Math.floor((x - left) / wide),
+  };
+}
+
+function drawHeat() {
+  const columns = picture();
+  if (columns.length === 0) return;
+  const rows = rowsShown(columns);
+  const most = Math.max(140, Math.min(320, innerHeight * 0.4));
+  const rowHeight = Math.max(1, Math.min(22, Math.floor(most / rows.length)));
+  const height = Math.min(Math.floor(most), rowHeight * rows.length);
+  const {pen, width} = canvas('heat', height, false);
+  const map = mapping(columns.length, width);
+  Object.assign(heat, {rows, columns, map, height, rowHeight, rowsAPixel: rowHeight > 1 ? 0 : rows.length / height});
+  const image = pen.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  paint(pixels, width, height);
+  pen.putImageData(image, 0, 0);
+  drawScale();
+  drawRowNames(height);
+  drawSays();
+  drawCursor();
+}
+
+// The worst cell of each pixel line, column by column.
+function paint(pixels, width, height) {
+  const {rows, columns, map, rowHeight} = heat;
+  const colours = palette();
+  const lines = rowHeight > 1 ? rows.length : height;
+  const worst = new Uint8Array(lines);
+  let from = Math.max(0, map.at(0));
+  for (let x = Math.ceil(map.left); x < width;) {
+    const to = map.wide >= 1 ? from + 1 : Math.max(from + 1, Math.min(columns.length, map.at(x + 1)));
+    worstOf(worst, lines, from, Math.min(to, columns.length));
+    const end = map.wide >= 1 ? Math.min(width, Math.round(map.x(from + 1))) : x + 1;
+    // A line between cells that are large enough for one.
+    const gap = map.wide >= 6 ? 1 : 0;
+    for (let y = 0; y < height; y += 1) {
+      const line = rowHeight > 1 ? Math.floor(y / rowHeight) : y;
+      if (rowHeight > 6 && y % rowHeight === rowHeight - 1) continue;
+      const cell = worst[line];
+      for (let own = x; own < end - gap; own += 1) {
+        pixels[y * width + own] = cell === 0 ? colours[256 + ((own + y) % 6 < 3 ? 0 : 1)] : colours[cell];
+      }
+    }
+    x = end;
+    from = to;
+    if (from >= columns.length) break;
+  }
+}
+
+function worstOf(worst, lines, from, to) {
+  const {rows, columns} = heat;
+  const each = rows.length / lines;
+  for (let line = 0; line < lines; line += 1) {
+    let [found, bad] = [0, -1];
+    const last = Math.max(Math.floor(line * each) + 1, Math.floor((line + 1) * each));
+    for (let index = from; index < to; index += 1) {
+      const {cells} = columns[index];
+      for (let row = Math.floor(line * each); row < last; row += 1) {
+        const cell = cells[rows[row]] ?? 0;
+        const own = badness(cell);
+        if (own > bad) [found, bad] = [cell, own];
+      }
+    }
+    worst[line] = found;
+  }
+}
+
+function drawScale() {
+  const swatch = (rgb, text) => {
+    const box = el('i');
+    box.style.background = `rgb(${rgb.join(' ')})`;
+    return el('span', null, box, text);
+  };
+  const stripes = el('i');
+  stripes.style.background = `repeating-linear-gradient(135deg, ${isDark() ? '#58626a' : '#78828a'} 0 2px, transparent 2px 4px)`;
+  const what = heat.columns.at(-1).isSelf ? 'self-time' : 'whole steps (self-time is not known)';
+  fill('scale', `${what}:`, ...KEYS.map(([value, text]) => swatch(shade(value), text)), el('span', null, stripes, 'nothing came'));
+}
+
+const firstRank = row => heat.rows[row] * heat.columns.at(-1).bin;
+
+function drawRowNames(height) {
+  const {rows} = heat;
+  const y = row => (row + 0.5) * height / rows.length;
+  const names = [];
+  const apart = Math.max(1, Math.ceil(rows.length / Math.max(1, Math.floor(height / 18))));
+  for (let row = 0; row < rows.length; row += apart) names.push([y(row), `${row === 0 ? 'rank ' : ''}${firstRank(row)}`]);
+  const label = ([top, text], cls) => {
+    const made = el('span', cls, told(text));
+    made.style.top = `${top}px`;
+    return made;
+  };
+  fill('rows', ...names.map(name => label(name)));
+  // Who was found, beside the row; as many as there is room for.
+  const flags = [];
+  const {bin} = heat.columns.at(-1);
+  for (const verdict of raised()) {
+    for (const rank of ranksOf(verdict.subject).slice(0, 8)) {
+      const row = rows.indexOf(Math.floor(rank / bin));
+      if (row >= 0 && flags.every(([top]) => Math.abs(top - y(row)) > 14)) flags.push([y(row), `${SEVERITY[verdict.severity].mark} rank ${rank}`]);
+    }
+  }
+  fill('flags', ...flags.map(flag => label(flag, 'flag')));
+}
+
+// What a cell says, in words.
+function cellSays(row, index) {
+  const step = heat.columns[index];
+  const place = heat.rows[row];
+  if (!step || place === undefined) return null;
+  const rank = place * step.bin + (step.who ? step.who[place] : 0);
+  const kind = step.kind === 'train' ? '' : ` (${step.kind})`;
+  const value = ratio(step.cells[place] ?? 0);
+  const many = step.bin > 1 ? `of ranks ${place * step.bin} to ${Math.min(step.ranks, (place + 1) * step.bin) - 1} the worst: ` : '';
+  const what = value === null ? 'nothing came' : `${times(value)} ${step.isSelf ? 'the self-time of its peers' : 'the median step'}`;
+  return {rank, lines: [`${many}${rankName(rank)}`, `step ${step.step}${kind}: ${what}`]};
+}
+
+function drawSays() {
+  const last = heat.columns.length - 1;
+  const {cells} = heat.columns[last];
+  const order = heat.rows.map((_, row) => row).filter(row => cells[heat.rows[row]] !== 0);
+  order.sort((a, b) => cells[heat.rows[b]] - cells[heat.rows[a]]);
+  const worst = order.length ? cellSays(order[0], last) : null;
+  const missing = heat.rows.length - order.length;
+  const {bin, ranks} = heat.columns[last];
+  const text = [
+    worst ? `Slowest in the last step: ${worst.lines[0]}, ${worst.lines[1].replace(/^step \d+/, match => match)}.` : '',
+    missing ? `From ${count(missing, 'row')} nothing came.` : '',
+    bin > 1 ? `${ranks.toLocaleString('en')} ranks, ${bin} to a row.` : '',
+  ].join(' ');
+  if (!heat.cursor) at('heat-says').textContent = text;
+  at('heat').setAttribute('aria-label', `Heat map of ${count(ranks, 'rank')} by ${count(heat.columns.length, 'step')}. ${text} Arrow keys move, w goes to the slowest.`);
+  const [first, newest] = [heat.columns[0], heat.columns[last]];
+  fill('steps-axis', el('span', null, `step ${first.step}`), el('span', null, `step ${newest.step}`));
+}
+
+function drawCursor() {
+  const box = at('cursor');
+  const {cursor, map, rows, height} = heat;
+  box.hidden = !cursor || cursor.row >= rows.length;
+  if (box.hidden) return;
+  // It stays with its step while columns move.
+  const index = heat.columns.findIndex(step => step.step === cursor.step && step.restart === cursor.restart);
+  if (index < 0) {
+    heat.cursor = null;
+    box.hidden = true;
+    return;
+  }
+  const tall = height / rows.length;
+  box.style.left = `${map.x(index) - 2}px`;
+  box.style.top = `${cursor.row * tall - 2}px`;
+  box.style.width = `${Math.max(6, map.wide + 4)}px`;
+  box.style.height = `${Math.max(6, tall + 4)}px`;
+  at('heat-says').textContent = cellSays(cursor.row, index).lines.join(', ');
+}
+
+function moveCursor(key) {
+  const {rows, columns, cursor} = heat;
+  if (columns.length === 0) return false;
+  let index = cursor ? columns.findIndex(step => step.step === cursor.step && step.restart === cursor.restart) : columns.length - 1;
+  let row = cursor?.row ?? 0;
+  const page = Math.max(1, Math.floor(rows.length / 16));
+  if (key === 'ArrowLeft') index -= 1;
+  else if (key === 'ArrowRight') index += 1;
+  else if (key === 'ArrowUp') row -= 1;
+  else if (key === 'ArrowDown') row += 1;
+  else if (key === 'PageUp') row -= page;
+  else if (key === 'PageDown') row += page;
+  else if (key === 'Home') index = 0;
+  else if (key === 'End') index = columns.length - 1;
+  else if (key === 'w') {
+    index = columns.length - 1;
+    const {cells} = columns[index];
+    row = rows.reduce((best, place, own) => badness(cells[place]) > badness(cells[rows[best]]) ? own : best, 0);
+  } else if (key === 'Escape') {
+    heat.cursor = null;
+    drawCursor();
+    drawSays();
+    return true;
+  } else return false;
+  index = Math.max(0, Math.min(columns.length - 1, index));
+  row = Math.max(0, Math.min(rows.length - 1, row));
+  heat.cursor = {row, step: columns[index].step, restart: columns[index].restart};
+  drawCursor();
+  return true;
+}
+
+function cellUnder(event) {
+  const box = at('heat').getBoundingClientRect();
+  const row = Math.floor((event.clientY - box.top) / heat.height * heat.rows.length);
+  return heat.map ? cellSays(row, heat.map.at(event.clientX - box.left)) : null;
+}
+
+function listenToHeat() {
+  const map = at('heat');
+  map.addEventListener('pointermove', event => tip(event, cellUnder(event)?.lines));
+  map.addEventListener('pointerleave', event => tip(event, null));
+  map.addEventListener('click', event => {
+    const cell = cellUnder(event);
+    if (cell) setFilter(`rank ${cell.rank}`);
+  });
+  map.addEventListener('keydown', event => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === 'Enter' && heat.cursor) {
+      const index = heat.columns.findIndex(step => step.step === heat.cursor.step);
+      const cell = index < 0 ? null : cellSays(heat.cursor.row, index);
+      heat.cursor = null;
+      if (cell) setFilter(`rank ${cell.rank}`);
+    } else if (!moveCursor(event.key)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}
