@@ -30,6 +30,7 @@ function draw(changed) {
     pending.clear();
     const took = performance.now() - began;
     document.body.dataset.drawMs = took.toFixed(1);
+    if (data.steps.length) document.body.dataset.firstDrawMs ??= performance.now().toFixed(0);
     document.body.dataset.draws = Number(document.body.dataset.draws ?? 0) + 1;
     at('drawn').textContent = `drawn in ${took.toFixed(0)} ms`;
   });
