@@ -146,6 +146,7 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
         "{course:?}"
     );
     assert!(!cluster.path(&format!("{second}/remedies.ndjson")).exists());
+    it_is_not_requeued_again(cluster, &job, again.node_of(0));
     cluster.run(&["scancel", &job]);
     cluster.until_over(&job);
     cluster.until("the end of all", || cluster.ours().is_empty().then_some(()));
@@ -158,4 +159,27 @@ fn a_requeue_away_from_the_bad_node(cluster: &Cluster) {
         // The first run's two, and the second's scancel.
         assert_eq!(signals, ["USR1", "TERM", "TERM"], "{said}");
     }
+}
+
+/// To Slurm it is the same job, whatever its runs are called: what was done to it a moment ago counts.
+fn it_is_not_requeued_again(cluster: &Cluster, job: &str, bad: &str) {
+    let fault = "4,1,77000000,-;NVRM: Xid (PCI:0000:02:00): 119, pid=7, name=a, Timeout of GSP\n";
+    fs::write(cluster.path(&format!("kmsg.{bad}")), fault).unwrap();
+    let audit = format!("paceline-{job}.0-r1/remedies.ndjson");
+    let said = cluster.until("a decision", || {
+        Some(cluster.read(&audit)).filter(|text| text.ends_with('\n'))
+    });
+    let line: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    let decision = &line["decision"];
+    assert!(decision["outcome"]["refuse"]["cool-down"].is_u64(), "{said}");
+    assert_eq!(
+        decision["ask"]["account"],
+        format!("slurm:paceline-test:{job}"),
+        "{said}"
+    );
+    let shown = cluster.run(&["scontrol", "show", "job", job]).stdout;
+    assert!(
+        shown.contains("Restarts=1") && shown.contains("JobState=RUNNING"),
+        "{shown}"
+    );
 }

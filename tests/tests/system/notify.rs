@@ -10,7 +10,7 @@ use paceline_health::verdict::{State, Verdict};
 use paceline_sidecar::sink::notify::{Notifier, Receiver};
 use serde_json::Value;
 
-use crate::launched::{Place, until};
+use crate::launched::{Place, is_running, signal, until};
 
 const WAITS: &str = "echo ready; while [ ! -e end ]; do sleep 0.05; done";
 
@@ -111,6 +111,28 @@ fn what_waits_at_the_end_is_told_and_can_be_sent() {
     assert!(place.read("told").contains("\"firing\""));
     let (code, said) = flush(&["--notify", &receiver]);
     assert_eq!((code, &*said), (Some(0), "nothing waits\n"));
+}
+
+/// The aggregator is killed while a program of its own hangs: that ends too.
+#[test]
+fn a_program_does_not_outlive_the_aggregator() {
+    let place = Place::new();
+    place.write("kmsg", "");
+    let tell = place.write(
+        "tell",
+        "#!/bin/sh\n[ -e pid ] && exit 0\necho $$ > pid.new && mv pid.new pid\nexec sleep 600\n",
+    );
+    fs::set_permissions(&tell, fs::Permissions::from_mode(0o755)).unwrap();
+    let receiver = format!("exec={}", tell.display());
+    let running = place.start(&["--kmsg", "kmsg", "--notify", &receiver, "--job", "j"], WAITS);
+    running.until_watched();
+    fault(&place, 1);
+    until("the program", || place.path("pid").exists().then_some(()));
+    signal("KILL", running.sidecar().unwrap());
+    let pid = place.read("pid").trim().parse().unwrap();
+    until("its end", || (!is_running(pid)).then_some(()));
+    place.write("end", "");
+    assert_eq!(running.wait(), 0);
 }
 
 /// Debian's Alertmanager on loopback, ended with this.
