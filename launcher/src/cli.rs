@@ -131,6 +131,9 @@ pub(crate) struct SettingArgs {
     /// Print the report as one line of JSON on stdout at the end.
     #[arg(long)]
     pub(crate) json: bool,
+    /// At the end, count how the job ended in a file for node_exporter's textfile collector [default: none].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) textfile: Option<String>,
     /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
     #[arg(long)]
     pub(crate) slurm_comment: bool,

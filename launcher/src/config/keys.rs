@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 26] = [
+pub(crate) const KEYS: [Key; 27] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -104,6 +104,11 @@ pub(crate) const KEYS: [Key; 26] = [
     },
     Key {
         name: "inspector",
+        kind: Kind::Text,
+        default: "(none)",
+    },
+    Key {
+        name: "textfile",
         kind: Kind::Text,
         default: "(none)",
     },

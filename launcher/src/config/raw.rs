@@ -163,6 +163,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("step_log", &args.step_log),
         ("step_regex", &args.step_regex),
         ("inspector", &args.inspector),
+        ("textfile", &args.textfile),
     ];
     let mut said: Vec<(String, String, String)> = texts
         .iter()

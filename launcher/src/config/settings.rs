@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) step_regex: Option<String>,
     /// Files of NCCL Inspector.
     pub(crate) inspector: Option<PathBuf>,
+    /// Where ends of jobs are counted.
+    pub(crate) textfile: Option<PathBuf>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
@@ -99,6 +101,7 @@ impl Settings {
             "kmsg",
             "step_log",
             "inspector",
+            "textfile",
         ] {
             parsed(key, &name)?;
         }
@@ -154,6 +157,7 @@ impl Settings {
             step_log: step_log.as_deref().map(StepLog::of),
             step_regex,
             inspector: text("inspector").map(PathBuf::from),
+            textfile: text("textfile").map(PathBuf::from),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             slurm_comment: switch(raw, "slurm_comment")?,

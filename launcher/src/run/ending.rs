@@ -15,6 +15,7 @@ use paceline_health::report::{Ending, Gap, NodeExit, Reason, Report};
 use paceline_health::{Detector, Frame, Provenance, Time};
 use paceline_sidecar::aggregator::core::OWN_AGENT;
 use paceline_sidecar::remedy::books;
+use paceline_sidecar::sink::metrics::ends;
 use rustix::fs::{FlockOperation, flock};
 
 use super::Plan;
@@ -62,6 +63,23 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
         place,
         elsewhere: None,
         is_left_to_others: false,
+    }
+}
+
+/// Counts how it ended, where somebody wants that. Several runs may have one directory, so each has its time as well.
+pub(crate) fn count(plan: &Plan, known: &Known) {
+    let Some(path) = &plan.settings.textfile else {
+        return;
+    };
+    let unix_ms = paceline_sidecar::host::unix_ms();
+    let name = format!("{}/{}/{unix_ms}/{}", plan.node, plan.job, std::process::id());
+    let end = (
+        name.replace(char::is_control, " "),
+        known.report.end.as_ref().map(|end| end.reason),
+    );
+    if let Err(problem) = ends::count(path, &[end]) {
+        let problem = format_args!("the end is not counted: {}: {problem}", path.display());
+        output::warning(plan.style, problem);
     }
 }
 

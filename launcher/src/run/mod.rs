@@ -210,8 +210,11 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     tell(&plan, &outcome);
     say_untold(&plan, &outcome.known);
     let is_known_elsewhere = outcome.known.elsewhere.is_some() || outcome.known.is_left_to_others;
-    if plan.settings.slurm_comment && !is_known_elsewhere {
-        slurm::comment::write(&outcome.known.report);
+    if !is_known_elsewhere {
+        ending::count(&plan, &outcome.known);
+        if plan.settings.slurm_comment {
+            slurm::comment::write(&outcome.known.report);
+        }
     }
     Ok(exit_code(outcome.code))
 }

@@ -177,3 +177,33 @@ fn without_a_run_directory_the_report_goes_elsewhere() {
     }
     std::fs::remove_dir_all(elsewhere).unwrap();
 }
+
+/// Ends are counted by their reason in one file, also of runs in the same directory.
+#[test]
+fn ends_are_counted_where_a_file_is_named() {
+    let place = Place::new();
+    for (script, code) in [("true", 0), ("exit 3", 3), ("exit 3", 3)] {
+        let ran = place.run(&["--textfile", "ends.prom"], script);
+        assert_eq!(
+            ran.status.code(),
+            Some(code),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    }
+    let counted = place.read("ends.prom");
+    for wanted in [
+        "{reason=\"success\"} 1\n",
+        "{reason=\"error\"} 2\n",
+        "{reason=\"killed\"} 0\n",
+    ] {
+        assert!(counted.contains(wanted), "{counted}");
+    }
+    // What cannot be counted changes nothing.
+    let ran = place.run(&["--textfile", "none/ends.prom"], "true");
+    let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(
+        ran.status.success() && stderr.contains("the end is not counted: none/ends.prom"),
+        "{stderr}"
+    );
+}
