@@ -3,7 +3,7 @@
 real `paceline run` and a trainer that tells steps. After each fault every step that a trainer took is in the journal, once, and
 the fault that each node's kernel told meanwhile is a verdict. docs/transport.md.
 
-    tests/transport/faults.py [CASE...]      weather, killed, relayed, moved, full, elastic, two_jobs, descriptors, strangers, doors;
+    tests/transport/faults.py [CASE...]      weather, killed, relayed, moved, full, narrow, elastic, two_jobs, descriptors, strangers, doors;
                                     side by side
 
 Takes root, iproute2, nftables, ethtool, gcc, openssl and curl. PACELINE: the binary.
@@ -279,23 +279,58 @@ def two_jobs(net):
         assert journals[name].faults() == found[name]
 
 
+def aggregator_of(net, name, port, run_dir, log, **more):
+    words = [PACELINE, "sidecar", "--job", name, "--node", "watch", "--run-dir", run_dir, "--aggregator", f"127.0.0.1:{port}"]
+    return subprocess.Popen(
+        ["ip", "netns", "exec", net.space(1), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+        env={**os.environ, "HOME": net.work, "TMPDIR": net.work}, **more)
+
+
+def simulated(net, name, port, *words):
+    load = ["ip", "netns", "exec", net.space(1), PACELINE, "simulate", "--connect", f"127.0.0.1:{port}", "--job", name, *words]
+    return subprocess.Popen([*load, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            env={**os.environ, "HOME": net.work, "TMPDIR": net.work})
+
+
+def narrow(net):
+    """Others fill the disk under a journal, but for a few megabytes: it is thinned, which is told, and nothing new is lost."""
+    disk = f"{net.work}/disk"
+    os.makedirs(disk)
+    run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk)
+    log = open(f"{net.work}/log", "w")
+    aggregator = aggregator_of(net, "narrow", 4802, f"{disk}/run", log)
+    try:
+        assert any("ready" in line for line in aggregator.stdout), open(log.name).read()
+        played = simulated(net, "narrow", 4802, "--ranks", "128", "--steps", "200", "--speed", "10")
+        journal = Journal(f"{disk}/run")
+        until("three segments", lambda: os.path.exists(f"{disk}/run/journal-000003.ndjson"))
+        with open(f"{disk}/filler", "wb", buffering=0) as filler:
+            while (left := os.statvfs(disk)).f_bavail * left.f_frsize > 2 << 20:
+                filler.write(b"x" * (64 << 10))
+        report = json.loads(played.communicate(timeout=PATIENCE)[0])
+        assert report["connect_s"] is not None and report["dropped"] == 0, report
+        assert any("thinned" in entry["frame"]["event"] for entry in journal.lines("journal")
+                   if isinstance(entry["frame"]["event"], dict)), os.listdir(f"{disk}/run")
+        coverage = journal.report()["coverage"]
+        assert coverage.get("journal_lost", 0) == 0, (coverage, open(log.name).read())
+        assert any("thinned" in note for note in coverage["notes"]), coverage
+    finally:
+        aggregator.terminate()
+        aggregator.communicate()
+        run("umount", disk)
+
+
 def descriptors(net):
     """An aggregator that may have 40 files open says so when a 41st is needed; one whose limit can be raised raises it."""
     for name, limits, is_enough in (("few", (40, 40), False), ("raised", (40, 4096), True)):
         run_dir, port = f"{net.work}/{name}", 4800 + is_enough
         os.makedirs(run_dir)
         with open(f"{run_dir}/log", "w") as log:
-            words = [PACELINE, "sidecar", "--job", name, "--node", "watch", "--run-dir", f"{run_dir}/run", "--aggregator",
-                     f"127.0.0.1:{port}"]
-            aggregator = subprocess.Popen(
-                ["ip", "netns", "exec", net.space(1), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, "HOME": net.work, "TMPDIR": net.work}, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits))
+            aggregator = aggregator_of(net, name, port, f"{run_dir}/run", log,
+                                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits))
         try:
             assert any("ready" in line for line in aggregator.stdout), open(f"{run_dir}/log").read()
-            load = ["ip", "netns", "exec", net.space(1), PACELINE, "simulate", "--connect", f"127.0.0.1:{port}", "--job", name,
-                    "--nodes", "64", "--gpus", "1", "--steps", "3", "--json"]
-            played = subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                      env={**os.environ, "HOME": net.work, "TMPDIR": net.work})
+            played = simulated(net, name, port, "--nodes", "64", "--gpus", "1", "--steps", "3")
             if is_enough:
                 report = json.loads(played.communicate(timeout=PATIENCE)[0])
                 assert report["connect_s"] is not None and report["dropped"] == 0, report
@@ -308,7 +343,7 @@ def descriptors(net):
             aggregator.communicate()
 
 
-CASES = {"weather": 13, "killed": 3, "relayed": 4, "moved": 3, "full": 2, "elastic": 2, "two_jobs": 2, "descriptors": 1,
+CASES = {"weather": 13, "killed": 3, "relayed": 4, "moved": 3, "full": 2, "narrow": 1, "elastic": 2, "two_jobs": 2, "descriptors": 1,
          "strangers": 3, "doors": 2}
 
 
