@@ -35,7 +35,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 /// Links that do not answer are looked for this often.
 const SWEEP: Duration = Duration::from_millis(250);
 /// Nobody at all has joined after this: nobody will.
-const NOBODY: Duration = Duration::from_secs(20);
+const NOBODY: Duration = Duration::from_secs(60);
 /// At the end, what was sent is waited for.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// The feed is asked for what is due this often.

@@ -33,8 +33,8 @@ FIRST, SLOW_FOR, NEXT = 32, 6, 3
 class Aggregator:
     """A sidecar of a node without ranks, which holds the aggregator."""
 
-    def __init__(self, program, folder):
-        self.program, self.folder = program, folder
+    def __init__(self, program, folder, *more):
+        self.program, self.folder, self.more = program, folder, more
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -44,7 +44,7 @@ class Aggregator:
     def start(self):
         command = [self.program, "sidecar", "--job", "scale", "--node", "head", "--run-dir", self.folder + "/run"]
         command += ["--key-file", self.folder + "/key", "--aggregator", f"127.0.0.1:{self.port}", "--ras", "off"]
-        command += ["--nvml-lib", self.folder + "/no-gpu-here"]
+        command += ["--nvml-lib", self.folder + "/no-gpu-here", *self.more]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if not any(b'"ready"' in line for line in self.process.stdout):
             sys.exit("the aggregator did not start")
@@ -214,10 +214,10 @@ def recover(args, ranks, each):
         }
 
 
-def fresh(program, folder):
+def fresh(program, folder, *more):
     with open(folder + "/key", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as key:
         key.write(os.urandom(32).hex())
-    return Aggregator(program, folder)
+    return Aggregator(program, folder, *more)
 
 
 def table(rows):

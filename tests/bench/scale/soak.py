@@ -52,13 +52,15 @@ class Journal:
     """Reads the journal as it grows, whatever its files are called: an aggregator may begin new ones and thin old ones."""
 
     def __init__(self, folder):
-        self.folder, self.at, self.seen, self.lines = folder, {}, {}, 0
+        self.folder, self.at, self.seen, self.lines, self.thinned = folder, {}, {}, 0, set()
 
     def read(self):
         for path in glob.glob(self.folder + "/journal*.ndjson"):
             try:
                 with open(path, "rb") as file:
-                    key = os.fstat(file.fileno()).st_ino
+                    # Files get other names and other inodes; what a segment begins with it has alone. Of one that was thinned
+                    # all that is left was read before.
+                    key = file.readline()
                     file.seek(self.at.get(key, 0))
                     for line in file:
                         # A line without its end may be cut off again.
@@ -70,6 +72,8 @@ class Journal:
                 continue
 
     def take(self, line):
+        if b'"thinned":' in line:
+            self.thinned.add(line)
         found = LINE.search(line)
         if found:
             self.lines += 1
@@ -93,7 +97,7 @@ class Soak:
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
         self.chance = random.Random(args.seed)
-        self.aggregator = run.fresh(args.program, folder)
+        self.aggregator = run.fresh(args.program, folder, "--journal-bytes", args.journal_bytes)
         self.journal = Journal(folder + "/run")
         self.number = 0
         self.players = [self.play(part) for part in range(args.processes)]
@@ -211,7 +215,7 @@ class Soak:
             grows(f"{name} of the aggregator", [mine[at] for _, mine, _ in self.samples], slack)
             grows(f"{name} of the sidecars", [theirs[at] for _, _, theirs in self.samples], slack)
         print(f"\n{len(acked):,} incarnations of sidecars; {frames:,} frames acknowledged, {lost} of them not in the journal "
-              f"of {self.journal.lines:,}; done: {self.done}; seed {self.args.seed}")
+              f"of {self.journal.lines:,}, of which {len(self.journal.thinned)} say that it was thinned; done: {self.done}; seed {self.args.seed}")
         print("failed: " + "; ".join(bad) if bad else "memory, descriptors and threads flat, nothing lost", flush=True)
         return 1 if bad else 0
 
@@ -222,6 +226,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--journal-bytes", default="8GiB", help="what the journal may take: with less it is thinned")
     parser.add_argument("--every", type=float, default=30, help="seconds between two lines")
     parser.add_argument("--program", default=os.path.join(run.ROOT, "target/release/paceline"))
     parser.add_argument("--dir", help="where run directories are made [default: that of temporary files]")
