@@ -100,10 +100,11 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until it is true.
+    /// Waits until it is true. What is not there yet is not true.
     pub fn until(&mut self, script: &str) {
         let end = Instant::now() + PATIENCE;
-        while self.run(script) != json!(true) {
+        let look = format!("(() => {{ try {{ return {script} }} catch {{ return false }} }})()");
+        while self.run(&look) != json!(true) {
             assert!(
                 Instant::now() < end,
                 "{script} is not true of:\n{}\n{:?}",

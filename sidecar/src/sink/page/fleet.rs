@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use paceline_health::Frame;
 use paceline_health::event::{Event, GpuSignal, PortLink, PortSignal};
-use paceline_health::id::{GpuId, NodeId};
+use paceline_health::id::{GpuId, NodeId, Rank};
 use serde_json::{Value, json};
 
 use super::base64;
@@ -16,8 +16,10 @@ use crate::sink::metrics::gpus::Gpu;
 
 /// It is made this often at most.
 const EVERY_NS: u64 = 2_000_000_000;
-/// And rests for so many times as long as it took: a hundredth of the thread's time goes into it.
+/// And rests for so many times as long as it took: a hundredth of the thread's time goes into it,
 const REST: u64 = 99;
+/// but not for longer than this, which is how often all readings are told.
+const RARELY_NS: u64 = 10_000_000_000;
 /// Ports that are kept.
 const PORTS: usize = 1 << 15;
 /// Ports with trouble that are shown.
@@ -108,9 +110,17 @@ impl Fleet {
         if self.is_changed || gpus.len() != self.order.len() || self.places.is_empty() {
             self.is_changed = false;
             self.order = gpus.keys().cloned().collect();
+            let ranks: BTreeMap<&GpuId, Rank> = metrics
+                .ranks()
+                .filter_map(|seat| Some((seat.gpu?, seat.rank)))
+                .collect();
+            // Those of ranks as ranks go; the others after them.
             self.order.sort_by_cached_key(|id| {
-                gpus.get(id)
-                    .map(|gpu| (gpu.node().clone(), Arc::clone(gpu.pci())))
+                let rank = ranks.get(id).copied().unwrap_or(Rank(u32::MAX));
+                let place = gpus
+                    .get(id)
+                    .map(|gpu| (gpu.node().clone(), Arc::clone(gpu.pci())));
+                (rank, place)
             });
             self.places = self.places(metrics).to_string();
         }
@@ -120,7 +130,7 @@ impl Fleet {
             ports: self.ports().to_string(),
         };
         let took_ns = clock_ns().saturating_sub(began_ns);
-        self.due_ns = now_ns + EVERY_NS.max(took_ns.saturating_mul(REST + 1));
+        self.due_ns = now_ns + took_ns.saturating_mul(REST + 1).clamp(EVERY_NS, RARELY_NS);
         Some(made)
     }
 

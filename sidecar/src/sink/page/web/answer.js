@@ -2,6 +2,10 @@
 
 const view = {selected: null, query: ''};
 
+// Findings that are listed: of those that hold, and of those that are over.
+const HOLDING = 12;
+const OVER = 48;
+
 // What was typed: a rank, or text to be found in names.
 function query() {
   const text = view.query.trim().toLowerCase();
@@ -54,7 +58,7 @@ function who(verdict) {
 // A rank is known by its number; its GPU stands below.
 function shortWhom({subject, whom}) {
   if (subject.kind === 'rank') return `rank ${subject.rank} on ${subject.node}`;
-  return subject.kind === 'gpu' ? `GPU ${shortGpu(subject.gpu)} on ${subject.node}` : whom;
+  return subject.kind === 'gpu' ? `${shortGpu(subject.gpu)} on ${subject.node}` : whom;
 }
 
 function caseOf(verdict) {
@@ -114,26 +118,39 @@ function drawAnswer() {
     first ? hero(first) : null,
     none ? el('p', 'faint', 'No finding that holds now is about what the filter asks for.') : null,
     !first && !none && !report.end ? calm() : null);
+  // Said aloud once, and not with every new number.
+  const news = first ? `${mark(first)} ${first.finding}: ${shortWhom(first)}` : at('answer').querySelector('h2')?.textContent ?? '';
+  if (at('announce').textContent !== news) at('announce').textContent = news;
   drawOthers(all, first);
 }
 
+// Findings that hold are listed, those that are over are behind a line.
 function drawOthers(all, first) {
-  const others = all.filter(verdict => verdict !== first || all.length > 1);
-  at('others').hidden = others.length < 2;
-  if (others.length < 2) return;
-  const shown = others.slice(0, 24);
-  const rows = shown.map(verdict => {
-    const button = el('button', verdict.raised ? verdict.severity : 'over', el('span', 'badge', mark(verdict)), ' ', told(verdict.finding), ' ', told(shortWhom(verdict)));
-    button.type = 'button';
-    button.setAttribute('aria-current', String(verdict === first));
-    button.addEventListener('click', () => select(verdict.id));
-    return el('li', null, button);
-  });
-  const more = data.report.findings - shown.length;
+  at('others').hidden = all.length < 2 && all[0] === first;
+  if (at('others').hidden) return;
+  const button = verdict => {
+    const made = el('button', verdict.raised ? verdict.severity : 'over', el('span', 'badge', mark(verdict)), ' ', told(verdict.finding), ' ', told(shortWhom(verdict)));
+    made.type = 'button';
+    made.setAttribute('aria-current', String(verdict === first));
+    made.dataset.finding = verdict.id;
+    made.addEventListener('click', () => select(verdict.id));
+    return el('li', null, made);
+  };
+  const holds = all.filter(verdict => verdict.raised);
+  const over = all.filter(verdict => !verdict.raised);
+  const open = at('over')?.open ?? false;
+  // Whoever stands on one with the keyboard stays there.
+  const held = document.activeElement?.dataset?.finding;
+  const past = el('details', null, el('summary', 'faint', `${over.length} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)));
+  past.id = 'over';
+  past.open = open;
+  const more = data.report.findings - Math.min(holds.length, HOLDING) - Math.min(over.length, OVER);
   fill('others',
     el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${data.report.findings - data.report.raised} over`)),
-    el('ol', null, ...rows),
+    el('ol', null, ...holds.slice(0, HOLDING).map(button)),
+    over.length ? past : null,
     more > 0 && !query().text ? el('p', 'faint', `and ${more} more in report.json`) : null);
+  if (held) at('others').querySelector(`[data-finding="${held}"]`)?.focus();
 }
 
 function select(id) {

@@ -141,7 +141,7 @@ function drawGpus() {
     return el('p', null, el('b', 'warning', '▲ '), told(`${who}: ${what}`), el('span', 'faint', ' ', told(`${name.split(' ')[0]}, ${values}`)));
   });
   if (troubled.length > 8) list.push(el('p', 'faint', `and ${troubled.length - 8} more`));
-  at('gpus-says').textContent = `${count(shown.length, 'GPU')}, by node and bus${places.models.length === 1 ? `, ${places.models[0]}` : ''}`;
+  at('gpus-says').textContent = `${count(shown.length, 'GPU')}, as their ranks go${places.models.length === 1 ? `, ${places.models[0]}` : ''}`;
   fill('gpus', ...lanes, ...list);
 }
 
@@ -151,7 +151,7 @@ function drawLane([name, value, bad, tell], shown, reads) {
   const values = reads.map(value).filter(own => own !== null);
   const [low, high] = values.reduce(([low, high], own) => [Math.min(low, own), Math.max(high, own)], [Infinity, -Infinity]);
   const errors = () => `uncorrected on ${values.filter(own => own >= 1000).length}, corrected on ${values.filter(own => own % 1000 > 0).length}`;
-  const says = values.length === 0 ? 'not read' : tell === null ? (high === 0 ? 'none' : errors()) : low === high ? tell(low) : `${tell(low)} to ${tell(high)}`;
+  const says = values.length === 0 ? 'not read' : tell === null ? (high === 0 ? 'none' : errors()) : low === high ? tell(low) : `${tell(low).split(' ')[0]} to ${tell(high)}`;
   strip.setAttribute('aria-label', `${name} of ${count(shown.length, 'GPU')}: ${says}`);
   const row = el('div', 'lane', el('span', null, name), el('div', null, strip), el('span', null, says));
   const width = Math.max(50, (at('gpus').clientWidth || 400) - 240);

@@ -1,6 +1,10 @@
 // Ranks by steps: each cell is a rank's self-time beside that of its peers. Where several share a pixel the worst shows.
 
-const heat = {rows: [], columns: [], map: null, cursor: null, height: 0, rowsAPixel: 1, rowHeight: 1};
+const heat = {rows: [], columns: [], map: null, cursor: null, width: 0, height: 0, rowHeight: 1};
+
+// A slow row among hundreds is drawn this many lines to either side of its own, or nobody would see it.
+const SPREAD = 1;
+const SLOW = 133;
 
 // From a ratio to a colour: lightness changes in one direction, so that it is read without colours too.
 const STOPS = {
@@ -82,7 +86,7 @@ function drawHeat() {
   const height = Math.min(Math.floor(most), rowHeight * rows.length);
   const {pen, width} = canvas('heat', height, false);
   const map = mapping(columns.length, width);
-  Object.assign(heat, {rows, columns, map, height, rowHeight, rowsAPixel: rowHeight > 1 ? 0 : rows.length / height});
+  Object.assign(heat, {rows, columns, map, width, height, rowHeight});
   const image = pen.createImageData(width, height);
   const pixels = new Uint32Array(image.data.buffer);
   paint(pixels, width, height);
@@ -136,6 +140,14 @@ function worstOf(worst, lines, from, to) {
     }
     worst[line] = found;
   }
+  if (heat.rowHeight > 2) return;
+  for (let line = 0, before = worst[0]; line < lines; line += 1) {
+    const own = worst[line];
+    for (const other of [before, line + SPREAD < lines ? worst[line + SPREAD] : 0]) {
+      if (other > SLOW && badness(other) > badness(worst[line])) worst[line] = other;
+    }
+    before = own;
+  }
 }
 
 function drawScale() {
@@ -160,7 +172,7 @@ function drawRowNames(height) {
   for (let row = 0; row < rows.length; row += apart) names.push([y(row), `${row === 0 ? 'rank ' : ''}${firstRank(row)}`]);
   const label = ([top, text], cls) => {
     const made = el('span', cls, told(text));
-    made.style.top = `${top}px`;
+    made.style.top = `${Math.max(7, Math.min(height - 7, top))}px`;
     return made;
   };
   fill('rows', ...names.map(name => label(name)));
@@ -206,6 +218,7 @@ function drawSays() {
   at('heat').setAttribute('aria-label', `Heat map of ${count(ranks, 'rank')} by ${count(heat.columns.length, 'step')}. ${text} Arrow keys move, w goes to the slowest.`);
   const [first, newest] = [heat.columns[0], heat.columns[last]];
   fill('steps-axis', el('span', null, `step ${first.step}`), el('span', null, `step ${newest.step}`));
+  at('steps-axis').style.paddingLeft = `${Math.floor(Math.min(heat.map.left, heat.width - 120))}px`;
 }
 
 function drawCursor() {
@@ -261,8 +274,17 @@ function moveCursor(key) {
 
 function cellUnder(event) {
   const box = at('heat').getBoundingClientRect();
-  const row = Math.floor((event.clientY - box.top) / heat.height * heat.rows.length);
-  return heat.map ? cellSays(row, heat.map.at(event.clientX - box.left)) : null;
+  if (!heat.map) return null;
+  const index = heat.map.at(event.clientX - box.left);
+  const cells = heat.columns[index]?.cells;
+  const row = y => Math.floor((event.clientY - box.top + y) / heat.height * heat.rows.length);
+  if (!cells || heat.rowHeight > 2) return cellSays(row(0), index);
+  // What shows there: the worst of the rows of a line and of those beside it.
+  let worst = Math.max(0, row(-SPREAD));
+  for (let other = worst; other < Math.min(heat.rows.length, row(1 + SPREAD)); other += 1) {
+    if (badness(cells[heat.rows[other]]) > badness(cells[heat.rows[worst]])) worst = other;
+  }
+  return cellSays(worst, index);
 }
 
 function listenToHeat() {
