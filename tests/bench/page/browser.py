@@ -87,7 +87,9 @@ class Browser:
 
     def until(self, script, seconds=60):
         end = time.monotonic() + seconds
-        while not (value := self.run(script)):
+        # What is not there yet is not true.
+        look = f"(() => {{ try {{ return {script} }} catch {{ return false }} }})()"
+        while not (value := self.run(look)):
             if time.monotonic() > end:
                 raise TimeoutError(f"{script}\n{self.run('document.body.innerText')[:2000]}\n{self.console}")
             time.sleep(0.05)

@@ -109,7 +109,7 @@ function paint(pixels, width, height) {
     worstOf(worst, lines, from, Math.min(to, columns.length));
     const end = map.wide >= 1 ? Math.min(width, Math.round(map.x(from + 1))) : x + 1;
     // A line between cells that are large enough for one.
-    const gap = map.wide >= 6 ? 1 : 0;
+    const gap = map.wide >= 6 && rowHeight > 6 ? 1 : 0;
     for (let y = 0; y < height; y += 1) {
       const line = rowHeight > 1 ? Math.floor(y / rowHeight) : y;
       if (rowHeight > 6 && y % rowHeight === rowHeight - 1) continue;
@@ -168,7 +168,8 @@ function drawRowNames(height) {
   const {rows} = heat;
   const y = row => (row + 0.5) * height / rows.length;
   const names = [];
-  const apart = Math.max(1, Math.ceil(rows.length / Math.max(1, Math.floor(height / 18))));
+  // A power of two: ranks of a node, and rows of several, begin there.
+  const apart = 2 ** Math.max(0, Math.ceil(Math.log2(rows.length / Math.max(1, Math.floor(height / 18)))));
   for (let row = 0; row < rows.length; row += apart) names.push([y(row), `${row === 0 ? 'rank ' : ''}${firstRank(row)}`]);
   const label = ([top, text], cls) => {
     const made = el('span', cls, told(text));
