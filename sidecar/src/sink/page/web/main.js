@@ -18,7 +18,7 @@ const DRAWN_BY = [
 const waiting = new Set();
 const state = {failures: 0, answered: 0};
 // A picture of the screen is held up for so long by what is drawn; the rest waits for the next one, milliseconds.
-const TURN_MS = 25;
+const TURN_MS = 8;
 let frame = 0;
 
 // Draws what depends on the changed parts before the next pictures of the screen.
