@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Grafana's boards of Paceline, as JSON beside this file: Run (one job), Fleet (whoever is on call), Executive (what it costs).
+
+    deploy/grafana/boards.py            writes run.json, fleet.json and executive.json
+    deploy/grafana/boards.py --check    1 where they are not what this writes
+
+Rows go by what may be wrong, not by where a number comes from. tests/prometheus/boards.py asks a real Prometheus every query.
+"""
+
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DOCS = "https://github.com/paceline/paceline/blob/main/docs"
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH = 24
+# Rank families join what else is known of a rank.
+WHO = "* on(instance, rank) group_left(node, gpu_uuid) paceline_rank_info{job}"
+GPU = "* on(instance, gpu_uuid) group_left(node) paceline_gpu_info{job}"
+JOB = 'instance=~"$instance"'
+
+
+def asked(query):
+    """`{job}` is the job of the board, `{job, x="y"}` a part of it."""
+    return query.replace("{job}", "{" + JOB + "}").replace("{job, ", "{" + JOB + ", ")
+
+
+def targets(queries, instant):
+    return [{"refId": chr(ord("A") + at), "datasource": SOURCE, "expr": asked(query), "legendFormat": legend,
+             "instant": instant, "range": not instant, **({"format": "table"} if instant == "table" else {})}
+            for at, (query, legend) in enumerate(queries)]
+
+
+def panel(kind, title, why, unit, *queries, width=8, height=8, instant=False, **more):
+    options = more.pop("options", {})
+    steps = more.pop("steps", None)
+    custom = more.pop("custom", {})
+    defaults = {"unit": unit, "custom": custom, **more}
+    if steps:
+        defaults["thresholds"] = {"mode": "absolute", "steps": [
+            {"value": value, "color": color} for value, color in steps]}
+        defaults["color"] = {"mode": "thresholds"}
+    for target in (made := targets(queries, instant)):
+        if instant == "table":
+            target["instant"] = True
+    return {"type": kind, "title": title, "description": why, "datasource": SOURCE, "targets": made, "options": options,
+            "fieldConfig": {"defaults": defaults, "overrides": []}, "size": (width, height)}
+
+
+def lines(title, why, unit, *queries, **more):
+    options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+    return panel("timeseries", title, why, unit, *queries, options=options, **more)
+
+
+def areas(title, why, unit, *queries, **more):
+    custom = {"fillOpacity": 60, "lineWidth": 0, "stacking": {"mode": "normal"}}
+    return lines(title, why, unit, *queries, custom=custom, **more)
+
+
+def number(title, why, unit, query, steps=((None, "text"),), **more):
+    options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "background", "graphMode": "area", "textMode": "auto"}
+    return panel("stat", title, why, unit, (query, ""), options=options, steps=steps, width=more.pop("width", 4),
+                 height=4, **more)
+
+
+def table(title, why, unit, query, **more):
+    made = panel("table", title, why, unit, (query, ""), instant="table", options={"showHeader": True}, **more)
+    made["transformations"] = [{"id": "organize", "options": {"excludeByName": {
+        "Time": True, "__name__": True, "job": True, "instance": True, "local_rank": True}}}]
+    return made
+
+
+GOOD = ((None, "red"), (0.8, "orange"), (0.95, "green"))
+NONE = ((None, "green"), (1, "red"))
+
+
+def run():
+    yield "Is it well?", [
+        number("Goodput", "Share of GPU time that made progress at the speed the job would have with nothing wrong.", "percentunit",
+               "paceline_goodput_ratio{job}", GOOD, min=0, max=1),
+        number("Findings that wake somebody", "Findings that hold now, but for those that are only told.", "none",
+               'sum(paceline_finding_active{job, severity!="info"}) or vector(0)', NONE),
+        number("Since the last step", "Of the rank that is furthest behind. Long: it hangs, or it is over.", "s",
+               "time() - min(paceline_last_step_timestamp_seconds{job})", ((None, "green"), (60, "orange"), (300, "red"))),
+        number("Steps", "That every live rank finished.", "none", "paceline_steps_total{job}"),
+        number("A step", "Median over all ranks since the job began.", "s", 'paceline_step_seconds{job, phase="step", quantile="0.5"}'),
+        number("Ranks", "Whose processes live, of the job's.", "none", "sum(paceline_rank_up{job})"),
+        table("What is wrong now", f"What each finding means and what to do: {DOCS}/findings.md", "none",
+              "paceline_finding_active{job} > 0", width=12),
+        table("Who is slow", "Self-time over that of the peers: 1.3 means that every step of the job takes so much longer.", "none",
+              f"sort_desc(paceline_rank_slowdown_ratio{{job}} {WHO})", width=12),
+    ]
+    yield "How fast is it?", [
+        lines("Steps in a second", "A fall is a slower job, a gap a restart or a checkpoint.", "ops", (
+            "rate(paceline_steps_total{job}[$__rate_interval])", "steps")),
+        lines("A step, over all ranks", "Buckets of every rank's steps.", "s",
+              ("histogram_quantile(0.5, sum by (instance, le) (rate(paceline_step_duration_seconds_bucket{job}[$__rate_interval])))", "p50"),
+              ("histogram_quantile(0.99, sum by (instance, le) (rate(paceline_step_duration_seconds_bucket{job}[$__rate_interval])))", "p99")),
+        panel("status-history", "Self-time by rank", "A row is a rank; a band of another colour is a rank that is slower than the rest.", "s",
+              ('paceline_rank_step_median_seconds{job, phase="self"}', "r{{rank}}"), color={"mode": "continuous-BlYlRd"},
+              options={"showValue": "never", "rowHeight": 0.95, "legend": {"showLegend": False}}),
+    ]
+    phase = "paceline_step_phase_seconds_total"
+    yield "Why is it slow?", [
+        areas("Where steps go", "Time of all ranks by phase. `wait` is what somebody else takes, `data` is the loader.", "percentunit",
+              (f"sum by (instance, phase) (rate({phase}{{job}}[$__rate_interval])) / ignoring(phase) group_left() "
+               f"sum by (instance) (rate({phase}{{job}}[$__rate_interval]))", "{{phase}}"), max=1),
+        lines("Time in collectives by rank", "Who waits least is who all others wait for.", "percentunit",
+              ("bottomk(5, rate(paceline_collective_wait_seconds_total{job}[$__rate_interval]))", "r{{rank}} waits least"),
+              ("topk(5, rate(paceline_collective_wait_seconds_total{job}[$__rate_interval]))", "r{{rank}} waits most")),
+        lines("Kernels on the GPU", "Near 1 and slow: the GPU itself. Far below: the loader, the host, or waiting for others.", "percentunit",
+              (f"min by (instance) (paceline_gpu_utilization_ratio{{job}})", "least"),
+              (f"avg by (instance) (paceline_gpu_utilization_ratio{{job}})", "mean"), max=1, min=0),
+    ]
+    yield "Are the GPUs ill?", [
+        lines("Warmest", "The ten warmest.", "celsius",
+              (f"topk(10, paceline_gpu_temperature_celsius{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
+        lines("Degrees left", "Before hardware slows down; the ten nearest.", "celsius",
+              (f"bottomk(10, paceline_gpu_margin_celsius{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
+        lines("Slowest clocks", "SM clock; one below the rest slows the whole job.", "hertz",
+              (f"bottomk(10, paceline_gpu_sm_clock_hertz{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
+        lines("Power of its limit", "", "percentunit",
+              ("topk(10, paceline_gpu_power_watts{job} / on(instance, gpu_uuid) paceline_gpu_power_limit_watts{job})", "{{gpu_uuid}}")),
+        lines("Slowed down, by reason", "Share of time, all GPUs together.", "percentunit",
+              ("avg by (instance, reason) (rate(paceline_gpu_throttled_seconds_total{job}[$__rate_interval]))", "{{reason}}")),
+        panel("piechart", "GPUs by model and source", "Whether readings are real.", "none",
+              ("count by (model, provenance) (paceline_gpu_info{job})", "{{model}} ({{provenance}})"), instant=True),
+    ]
+    yield "What does it cost?", [
+        areas("GPUs lost, by cause", "So many GPUs work for nothing.", "none",
+              ("sum by (instance, cause) (rate(paceline_lost_gpu_seconds_total{job}[$__rate_interval]))", "{{cause}}"), width=12),
+        number("Lost GPU-hours", "To findings, since the job began.", "h", "sum(paceline_lost_gpu_seconds_total{job}) / 3600", width=6),
+        number("Lost money", "At the price of a GPU-hour above.", "currencyUSD",
+               "sum(paceline_lost_gpu_seconds_total{job}) / 3600 * $price", width=6),
+    ]
+    yield "Is what we see whole?", [
+        lines("Dropped", f"Verdicts then rest on less than everything: {DOCS}/metrics.md#what-is-dropped", "ops",
+              ("sum by (instance, reason) (rate(paceline_transport_dropped_total{job}[$__rate_interval])) or "
+               "0 * sum by (instance) (paceline_steps_total{job})", "{{reason}}")),
+        lines("CPU of the sidecars", "Of one core.", "percentunit",
+              ("topk(5, rate(paceline_sidecar_cpu_seconds_total{job}[$__rate_interval]))", "{{node}}")),
+        lines("Memory of the sidecars", "", "bytes", ("topk(5, paceline_sidecar_resident_bytes{job})", "{{node}}")),
+    ]
+
+
+def fleet():
+    yield "Who needs somebody?", [
+        number("Jobs", "", "none", "count(paceline_job_info)"),
+        number("Jobs with something critical", "", "none",
+               'count(count by (instance) (paceline_finding_active{severity="critical"} > 0)) or vector(0)', NONE),
+        number("Ranks", "Of all jobs.", "none", "count(paceline_rank_up == 1)"),
+        number("GPUs lost now", "GPUs of all jobs that work for nothing.", "none",
+               "sum(rate(paceline_lost_gpu_seconds_total[5m])) or vector(0)"),
+        table("What is wrong, by job", f"What each finding means and what to do: {DOCS}/findings.md", "none",
+              "sort_desc(paceline_finding_active * on(instance) group_left(job_id, world_size) paceline_job_info > 0)", width=24),
+    ]
+    yield "Which jobs are slow?", [
+        table("Jobs by goodput", "The worst first.", "percentunit",
+              "sort(paceline_goodput_ratio * on(instance) group_left(job_id, world_size) paceline_job_info)", width=12),
+        lines("Goodput", "", "percentunit",
+              ("paceline_goodput_ratio * on(instance) group_left(job_id) paceline_job_info", "{{job_id}}"), width=12, max=1),
+    ]
+    yield "What breaks?", [
+        lines("Findings raised in an hour", "", "none",
+              ("sum by (finding) (increase(paceline_findings_total[1h])) > 0 or sum by (finding) (paceline_findings_total)", "{{finding}}"), width=12),
+        lines("How jobs end", f"By reason, in a day. Counted by the epilog or --textfile: {DOCS}/metrics.md#how-jobs-end", "none",
+              ("sum by (reason) (increase(paceline_jobs_ended_total[1d]))", "{{reason}}"), width=12),
+        table("Nodes that have slow ranks", "", "none",
+              "count by (node) (paceline_rank_slowdown_ratio * on(instance, rank) group_left(node) paceline_rank_info > 1)", width=12),
+        lines("Sidecars above a hundredth of a core", "Our own cost.", "percentunit",
+              ("topk(5, rate(paceline_sidecar_cpu_seconds_total[5m]))", "{{node}}"), width=12),
+    ]
+
+
+def executive():
+    yield "What did training cost?", [
+        number("Goodput", "Of all GPU time in the range above: what made progress.", "percentunit",
+               "1 - (sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / "
+               "sum(increase(paceline_gpu_seconds_total[$__range]))", GOOD, width=6),
+        number("GPU-hours", "", "h", "sum(increase(paceline_gpu_seconds_total[$__range])) / 3600", width=6),
+        number("Lost GPU-hours", "", "h", "(sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / 3600", width=6),
+        number("Lost money", "At the price of a GPU-hour above.", "currencyUSD",
+               "(sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / 3600 * $price", width=6),
+    ]
+    yield "Lost to what?", [
+        panel("piechart", "Lost GPU-hours by cause", "", "h",
+              ("sum by (cause) (increase(paceline_lost_gpu_seconds_total[$__range])) / 3600", "{{cause}}"), width=8, instant=True),
+        areas("GPUs lost over time", "", "none", ("sum by (cause) (rate(paceline_lost_gpu_seconds_total[5m]))", "{{cause}}"), width=8),
+        panel("piechart", "How jobs ended", "", "none",
+              ("sum by (reason) (increase(paceline_jobs_ended_total[$__range]))", "{{reason}}"), width=8, instant=True),
+    ]
+    yield "Against the budget", [
+        lines("Share of GPU time that was lost", "The budget is a twentieth.", "percentunit",
+              ("sum(rate(paceline_lost_gpu_seconds_total[1h])) / sum(rate(paceline_gpu_seconds_total[1h]))", "lost"),
+              ("vector(0.05)", "budget"), width=24),
+    ]
+
+
+def variables(name):
+    known = [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}]
+    if name == "run":
+        known += [
+            {"name": "job", "type": "query", "label": "Job", "datasource": SOURCE, "refresh": 2, "sort": 1,
+             "query": "label_values(paceline_job_info, job_id)"},
+            {"name": "instance", "type": "query", "label": "Page", "datasource": SOURCE, "refresh": 2, "hide": 2,
+             "query": 'label_values(paceline_job_info{job_id="$job"}, instance)'}]
+    if name != "fleet":
+        known.append({"name": "price", "type": "textbox", "label": "Price of a GPU-hour", "query": "2.5",
+                      "current": {"text": "2.5", "value": "2.5"}})
+    return known
+
+
+def board(name, title, rows):
+    panels, y = [], 0
+    for heading, content in rows:
+        panels.append({"type": "row", "title": heading, "collapsed": False, "panels": [],
+                       "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}})
+        y, x, tall = y + 1, 0, 0
+        for made in content:
+            width, height = made.pop("size")
+            if x + width > WIDTH:
+                x, y, tall = 0, y + tall, 0
+            made["gridPos"] = {"x": x, "y": y, "w": width, "h": height}
+            x, tall = x + width, max(tall, height)
+            panels.append(made)
+        y += tall
+    for number_of, made in enumerate(panels, 1):
+        made["id"] = number_of
+    marks = {"name": "Findings", "datasource": SOURCE, "enable": True, "iconColor": "orange",
+             "expr": asked('changes(paceline_findings_total{job}[$__rate_interval]) > 0' if name == "run"
+                           else 'sum by (finding) (changes(paceline_findings_total[$__rate_interval])) > 0'),
+             "titleFormat": "{{finding}}"}
+    return {"uid": f"paceline-{name}", "title": f"Paceline / {title}", "tags": ["paceline"], "schemaVersion": 39, "editable": True,
+            "refresh": "10s" if name == "run" else "1m", "time": {"from": "now-30d" if name == "executive" else "now-1h", "to": "now"},
+            "timezone": "browser", "templating": {"list": variables(name)}, "annotations": {"list": [marks]},
+            "links": [{"type": "dashboards", "tags": ["paceline"], "title": "Paceline", "asDropdown": False}], "panels": panels}
+
+
+BOARDS = {"run": ("Run", run), "fleet": ("Fleet", fleet), "executive": ("Executive", executive)}
+
+
+def main():
+    stale = []
+    for name, (title, rows) in BOARDS.items():
+        text = json.dumps(board(name, title, rows()), indent=1) + "\n"
+        path = os.path.join(HERE, f"{name}.json")
+        if sys.argv[1:] == ["--check"]:
+            if not os.path.exists(path) or open(path).read() != text:
+                stale.append(name)
+        else:
+            open(path, "w").write(text)
+    if stale:
+        sys.exit(f"not what boards.py writes: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()

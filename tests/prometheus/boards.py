@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Grafana's boards: every query of deploy/grafana, with its variables filled in, is asked of a real Prometheus that scraped a real
+simulated job with a slow rank and a hot GPU, and how a job ended; none may answer with nothing. And what a board has to have: a unit,
+a place that no other panel has, words for a panel that is no row, the one data source, and a variable for each that a query names.
+
+    tests/prometheus/boards.py     takes Debian's prometheus; PACELINE: the binary
+"""
+
+import glob
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from world import HERE, PACELINE, World, tell_logs, until
+
+BOARDS = os.path.join(HERE, "../../deploy/grafana")
+# As Grafana fills them in; a rate needs two scrapes and some.
+KNOWN = {"__rate_interval": "30s", "__range": "1m", "instance": ".+", "job": "delivery", "price": "2.5"}
+# With a day's window a young counter has grown by nothing that a rate could see.
+LONG = re.compile(r"\[(1h|1d|5m)\]")
+
+
+def queries(board):
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+
+
+def filled(query):
+    for name, value in KNOWN.items():
+        query = query.replace(f"${name}", value)
+    return LONG.sub("[1m]", query)
+
+
+def faults_of(name, board):
+    """What is wrong with how a board is made."""
+    cells, titles = set(), set()
+    known = {variable["name"] for variable in board["templating"]["list"]}
+    for panel in board["panels"]:
+        where, place = f"{name}: {panel['title']}", panel["gridPos"]
+        if place["x"] + place["w"] > 24:
+            yield f"{where}: wider than the board"
+        mine = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        if cells & mine:
+            yield f"{where}: lies over another"
+        cells |= mine
+        if panel["type"] == "row":
+            continue
+        if panel["title"] in titles:
+            yield f"{where}: twice"
+        titles.add(panel["title"])
+        if not panel["fieldConfig"]["defaults"].get("unit"):
+            yield f"{where}: no unit"
+        for target in panel["targets"]:
+            if target["datasource"]["uid"] != "${datasource}":
+                yield f"{where}: a data source of its own"
+    for title, query in queries(board):
+        for variable in re.findall(r"\$(\w+)", query):
+            if not variable.startswith("__") and variable not in known:
+                yield f"{name}: {title}: ${variable} is no variable of the board"
+
+
+def textfile(path):
+    class Node(http.server.BaseHTTPRequestHandler):
+        """As node_exporter shows what is in its folder."""
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(open(path, "rb").read())
+
+        def log_message(self, *_):
+            pass
+    return Node
+
+
+def job_ends(world, file, code):
+    subprocess.run([PACELINE, "run", "--quiet", "--textfile", file, "--run-dir", world.path(f"short-{code}"), "--", "sh", "-c",
+                    f"exit {code}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+
+
+def play(world, boards):
+    ends = world.path("ends.prom")
+    job_ends(world, ends, 0)
+    world.watch("--ranks", "64", "--speed", "8", "--fault", "slow rank=7 factor=1.3 from=32 cause=thermal")
+    world.scrape(f"127.0.0.1:{world.serve(textfile(ends))}")
+    until("a slow rank that Prometheus knows", lambda: world.query("paceline_rank_slowdown_ratio"))
+    job_ends(world, ends, 3)
+    asked = [(name, title, query) for name, board in boards.items() for title, query in queries(board)]
+    for board in boards.values():
+        # A mark is there for a moment: it has to be a question, and may have no answer.
+        for mark in board["annotations"]["list"]:
+            world.query(filled(mark["expr"]))
+    silent = asked
+    give_up = time.monotonic() + 90
+    # What has a window has to fill it first.
+    while silent and time.monotonic() < give_up:
+        silent = [(name, title, query) for name, title, query in silent if not world.query(filled(query))]
+        time.sleep(1)
+    for name, title, query in silent:
+        print(f"{name}: {title}: nothing: {filled(query)}", file=sys.stderr)
+    assert not silent, f"{len(silent)} of {len(asked)} queries give nothing"
+    print(f"{len(asked)} queries of {len(boards)} boards: each has an answer")
+
+
+def main():
+    subprocess.run([sys.executable, os.path.join(BOARDS, "boards.py"), "--check"], check=True)
+    boards = {os.path.basename(path)[:-5]: json.load(open(path)) for path in sorted(glob.glob(f"{BOARDS}/*.json"))}
+    wrong = [fault for name, board in boards.items() for fault in faults_of(name, board)]
+    assert boards and not wrong, wrong
+    with tempfile.TemporaryDirectory(prefix="paceline-boards-") as folder:
+        world = World(folder)
+        try:
+            play(world, boards)
+        except BaseException:
+            tell_logs(world)
+            raise
+        finally:
+            world.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Real programs around a simulated job: Debian's Prometheus and Alertmanager, an aggregator of ours, and all sidecars of the job."""
+
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DEPLOY = os.path.join(HERE, "../../deploy/prometheus")
+PACELINE = os.path.abspath(os.environ.get("PACELINE", "target/debug/paceline-under-test"))
+PATIENCE = 120
+SCRAPE_S = 5
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def until(what, holds, patience=PATIENCE):
+    give_up = time.monotonic() + patience
+    while not (found := holds()):
+        assert time.monotonic() < give_up, f"{what}: not in {patience} s"
+        time.sleep(0.05)
+    return found
+
+
+def answers(url):
+    def ask():
+        try:
+            return urllib.request.urlopen(url, timeout=5).status == 200
+        except OSError:
+            return False
+    return ask
+
+
+class World:
+    """The programs, each with its configuration in a folder of its own."""
+
+    def __init__(self, folder):
+        self.folder, self.children = folder, []
+        self.page, self.alertmanager, self.prometheus = port(), port(), port()
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, *words, **more):
+        log = open(self.path(f"log-{len(self.children)}"), "w")
+        child = subprocess.Popen(words, stdout=log, stderr=log, cwd=self.folder, **more)
+        self.children.append(child)
+        return child
+
+    def receive(self, telephone):
+        """Alertmanager as in the example, but that both receivers are a web server of ours."""
+        server = self.serve(telephone)
+        text = open(f"{DEPLOY}/alertmanager.yaml").read()
+        hook = f"\n    webhook_configs: [{{url: 'http://127.0.0.1:{server}/', send_resolved: true}}]"
+        text = re.sub(r"(- name: (team|on-call))", r"\1" + hook, text)
+        # What is over is to be told within the patience of a test, to the team as well.
+        text = text.replace("group_interval: 1m", "group_interval: 5s")
+        open(self.path("alertmanager.yaml"), "w").write(text)
+        self.start("prometheus-alertmanager", f"--config.file={self.path('alertmanager.yaml')}", f"--storage.path={self.path('am')}",
+                   f"--web.listen-address=127.0.0.1:{self.alertmanager}", "--cluster.listen-address=")
+        until("Alertmanager", answers(f"http://127.0.0.1:{self.alertmanager}/-/ready"))
+
+    def serve(self, handler):
+        """Port of a web server."""
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server.server_port
+
+    def scrape(self, *others):
+        config = {
+            "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
+            "rule_files": [os.path.abspath(f"{DEPLOY}/paceline.rules.yaml")],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
+            "scrape_configs": [{"job_name": "paceline", "static_configs": [{"targets": [f"127.0.0.1:{self.page}"]}]},
+                               {"job_name": "others", "static_configs": [{"targets": list(others)}]}],
+        }
+        json.dump(config, open(self.path("prometheus.yaml"), "w"))
+        self.start("prometheus", f"--config.file={self.path('prometheus.yaml')}", f"--storage.tsdb.path={self.path('tsdb')}",
+                   f"--web.listen-address=127.0.0.1:{self.prometheus}")
+        until("Prometheus", answers(f"http://127.0.0.1:{self.prometheus}/-/ready"))
+
+    def query(self, words):
+        url = f"http://127.0.0.1:{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": words})
+        return json.load(urllib.request.urlopen(url, timeout=10))["data"]["result"]
+
+    def watch(self, *load):
+        """A node without ranks, whose sidecar is the aggregator; its kernel's log is a file."""
+        open(self.path("kmsg"), "w").close()
+        with open(self.path("key"), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as key:
+            key.write(os.urandom(32).hex())
+        at = f"127.0.0.1:{port()}"
+        self.run = self.start(
+            PACELINE, "run", "--job", "delivery", "--node", "watch", "--run-dir", self.path("run"), "--aggregator", at,
+            "--key-file", self.path("key"), "--http", f"127.0.0.1:{self.page}", "--kmsg", self.path("kmsg"), "--ras", "off",
+            "--notify", f"alertmanager=http://127.0.0.1:{self.alertmanager}", "--", "sleep", "100000")
+        until("the aggregator", answers(f"http://127.0.0.1:{self.page}/metrics"))
+        self.start(PACELINE, "simulate", "--connect", at, "--job", "delivery", "--key-file", self.path("key"), "--steps", "100000",
+                   *load)
+
+    def fault(self, gpu):
+        line = f"4,{gpu},77000000,-;NVRM: Xid (PCI:0000:{gpu:02x}:00): 119, pid=7, name=a, Timeout of GSP\n"
+        with open(self.path("kmsg"), "a") as log:
+            log.write(line)
+        return time.monotonic()
+
+    def end(self):
+        for child in reversed(self.children):
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        for child in self.children:
+            try:
+                child.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def tell_logs(world):
+    for number, child in enumerate(world.children):
+        print(f"--- {child.args[0]}\n{open(world.path(f'log-{number}')).read()[-1500:]}", file=sys.stderr)
