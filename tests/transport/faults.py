@@ -293,20 +293,27 @@ def simulated(net, name, port, *words):
 
 
 def narrow(net):
-    """Others fill the disk under a journal, but for a few megabytes: it is thinned, which is told, and nothing new is lost."""
+    """Others fill the disk under a journal, but for a few megabytes, as it is opened and again later: it is thinned, which is told,
+    and nothing new is lost."""
     disk = f"{net.work}/disk"
     os.makedirs(disk)
     run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk)
+
+    def fill(left):
+        with open(f"{disk}/filler", "wb", buffering=0) as filler:
+            while (there := os.statvfs(disk)).f_bavail * there.f_frsize > left:
+                filler.write(b"x" * (64 << 10))
+
+    fill(3 << 19)
     log = open(f"{net.work}/log", "w")
     aggregator = aggregator_of(net, "narrow", 4802, f"{disk}/run", log)
     try:
         assert any("ready" in line for line in aggregator.stdout), open(log.name).read()
         played = simulated(net, "narrow", 4802, "--ranks", "128", "--steps", "200", "--speed", "10")
         journal = Journal(f"{disk}/run")
+        os.remove(f"{disk}/filler")
         until("three segments", lambda: os.path.exists(f"{disk}/run/journal-000003.ndjson"))
-        with open(f"{disk}/filler", "wb", buffering=0) as filler:
-            while (left := os.statvfs(disk)).f_bavail * left.f_frsize > 2 << 20:
-                filler.write(b"x" * (64 << 10))
+        fill(2 << 20)
         report = json.loads(played.communicate(timeout=PATIENCE)[0])
         assert report["connect_s"] is not None and report["dropped"] == 0, report
         assert any("thinned" in entry["frame"]["event"] for entry in journal.lines("journal")

@@ -1,6 +1,8 @@
 //! Times of which nothing was taken down, or not any more: the aggregator was away, or the journal was thinned
 //! ([`crate::event::Thinned`]). Nobody is late because of it, and it is told.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Detector, blind};
@@ -8,6 +10,10 @@ use crate::event::{Event, Job, Thinned};
 use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
 use crate::time::Time;
+
+/// Whoever lost an aggregator that was started again finds it within this. How long it was away is not known where it comes back
+/// after a boot, or on another host.
+const FINDS_AGAIN: Duration = Duration::from_secs(10);
 
 /// Up to where lines of one sort are known to be gone, and how many.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -168,8 +174,12 @@ impl Detector {
         let lost = entry.n.saturating_sub(before + 1);
         if before > 0 && lost > 0 && !is_thinned && self.away.part.is_none() {
             self.note_journal_lost(lost);
-            self.roster.excuse(entry.at_ns.since(self.last_frame));
-            self.blind_check = self.blind.wake_at(&self.roster, &self.policy.detector.blind);
+            let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
+            let missed = at.since(self.last_frame);
+            self.roster.excuse(missed);
+            // That the aggregator was started again may be among what is gone.
+            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
+            self.blind_check = self.blind.wake_at(&self.roster, limits);
         }
         self.observe(entry.at_ns, frame);
     }
@@ -194,8 +204,10 @@ impl Detector {
         self.job = job.job.clone();
         let (missed, limits) = (at.since(to), &self.policy.detector.blind);
         self.roster.excuse(missed);
-        // For less than a deadline nobody gives it up.
-        if job.listened_to.is_none() || missed.as_secs_f64() > limits.beat_missing_s {
+        if job.listened_to.is_none() {
+            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
+        } else if missed.as_secs_f64() > limits.beat_missing_s {
+            // For less than a deadline nobody gives it up.
             self.blind.excuse(at, missed, limits);
         }
         self.blind_check = self.blind.wake_at(&self.roster, limits);

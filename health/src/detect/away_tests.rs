@@ -27,6 +27,51 @@ fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u
     (told, lost)
 }
 
+/// The journal says that its aggregator was started again, as if it had been away for a moment; the sidecars need seven seconds to
+/// find it. Or that line is lost as well.
+#[test]
+fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
+    for is_told in [true, false] {
+        let world = World::new(WorldSpec::parse("nodes=4 gpus=4 steps=300 self=500ms").unwrap()).unwrap();
+        let mut detector = Detector::new(Policy::default());
+        let (mut n, mut is_back) = (0, false);
+        for (at_ns, frame) in world {
+            n += 1;
+            let at_s = at_ns.as_secs_f64();
+            if (60.0..67.0).contains(&at_s) {
+                continue;
+            }
+            if at_s >= 60.0 && !std::mem::replace(&mut is_back, true) {
+                let job = Job {
+                    job: "simulated".into(),
+                    paceline: "0".into(),
+                    listened_to: None,
+                };
+                let began = Frame {
+                    agent: AGGREGATOR,
+                    event: Event::Job(job),
+                    ..frame.clone()
+                };
+                // Its clock went on where the last entry stood.
+                let entry = Entry {
+                    n,
+                    at_ns: Time::from_secs_f64(60.0),
+                    frame: began,
+                };
+                if is_told {
+                    detector.read(&entry);
+                }
+                n += 1;
+            }
+            detector.read(&Entry { n, at_ns, frame });
+        }
+        let told: Vec<String> = std::iter::from_fn(|| detector.poll())
+            .map(|verdict| verdict.subject.to_string())
+            .collect();
+        assert_eq!(told, [""; 0], "told: {is_told}");
+    }
+}
+
 /// A disk was full for a minute, and the journal is read again.
 #[test]
 fn nobody_is_accused_of_a_hole() {

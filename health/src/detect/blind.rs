@@ -111,7 +111,8 @@ impl BlindRule {
     /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after about as
     /// long as it looked before.
     pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
-        self.patient_until = deadline(at + missed.min(LONGEST_PAUSE), limits);
+        let until = deadline(at + missed.min(LONGEST_PAUSE), limits);
+        self.patient_until = self.patient_until.max(until);
     }
 
     fn due(&self, node: &Node, limits: &BlindThresholds) -> Time {

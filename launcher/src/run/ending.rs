@@ -110,6 +110,9 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
         (true, _) if life.joined.is_some() => {
             "the job's aggregator runs elsewhere: its report says what was found"
         }
+        (true, _) if life.aggregates_in.is_some() => {
+            "the report could not be written at the end, and what the journal holds may not be all; is the disk full?"
+        }
         (true, _) => "no aggregator was reached: nothing that was seen could be told",
         (false, true) => "the sidecar did not finish in time",
         (false, false) => "the sidecar died",
@@ -142,7 +145,9 @@ fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
         return None;
     }
     let report = report::read(&path).ok()?;
-    (report.job.as_str() == plan.job).then(|| Known {
+    // Without an exit it is of before the end: the last one could not be written.
+    let is_last = report.job.as_str() == plan.job && !report.exits.is_empty();
+    is_last.then(|| Known {
         report,
         place: Some(shown(plan, dir, &path)),
         elsewhere: None,

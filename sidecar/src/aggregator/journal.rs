@@ -21,12 +21,12 @@ pub use super::disk::{Disk, Medium, on_disk};
 use super::owner::Owner;
 pub use super::reopen::Replay;
 use super::reopen::{continues, lay_aside, occupy, read_back};
-use super::room::{self, Room};
+use super::room::Room;
 use super::segments::{self, Limits};
 use super::snapshot;
 use crate::warn;
 
-/// Disk kept free for the report.
+/// Disk kept free for a report that is short.
 const RESERVE_BYTES: u64 = 256 << 10;
 /// What has to last is put on the medium at most this often: all that came meanwhile together.
 const SYNC_EVERY_NS: u64 = 200_000_000;
@@ -62,7 +62,10 @@ pub struct Journal {
     /// Something that has to last is not on the medium, and when it may be put there.
     must_sync: bool,
     sync_at_ns: u64,
-    limits: Limits,
+    /// A segment is closed when it is so long.
+    segment_bytes: u64,
+    /// Disk that is kept free for the report.
+    reserve_bytes: u64,
     /// The last segment that was closed; zero: none.
     segment: u32,
     /// Not before this is the next one closed.
@@ -114,8 +117,8 @@ impl Journal {
             .map_err(failed)?
             .last()
             .map_or(0, |(number, _)| *number);
-        let limits = limits.on(room::free(&path));
         let (room, thinned) = Room::new(&path, node.clone(), limits, restored);
+        let segment_bytes = room.limits().map_err(failed)?.segment_bytes;
         let journal = Journal {
             dir: dir.to_owned(),
             _lock: lock,
@@ -127,7 +130,8 @@ impl Journal {
             retry_at_ns: None,
             must_sync: false,
             sync_at_ns: 0,
-            limits,
+            segment_bytes,
+            reserve_bytes: RESERVE_BYTES,
             segment,
             close_at_ns: 0,
             keepers: Vec::new(),
@@ -223,7 +227,7 @@ impl Journal {
 
     /// Whether the segment that is written is to be closed now.
     pub fn is_full(&self, now_ns: u64) -> bool {
-        self.length >= self.limits.segment_bytes
+        self.length >= self.segment_bytes
             && now_ns >= self.close_at_ns
             && self.retry_at_ns.is_none()
             && !self.owner.as_ref().is_some_and(Owner::is_superseded)
@@ -258,6 +262,9 @@ impl Journal {
             Ok(next) => {
                 self.file = self.file.another(next);
                 (self.length, self.segment) = (0, self.segment + 1);
+                if let Ok(limits) = self.room.limits() {
+                    self.segment_bytes = limits.segment_bytes;
+                }
                 true
             }
             Err(error) => {
@@ -317,6 +324,16 @@ impl Journal {
         self.lost
     }
 
+    /// A report takes so many bytes: as much again is kept free for the last one, and some for what thins the journal.
+    pub fn reserve_for(&mut self, report_bytes: u64) {
+        let wanted = report_bytes.saturating_mul(2).next_multiple_of(RESERVE_BYTES);
+        if wanted > self.reserve_bytes && self.retry_at_ns.is_none() {
+            self.reserve_bytes = wanted;
+            // A disk that is full shows at the next append.
+            let _ = self.make_reserve();
+        }
+    }
+
     /// Puts everything on the medium and gives the reserve back.
     pub fn close(&mut self) {
         self.say(|file| file.sync());
@@ -345,7 +362,7 @@ impl Journal {
             .truncate(false)
             .write(true)
             .open(self.reserve())?;
-        match fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES) {
+        match fallocate(&file, FallocateFlags::empty(), 0, self.reserve_bytes) {
             // Network file systems may not know how; then there is no reserve.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(error) => {

@@ -24,9 +24,6 @@ use crate::warn;
 /// come to its end.
 const LOW_PRIORITY: i32 = 5;
 
-/// To thin a segment takes as much as is left of it.
-const LEAST_FREE: u64 = 1 << 20;
-
 /// What is remembered from one time to the next.
 #[derive(Debug, Default)]
 struct Known {
@@ -110,8 +107,7 @@ impl Room {
     /// When a file cannot be read or written, or when it was stopped.
     pub fn keep(&self) -> io::Result<()> {
         let mut safe = 0;
-        // On a disk that is full to the end nothing can be written in place of what would go.
-        while !self.fits()? && free(&self.journal) >= LEAST_FREE {
+        while !self.fits()? {
             let tried = std::mem::replace(&mut safe, self.safe()?);
             if safe == tried {
                 self.complain(safe)?;
@@ -131,7 +127,7 @@ impl Room {
             if *number <= self.known().thinned {
                 continue;
             }
-            self.tell(thin::squeeze(None, path, Rule::Telemetry, &self.hand)?);
+            self.tell(thin::squeeze(None, path, Rule::Telemetry, &self.hand()?)?);
             self.known().thinned = *number;
             if self.fits()? {
                 return Ok(());
@@ -140,8 +136,8 @@ impl Room {
         let mut earlier: Option<PathBuf> = None;
         for (_, path) in old {
             if !thin::is_dropped(&path) {
-                let (earlier, hand) = (earlier.as_deref(), &self.hand);
-                self.tell(thin::squeeze(earlier, &path, Rule::Everything, hand)?);
+                let (earlier, hand) = (earlier.as_deref(), self.hand()?);
+                self.tell(thin::squeeze(earlier, &path, Rule::Everything, &hand)?);
                 if self.fits()? {
                     return Ok(());
                 }
@@ -151,11 +147,35 @@ impl Room {
         Ok(())
     }
 
-    /// Whether the next segment fits in, too: under the bound, and on a disk that others fill.
+    /// Whether the next segment fits in, too: under the bound, and with its snapshot on a disk that others fill.
     fn fits(&self) -> io::Result<bool> {
-        let used = used(&self.journal)?;
-        let room = used.saturating_add(free(&self.journal));
-        Ok(used <= self.limits.under(room).resting_bytes())
+        let (limits, used) = (self.limits()?, used(&self.journal)?);
+        let next = limits
+            .segment_bytes
+            .saturating_mul(2)
+            .saturating_add(snapshot_bytes(&self.journal)?);
+        Ok(used <= limits.resting_bytes() && free(&self.journal) >= next)
+    }
+
+    /// As they are on the disk as it is now: what others leave free is used, and given back.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn limits(&self) -> io::Result<Limits> {
+        Ok(self.limits.on(self.room_bytes()?))
+    }
+
+    /// What the journal has and may have, bytes.
+    fn room_bytes(&self) -> io::Result<u64> {
+        Ok(used(&self.journal)?.saturating_add(free(&self.journal)))
+    }
+
+    /// Who thins, and says within what it had to be kept.
+    fn hand(&self) -> io::Result<Hand> {
+        Ok(Hand {
+            bound_bytes: self.limits.under(self.room_bytes()?).bound_bytes,
+            ..self.hand.clone()
+        })
     }
 
     fn complain(&self, safe: u32) -> io::Result<()> {
@@ -206,6 +226,12 @@ impl Room {
 pub fn free(journal: &Path) -> u64 {
     let dir = journal.parent().unwrap_or(Path::new("."));
     rustix::fs::statvfs(dir).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// What the newest snapshot of a journal takes, bytes; the next one may take as much.
+fn snapshot_bytes(journal: &Path) -> io::Result<u64> {
+    let newest = snapshot::list(journal)?.pop();
+    Ok(newest.map_or(0, |(_, path)| fs::metadata(path).map_or(0, |meta| meta.len())))
 }
 
 /// What a journal takes on the disk, with its snapshots, bytes.

@@ -86,11 +86,21 @@ pub fn encode(
 pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
     let path = segments::closed(journal, number).with_extension("state");
     let draft = path.with_added_extension("new");
-    let written = File::create(&draft).and_then(|mut file| {
+    let put = || {
+        let mut file = File::create(&draft)?;
         file.write_all(MAGIC)?;
         file.write_all(&crc32(bytes).to_le_bytes())?;
         file.write_all(bytes)?;
         file.sync_data()
+    };
+    let written = put().or_else(|error| {
+        // Without new snapshots nothing can be thinned: on a full disk the older one makes way.
+        let mut old = list(journal)?;
+        if error.kind() != io::ErrorKind::StorageFull || old.len() < KEPT {
+            return Err(error);
+        }
+        fs::remove_file(old.remove(0).1)?;
+        put()
     });
     if let Err(error) = written.and_then(|()| fs::rename(&draft, &path)) {
         let _ = fs::remove_file(&draft);

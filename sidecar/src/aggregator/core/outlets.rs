@@ -119,6 +119,7 @@ impl Aggregator {
         let dir = self.dir.to_string_lossy();
         self.outlets.live.report(&report, self.detector.policy(), &dir);
         let bytes = self.files.report(&report);
+        self.journal.reserve_for(bytes as u64);
         self.report_pace.wrote(bytes, now_ns);
     }
 
