@@ -23,6 +23,7 @@ mod run;
 mod simulate;
 mod slurm;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -35,6 +36,7 @@ const USAGE: u8 = 64;
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    forget_empty_variables();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(problem) => {
@@ -72,4 +74,14 @@ pub fn main() -> ExitCode {
         error(Style::stderr(color), &problem);
         ExitCode::from(code)
     })
+}
+
+/// A site's default that somebody blanks says nothing, and costs no job.
+fn forget_empty_variables() {
+    let is_ours = |name: &OsStr| name.as_encoded_bytes().starts_with(b"PACELINE_");
+    let empty = std::env::vars_os().filter(|(name, value)| is_ours(name) && value.is_empty());
+    for (name, _) in empty.collect::<Vec<_>>() {
+        // SAFETY: nothing else runs in this process yet.
+        unsafe { std::env::remove_var(name) };
+    }
 }

@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::aggregator::clock;
+use crate::host::read_plain;
 
 use crate::sink::write_whole;
 use crate::warn;
@@ -154,9 +155,7 @@ pub fn told_in(dir: &Path) -> Remedies {
 
 /// Earlier runs in the same directory have written to it as well. Half a line at its end is a decision that was never carried out.
 fn of_audit(dir: &Path, run: u64) -> Remedies {
-    let mut text = String::new();
-    let file = File::open(dir.join(AUDIT));
-    let _ = file.and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let text = read_plain(&dir.join(AUDIT), MOST_BYTES).unwrap_or_default();
     let mut told = Remedies::default();
     for line in text.lines().filter_map(|line| serde_json::from_str(line).ok()) {
         match line {

@@ -207,3 +207,17 @@ fn ends_are_counted_where_a_file_is_named() {
         "{stderr}"
     );
 }
+
+/// Of a default that somebody blanks.
+#[test]
+fn an_empty_variable_says_nothing() {
+    let place = Place::new();
+    let names = ["ACT", "NOTIFY", "ON_FAULT", "QUIET", "KEY_FILE", "RUN_DIR"];
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_paceline-under-test"))
+        .args(["run", "--", "sh", "-c", "exit 3"])
+        .envs(names.map(|name| (format!("PACELINE_{name}"), "")))
+        .current_dir(place.path("."))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}

@@ -4,14 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use paceline_health::report::Reason;
 use prometheus::{Registry, TextEncoder};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use super::families::counters;
+use crate::host::read_plain;
 use crate::sink::write_whole;
 
 const NAME: &str = "paceline_jobs_ended_total";
@@ -22,6 +26,8 @@ const UNKNOWN: &str = "unknown";
 const MOST: usize = 4096;
 /// No file of ours is longer.
 const MOST_BYTES: u64 = 1 << 20;
+/// So long others may be at it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Counts ends in `path`: the name of each with its reason. A name is counted once, however often it comes; names have no
 /// newline in them.
@@ -29,13 +35,18 @@ const MOST_BYTES: u64 = 1 << 20;
 /// # Errors
 /// When the file, or the list of names beside it, cannot be read or written.
 pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
+    let beside = path.with_added_extension("counted");
     let mut names = File::options()
         .create(true)
         .truncate(false)
         .read(true)
         .write(true)
-        .open(path.with_added_extension("counted"))?;
-    flock(&names, FlockOperation::LockExclusive)?;
+        .mode(0o600)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(&beside)?;
+    // Whoever can open it can hold it.
+    names.set_permissions(Permissions::from_mode(0o600))?;
+    lock(&names)?;
     let mut text = String::new();
     (&names).take(MOST_BYTES).read_to_string(&mut text)?;
     let mut known: Vec<&str> = text.lines().collect();
@@ -58,15 +69,35 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     names.write_all(kept.as_bytes())
 }
 
+/// For a moment: somebody waits for the end of a job.
+fn lock(names: &File) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match flock(names, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(PATIENCE / 50),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other("somebody else has held its list for seconds"));
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
 /// A series that is there from the first end on, and not only from the first of its reason, has a rate.
 fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     let names = Reason::ALL.iter().map(|reason| reason.name()).chain([UNKNOWN]);
     let mut counts: BTreeMap<String, f64> = names.map(|name| (name.to_owned(), 0.0)).collect();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+    let text = match fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err(io::Error::other("no file that counts could be kept in")),
+        Ok(_) => read_plain(path, MOST_BYTES)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
+    let is_ours = |line: &str| line.is_empty() || line.starts_with('#') || line.starts_with(NAME);
+    if let Some(other) = text.lines().find(|line| !is_ours(line)) {
+        let why = format!("holds what is not ours, and would be replaced: {other:.60}");
+        return Err(io::Error::other(why));
+    }
     let start = format!("{NAME}{{reason=\"");
     for line in text.lines() {
         let parts = line.strip_prefix(&start).and_then(|rest| rest.split_once("\"} "));
@@ -130,9 +161,34 @@ mod tests {
             "{page}"
         );
         // What stands there and is none of ours is no count.
-        fs::write(&path, "paceline_jobs_ended_total{reason=\"x\"} 7\nnonsense\n").unwrap();
+        fs::write(&path, "paceline_jobs_ended_total{reason=\"x\"} 7\n").unwrap();
         count(&path, &[]).unwrap();
         assert!(!fs::read_to_string(&path).unwrap().contains("\"x\""));
+        let list = path.with_added_extension("counted");
+        assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    /// Nobody waits for it for long, and nobody loses by it what is not ours.
+    #[test]
+    fn whatever_is_in_its_way_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |path: &Path, why: &str| {
+            let error = count(path, &[("n/1".to_owned(), None)]).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        let theirs = dir.path().join("theirs.prom");
+        fs::write(&theirs, "other_metric 5\n").unwrap();
+        refused(&theirs, "not ours");
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "other_metric 5\n");
+        let pipe = dir.path().join("pipe.prom");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        refused(&pipe, "no file");
+        let held = dir.path().join("held.prom");
+        count(&held, &[]).unwrap();
+        let list = File::open(held.with_added_extension("counted")).unwrap();
+        flock(&list, FlockOperation::LockExclusive).unwrap();
+        refused(&held, "somebody else");
     }
 
     #[test]

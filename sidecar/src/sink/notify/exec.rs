@@ -1,6 +1,8 @@
 //! A program that is told: our JSON on its standard input, exit code zero for taken.
 
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,16 +10,57 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, set_parent_process_death_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, getsid, kill_process, kill_process_group,
+    set_parent_process_death_signal, waitid,
 };
 
 use super::body::Letter;
 use super::courier::Delivery;
+use crate::host::Process;
 
 /// Longest that it may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Not now: `EX_TEMPFAIL` of sysexits.h, and what a shell says of a program that is not there.
 const NOT_NOW: [i32; 3] = [75, 126, 127];
+
+/// In the environment of what runs: the session in which, and the process by which it was started.
+const MARK: &str = "PACELINE_TOLD_BY";
+
+fn mark() -> String {
+    let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
+    format!("{session} {}", Process::of(std::process::id()).words())
+}
+
+/// Whether one that has this mark was left behind. A job that a program submitted has its environment, and another session.
+fn is_left_behind(pid: Pid, mark: &str) -> bool {
+    let session = getsid(Some(pid)).map_or(0, |session| session.as_raw_nonzero().get());
+    mark.split_once(' ').is_some_and(|(told_in, by)| {
+        told_in == session.to_string() && Process::read(by).is_some_and(|by| !by.is_alive())
+    })
+}
+
+/// Ends what programs have left running whose aggregator was killed: without it nobody ends their groups.
+pub fn clear_left_behind() {
+    let user = rustix::process::geteuid().as_raw();
+    let start = format!("{MARK}=");
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.parse().ok())
+            .and_then(Pid::from_raw);
+        let is_ours = entry.metadata().is_ok_and(|meta| meta.uid() == user);
+        let (Some(pid), true) = (pid, is_ours) else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let mut words = environment.split(|byte| *byte == 0);
+        let by = words.find_map(|word| std::str::from_utf8(word).ok()?.strip_prefix(&start));
+        if by.is_some_and(|mark| is_left_behind(pid, mark)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
 
 /// Holds what runs, so that it can be ended by somebody who waits no longer. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -74,6 +117,7 @@ pub fn run(program: &str, letter: &Letter, leash: &Leash) -> Delivery {
     let mut command = Command::new(program);
     command
         .env("PACELINE_DELIVERY", &letter.id)
+        .env(MARK, mark())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -74,6 +74,12 @@ impl Notifier {
     /// A receiver whose spool cannot be made is told of and left out.
     pub fn start(run_dir: &Path, job: &JobId, receivers: &[Receiver], now_ms: u64) -> Notifier {
         let folder = run_dir.join(FOLDER);
+        if receivers
+            .iter()
+            .any(|receiver| matches!(receiver.kind, Kind::Exec(_)))
+        {
+            exec::clear_left_behind();
+        }
         let posts = receivers.iter().filter_map(|receiver| {
             let opened = Spool::open(&folder.join(receiver.name()))
                 .and_then(|spool| Post::start(receiver.clone(), spool));

@@ -64,10 +64,13 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
-    /// Of one in the open scheme and host.
+    /// Of one in the open scheme and host: a path or a query may be a secret.
     fn shown(&self) -> String {
         match self {
-            Address::Open(url) => url.split('/').take(3).collect::<Vec<_>>().join("/"),
+            Address::Open(url) => {
+                let plain = url.split(['?', '#']).next().unwrap_or_default();
+                plain.split('/').take(3).collect::<Vec<_>>().join("/")
+            }
             Address::Secret(secret) => format!("{secret:?}"),
         }
     }

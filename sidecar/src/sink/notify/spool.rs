@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::news::Notice;
+use crate::host::read_plain;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -103,10 +104,8 @@ impl Spool {
     /// # Errors
     /// When it cannot be read, or is none.
     pub fn read(path: &Path) -> io::Result<Parcel> {
-        if fs::metadata(path)?.len() > MOST_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too large"));
-        }
-        Ok(serde_json::from_slice(&fs::read(path)?)?)
+        // What is longer is cut, and then none.
+        Ok(serde_json::from_str(&read_plain(path, MOST_BYTES)?)?)
     }
 
     /// It was delivered.
