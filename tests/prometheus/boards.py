@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Grafana's boards: every query of deploy/grafana, with its variables filled in, is asked of a real Prometheus that scraped a real
-simulated job with a slow rank and a hot GPU, and how a job ended; none may answer with nothing. And what a board has to have: a unit,
+simulated job with a slow rank and a hot GPU, and how a job ended; so are those of docs/metrics.md; none may answer
+with nothing. And what a board has to have: a unit,
 a place that no other panel has, words for a panel that is no row, the one data source, and a variable for each that a query names.
 
     tests/prometheus/boards.py     takes Debian's prometheus; PACELINE: the binary
@@ -29,6 +30,14 @@ def queries(board):
     for panel in board["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
+
+
+def told():
+    """What docs/metrics.md says that one may ask."""
+    text = open(os.path.join(HERE, "../../docs/metrics.md")).read()
+    found = re.findall(r"^```promql\n(.*?)^```$", text, re.M | re.S)
+    assert found, "docs/metrics.md has no queries"
+    return found
 
 
 def filled(query):
@@ -93,6 +102,7 @@ def play(world, boards):
     until("a slow rank that Prometheus knows", lambda: world.query("paceline_rank_slowdown_ratio"))
     job_ends(world, ends, 3)
     asked = [(name, title, query) for name, board in boards.items() for title, query in queries(board)]
+    asked += [("docs/metrics.md", "", query) for query in told()]
     for board in boards.values():
         # A mark is there for a moment: it has to be a question, and may have no answer.
         for mark in board["annotations"]["list"]:
@@ -106,7 +116,7 @@ def play(world, boards):
     for name, title, query in silent:
         print(f"{name}: {title}: nothing: {filled(query)}", file=sys.stderr)
     assert not silent, f"{len(silent)} of {len(asked)} queries give nothing"
-    print(f"{len(asked)} queries of {len(boards)} boards: each has an answer")
+    print(f"{len(asked)} queries of {len(boards)} boards and docs/metrics.md: each has an answer")
 
 
 def main():

@@ -309,7 +309,7 @@ def narrow(net):
     aggregator = aggregator_of(net, "narrow", 4802, f"{disk}/run", log)
     try:
         assert any("ready" in line for line in aggregator.stdout), open(log.name).read()
-        played = simulated(net, "narrow", 4802, "--ranks", "128", "--steps", "200", "--speed", "10")
+        played = simulated(net, "narrow", 4802, "--ranks", "32", "--steps", "800", "--speed", "40")
         journal = Journal(f"{disk}/run")
         os.remove(f"{disk}/filler")
         until("three segments", lambda: os.path.exists(f"{disk}/run/journal-000003.ndjson"))
