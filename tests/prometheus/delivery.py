@@ -56,10 +56,10 @@ def first(finding, since, by_push):
 
 def play(world, faults):
     world.receive(Telephone)
+    began = time.monotonic()
     world.watch("--ranks", "512", "--speed", str(SPEED), "--fault", f"slow rank=7 factor=1.3 from={SLOW_FROM}")
     world.scrape()
     until("Prometheus has the page", lambda: world.query('up{job="paceline"} == 1'))
-    began = time.monotonic()
     by_push, by_scrape = [], []
     for gpu in range(1, faults + 1):
         at = world.fault(gpu)
@@ -86,7 +86,7 @@ def play(world, faults):
     print(f"a hard fault, from the kernel's line to the telephone: pushed {by_push[0]:.2f} to {by_push[-1]:.2f} s (of {faults}); by "
           f"Prometheus ({SCRAPE_S} s between scrapes and between evaluations) {by_scrape[0]:.1f} s")
     print(f"a rank of 512 that is 1.3 times as slow from step {SLOW_FROM} on, with {SPEED} steps a second: told "
-          f"{slow - began:.0f} s after the job began, in {messages} message(s), and once more when it was over")
+          f"{slow - began:.0f} s after all was started, in {messages} message(s), and once more when it was over")
 
 
 def main():
