@@ -149,6 +149,7 @@ fn in_file(text: &str, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster::tests::among;
     use super::*;
 
     fn words(command: &str) -> Vec<OsString> {
@@ -239,14 +240,7 @@ mod tests {
             (&with_file, "", Some("127.0.0.1-7"), Some(2)),
             ("python t.py --num_machines 2 --main_process_ip a", "", None, None),
         ] {
-            let around = |name: &str| {
-                let mut pairs = variables
-                    .split_whitespace()
-                    .filter_map(|pair| pair.split_once('='));
-                pairs
-                    .find(|(known, _)| *known == name)
-                    .map(|(_, value)| value.to_owned())
-            };
+            let around = |name: &str| among(variables, name);
             let found = meeting(&words(command), &around).map(|at| format!("{}-{}", at.host, at.port));
             assert_eq!(found.as_deref(), meets, "{command} {variables}");
             let task = on_this_host(&words(command), &around).map(|task| task.on_node);

@@ -233,4 +233,4 @@ pub(super) fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 #[path = "cluster_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -2,15 +2,18 @@
 
 use super::*;
 
+/// The variable of this name in words such as `A=1 B=2`.
+pub(in crate::run) fn among(variables: &str, name: &str) -> Option<String> {
+    let mut pairs = variables
+        .split_whitespace()
+        .filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| value.to_owned())
+}
+
 fn with<T>(variables: &str, ask: impl Fn(Variable<'_>) -> T) -> T {
-    ask(&|name| {
-        let mut pairs = variables
-            .split_whitespace()
-            .filter_map(|pair| pair.split_once('='));
-        pairs
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value.to_owned())
-    })
+    ask(&|name| among(variables, name))
 }
 
 fn words(command: &str) -> Vec<OsString> {

@@ -133,18 +133,12 @@ impl Ender {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster::tests::among;
     use super::*;
 
     fn refusal(command: &str, variables: &str) -> Option<String> {
         let words: Vec<OsString> = command.split_whitespace().map(OsString::from).collect();
-        let around = |name: &str| {
-            let mut pairs = variables
-                .split_whitespace()
-                .filter_map(|pair| pair.split_once('='));
-            pairs
-                .find(|(known, _)| *known == name)
-                .map(|(_, value)| value.to_owned())
-        };
+        let around = |name: &str| among(variables, name);
         let options = RemedyOptions {
             on_fault: vec!["signal,gpu-lost=leave-node".to_owned()],
             ..RemedyOptions::default()
