@@ -14,10 +14,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
-from world import HERE, PACELINE, World, tell_logs, until
+from world import HERE, PACELINE, played, until
 
 BOARDS = os.path.join(HERE, "../../deploy/grafana")
 # As Grafana fills them in; a rate needs two scrapes and some.
@@ -124,15 +123,7 @@ def main():
     boards = {os.path.basename(path)[:-5]: json.load(open(path)) for path in sorted(glob.glob(f"{BOARDS}/*.json"))}
     wrong = [fault for name, board in boards.items() for fault in faults_of(name, board)]
     assert boards and not wrong, wrong
-    with tempfile.TemporaryDirectory(prefix="paceline-boards-") as folder:
-        world = World(folder)
-        try:
-            play(world, boards)
-        except BaseException:
-            tell_logs(world)
-            raise
-        finally:
-            world.end()
+    played("boards", lambda world: play(world, boards))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import argparse
 import http.server
 import json
 import signal
-import tempfile
 import time
 
-from world import SCRAPE_S, World, tell_logs, until
+from world import SCRAPE_S, played, until
 
 # Steps in a second, and from which on one rank is slow.
 SPEED, SLOW_FROM = 4, 32
@@ -93,16 +92,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", type=int, default=5)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="paceline-delivery-") as folder:
-        world = World(folder)
-        try:
-            play(world, args.faults)
-        except BaseException:
-            print(f"told: {[alert[2:] for alert in alerts()]}")
-            tell_logs(world)
-            raise
-        finally:
-            world.end()
+    try:
+        played("delivery", lambda world: play(world, args.faults))
+    except BaseException:
+        print(f"told: {[alert[2:] for alert in alerts()]}")
+        raise
 
 
 if __name__ == "__main__":

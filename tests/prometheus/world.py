@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -127,6 +128,15 @@ class World:
                 child.wait()
 
 
-def tell_logs(world):
-    for number, child in enumerate(world.children):
-        print(f"--- {child.args[0]}\n{open(world.path(f'log-{number}')).read()[-1500:]}", file=sys.stderr)
+def played(name, play):
+    """Plays it in a world that is gone afterwards; says what the programs said when something fails."""
+    with tempfile.TemporaryDirectory(prefix=f"paceline-{name}-") as folder:
+        world = World(folder)
+        try:
+            play(world)
+        except BaseException:
+            for number, child in enumerate(world.children):
+                print(f"--- {child.args[0]}\n{open(world.path(f'log-{number}')).read()[-1500:]}", file=sys.stderr)
+            raise
+        finally:
+            world.end()
