@@ -42,7 +42,7 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
         .read(true)
         .write(true)
         .mode(0o600)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(&beside)?;
     // Whoever can open it can hold it.
     names.set_permissions(Permissions::from_mode(0o600))?;
