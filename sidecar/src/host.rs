@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 pub use paceline_ring::monotonic_ns;
@@ -121,20 +121,58 @@ impl Process {
     }
 }
 
-fn running_since(pid: u32) -> Option<u64> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+/// The process group of a process. `None` if it is gone, or its group is that of somebody whom our PID namespace does not
+/// show: what `nsenter` or a container's first process starts has group and session 0, which [`Pid`] cannot hold and
+/// `getpgid`, `getpgrp` and `getsid` of rustix must not be asked for.
+pub fn process_group(pid: u32) -> Option<Pid> {
+    Stat::of(pid)?.group
 }
 
-/// Start time from a line of /proc/PID/stat, unless the process has ended. The name in brackets may hold anything.
-fn parse_stat(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X" | "x")).then_some(started)
+/// The session of a process, as [`process_group`].
+pub fn session(pid: u32) -> Option<Pid> {
+    Stat::of(pid)?.session
+}
+
+fn running_since(pid: u32) -> Option<u64> {
+    let stat = Stat::of(pid)?;
+    (!stat.has_ended).then_some(stat.started)
+}
+
+/// What a line of /proc/PID/stat says.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    has_ended: bool,
+    group: Option<Pid>,
+    session: Option<Pid>,
+    /// Clock ticks since boot.
+    started: u64,
+}
+
+impl Stat {
+    fn of(pid: u32) -> Option<Stat> {
+        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name in brackets may hold anything.
+    fn parse(line: &str) -> Option<Stat> {
+        let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+        let state = fields.next()?;
+        let _parent = fields.next()?;
+        let mut id = || Some(Pid::from_raw(fields.next()?.parse().ok()?));
+        let (group, session) = (id()?, id()?);
+        Some(Stat {
+            has_ended: matches!(state, "Z" | "X" | "x"),
+            group,
+            session,
+            started: fields.nth(15)?.parse().ok()?,
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     #[test]
@@ -145,16 +183,34 @@ mod tests {
         assert!(!Process::read(&format!("{me}0")).unwrap().is_alive());
         assert!(Process::read("1").is_none());
         assert!(!Process::of(0).is_alive());
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = std::process::Command::new("true");
+        let mut child = child.process_group(0).spawn().unwrap();
         let process = Process::of(child.id());
+        assert_eq!(process_group(child.id()), Some(Pid::from_child(&child)));
+        assert_eq!(session(child.id()), session(std::process::id()));
         child.wait().unwrap();
         assert!(!process.is_alive());
-        let line = |name: &str, state: &str| {
-            format!("7 ({name}) {state} 1 7 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 1 0 4321 9000 300")
+    }
+
+    #[test]
+    fn what_stat_says() {
+        let line = |name: &str, state: &str, ids: &str| {
+            format!("7 ({name}) {state} 1 {ids} 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 1 0 4321 9000 300")
         };
-        assert_eq!(parse_stat(&line("a) Z b", "S")), Some(4321));
-        assert_eq!(parse_stat(&line("a", "Z")), None);
-        assert_eq!(parse_stat("7 (a"), None);
+        let stat = |has_ended, ids: [i32; 2]| {
+            let [group, session] = ids.map(Pid::from_raw);
+            let started = 4321;
+            Some(Stat {
+                has_ended,
+                group,
+                session,
+                started,
+            })
+        };
+        assert_eq!(Stat::parse(&line("a) Z b", "S", "8 9")), stat(false, [8, 9]));
+        assert_eq!(Stat::parse(&line("a", "Z", "8 9")), stat(true, [8, 9]));
+        assert_eq!(Stat::parse(&line("a", "R", "0 0")), stat(false, [0, 0]));
+        assert_eq!(Stat::parse("7 (a"), None);
     }
 
     #[test]

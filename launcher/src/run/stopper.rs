@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paceline_sidecar::agent::tasks;
+use paceline_sidecar::host::process_group;
 use paceline_sidecar::remedy::hand::Stop;
 use paceline_sidecar::source::ends;
-use rustix::process::{Pid, Signal, getpgid, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// See the module.
 pub(super) struct Stopper<'a> {
@@ -54,9 +55,8 @@ impl<'a> Stopper<'a> {
 /// Signals the process groups of the tasks: Slurm gives those of a node and a step one together.
 fn signal_tasks(dir: &Path, signal: Signal) {
     let pids = tasks::commands(dir).into_iter().filter(|pid| is_of(dir, *pid));
-    let pids = pids.filter_map(|pid| Pid::from_raw(pid.cast_signed()));
     let groups: BTreeSet<_> = pids
-        .filter_map(|pid| getpgid(Some(pid)).ok())
+        .filter_map(process_group)
         .map(|group| group.as_raw_nonzero().get())
         .collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {

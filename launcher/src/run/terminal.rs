@@ -8,7 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::process::{Pid, getpgrp};
+use paceline_sidecar::host::process_group;
+use rustix::process::Pid;
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal.
@@ -19,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if we have one.
+    /// The controlling terminal, if we have one and our process group can be named to it.
     pub(crate) fn ours() -> Option<Terminal> {
         let options = File::options()
             .read(true)
@@ -28,7 +29,7 @@ impl Terminal {
             .open("/dev/tty");
         Some(Terminal {
             tty: options.ok()?,
-            own: getpgrp(),
+            own: process_group(std::process::id())?,
         })
     }
 

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getsid, kill_process, kill_process_group,
-    set_parent_process_death_signal, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, set_parent_process_death_signal,
+    waitid,
 };
 
 use super::body::Letter;
 use super::courier::Delivery;
-use crate::host::Process;
+use crate::host::{Process, session};
 
 /// Longest that it may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -27,13 +27,18 @@ const NOT_NOW: [i32; 3] = [75, 126, 127];
 const MARK: &str = "PACELINE_TOLD_BY";
 
 fn mark() -> String {
-    let session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
-    format!("{session} {}", Process::of(std::process::id()).words())
+    let own = std::process::id();
+    format!("{} {}", session_number(own), Process::of(own).words())
+}
+
+/// Zero for one that our PID namespace does not show.
+fn session_number(pid: u32) -> i32 {
+    session(pid).map_or(0, |session| session.as_raw_nonzero().get())
 }
 
 /// Whether one that has this mark was left behind. A job that a program submitted has its environment, and another session.
 fn is_left_behind(pid: Pid, mark: &str) -> bool {
-    let session = getsid(Some(pid)).map_or(0, |session| session.as_raw_nonzero().get());
+    let session = session_number(pid.as_raw_nonzero().get().cast_unsigned());
     mark.split_once(' ').is_some_and(|(told_in, by)| {
         told_in == session.to_string() && Process::read(by).is_some_and(|by| !by.is_alive())
     })
