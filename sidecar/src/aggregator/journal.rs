@@ -23,7 +23,7 @@ pub use super::reopen::Replay;
 use super::reopen::{continues, lay_aside, occupy, read_back};
 use super::room::Room;
 use super::segments::{self, Limits};
-use super::snapshot;
+use super::{snapshot, way};
 use crate::warn;
 
 /// Disk kept free for a report that is short.
@@ -103,6 +103,7 @@ impl Journal {
     ) -> Result<Journal, JournalError> {
         let failed = |error| JournalError::Io(dir.to_owned(), error);
         fs::create_dir_all(dir).map_err(failed)?;
+        way::clear(dir);
         let (lock, owner) = occupy(dir)?;
         let path = dir.join("journal.ndjson");
         if !continues(&path, job).map_err(failed)? {
@@ -243,7 +244,11 @@ impl Journal {
     /// Closes the segment that is written and begins the next. Whether it could be done.
     pub fn close_segment(&mut self, now_ns: u64) -> bool {
         let path = self.dir.join("journal.ndjson");
-        let closed = segments::closed(&path, self.segment + 1);
+        // Whatever has been given its name meanwhile is neither lost nor in the way.
+        let number = (self.segment.saturating_add(1)..)
+            .find(|number| !segments::closed(&path, *number).exists())
+            .unwrap_or(u32::MAX);
+        let closed = segments::closed(&path, number);
         self.say(|file| file.sync_soon());
         let next = self
             .mend()
@@ -261,7 +266,7 @@ impl Journal {
         match next {
             Ok(next) => {
                 self.file = self.file.another(next);
-                (self.length, self.segment) = (0, self.segment + 1);
+                (self.length, self.segment) = (0, number);
                 if let Ok(limits) = self.room.limits() {
                     self.segment_bytes = limits.segment_bytes;
                 }

@@ -267,17 +267,30 @@ fn syncs_are_few() {
     assert_eq!((count(), journal.commits_at()), (2, None));
 }
 
-/// Something with the name of a journal that is none; and one of which only a snapshot says whose it is.
+/// Directories and pipes that have the names of the journal's files, before it is opened and while it is written.
 #[test]
 fn what_is_in_the_way_is_moved_aside() {
     let dir = tempfile::tempdir().unwrap();
-    fs::create_dir(dir.path().join("journal.ndjson")).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(at(name)).status();
+        assert!(made.unwrap().success());
+    };
+    fs::create_dir(at("journal.ndjson")).unwrap();
+    pipe("journal.owner");
     let (mut journal, seen) = open(dir.path(), "a");
     assert_eq!(seen, [] as [u64; 0]);
     journal.append(&[opening("a")], 0);
+    fs::create_dir(at("journal-000001.ndjson")).unwrap();
+    assert!(journal.close_segment(0));
+    journal.append(&[exit(2)], 0);
     drop(journal);
-    assert!(dir.path().join("journal.1.ndjson").is_dir());
-    assert_eq!(open(dir.path(), "a").1, [1]);
+    assert!(at("journal.ndjson.aside").is_dir() && at("journal-000001.ndjson").is_dir());
+    // What is written since then is put away by somebody else, and a pipe is in its place.
+    fs::rename(at("journal.ndjson"), at("journal-000003.ndjson")).unwrap();
+    pipe("journal.ndjson");
+    assert_eq!(open(dir.path(), "a").1, [1, 2]);
+    assert!(at("journal-000001.ndjson.aside").is_dir() && at("journal.ndjson.aside.1").exists());
 }
 
 #[test]

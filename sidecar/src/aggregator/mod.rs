@@ -17,6 +17,7 @@ pub mod segments;
 pub mod server;
 pub mod snapshot;
 pub mod thin;
+mod way;
 
 use std::path::PathBuf;
 

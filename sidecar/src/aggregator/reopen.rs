@@ -74,10 +74,6 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
 /// entry says which job it is, or that of a later start, when that one is damaged, or else the newest snapshot. One that is
 /// not there yet goes on.
 pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
-    // Whatever has the name of a journal and is no file is in the way.
-    if path.is_dir() {
-        return Ok(false);
-    }
     let files: Vec<PathBuf> = segments::files(path)?
         .into_iter()
         .filter(|file| file.exists())

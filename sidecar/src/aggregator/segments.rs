@@ -102,7 +102,7 @@ impl Default for Limits {
 }
 
 /// The end of a segment's name.
-const END: &str = ".ndjson";
+pub(super) const END: &str = ".ndjson";
 
 /// Where the closed segment of that number of the journal at `journal` is.
 pub fn closed(journal: &Path, number: u32) -> PathBuf {
@@ -139,6 +139,14 @@ pub fn sweep(journal: &Path) {
 /// # Errors
 /// When its directory cannot be read.
 pub fn numbered(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
+    let mut found = named(journal, end)?;
+    // A directory or a pipe of that name is none of them, and to read a pipe may take for ever.
+    found.retain(|(_, path)| fs::metadata(path).is_ok_and(|meta| meta.is_file()));
+    Ok(found)
+}
+
+/// As [`numbered`], whatever it is that has such a name.
+pub(super) fn named(journal: &Path, end: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let stem = format!("{}-", journal.file_stem().unwrap_or_default().to_string_lossy());
     let dir = match journal.parent() {
         Some(dir) if dir != Path::new("") => dir,
@@ -234,6 +242,7 @@ mod tests {
         ] {
             fs::write(dir.path().join(name), "").unwrap();
         }
+        fs::create_dir(dir.path().join("journal-000007.ndjson")).unwrap();
         let numbers = |journal: &Path| list(journal).unwrap().into_iter().map(|(number, _)| number);
         assert!(numbers(&journal).eq([2, 10, 1_000_000]));
         assert!(numbers(&dir.path().join("journal.1.ndjson")).eq([1]));

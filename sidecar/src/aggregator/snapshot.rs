@@ -16,7 +16,7 @@ const MAGIC: &[u8; 8] = b"PLSTATE\n";
 /// Raised when the state of any rule changes its shape or its meaning within one version of Paceline.
 const FORMAT: u32 = 4;
 /// The end of its name.
-const END: &str = ".state";
+pub(super) const END: &str = ".state";
 /// The newest, and the one before, should that be damaged.
 const KEPT: usize = 2;
 
