@@ -10,15 +10,13 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use paceline_nccl_bench::preflight::hosts;
+use paceline_sidecar::sink::files::{is_served, metrics_said};
 use paceline_sidecar::sink::write_whole;
 use serde::Serialize;
 
 use super::{scontrol, variable};
 use crate::output;
 use crate::run::identity;
-
-/// In the run directory: where its aggregator serves metrics.
-const ADDRESS: &str = "metrics.addr";
 
 #[derive(Debug, Args)]
 #[command(
@@ -108,11 +106,9 @@ fn addresses(dir: &Path, job: &str) -> Vec<(String, SocketAddr)> {
         let name = entry.file_name().into_string().ok()?;
         let rest = name.strip_prefix(&start)?;
         let is_of_job = rest.is_empty() || rest.starts_with(['.', '-']);
-        let path = entry.path().join(ADDRESS);
-        // An address is short: whatever else stands there is none.
-        let is_file = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() && meta.len() < 100);
-        let text = (is_of_job && is_file).then(|| fs::read_to_string(path).ok())??;
-        let address = text.trim().parse().ok().and_then(of_this_node)?;
+        let said = is_of_job.then(|| metrics_said(&entry.path()))??;
+        // An aggregator that was killed has left its address behind.
+        let address = of_this_node(said).filter(|address| is_served(*address))?;
         Some((name.strip_prefix("paceline-")?.to_owned(), address))
     };
     entries.filter_map(of).collect()
@@ -162,6 +158,25 @@ mod tests {
             let found = of_this_node(address.parse().unwrap()).map(|found| found.to_string());
             assert_eq!(found.as_deref(), wanted, "{address}");
         }
+    }
+
+    #[test]
+    fn an_address_that_nobody_serves_is_not_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |name: &str, address: &str| {
+            let run = dir.path().join(name);
+            fs::create_dir(&run).unwrap();
+            fs::write(run.join("metrics.addr"), address).unwrap();
+        };
+        let page = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = page.local_addr().unwrap();
+        let killed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        run("paceline-7", &format!("{address}\n"));
+        run("paceline-7.1", &format!("{}\n", killed.local_addr().unwrap()));
+        run("paceline-70", &format!("{address}\n"));
+        run("paceline-7-1", "no address");
+        drop(killed);
+        assert_eq!(addresses(dir.path(), "7"), [("7".to_owned(), address)]);
     }
 
     #[test]

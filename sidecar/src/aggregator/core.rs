@@ -358,7 +358,7 @@ impl Aggregator {
     }
 
     /// Tells where the metrics page is.
-    pub fn metrics_address(&self, address: &str) {
+    pub fn metrics_address(&mut self, address: &str) {
         self.files.metrics_address(address);
     }
 
@@ -381,6 +381,7 @@ impl Aggregator {
         self.own(Event::End(End { missing }), now_ns);
         self.journal.close();
         self.write_report(now_ns);
+        self.files.close();
         self.outlets.close();
     }
 }

@@ -1,13 +1,16 @@
 //! `verdicts.ndjson` and `report.json`.
 
 use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 use super::write_whole;
 use crate::aggregator::disk::{Disk, on_disk};
+use crate::host::read_plain;
 use crate::warn;
 
 /// The files of a run directory that say what was concluded.
@@ -21,6 +24,26 @@ pub struct Files {
     waiting: Vec<u8>,
     /// Half a line stands behind the whole ones.
     half: bool,
+    /// Where the metrics page is, and whether the disk took it.
+    metrics: Option<(String, bool)>,
+}
+
+/// Holds the address of the metrics page for as long as there is one.
+const METRICS: &str = "metrics.addr";
+/// An address is shorter.
+const MOST_ADDRESS: u64 = 100;
+/// Whether somebody listens on this host is known sooner.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Where the metrics page of the run in `dir` is said to be. Whoever was killed cannot take it back: ask [`is_served`] too.
+pub fn metrics_said(dir: &Path) -> Option<SocketAddr> {
+    let text = read_plain(&dir.join(METRICS), MOST_ADDRESS).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether anybody listens at an address of this host.
+pub fn is_served(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, LOOK).is_ok()
 }
 
 /// Verdicts that wait for room on the disk, bytes; more are lost, and are folded from the journal again at the next start.
@@ -47,6 +70,8 @@ impl Files {
     /// Opens `verdicts.ndjson` and cuts it to what a snapshot of the journal knows to stand there, zero without one: what
     /// is folded again gives the same lines again.
     pub fn open(dir: &Path, known: u64) -> Files {
+        // Of somebody who was killed. A disk that is full takes no other address, and lets this one go.
+        let _ = fs::remove_file(dir.join(METRICS));
         let path = dir.join("verdicts.ndjson");
         let verdicts = File::options()
             .create(true)
@@ -80,6 +105,7 @@ impl Files {
             length: length.unwrap_or(0),
             waiting: Vec::new(),
             half: false,
+            metrics: None,
         }
     }
 
@@ -133,6 +159,7 @@ impl Files {
     /// The whole of what is known, and verdicts that wait; how many bytes the former is.
     pub fn report(&mut self, report: &Report) -> usize {
         self.write_waiting();
+        self.write_metrics();
         let mut text = serde_json::to_vec_pretty(report).unwrap_or_default();
         if text.is_empty() {
             return 0;
@@ -146,10 +173,28 @@ impl Files {
     }
 
     /// Where the metrics page is.
-    pub fn metrics_address(&self, address: &str) {
-        let path = self.dir.join("metrics.addr");
-        if let Err(error) = write_whole(&path, format!("{address}\n").as_bytes()) {
-            warn::once("metrics.addr", format_args!("{}: {error}", path.display()));
+    pub fn metrics_address(&mut self, address: &str) {
+        self.metrics = Some((format!("{address}\n"), false));
+        self.write_metrics();
+    }
+
+    fn write_metrics(&mut self) {
+        let path = self.dir.join(METRICS);
+        if let Some((text, is_written)) = self.metrics.as_mut().filter(|(_, written)| !written) {
+            match write_whole(&path, text.as_bytes()) {
+                Ok(()) => *is_written = true,
+                Err(error) => warn::once(METRICS, format_args!("{}: {error}", path.display())),
+            }
+        }
+    }
+
+    /// There is no metrics page any more. That of somebody who took over stays.
+    pub fn close(&mut self) {
+        let path = self.dir.join(METRICS);
+        let is_ours =
+            |(text, _): &(String, bool)| read_plain(&path, MOST_ADDRESS).is_ok_and(|said| said == *text);
+        if self.metrics.take().is_some_and(|own| is_ours(&own)) {
+            let _ = fs::remove_file(&path);
         }
     }
 }
@@ -159,6 +204,8 @@ mod tests {
     use std::io;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use paceline_health::{Detector, Policy};
 
     use super::*;
 
@@ -209,5 +256,32 @@ mod tests {
         room.store(100, Ordering::Relaxed);
         files.commit();
         assert_eq!((there().as_str(), files.length()), ("one\ntwo\nthree\n", 14));
+    }
+
+    #[test]
+    fn an_address_lasts_no_longer_than_its_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(METRICS);
+        fs::write(&path, "127.0.0.1:1\n").unwrap();
+        let mut files = Files::open(dir.path(), 0);
+        assert_eq!(metrics_said(dir.path()), None, "of somebody who was killed");
+        let page = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = page.local_addr().unwrap();
+        // The disk does not take it at first: a directory cannot be replaced by a file.
+        fs::create_dir_all(path.join("full")).unwrap();
+        files.metrics_address(&address.to_string());
+        assert_eq!(metrics_said(dir.path()), None);
+        fs::remove_dir_all(&path).unwrap();
+        files.report(&Detector::new(Policy::default()).report());
+        assert_eq!(metrics_said(dir.path()), Some(address));
+        assert!(is_served(address));
+        drop(page);
+        assert!(!is_served(address), "it was killed");
+        files.close();
+        assert!(!path.exists());
+        files.metrics_address("127.0.0.1:1");
+        fs::write(&path, "127.0.0.1:2\n").unwrap();
+        files.close();
+        assert!(path.exists(), "another's");
     }
 }
