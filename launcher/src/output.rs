@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 
+use paceline_sidecar::chain;
+
 /// `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Color {
@@ -152,19 +154,6 @@ pub(crate) fn error(style: Style, problem: &anyhow::Error) {
         style.paint(Paint::Bad, "paceline: error:"),
         chain(problem)
     ));
-}
-
-/// What went wrong and why; a cause that was told with what it caused is not told again.
-fn chain(problem: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in problem.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 /// The word among `known` that is nearest to `word`, if one is near enough to have been meant.

@@ -26,6 +26,7 @@ use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::id::{JobId, NodeId};
 
 pub use options::SidecarOptions;
+pub use warn::chain;
 
 use agent::control::Words;
 use agent::join::Invitation;
@@ -66,7 +67,7 @@ pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
     match run(options, reload) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            warn::once("fatal", format_args!("{error:#}"));
+            warn::once("fatal", chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -170,7 +171,7 @@ fn invitation(
     status: StatusStream,
 ) -> anyhow::Result<Invitation> {
     let job = JobId::from(options.job.as_str());
-    let node = NodeId::from(options.node.unwrap_or_else(host::hostname).as_str());
+    let node = NodeId::from(options.node.clone().unwrap_or_else(host::hostname).as_str());
     let me = Hello {
         v: SCHEMA_VERSION,
         job: job.clone(),
@@ -180,12 +181,14 @@ fn invitation(
     let http = options.http.read()?;
     let key = JobKey::of(&job, options.key_file.as_deref())?;
     // An address stays what it is; a name may be made late, or come to mean another host.
-    let mut asked = options.aggregator.clone().filter(|asked| is_name(asked));
-    let (mut candidates, mut alone_because) =
-        match place::candidates(options.aggregator.as_deref(), &job, &node) {
-            Ok(candidates) => (candidates, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        };
+    let mut asked = options
+        .aggregator()
+        .filter(|asked| is_name(asked))
+        .map(str::to_owned);
+    let (mut candidates, mut alone_because) = match place::candidates(options.aggregator(), &job, &node) {
+        Ok(candidates) => (candidates, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
     if key.nobody_else.is_some() && (asked.is_some() || candidates.iter().any(Candidate::is_shared)) {
         (asked, candidates) = (None, Vec::new());
         alone_because = Some("its aggregator is on another host".to_owned());
@@ -208,6 +211,7 @@ fn invitation(
         me,
         candidates,
         asked,
+        silent: None,
         alone_because,
         key,
         den,

@@ -99,6 +99,15 @@ pub struct SidecarOptions {
     pub remedy: RemedyOptions,
 }
 
+impl SidecarOptions {
+    /// Where the aggregator is, if anybody said so: a variable that is empty says nothing.
+    pub fn aggregator(&self) -> Option<&str> {
+        self.aggregator
+            .as_deref()
+            .filter(|asked| !asked.trim().is_empty())
+    }
+}
+
 fn policy_value(text: &str) -> Result<(String, f64), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     let value: f64 = value.parse().map_err(|error| format!("{value}: {error}"))?;

@@ -13,6 +13,19 @@ pub fn answer(message: impl Display) {
     let _ = writeln!(std::io::stderr(), "paceline sidecar: {message}");
 }
 
+/// What went wrong and why; a cause that was told with what it caused is not told again.
+pub fn chain(problem: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in problem.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Says it, unless something of this kind was said before.
 pub fn once(kind: impl Into<Cow<'static, str>>, message: impl Display) {
     let kind = kind.into();

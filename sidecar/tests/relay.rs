@@ -19,12 +19,13 @@ use paceline_sidecar::aggregator::Plan;
 use paceline_sidecar::aggregator::server::Hosted;
 use paceline_sidecar::guard::den::Den;
 use paceline_sidecar::guard::gate::{Gate, STRANGERS, Turned};
+use paceline_sidecar::guard::hall::Hall;
 use paceline_sidecar::load::{LoadOptions, LoadReport, run};
 use paceline_sidecar::relay::parent::{Miss, Parent};
 use paceline_sidecar::relay::{Relay, keep};
 use paceline_sidecar::sink::status::StatusStream;
 use paceline_sidecar::uplink::link::{Dealer, Hub, Link, Router};
-use paceline_sidecar::uplink::wire::{Down, Hello, Up, Welcome, decode_down, decode_up, encode};
+use paceline_sidecar::uplink::wire::{Down, Hello, Later, Up, Welcome, decode_down, decode_up, encode};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 
@@ -283,6 +284,51 @@ fn a_stranger_is_turned_away_and_another_job_refused() {
         }
     });
     relay.kill();
+}
+
+/// A relay that was told to go to itself, and one below a relay that finds nobody.
+#[test]
+fn a_way_that_leads_in_a_circle_is_told() {
+    let address = nowhere();
+    let circle = Running::start(Some(address), vec![address]);
+    runtime().block_on(async {
+        let joined = Parent::join(circle.address, &key(), &hello("relay")).await;
+        let Err(Miss::Refused(why)) = joined else {
+            panic!("not refused")
+        };
+        assert!(why.contains("the relay itself"), "{why}");
+    });
+    circle.kill();
+    // A relay that has no way on lets those wait who come, and then go.
+    runtime().block_on(async {
+        let mut hall = Hall::build();
+        let door = listener(None);
+        let address = door.local_addr().unwrap();
+        let gate = Gate {
+            key: key(),
+            entrance: hall.entrance(),
+            turned: Arc::default(),
+            room: STRANGERS,
+        };
+        tokio::spawn(gate.keep(door));
+        tokio::spawn(async move {
+            let mut times = 0;
+            while let Some((peer, _)) = hall.recv().await {
+                times += 1;
+                if times < 3 {
+                    let later = Later { job: "j".into() };
+                    hall.send(peer, &encode(&Down::Later(later)));
+                } else {
+                    hall.end(peer);
+                }
+            }
+        });
+        let miss = Parent::join(address, &key(), &hello("relay"))
+            .await
+            .err()
+            .unwrap();
+        assert!(matches!(miss, Miss::NoWay), "{miss}");
+    });
 }
 
 /// An aggregator that welcomes and reads nothing else, as an older version would.

@@ -3,7 +3,7 @@
 real `paceline run` and a trainer that tells steps. After each fault every step that a trainer took is in the journal, once, and
 the fault that each node's kernel told meanwhile is a verdict. docs/transport.md.
 
-    tests/transport/faults.py [CASE...]      weather, killed, relayed, moved, full, narrow, elastic, two_jobs, descriptors, strangers, doors;
+    tests/transport/faults.py [CASE...]      weather, killed, relayed, blinded, moved, full, narrow, elastic, two_jobs, descriptors, strangers, doors;
                                     side by side
 
 Takes root, iproute2, nftables, ethtool, gcc, openssl and curl. PACELINE: the binary.
@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 
+import relays as by_relay
 import strangers as others
 from job import HERE, PACELINE, PATIENCE, Journal, Net, Node, go_on, run, stop, until
 
@@ -133,52 +134,6 @@ def killed(net):
     # It was the aggregator that did not listen.
     assert journal.unheard() == unheard, journal.unheard()
     ended(journal, nodes)
-
-
-def relayed(net):
-    """Nodes say everything through a relay, one of them over a link that loses frames. The relay is killed, and a while later
-    there is another; it is stopped; the aggregator behind it is killed."""
-    nodes = [Node(net, 1, "relayed", ["0:3:0"], "n1:4711")]
-    journal = Journal(nodes[0].run_dir)
-    key = f"{net.work}/.config/paceline/key"
-    until("the job's key", lambda: os.path.exists(key))
-    relays = []
-
-    def relay():
-        words = ["sidecar", "--relay", "10.77.0.4:4712", "--aggregator", "n1:4711", "--job", "relayed", "--key-file", key]
-        process = net.start(4, PACELINE, *words, "--node", "n4")
-        ready = json.loads(process.stdout.readline())
-        relays.append(process)
-        return ready["ready"]["http"]
-
-    def links(page):
-        text = net.inside(net.space(4), "curl", "-sS", "-m", "30", f"http://{page}/metrics")
-        return int(re.search("^paceline_relay_links ([0-9]+)$", text, re.M)[1])
-
-    page = relay()
-    nodes += [Node(net, i, "relayed", [f"{i - 1}:3:0"], "n4:4712,n1:4711") for i in (2, 3)]
-    started(journal, nodes)
-    assert links(page) == 2, links(page)
-    net.lose(3, 10)
-    found = faults_of(nodes, 0x71)
-    relays[0].kill()
-    time.sleep(FAULT_S)
-    page = relay()
-    arrived("relay killed", journal, nodes, found)
-    # Who found another way stays there until it breaks.
-    unheard = journal.unheard()
-    os.kill(nodes[0].sidecar(), signal.SIGKILL)
-    found |= faults_of(nodes[1:], 0x72)
-    until("links through the other relay", lambda: links(page) == 2)
-    arrived("aggregator killed", journal, nodes, found)
-    stop(relays[1].pid)
-    found |= faults_of(nodes, 0x73)
-    time.sleep(FAULT_S)
-    go_on(relays[1].pid)
-    net.heal(3)
-    arrived("relay stopped", journal, nodes, found)
-    ended(journal, nodes)
-    print(f"     relayed: {len(unheard)} and {len(journal.unheard()) - len(unheard)} times a node unheard", flush=True)
 
 
 def moved(net):
@@ -350,7 +305,7 @@ def descriptors(net):
             aggregator.communicate()
 
 
-CASES = {"weather": 13, "killed": 3, "relayed": 4, "moved": 3, "full": 2, "narrow": 1, "elastic": 2, "two_jobs": 2, "descriptors": 1,
+CASES = {"weather": 13, "killed": 3, "relayed": 4, "blinded": 5, "moved": 3, "full": 2, "narrow": 1, "elastic": 2, "two_jobs": 2, "descriptors": 1,
          "strangers": 3, "doors": 2}
 
 
@@ -360,7 +315,7 @@ def play(name, failed):
     net = None
     try:
         net = Net(f"pt{os.getpid() % 10000}{list(CASES).index(name)}", CASES[name], work)
-        (globals().get(name) or getattr(others, name))(net)
+        (globals().get(name) or getattr(by_relay, name, None) or getattr(others, name))(net)
         print(f"ok   {name} ({time.monotonic() - began:.1f} s)", flush=True)
     except Exception:
         failed.append(name)

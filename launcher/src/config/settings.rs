@@ -1,11 +1,10 @@
 //! The checked stage: every value parsed, every mistake told with the place where it stood.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
-use paceline_sidecar::aggregator::segments;
+use paceline_sidecar::aggregator::{place, segments};
 use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::http::Place;
 use paceline_sidecar::source::step_log::StepPattern;
@@ -105,7 +104,7 @@ impl Settings {
         ] {
             parsed(key, &name)?;
         }
-        parsed("aggregator", &host)?;
+        parsed("aggregator", &place::check)?;
         parsed("key_file", &key)?;
         parsed("ras", &|text| {
             if text == "off" {
@@ -284,19 +283,10 @@ fn name(text: &str) -> Result<(), String> {
 }
 
 fn host_and_port(text: &str) -> Result<(), String> {
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    match port.map(|(_, port)| port.parse::<u16>()) {
-        Some(Ok(1..)) => Ok(()),
-        _ => Err("must be HOST:PORT, such as 127.0.0.1:29600".to_owned()),
-    }
-}
-
-/// HOST, HOST:PORT or an IPv6 address.
-fn host(text: &str) -> Result<(), String> {
-    if text.parse::<IpAddr>().is_ok() || (!text.is_empty() && !text.contains([':', '/', ' '])) {
-        return Ok(());
-    }
-    host_and_port(text).map_err(|_| "must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600".to_owned())
+    let is_one = place::has_port(text);
+    is_one
+        .then_some(())
+        .ok_or_else(|| "must be HOST:PORT, such as 127.0.0.1:29600".to_owned())
 }
 
 /// A job would run unwatched with a key that is none: better told before it starts.
@@ -334,6 +324,11 @@ mod tests {
         assert_eq!(
             args(&|a| a.aggregator = Some("here:".into())),
             "--aggregator: aggregator = \"here:\": must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600"
+        );
+        let nothing = args(&|a| a.aggregator = Some(",".into()));
+        assert!(
+            nothing.starts_with("--aggregator: ") && nothing.contains("RELAY:PORT"),
+            "{nothing}"
         );
         assert_eq!(
             args(&|a| a.set = vec!["impact.warn_ratio=1".into()]),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::ways::{Sign, first_good, ordered};
 use crate::aggregator::Plan;
 use crate::aggregator::place::{self, Candidate};
 use crate::aggregator::server::Hosted;
@@ -40,6 +41,8 @@ pub struct Invitation {
     pub candidates: Vec<Candidate>,
     /// The name that they follow from, if it may come to mean others: an aggregator moves, a name is made late.
     pub asked: Option<String>,
+    /// An address that has just been found to say nothing on a link that stood.
+    pub silent: Option<SocketAddr>,
     /// Why this node is alone from the start, if it is.
     pub alone_because: Option<String>,
     /// What streams between nodes are sealed with.
@@ -105,11 +108,17 @@ pub(super) enum Miss {
 pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Joined> {
     invitation.look_up().await;
     let mut why = invitation.alone_because.clone();
-    for address in &invitation.candidates {
-        match at(&invitation, *address).await {
-            Ok(joined) => return Some(joined),
-            Err(miss) => why = Some(format!("{}: {miss}", address.at)),
-        }
+    let silent = invitation.silent;
+    let candidates = ordered(invitation.candidates.clone(), silent);
+    let invitation = Arc::new(invitation);
+    let attempt = |candidate: Candidate, sign: Sign| {
+        let invitation = Arc::clone(&invitation);
+        async move { at(&invitation, candidate, &sign).await }
+    };
+    match first_good(&candidates, silent, attempt).await {
+        Ok(joined) => return Some(joined),
+        Err(None) => {}
+        Err(Some((candidate, miss))) => why = Some(format!("{}: {miss}", candidate.at)),
     }
     if !may_be_alone {
         return None;
@@ -119,7 +128,7 @@ pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Join
         why = format!("{why} ({no_key})");
     }
     warn::once("alone", format_args!("this node is watched alone: {why}"));
-    match at(&invitation, Candidate::local(0)).await {
+    match at(&invitation, Candidate::local(0), &Sign::default()).await {
         Ok(joined) => Some(Joined {
             alone: Some(why),
             ..joined
@@ -138,14 +147,14 @@ pub async fn join(mut invitation: Invitation, may_be_alone: bool) -> Option<Join
 pub async fn find(mut invitation: Invitation) -> Option<Joined> {
     invitation.look_up().await;
     for candidate in &invitation.candidates {
-        if let Ok(joined) = another(&invitation, candidate.at).await {
+        if let Ok(joined) = another(&invitation, candidate.at, &Sign::default()).await {
             return Some(joined);
         }
     }
     None
 }
 
-async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Miss> {
+async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Result<Joined, Miss> {
     let bound = match candidate.own {
         Some(own) => TcpListener::bind(own),
         None => Err(ErrorKind::AddrNotAvailable.into()),
@@ -157,16 +166,17 @@ async fn at(invitation: &Invitation, candidate: Candidate) -> Result<Joined, Mis
             own(hosted, address, &invitation.me).await
         }
         Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
-            another(invitation, candidate.at).await
+            another(invitation, candidate.at, sign).await
         }
         Err(error) => Err(error.into()),
     }
 }
 
 /// Joins the aggregator of another process.
-async fn another(invitation: &Invitation, address: SocketAddr) -> Result<Joined, Miss> {
+async fn another(invitation: &Invitation, address: SocketAddr, sign: &Sign) -> Result<Joined, Miss> {
     let Invitation { key, den, me, .. } = invitation;
     let link = Dealer::through(address, &key.key, den).await?;
+    sign.give();
     through(link, address, me).await
 }
 

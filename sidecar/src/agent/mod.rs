@@ -5,6 +5,7 @@ pub mod control;
 pub mod join;
 pub mod shell;
 pub mod tasks;
+mod ways;
 pub mod witness;
 
 use std::sync::Arc;

@@ -34,6 +34,7 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
         link: None,
         hosted: None,
         address: None,
+        peer: None,
         joining: None,
         searching: None,
         leaving: None,
@@ -75,6 +76,8 @@ struct Shell {
     hosted: Option<Hosted>,
     /// Where everybody reaches it, when it is the job's.
     address: Option<SocketAddr>,
+    /// The other end of the link.
+    peer: Option<SocketAddr>,
     joining: Option<JoinHandle<Option<Joined>>>,
     /// Watched alone: looks for the others.
     searching: Option<JoinHandle<Option<Joined>>>,
@@ -195,6 +198,7 @@ impl Shell {
             alone,
         } = joined;
         self.attempt = 0;
+        (self.peer, self.invitation.silent) = (Some(address), None);
         let now_ns = monotonic_ns();
         let is_back = alone.is_none() && self.agent.is_parted();
         if is_back {
@@ -232,6 +236,7 @@ impl Shell {
         self.agent.tick(now_ns);
         if self.link.is_some() && self.agent.uplink().is_stuck(now_ns) {
             warn::once("link", "the aggregator does not answer: looking for it again");
+            self.invitation.silent = self.peer;
             self.drop_link();
         }
     }

@@ -22,6 +22,36 @@ pub enum PlaceError {
     Unknown(String, String),
 }
 
+/// Whether an aggregator may be asked for so: HOST, HOST:PORT, or relays before it with commas between them.
+///
+/// # Errors
+/// What it has to look like.
+pub fn check(asked: &str) -> Result<(), String> {
+    let mut parts: Vec<&str> = asked.split(',').map(str::trim).collect();
+    let is_list = parts.len() > 1;
+    let aggregator = parts.pop().unwrap_or_default();
+    let mut wrong = parts.into_iter().filter(|relay| !has_port(relay));
+    match wrong.next().or((!is_host(aggregator)).then_some(aggregator)) {
+        None => Ok(()),
+        Some(wrong) if is_list => Err(format!(
+            "{wrong:?} is no address: must be HOST or HOST:PORT with RELAY:PORT before it, such as n1:4712,n2:4712,head:4711"
+        )),
+        Some(_) => Err("must be HOST or HOST:PORT, such as node-0 or 10.0.0.1:29600".to_owned()),
+    }
+}
+
+/// HOST, HOST:PORT or an IPv6 address.
+fn is_host(text: &str) -> bool {
+    let is_bare = !text.is_empty() && !text.contains([':', '/', ' ']);
+    is_bare || text.parse::<IpAddr>().is_ok() || has_port(text)
+}
+
+/// Whether this is HOST:PORT.
+pub fn has_port(text: &str) -> bool {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 /// An address at which the aggregator may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -177,6 +207,36 @@ mod tests {
         }
         let portless = candidates(Some("127.0.0.1,127.0.0.1:9"), &job, &"n".into());
         assert!(portless.unwrap_err().to_string().contains("a relay has a port"));
+    }
+
+    #[test]
+    fn what_may_be_asked_for() {
+        for good in [
+            "node-0",
+            "node-0:4711",
+            "10.0.0.1",
+            "fd00::1",
+            "[fd00::1]:4711",
+            "n1:4712, n2:4712,head",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for wrong in ["", ":", "here:", ":1", "here:0", "a b", "/tmp/x"] {
+            assert!(check(wrong).unwrap_err().starts_with("must be HOST"), "{wrong}");
+        }
+        for (wrong, part) in [
+            (",", "\"\""),
+            ("n1:4712,", "\"\""),
+            (",head", "\"\""),
+            ("n1,head", "\"n1\""),
+            ("n1:4712,head:", "\"head:\""),
+        ] {
+            let why = check(wrong).unwrap_err();
+            assert!(
+                why.starts_with(part) && why.contains("RELAY:PORT"),
+                "{wrong}: {why}"
+            );
+        }
     }
 
     #[test]

@@ -25,8 +25,8 @@ use crate::sink::http::{OpenPage, Scrape};
 use crate::sink::metrics::relay_page;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::bundle::{Bundle, MAX_CARRIED_BYTES};
-use crate::uplink::wire::{Down, Hello, Later, Up, decode_down, decode_up, encode};
-use crate::{SidecarOptions, host, warn};
+use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_down, decode_up, encode};
+use crate::{SidecarOptions, chain, host, warn};
 use parent::{Miss, Parent};
 
 /// A message waits so long for company.
@@ -39,6 +39,9 @@ const BREATH: Duration = Duration::from_millis(2);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// So long nodes are told to wait while there is no parent; then they are let go, to try their next address.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What a relay is told that has come to itself.
+const ITSELF: &str =
+    "this is the relay itself: its --aggregator has to lead to another one, or to the aggregator";
 /// The pause between two attempts to reach a parent.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -64,7 +67,7 @@ pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
     match start(options, at) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            warn::once("fatal", format_args!("{error:#}"));
+            warn::once("fatal", chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -72,9 +75,10 @@ pub fn main(options: &SidecarOptions, at: SocketAddr) -> ExitCode {
 
 fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     let job = JobId::from(options.job.as_str());
-    let Some(asked) = options.aggregator.as_deref() else {
+    let Some(asked) = options.aggregator() else {
         anyhow::bail!("a relay has to be told where the aggregator is: --aggregator HOST:PORT");
     };
+    place::check(asked).map_err(|why| anyhow::anyhow!("--aggregator {asked}: {why}"))?;
     let node = options.node.clone().unwrap_or_else(host::hostname);
     let node = NodeId::from(format!("relay on {node}").as_str());
     let parents = lookup(asked.to_owned(), job.clone(), node.clone())?;
@@ -182,6 +186,10 @@ async fn seek(relay: &Relay, hall: &mut Hall) -> Parent {
             said = hall.recv() => {
                 let Some((peer, message)) = said else { continue };
                 match decode_up(&message) {
+                    Ok(Up::Hello(hello)) if hello == relay.me => {
+                        let why = ITSELF.to_owned();
+                        hall.send(peer, &encode(&Down::Refused(Refused { why })));
+                    }
                     Ok(Up::Hello(hello)) if Instant::now() < patient_until && hello.job == relay.me.job => {
                         hall.send(peer, &encode(&Down::Later(Later { job: hello.job })));
                     }

@@ -33,6 +33,11 @@ pub enum Miss {
     /// It does not want us, and why.
     #[error("refused: {0}")]
     Refused(String),
+    /// It is a relay that looks for the aggregator in vain, and lets everybody go who waits for it.
+    #[error(
+        "it let this relay wait, and then go: it finds no aggregator either; see that its own --aggregator does not lead back here"
+    )]
+    NoWay,
     /// It cannot be reached.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -83,13 +88,19 @@ impl Parent {
             Down::Refused(_) => true,
             _ => false,
         };
+        let mut was_let_wait = false;
         loop {
             self.out.send(&encode(&Up::Hello(me.clone())));
-            match self.answer(concerns).await? {
-                Down::Refused(refused) => return Err(Miss::Refused(refused.why)),
-                Down::Later(_) if began.elapsed() < LATER_DEADLINE => sleep(ASK_AGAIN).await,
-                Down::Later(_) => return Err(Miss::Silent),
-                _ => return Ok(()),
+            match self.answer(concerns).await {
+                Ok(Down::Refused(refused)) => return Err(Miss::Refused(refused.why)),
+                Ok(Down::Later(_)) if began.elapsed() < LATER_DEADLINE => {
+                    was_let_wait = true;
+                    sleep(ASK_AGAIN).await;
+                }
+                Ok(Down::Later(_)) => return Err(Miss::Silent),
+                Ok(_) => return Ok(()),
+                Err(Miss::Over(_)) if was_let_wait => return Err(Miss::NoWay),
+                Err(miss) => return Err(miss),
             }
         }
     }

@@ -69,8 +69,17 @@ pub trait Hub: Send {
 /// [`Link`] over ZeroMQ.
 pub struct Dealer {
     socket: DealerSocket,
-    /// What carries its bytes to another machine.
-    tunnel: Option<JoinHandle<()>>,
+    /// Carries its bytes to another machine.
+    _tunnel: Option<Tunnel>,
+}
+
+/// A task that ends with its owner, also one who is given up half-way.
+struct Tunnel(JoinHandle<()>);
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Dealer {
@@ -87,7 +96,10 @@ impl Dealer {
         timeout(CONNECT_DEADLINE, socket.connect(&endpoint))
             .await
             .map_err(|_| LinkError::Silent)??;
-        Ok(Dealer { socket, tunnel: None })
+        Ok(Dealer {
+            socket,
+            _tunnel: None,
+        })
     }
 
     /// Connects to the hub behind the gate at `address`, sealed with `key`.
@@ -103,33 +115,19 @@ impl Dealer {
         let (listener, path) = den.listen()?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let carried = tokio::spawn(async move {
+        let tunnel = Tunnel(tokio::spawn(async move {
             if let Ok((local, _)) = listener.accept().await {
                 // That it ended shows in the socket that it carried.
                 let _ = tunnel::carry(stream, pair, local).await;
             }
-        });
+        }));
         let connected = Dealer::connect(&path).await;
         // It has served.
         let _ = std::fs::remove_file(&path);
-        match connected {
-            Ok(mut dealer) => {
-                dealer.tunnel = Some(carried);
-                Ok(dealer)
-            }
-            Err(error) => {
-                carried.abort();
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Drop for Dealer {
-    fn drop(&mut self) {
-        if let Some(tunnel) = &self.tunnel {
-            tunnel.abort();
-        }
+        Ok(Dealer {
+            _tunnel: Some(tunnel),
+            ..connected?
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use paceline_health::event::Event;
 use paceline_ring::{Detach, Record};
 
-use crate::job::{Job, train, trainer};
+use crate::job::{Job, train, trainer, until};
 
 /// What was seen alone reaches the job's aggregator, and what comes then.
 #[test]
@@ -21,6 +21,8 @@ fn joins_when_the_aggregator_appears() {
     assert!(alone["run_dir"].is_string());
     job.has_steps(0, 5);
     drop(stranger);
+    // A sidecar that another test starts just now has a copy of it until it runs.
+    until("a free place", || TcpListener::bind(&address).is_ok());
     let other = job.beside();
     let mut found = other.start("n1", &["--aggregator", &address]);
     assert_eq!(found.hear("ready")["aggregator"], address.as_str());

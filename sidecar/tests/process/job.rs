@@ -13,7 +13,7 @@ use paceline_health::{Entry, line};
 use paceline_ring::{Attach, Record, Step, Writer};
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// One sidecar as the launcher runs it.
 pub struct Sidecar {

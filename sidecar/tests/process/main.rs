@@ -6,6 +6,7 @@ mod alone;
 mod bound;
 mod faults;
 mod job;
+mod relay;
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;

@@ -1,0 +1,85 @@
+"""Cases of faults.py: nodes that say everything through relays."""
+
+import json
+import os
+import re
+import signal
+import time
+
+from job import PACELINE, Journal, Node, go_on, stop, until
+
+FAULT_S = 6
+
+
+def relay(net, i, job):
+    """A relay on a node, and where its page is."""
+    key = f"{net.work}/.config/paceline/key"
+    until("the job's key", lambda: os.path.exists(key))
+    words = ["sidecar", "--relay", f"10.77.0.{i}:4712", "--aggregator", "n1:4711", "--job", job, "--key-file", key]
+    process = net.start(i, PACELINE, *words, "--node", f"n{i}")
+    return process, json.loads(process.stdout.readline())["ready"]["http"]
+
+
+def links(net, i, page):
+    text = net.inside(net.space(i), "curl", "-sS", "-m", "30", f"http://{page}/metrics")
+    return int(re.search("^paceline_relay_links ([0-9]+)$", text, re.M)[1])
+
+
+def relayed(net):
+    """Nodes say everything through a relay, one of them over a link that loses frames. The relay is killed, and a while later
+    there is another; it is stopped; the aggregator behind it is killed."""
+    from faults import arrived, ended, faults_of, started
+
+    nodes = [Node(net, 1, "relayed", ["0:3:0"], "n1:4711")]
+    journal = Journal(nodes[0].run_dir)
+    first, page = relay(net, 4, "relayed")
+    nodes += [Node(net, i, "relayed", [f"{i - 1}:3:0"], "n4:4712,n1:4711") for i in (2, 3)]
+    started(journal, nodes)
+    assert links(net, 4, page) == 2
+    net.lose(3, 10)
+    found = faults_of(nodes, 0x71)
+    first.kill()
+    time.sleep(FAULT_S)
+    second, page = relay(net, 4, "relayed")
+    arrived("relay killed", journal, nodes, found)
+    # Who found another way stays there until it breaks.
+    unheard = journal.unheard()
+    os.kill(nodes[0].sidecar(), signal.SIGKILL)
+    found |= faults_of(nodes[1:], 0x72)
+    until("links through the other relay", lambda: links(net, 4, page) == 2)
+    arrived("aggregator killed", journal, nodes, found)
+    stop(second.pid)
+    found |= faults_of(nodes, 0x73)
+    time.sleep(FAULT_S)
+    go_on(second.pid)
+    net.heal(3)
+    arrived("relay stopped", journal, nodes, found)
+    ended(journal, nodes)
+    print(f"     relayed: {len(unheard)} and {len(journal.unheard()) - len(unheard)} times a node unheard", flush=True)
+
+
+def blinded(net):
+    """Of two relays one is killed and the other stopped at the same moment: every node is heard again by the aggregator itself
+    before anybody takes it for lost."""
+    from faults import arrived, ended, faults_of, started
+
+    both = "n4:4712,n5:4712"
+    nodes = [Node(net, 1, "blinded", ["0:3:0"], f"{both},n1:4711")]
+    journal = Journal(nodes[0].run_dir)
+    (killed, _), (stopped, page) = (relay(net, i, "blinded") for i in (4, 5))
+    # By their names one begins with the first of the relays and one with the other.
+    nodes += [Node(net, i, "blinded", [f"{i - 1}:3:0"], f"{both},n1:4711") for i in (2, 3)]
+    started(journal, nodes)
+    assert links(net, 5, page) == 1
+    began = time.monotonic()
+    stop(stopped.pid)
+    killed.kill()
+    found = faults_of(nodes, 0x81)
+    until("the faults", lambda: found <= journal.faults())
+    took = time.monotonic() - began
+    time.sleep(max(0, 8 - took))
+    go_on(stopped.pid)
+    arrived("no relay left", journal, nodes, found)
+    assert not journal.unheard(), journal.unheard()
+    ended(journal, nodes)
+    print(f"     blinded: all heard again after {took:.1f} s", flush=True)
