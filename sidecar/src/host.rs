@@ -1,7 +1,7 @@
 //! What the kernel says: clocks, processes, our own cost. The rest of the crate takes these as numbers.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -62,14 +62,40 @@ pub fn raise_descriptors() -> u64 {
 /// # Errors
 /// It cannot be read, or is not UTF-8.
 pub fn read_plain(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    open_plain(path)?.take(most).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Of the last `most` bytes of such a file the whole lines, the oldest first. What is no UTF-8 in them is replaced.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_last_lines(path: &Path, most: u64) -> io::Result<String> {
+    let mut file = open_plain(path)?;
+    let skipped = file.metadata()?.len().saturating_sub(most);
+    if skipped > 0 {
+        // One byte more shows whether a line begins there.
+        file.seek(SeekFrom::Start(skipped - 1))?;
+    }
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    let first = match skipped {
+        0 => 0,
+        _ => bytes
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(bytes.len(), |end| end + 1),
+    };
+    Ok(String::from_utf8_lossy(&bytes[first..]).into_owned())
+}
+
+fn open_plain(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = File::options()
+    File::options()
         .read(true)
         .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
-    let mut text = String::new();
-    file.take(most).read_to_string(&mut text)?;
-    Ok(text)
+        .open(path)
 }
 
 /// Names this boot of the machine; `None` when the kernel does not say.
@@ -211,6 +237,29 @@ mod tests {
         assert_eq!(Stat::parse(&line("a", "Z", "8 9")), stat(true, [8, 9]));
         assert_eq!(Stat::parse(&line("a", "R", "0 0")), stat(false, [0, 0]));
         assert_eq!(Stat::parse("7 (a"), None);
+    }
+
+    #[test]
+    fn the_last_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, "one\ntwo\nthr\u{e9}e\nhalf").unwrap();
+        for (most, wanted) in [
+            (0, ""),
+            (4, "half"),
+            (10, "half"),
+            (11, "thr\u{e9}e\nhalf"),
+            (14, "thr\u{e9}e\nhalf"),
+            (1000, "one\ntwo\nthr\u{e9}e\nhalf"),
+        ] {
+            assert_eq!(read_last_lines(&path, most).unwrap(), wanted, "{most}");
+        }
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        assert_eq!(read_last_lines(&pipe, 10).unwrap(), "", "nobody waits for it");
+        std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
+        assert!(read_last_lines(&dir.path().join("link"), 10).is_err());
     }
 
     #[test]

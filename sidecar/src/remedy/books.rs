@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::aggregator::clock;
-use crate::host::read_plain;
+use crate::host::read_last_lines;
 
 use crate::sink::write_whole;
 use crate::warn;
@@ -19,7 +19,7 @@ use crate::warn;
 pub const AUDIT: &str = "remedies.ndjson";
 /// What the guard remembers, in the run directory.
 pub const STATE: &str = "remedies.json";
-/// Largest ledger that is read.
+/// Largest ledger that is read, and so much of an audit.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A line of the audit: a decision, or what became of one.
@@ -153,9 +153,9 @@ pub fn told_in(dir: &Path) -> Remedies {
     clock::number(dir).map_or_else(Remedies::default, |run| of_audit(dir, run))
 }
 
-/// Earlier runs in the same directory have written to it as well. Half a line at its end is a decision that was never carried out.
+/// Earlier runs in the same directory have written to it as well: of what is too long the end is this run's. Half a line at its end is a decision that was never carried out.
 fn of_audit(dir: &Path, run: u64) -> Remedies {
-    let text = read_plain(&dir.join(AUDIT), MOST_BYTES).unwrap_or_default();
+    let text = read_last_lines(&dir.join(AUDIT), MOST_BYTES).unwrap_or_default();
     let mut told = Remedies::default();
     for line in text.lines().filter_map(|line| serde_json::from_str(line).ok()) {
         match line {
@@ -185,5 +185,64 @@ impl Site {
             Some((path, _lock)) => write_whole(path, &serde_json::to_vec(&self.ledger)?),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use paceline_health::Provenance;
+    use paceline_health::remedy::{Ask, Incident, Outcome, Response};
+    use paceline_health::verdict::{Finding, Severity, Subject};
+
+    use super::*;
+
+    fn decision(run: u64, unix_ms: u64) -> Decision {
+        let ask = Ask {
+            incident: Incident { run, id: unix_ms },
+            job: "j".into(),
+            account: Arc::from(""),
+            finding: Finding::GpuLost,
+            subject: Subject::Node { node: "n1".into() },
+            severity: Severity::Critical,
+            provenance: Provenance::Live,
+            observe_only: false,
+            response: Response::Requeue,
+            checkpoint: true,
+        };
+        Decision {
+            unix_ms,
+            outcome: Outcome::Act,
+            ask,
+            mark: Arc::from("mark"),
+        }
+    }
+
+    /// Earlier runs in a directory have filled it with more than is read.
+    #[test]
+    fn of_a_long_audit_the_end_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut books = Books::new(dir.path(), None, 1);
+        books.decision(&decision(2, 10));
+        let filler = format!("\"{}\"\n", "x".repeat(1 << 20));
+        let mut audit = File::options().append(true).open(dir.path().join(AUDIT)).unwrap();
+        (0..17).for_each(|_| audit.write_all(filler.as_bytes()).unwrap());
+        books.decision(&decision(2, 20));
+        books.course(21, "mark", "done");
+        let told = of_audit(dir.path(), 2);
+        let latest: Vec<u64> = told.latest.iter().map(|told| told.unix_ms).collect();
+        assert_eq!(latest, [20]);
+        assert_eq!(*told.latest[0].course[0], *"done");
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_an_audit_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(dir.path().join(AUDIT))
+            .status();
+        assert!(made.unwrap().success());
+        assert!(of_audit(dir.path(), 1).is_empty());
     }
 }

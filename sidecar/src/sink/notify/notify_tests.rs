@@ -139,6 +139,12 @@ fn receivers() {
         error("slack=env:PACELINE_NO_SUCH"),
         "the variable PACELINE_NO_SUCH is not set"
     );
+    for secret in ["/hook/T0KEN", "/hook?token=T0KEN", "?token=T0KEN", "/#T0KEN"] {
+        let whom = parse(&format!("webhook=https://h.example:1{secret}"))
+            .unwrap()
+            .whom();
+        assert_eq!(whom, "webhook https://h.example:1", "{secret}");
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
     fs::write(&path, "s3cret\n").unwrap();

@@ -103,3 +103,36 @@ fn spool(run_dir: &Path, receiver: &Receiver) -> io::Result<Option<Spool>> {
     let dir = run_dir.join(FOLDER).join(receiver.name());
     dir.is_dir().then(|| Spool::open(&dir)).transpose()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::spool::Parcel;
+    use super::*;
+
+    /// Whoever may write there, such as another user of a shared directory, cannot hold up the end of a job with a pipe.
+    #[test]
+    fn a_pipe_in_a_spool_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let receivers = [Receiver::parse("exec=/bin/true").unwrap()];
+        let place = dir.path().join(FOLDER).join(receivers[0].name());
+        let own = Spool::open(&place).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(place.join("0000000000000000.json"))
+            .status();
+        assert!(made.unwrap().success());
+        let parcel = Parcel {
+            unix_ms: 1,
+            notices: Vec::new(),
+        };
+        own.put(&parcel).unwrap();
+        assert_eq!(
+            untold(dir.path(), &receivers)[0].notices,
+            1,
+            "nobody knows how many are in it"
+        );
+        let told = flush(dir.path(), &receivers).unwrap();
+        assert_eq!(told[0].1.notices, 0);
+        assert!(place.join("refused/0000000000000000.json").exists());
+        assert!(own.is_empty(), "what lay behind it was sent");
+    }
+}
