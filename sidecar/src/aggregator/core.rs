@@ -30,7 +30,7 @@ use super::journal::{Journal, JournalError, Medium, on_disk};
 use crate::guard::gate::Turned;
 use crate::host;
 use crate::sink::files::{self, Files};
-use crate::sink::metrics::{Metrics, Transport};
+use crate::sink::metrics::{Metrics, Shown, Transport};
 use crate::sink::page::STEPS_IN_WAITING;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::Intake;
@@ -341,14 +341,14 @@ impl Aggregator {
     }
 
     /// The metrics page.
-    pub fn page(&mut self, turned: &Turned) -> String {
+    pub fn page(&mut self, turned: &Turned, shown: Shown) -> String {
         let transport = Transport {
             duplicates: self.intake.duplicates(),
             unreadable: self.intake.unreadable(),
             turned: turned.counts(),
         };
         let (metrics, detector, outlets) = (&self.metrics, &self.detector, &self.outlets);
-        let make = || metrics.page(&outlets.fill(detector.report()), &transport);
+        let make = || metrics.page(&outlets.fill(detector.report()), &transport, shown);
         self.scraped.page(host::monotonic_ns, make).to_owned()
     }
 

@@ -160,6 +160,7 @@ pub async fn serve(
     let Told { mut finish, hangups } = told;
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
     let address = page.as_ref().and_then(OpenPage::address);
+    let shown = page.as_ref().map(OpenPage::shown).unwrap_or_default();
     let (job, reload) = (plan.job.clone(), plan.reload.clone());
     // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
@@ -219,7 +220,7 @@ pub async fn serve(
             },
             Some(scrape) = asked.recv() => {
                 // Whoever asked may have gone.
-                let _ = scrape.send(aggregator.page(&turned));
+                let _ = scrape.send(aggregator.page(&turned, shown));
             }
             Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
             _ = &mut finish, if finish_by.is_none() => {

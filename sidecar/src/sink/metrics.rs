@@ -8,22 +8,29 @@ use paceline_health::Frame;
 use paceline_health::event::{Attach, Event, Step};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::report::Report;
-use paceline_health::verdict::{State, Subject};
+use paceline_health::verdict::State;
 use prometheus::{Registry, TextEncoder};
 use serde::{Deserialize, Serialize};
 
 use durations::Durations;
 use families::{counters, gauges};
 
+mod dcgm;
 mod durations;
 pub mod ends;
+mod fabric;
 mod families;
+mod gpu_table;
 pub(in crate::sink) mod gpus;
 mod preflight;
+mod ranks;
 mod seats;
+mod shown;
 mod times;
 
-/// Jobs of more ranks than this have no series per rank or GPU: ranks × series would never fit one page.
+pub use shown::{MetricsOptions, Shown};
+
+/// Jobs of more ranks than this have no series per rank or GPU, unless they are asked for: ranks × series would fit no page.
 const MAX_RANK_SERIES: usize = 512;
 
 /// What was lost on the way, beside what the report knows.
@@ -67,6 +74,8 @@ pub struct Metrics {
     ranks: BTreeMap<Rank, RankTally>,
     nodes: BTreeMap<NodeId, NodeTally>,
     gpus: gpus::Gpus,
+    #[serde(default)]
+    ports: fabric::Ports,
     benches: preflight::Benches,
 }
 
@@ -81,6 +90,8 @@ impl Metrics {
             Event::Step(step) => self.step(step, unix_s),
             Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
             Event::Gpu(reading) => gpus::observe(&mut self.gpus, frame, reading),
+            Event::GpuFault(fault) => gpus::fault(&mut self.gpus, fault),
+            Event::Port(reading) => fabric::observe(&mut self.ports, &frame.node, reading),
             Event::Bench(bench) => preflight::observe(&mut self.benches, bench),
             Event::GpuAccess(news) => gpus::access(&mut self.gpus, frame, news),
             Event::Beat(beat) => {
@@ -122,7 +133,7 @@ impl Metrics {
     }
 
     /// The page in Prometheus' text format.
-    pub fn page(&self, report: &Report, transport: &Transport) -> String {
+    pub fn page(&self, report: &Report, transport: &Transport, shown: Shown) -> String {
         // A family that cannot be registered is one that is missing on the page; a test holds the whole page.
         let registry = Registry::new();
         self.job_families(&registry, report);
@@ -135,10 +146,17 @@ impl Metrics {
                 preflight::families(&registry, section, &self.benches);
             }
         }
-        if self.ranks.len() <= MAX_RANK_SERIES {
-            self.rank_families(&registry, report);
+        let has_all = shown.has_ranks(self.ranks.len());
+        ranks::families(&registry, &self.ranks, report, has_all);
+        if has_all {
             times::ranks(&registry, report);
+        }
+        if shown.has_gpus(self.ranks.len()) {
             gpus::families(&registry, &self.gpus);
+            fabric::families(&registry, &self.ports);
+            if shown.as_dcgm {
+                dcgm::families(&registry, &self.gpus);
+            }
         }
         let mut families = registry.gather();
         families.push(self.steps.family(
@@ -296,64 +314,6 @@ impl Metrics {
             rss,
         );
     }
-
-    fn rank_families(&self, registry: &Registry, report: &Report) {
-        let info = self.ranks.iter().filter_map(|(rank, tally)| {
-            let attach = tally.attach.as_ref()?;
-            let gpu = attach.gpu.as_ref().map(ToString::to_string).unwrap_or_default();
-            let node = tally.node.as_ref().map(ToString::to_string).unwrap_or_default();
-            Some(([rank.to_string(), attach.local_rank.to_string(), node, gpu], 1.0))
-        });
-        let labels = ["rank", "local_rank", "node", "gpu_uuid"];
-        gauges(registry, "paceline_rank_info", "Where a rank runs.", labels, info);
-        let up = self
-            .ranks
-            .iter()
-            .map(|(rank, tally)| ([rank.to_string()], f64::from(u8::from(tally.up))));
-        gauges(
-            registry,
-            "paceline_rank_up",
-            "Whether the rank's process lives.",
-            ["rank"],
-            up,
-        );
-        let wait = self
-            .ranks
-            .iter()
-            .map(|(rank, tally)| ([rank.to_string()], tally.wait_s));
-        let help = "Time in collectives, transfer included.";
-        counters(
-            registry,
-            "paceline_collective_wait_seconds_total",
-            help,
-            ["rank"],
-            wait,
-        );
-        let last = self
-            .ranks
-            .iter()
-            .filter(|(_, tally)| tally.last_step_unix_s > 0.0);
-        let last = last.map(|(rank, tally)| ([rank.to_string()], tally.last_step_unix_s));
-        let help = "When a step of the rank last arrived, seconds since 1970.";
-        gauges(
-            registry,
-            "paceline_last_step_timestamp_seconds",
-            help,
-            ["rank"],
-            last,
-        );
-        let slow = report
-            .verdicts
-            .iter()
-            .filter(|verdict| verdict.state == State::Raised);
-        let slow = slow.filter_map(|verdict| match &verdict.subject {
-            Subject::Rank { rank, .. } => Some(([rank.to_string()], verdict.slowdown_ratio?)),
-            _ => None,
-        });
-        let slow: BTreeMap<_, _> = slow.collect();
-        let help = "Self-time over that of the peers, of ranks that were found slow.";
-        gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
-    }
 }
 
 fn remedies(registry: &Registry, report: &Report) {
@@ -395,6 +355,9 @@ pub fn relay_page(turned: &[(&'static str, u64)], nodes: usize) -> String {
     page.unwrap_or_default()
 }
 
+#[cfg(test)]
+#[path = "metrics/readings_tests.rs"]
+mod readings_tests;
 #[cfg(test)]
 #[path = "metrics_tests.rs"]
 mod tests;

@@ -2,11 +2,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use paceline_health::event::{Access, Beat, GpuAccess, GpuReading, GpuSignal, Phases, Pulse, Reading};
+use paceline_health::verdict::Severity;
 use paceline_health::{Detector, Policy, Provenance};
 
 use super::*;
 
-fn frame(event: Event) -> Frame {
+pub(super) fn frame(event: Event) -> Frame {
     Frame {
         v: 1,
         node: "n1".into(),
@@ -30,7 +31,7 @@ fn attach(rank: u32) -> Event {
     })
 }
 
-fn report() -> Report {
+pub(super) fn report() -> Report {
     Detector::new(Policy::default()).report()
 }
 
@@ -106,6 +107,7 @@ fn the_page_has_what_was_seen() {
             unreadable: 0,
             turned: vec![("key", 3)],
         },
+        Shown::default(),
     );
     for wanted in [
         "# TYPE paceline_step_duration_seconds histogram",
@@ -171,7 +173,7 @@ fn a_lost_gpu_has_no_readings() {
         (reading(), Some("no_events"), true),
     ] {
         metrics.observe(&frame(event), 1.0);
-        let page = metrics.page(&report(), &Transport::default());
+        let page = metrics.page(&report(), &Transport::default(), Shown::default());
         let told: Vec<_> = page
             .lines()
             .filter(|line| line.starts_with("paceline_gpu_access{"))
@@ -190,11 +192,29 @@ fn a_lost_gpu_has_no_readings() {
 fn a_large_job_has_no_series_per_rank() {
     let mut metrics = Metrics::default();
     (0..=MAX_RANK_SERIES as u32).for_each(|rank| metrics.observe(&frame(attach(rank)), 1.0));
-    let page = metrics.page(&report(), &Transport::default());
+    let page = metrics.page(&report(), &Transport::default(), Shown::default());
     assert!(
         !page.contains("rank=") && page.contains("paceline_steps_total"),
         "{page}"
     );
+    // Who was found slow is named all the same, and all are when they are asked for.
+    let page = |words: &[&str], report: &Report| metrics.page(report, &Transport::default(), shown(words));
+    let count = |page: &str| page.matches("\npaceline_rank_up{").count();
+    let mut report = report();
+    let verdict = crate::sink::notify::tests::verdict(1, 7, Severity::Warning, State::Raised);
+    report.verdicts = vec![verdict];
+    assert!(page(&[], &report).contains("paceline_rank_info{gpu_uuid=\"GPU-a\",local_rank=\"7\""));
+    assert_eq!(count(&page(&[], &report)), 1);
+    assert_eq!(count(&page(&["--metrics", "summary"], &report)), 1);
+    assert_eq!(count(&page(&["--metrics", "rank"], &report)), MAX_RANK_SERIES + 1);
+}
+
+/// What the page shows when this was typed.
+pub(super) fn shown(words: &[&str]) -> Shown {
+    use clap::{Args, FromArgMatches};
+    let typed = MetricsOptions::augment_args(clap::Command::new("t"));
+    let typed = typed.get_matches_from(std::iter::once(&"t").chain(words));
+    MetricsOptions::from_arg_matches(&typed).unwrap().shown()
 }
 
 /// A summary is what Prometheus calls quantiles that were counted elsewhere, and those of ranks are gauges: only a
@@ -213,7 +233,7 @@ fn percentiles_are_a_summary_and_of_ranks_gauges() {
         detector.observe(at, &frame);
     }
     let report = detector.report();
-    let page = metrics.page(&report, &Transport::default());
+    let page = metrics.page(&report, &Transport::default(), Shown::default());
     let step = report.times.parts[0];
     let self_time = report.times.ranks[1].parts[&paceline_health::report::Part::Own];
     for wanted in [
@@ -281,7 +301,7 @@ fn remedies_by_outcome() {
         "latest": [],
     }))
     .unwrap();
-    let page = Metrics::default().page(&report, &Transport::default());
+    let page = Metrics::default().page(&report, &Transport::default(), Shown::default());
     is_in_the_contract(&page);
     assert!(
         page.contains("paceline_remedies_total{outcome=\"act\",response=\"requeue\"} 1\n"),

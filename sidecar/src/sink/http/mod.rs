@@ -18,6 +18,7 @@ use paceline_seal::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
+use crate::sink::metrics::{MetricsOptions, Shown};
 use crate::sink::page::{Live, serve};
 use crate::warn;
 pub use place::{NoPlace, Place};
@@ -46,6 +47,9 @@ pub struct HttpOptions {
     /// A file with the token, 32 bytes or more, that whoever reads the page has to say ("Authorization: Bearer TOKEN").
     #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
+    /// What the metrics page shows.
+    #[command(flatten)]
+    pub metrics: MetricsOptions,
 }
 
 /// What it means.
@@ -54,6 +58,7 @@ pub struct Page {
     place: Place,
     tls: Option<TlsAcceptor>,
     token: Option<Key>,
+    shown: Shown,
 }
 
 impl HttpOptions {
@@ -69,6 +74,7 @@ impl HttpOptions {
             place: self.http.clone(),
             tls,
             token,
+            shown: self.metrics.shown(),
         })
     }
 }
@@ -80,6 +86,7 @@ impl Page {
             place,
             tls: None,
             token: None,
+            shown: Shown::default(),
         }
     }
 
@@ -134,6 +141,11 @@ impl OpenPage {
     /// Where.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
+    }
+
+    /// What its metrics show.
+    pub fn shown(&self) -> Shown {
+        self.page.shown
     }
 
     /// Serves until the runtime ends; the live page where there is one.

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_health::event::{Access, GpuAccess, GpuReading, GpuSignal, Reading};
+use paceline_health::event::{
+    Access, FaultSource, GpuAccess, GpuFault, GpuFaultKind, GpuReading, GpuSignal, Reading,
+};
 use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
 use prometheus::Registry;
 use serde::{Deserialize, Serialize};
 
 use super::families::{counters, gauges};
+use super::gpu_table;
 
 /// What is known of each GPU.
 pub(in crate::sink) type Gpus = BTreeMap<GpuId, Gpu>;
@@ -23,6 +26,11 @@ pub(in crate::sink) struct Gpu {
     model: Arc<str>,
     access: Option<Access>,
     readings: BTreeMap<GpuSignal, Reading>,
+    /// How often each XID was reported, by the kernel and by NVML: the same fault in the words of both.
+    #[serde(default)]
+    xids: BTreeMap<u32, [u64; 2]>,
+    #[serde(default)]
+    last_xid: u32,
 }
 
 impl Gpu {
@@ -34,7 +42,14 @@ impl Gpu {
             model: "".into(),
             access: None,
             readings: BTreeMap::new(),
+            xids: BTreeMap::new(),
+            last_xid: 0,
         }
+    }
+
+    /// The XID that was reported last; zero: none was.
+    pub(super) fn last_xid(&self) -> u32 {
+        self.last_xid
     }
 
     pub(in crate::sink) fn node(&self) -> &NodeId {
@@ -89,6 +104,28 @@ pub(super) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
     }
 }
 
+/// Counts an XID, for the GPU that has the id or stands at the address.
+pub(super) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
+    let source = match fault.seen_by {
+        FaultSource::Kernel => 0,
+        FaultSource::Nvml => 1,
+        FaultSource::KernelBefore => return,
+    };
+    if fault.kind != GpuFaultKind::Xid {
+        return;
+    }
+    let id = fault.gpu.clone().or_else(|| {
+        let at = gpus
+            .iter()
+            .find(|(_, gpu)| !fault.pci.is_empty() && gpu.pci == fault.pci);
+        at.map(|(id, _)| id.clone())
+    });
+    if let Some(gpu) = id.and_then(|id| gpus.get_mut(&id)) {
+        gpu.xids.entry(fault.xid).or_default()[source] += u64::from(fault.count);
+        gpu.last_xid = fault.xid;
+    }
+}
+
 /// The families of every GPU that was read.
 pub(super) fn families(registry: &Registry, gpus: &Gpus) {
     let info = gpus.iter().map(|(id, gpu)| {
@@ -128,63 +165,35 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         ["gpu_uuid", "state"],
         access,
     );
-    let values = |signal: GpuSignal, unit: f64| {
-        let read = gpus
-            .iter()
-            .filter_map(move |(id, gpu)| Some((id, gpu.readings.get(&signal)?.value()? * unit)));
-        read.map(|(gpu, value)| ([gpu.to_string()], value))
-    };
-    let plain = [
-        (
-            "paceline_gpu_temperature_celsius",
-            "Core temperature.",
-            GpuSignal::TemperatureC,
-            1.0,
-        ),
-        (
-            "paceline_gpu_margin_celsius",
-            "Degrees left before hardware slows down.",
-            GpuSignal::MarginC,
-            1.0,
-        ),
-        (
-            "paceline_gpu_sm_clock_hertz",
-            "SM clock.",
-            GpuSignal::SmClockMhz,
-            1e6,
-        ),
-        ("paceline_gpu_power_watts", "Power.", GpuSignal::PowerW, 1.0),
-        (
-            "paceline_gpu_power_limit_watts",
-            "Enforced power limit.",
-            GpuSignal::PowerLimitW,
-            1.0,
-        ),
-        (
-            "paceline_gpu_utilization_ratio",
-            "Share of time with a kernel.",
-            GpuSignal::UtilizationRatio,
-            1.0,
-        ),
-    ];
-    for (name, help, signal, unit) in plain {
-        gauges(registry, name, help, ["gpu_uuid"], values(signal, unit));
+    for family in gpu_table::FAMILIES {
+        let values = family.rows.iter().flat_map(|row| {
+            let read = gpus
+                .iter()
+                .filter_map(|(id, gpu)| Some((id, gpu.value(row.signal)?)));
+            read.map(|(gpu, value)| ([gpu.to_string(), row.label.to_owned()], value * row.unit))
+        });
+        let (name, help) = (family.name, family.help);
+        match (family.label, family.is_counter) {
+            (Some(label), true) => counters(registry, name, help, ["gpu_uuid", label], values),
+            (Some(label), false) => gauges(registry, name, help, ["gpu_uuid", label], values),
+            (None, true) => counters(registry, name, help, ["gpu_uuid"], values.map(first)),
+            (None, false) => gauges(registry, name, help, ["gpu_uuid"], values.map(first)),
+        }
     }
-    let reasons = [
-        ("thermal_sw", GpuSignal::ThrottleThermalSwNs),
-        ("thermal_hw", GpuSignal::ThrottleThermalHwNs),
-        ("power", GpuSignal::ThrottlePowerNs),
-        ("brake", GpuSignal::ThrottleBrakeNs),
-    ];
-    let throttled = reasons.into_iter().flat_map(|(reason, signal)| {
-        values(signal, 1e-9).map(move |([gpu], seconds)| ([gpu, reason.to_owned()], seconds))
+    let faults = gpus.iter().flat_map(|(id, gpu)| {
+        let of_gpu = gpu.xids.iter();
+        of_gpu.map(|(xid, [kernel, nvml])| ([id.to_string(), xid.to_string()], *kernel.max(nvml) as f64))
     });
-    let help = "Time slowed down, by reason.";
+    let help = "XIDs that the driver reported of a GPU, by number.";
     counters(
         registry,
-        "paceline_gpu_throttled_seconds_total",
+        "paceline_gpu_xid_errors_total",
         help,
-        ["gpu_uuid", "reason"],
-        throttled,
+        ["gpu_uuid", "xid"],
+        faults,
     );
+}
+
+fn first<const N: usize>((labels, value): ([String; N], f64)) -> ([String; 1], f64) {
+    ([labels.into_iter().next().unwrap_or_default()], value)
 }

@@ -222,7 +222,7 @@ impl Post {
 
 #[cfg(test)]
 #[path = "notify_tests.rs"]
-mod tests;
+pub(in crate::sink) mod tests;
 
 #[cfg(test)]
 #[path = "programs_tests.rs"]
