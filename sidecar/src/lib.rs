@@ -213,6 +213,7 @@ fn invitation(
         asked,
         silent: None,
         alone_because,
+        attempt: 0,
         key,
         den,
         http: Some(http),

@@ -255,13 +255,13 @@ fn a_stranger_is_turned_away_and_another_job_refused() {
     runtime().block_on(async {
         let den = Den::dig(None).unwrap();
         let wrong = Key::from_bytes([2; 32]);
-        assert!(Dealer::through(relay.address, &wrong, &den).await.is_err());
+        assert!(Dealer::through(relay.address, &wrong, &den, 0).await.is_err());
         let begun = Instant::now();
         while relay.turned.counts().iter().all(|(_, count)| *count == 0) {
             assert!(begun.elapsed() < LONG);
             sleep(Duration::from_millis(10)).await;
         }
-        let mut link = Dealer::through(relay.address, &key(), &den).await.unwrap();
+        let mut link = Dealer::through(relay.address, &key(), &den, 0).await.unwrap();
         for (asked, is_welcome) in [("j", true), ("other", false)] {
             let hello = Hello {
                 job: asked.into(),

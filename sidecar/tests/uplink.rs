@@ -341,6 +341,34 @@ fn a_greeting_waits_since_it_was_said() {
     assert!(uplink.is_stuck(3_000_000_000));
 }
 
+/// A link that is greeted and acknowledges nothing is given up, and each one after it is given longer, up to a bound; one that
+/// acknowledges in time ends that.
+#[test]
+fn links_that_were_made_in_vain_are_given_longer() {
+    let mut world = World::new(1 << 20);
+    world.push(8);
+    let mut given_s = Vec::new();
+    for _ in 0..5 {
+        world.reconnect();
+        let hello = world.uplink.poll_send(world.now_ns).unwrap();
+        world.aggregate(&hello);
+        let welcome = world.down.pop_front().unwrap();
+        world.uplink.received(&welcome, world.now_ns);
+        assert!(world.uplink.poll_send(world.now_ns).is_some(), "sent, and lost");
+        let begun_ns = world.now_ns;
+        while !world.uplink.is_stuck(world.now_ns) {
+            world.now_ns += 500_000_000;
+        }
+        given_s.push((world.now_ns - begun_ns) / 1_000_000_000);
+    }
+    assert_eq!(given_s, [4, 8, 16, 16, 16]);
+    world.reconnect();
+    world.calm();
+    world.push(8);
+    assert!(world.uplink.poll_send(world.now_ns).is_some());
+    assert!(world.uplink.is_stuck(world.now_ns + 2_000_000_000));
+}
+
 /// An aggregator that lost what it had acknowledged (its disk was full, its machine lost power) is told again who is here.
 #[test]
 fn what_was_forgotten_is_introduced_again() {

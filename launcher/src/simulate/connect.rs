@@ -235,7 +235,14 @@ fn words(report: &LoadReport) -> String {
         )
     };
     let per_step = |bytes: u64| bytes as f64 / report.rank_steps.max(1) as f64;
-    let _ = writeln!(text, "{connected}; {} attempts failed", report.failures);
+    let _ = writeln!(
+        text,
+        "{connected}; {} attempts failed",
+        report.failed.values().sum::<u64>()
+    );
+    for (why, count) in &report.failed {
+        let _ = writeln!(text, "  {count}: {why}");
+    }
     let _ = writeln!(
         text,
         "{} frames, {} steps of ranks, in {:.1} s; {} dropped",

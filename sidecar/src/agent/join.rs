@@ -21,12 +21,12 @@ use crate::guard::JobKey;
 use crate::guard::den::Den;
 use crate::sink::http::Page;
 use crate::sink::status::StatusStream;
-use crate::uplink::link::{Dealer, Link, LinkError};
+use crate::uplink::link::{Dealer, Link, LinkError, patience};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::warn;
 
-/// Somebody who does not answer our handshake for this long is not our aggregator.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
+/// Somebody who does not answer our handshake for this long is not our aggregator, the first time.
+pub const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 /// Our aggregator may read its journal for this long.
 const LATER_DEADLINE: Duration = Duration::from_secs(120);
 /// How often one that reads its journal is asked again.
@@ -45,6 +45,8 @@ pub struct Invitation {
     pub silent: Option<SocketAddr>,
     /// Why this node is alone from the start, if it is.
     pub alone_because: Option<String>,
+    /// How often this was tried in vain.
+    pub attempt: u32,
     /// What streams between nodes are sealed with.
     pub key: JobKey,
     /// Where the sockets between them and ZeroMQ are.
@@ -174,10 +176,16 @@ async fn at(invitation: &Invitation, candidate: Candidate, sign: &Sign) -> Resul
 
 /// Joins the aggregator of another process.
 async fn another(invitation: &Invitation, address: SocketAddr, sign: &Sign) -> Result<Joined, Miss> {
-    let Invitation { key, den, me, .. } = invitation;
-    let link = Dealer::through(address, &key.key, den).await?;
+    let Invitation {
+        key,
+        den,
+        me,
+        attempt,
+        ..
+    } = invitation;
+    let link = Dealer::through(address, &key.key, den, *attempt).await?;
     sign.give();
-    through(link, address, me).await
+    through(link, address, me, patience(ANSWER_DEADLINE, *attempt)).await
 }
 
 /// Joins the aggregator that this process has just begun. On a machine that is short of CPU it may be slow to answer: it is
@@ -214,11 +222,16 @@ fn host(invitation: &Invitation, listener: TcpListener) -> std::io::Result<Hoste
 
 /// Joins the aggregator of this process once more.
 pub(super) async fn again(inside: &Path, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
-    through(Dealer::connect(inside).await?, address, me).await
+    through(Dealer::connect(inside).await?, address, me, ANSWER_DEADLINE).await
 }
 
-async fn through(mut link: Dealer, address: SocketAddr, me: &Hello) -> Result<Joined, Miss> {
-    let welcome = handshake(&mut link, me).await?;
+async fn through(
+    mut link: Dealer,
+    address: SocketAddr,
+    me: &Hello,
+    deadline: Duration,
+) -> Result<Joined, Miss> {
+    let welcome = handshake(&mut link, me, deadline).await?;
     Ok(Joined {
         link,
         welcome,
@@ -228,11 +241,11 @@ async fn through(mut link: Dealer, address: SocketAddr, me: &Hello) -> Result<Jo
     })
 }
 
-async fn handshake(link: &mut impl Link, me: &Hello) -> Result<Welcome, Miss> {
+async fn handshake(link: &mut impl Link, me: &Hello, deadline: Duration) -> Result<Welcome, Miss> {
     let began = Instant::now();
     loop {
         link.send(encode(&Up::Hello(me.clone()))).await?;
-        let answer = timeout(ANSWER_DEADLINE, link.recv())
+        let answer = timeout(deadline, link.recv())
             .await
             .map_err(|_| LinkError::Silent)??;
         match decode_down(&answer) {

@@ -109,8 +109,11 @@ async fn receive(link: &mut Option<Dealer>) -> Option<Vec<u8>> {
 impl Shell {
     /// Looks for the aggregator, without holding up anything else.
     fn begin_to_join(&mut self) {
-        let invitation = self.invitation.clone();
         let attempt = self.attempt;
+        let invitation = Invitation {
+            attempt,
+            ..self.invitation.clone()
+        };
         self.attempt += 1;
         let attempts = match self.agent.stage() {
             Stage::Waiting if self.invitation.is_shared() => FIRST_ATTEMPTS,
@@ -139,8 +142,12 @@ impl Shell {
         if !self.agent.is_parted() || !self.invitation.has_hope() || self.searching.is_some() {
             return;
         }
-        let invitation = self.invitation.clone();
-        let pause = lonely(self.searches, invitation.me.agent);
+        let attempt = self.searches;
+        let invitation = Invitation {
+            attempt,
+            ..self.invitation.clone()
+        };
+        let pause = lonely(attempt, invitation.me.agent);
         self.searches += 1;
         self.searching = Some(tokio::spawn(async move {
             sleep(pause).await;

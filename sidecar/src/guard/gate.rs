@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_seal::{Key, SealError};
@@ -20,9 +20,9 @@ use crate::{host, warn};
 
 /// Strangers that may be at the door at once.
 pub const STRANGERS: usize = 2048;
-/// When there is no room for another stranger, the one that has been there longest gives up its place once it has had so
-/// long: nobody can stand in the way of others by saying nothing, and all nodes of a large job that come at once do not push
-/// each other out in the middle of their handshakes.
+/// When there is no room for another stranger, the one that has been there longest and has said nothing with our key gives up
+/// its place once it has had so long: nobody can stand in the way of others by saying nothing, and all nodes of a large job that
+/// come at once do not push each other out in the middle of their handshakes, however short of CPU they are.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Who waits in the kernel until there is.
 const WAITING: i32 = 16_384;
@@ -120,6 +120,20 @@ impl Turned {
     }
 }
 
+/// One at the door.
+struct Stranger {
+    since: Instant,
+    /// It has begun a handshake with our key. It may have heard that of another: it is not let in for it.
+    has_spoken: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Stranger {
+    fn is_silent(&self) -> bool {
+        !self.has_spoken.load(Ordering::Relaxed)
+    }
+}
+
 /// The door: who knows the key is let in.
 #[derive(Clone)]
 pub struct Gate {
@@ -148,7 +162,7 @@ impl Gate {
                 return warn::once("gate", format_args!("nobody can reach the aggregator: {error}"));
             }
         };
-        let mut strangers: VecDeque<(Instant, AbortHandle)> = VecDeque::new();
+        let mut strangers: VecDeque<Stranger> = VecDeque::new();
         let peers = Arc::new(Semaphore::new(PEERS));
         loop {
             let stream = match listener.accept().await {
@@ -167,36 +181,46 @@ impl Gate {
                 }
             };
             self.make_room(&mut strangers).await;
-            let meeting = self.clone().meet(stream, Arc::clone(&peers));
-            strangers.push_back((Instant::now(), tokio::spawn(meeting).abort_handle()));
+            let has_spoken = Arc::<AtomicBool>::default();
+            let meeting = self
+                .clone()
+                .meet(stream, Arc::clone(&peers), Arc::clone(&has_spoken));
+            strangers.push_back(Stranger {
+                since: Instant::now(),
+                has_spoken,
+                task: tokio::spawn(meeting).abort_handle(),
+            });
             // Handshakes that can go on go first: who is in the middle of one is not there for long.
             yield_now().await;
         }
     }
 
-    /// Waits until somebody has left or has been there for long enough. Who comes meanwhile waits in the kernel.
-    async fn make_room(&self, strangers: &mut VecDeque<(Instant, AbortHandle)>) {
+    /// Waits until somebody has left or has been silent for long enough. Who comes meanwhile waits in the kernel.
+    async fn make_room(&self, strangers: &mut VecDeque<Stranger>) {
         while strangers.len() >= self.room {
-            strangers.retain(|(_, stranger)| !stranger.is_finished());
-            match strangers.front() {
-                Some((since, longest)) if strangers.len() >= self.room => {
-                    if since.elapsed() < PATIENCE {
-                        sleep(LOOK).await;
-                        continue;
+            strangers.retain(|stranger| !stranger.task.is_finished());
+            if strangers.len() < self.room {
+                return;
+            }
+            let silent = strangers.iter().position(Stranger::is_silent);
+            match silent.filter(|at| strangers[*at].since.elapsed() >= PATIENCE) {
+                Some(at) => {
+                    if let Some(longest) = strangers.remove(at) {
+                        longest.task.abort();
+                        self.turned.count(Reason::Crowded);
                     }
-                    longest.abort();
-                    self.turned.count(Reason::Crowded);
-                    strangers.pop_front();
                 }
-                _ => return,
+                // Those who have spoken are done soon, or late.
+                None => sleep(LOOK).await,
             }
         }
     }
 
     /// The handshake; who has done it is heard by a task of its own.
-    async fn meet(self, mut stream: TcpStream, peers: Arc<Semaphore>) {
+    async fn meet(self, mut stream: TcpStream, peers: Arc<Semaphore>, has_spoken: Arc<AtomicBool>) {
         tunnel::tune(&stream);
-        let shaken = timeout(HANDSHAKE, tunnel::answer_call(&mut stream, &self.key));
+        let spoken = || has_spoken.store(true, Ordering::Relaxed);
+        let shaken = timeout(HANDSHAKE, tunnel::answer_call(&mut stream, &self.key, spoken));
         let late = Err(SealError::Deadline { what: "handshake" });
         let pair = match shaken.await.unwrap_or(late) {
             Ok(pair) => pair,

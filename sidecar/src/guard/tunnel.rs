@@ -42,11 +42,16 @@ pub async fn call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> 
 }
 
 /// Seals a stream that the other end opened. Of what it sends before it has proved to know the key nothing is kept but a
-/// handshake of fixed length.
+/// handshake of fixed length. `spoken` is called when the first message was made with the key, by this peer or by whom it
+/// heard it from.
 ///
 /// # Errors
 /// [`SealError`]; it has no deadline of its own.
-pub async fn answer_call(stream: &mut TcpStream, key: &Key) -> Result<Pair, SealError> {
+pub async fn answer_call(
+    stream: &mut TcpStream,
+    key: &Key,
+    spoken: impl FnOnce(),
+) -> Result<Pair, SealError> {
     let mut first = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut first).await.map_err(broken)?;
     // Who has given up waiting meanwhile costs no arithmetic: else those that come back would wait for it as well.
@@ -59,6 +64,7 @@ pub async fn answer_call(stream: &mut TcpStream, key: &Key) -> Result<Pair, Seal
         stream.write_all(&reply).await.map_err(broken)?;
     }
     let (sealer, mut opener) = made?;
+    spoken();
     loop {
         // Whoever plays a first message again has proved nothing yet: no room is made for what it claims.
         if opener.needs() > PROOF {

@@ -16,18 +16,16 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
 use super::{LoadOptions, Tally};
-use crate::agent::join::backoff;
+use crate::agent::join::{ANSWER_DEADLINE, backoff};
 use crate::guard::conduit::{self, Inlet, Outlet};
 use crate::guard::tunnel;
 use crate::host::monotonic_ns;
-use crate::uplink::link::CALL_DEADLINE;
+use crate::uplink::link::{CALL_DEADLINE, CONNECT_DEADLINE, patience};
 use crate::uplink::wire::{Down, Hello, Up, Welcome, decode_down, encode};
 use crate::uplink::{Heard, Uplink};
 
 /// As a real sidecar's.
 const SPOOL_BYTES: usize = 4 << 20;
-/// Each step of joining but the handshake takes less than this, as a real sidecar has it.
-const DEADLINE: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A node that has no more than this to say that is not acknowledged is up to date.
 const NEAR: u64 = 64;
@@ -122,17 +120,22 @@ impl Node {
 
     async fn join(&self, options: &LoadOptions, attempt: u32) -> Result<Joined, Miss> {
         let address = options.way(self.me.agent, attempt);
-        let connecting = timeout(DEADLINE, TcpStream::connect(address)).await;
+        let reach = patience(CONNECT_DEADLINE, attempt);
+        let connecting = timeout(reach, TcpStream::connect(address)).await;
         let mut stream = connecting
             .map_err(|_| Miss::silent("connect"))?
             .map_err(Miss::of)?;
         tunnel::tune(&stream);
-        let called = timeout(CALL_DEADLINE, tunnel::call(&mut stream, &options.key)).await;
+        let called = timeout(
+            patience(CALL_DEADLINE, attempt),
+            tunnel::call(&mut stream, &options.key),
+        )
+        .await;
         let pair = called.map_err(|_| Miss::silent("handshake"))?.map_err(Miss::of)?;
         let (mut inlet, out) = conduit::sealed(stream, pair, "DEALER");
         loop {
             out.send(&encode(&Up::Hello(self.me.clone())));
-            let answer = timeout(DEADLINE, first(&mut inlet)).await;
+            let answer = timeout(patience(ANSWER_DEADLINE, attempt), first(&mut inlet)).await;
             let (down, more) = answer.map_err(|_| Miss::silent("hello"))??;
             match down {
                 Down::Welcome(welcome) if welcome.is_for(&self.me) => {

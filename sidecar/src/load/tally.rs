@@ -24,7 +24,7 @@ pub struct Tally {
     said_to_acked: RefCell<Histogram<u64>>,
     sent_to_acked: RefCell<Histogram<u64>>,
     late: RefCell<Histogram<u64>>,
-    failures: Cell<u64>,
+    failed: RefCell<BTreeMap<String, u64>>,
     failure: RefCell<String>,
     frames: Cell<u64>,
     rank_steps: Cell<u64>,
@@ -58,9 +58,9 @@ pub struct LoadReport {
     pub connect_s: Option<f64>,
     /// Each node's own successful attempt.
     pub connect: Spans,
-    /// Attempts to join that failed, and what the last one met.
-    pub failures: u64,
-    /// See `failures`.
+    /// Attempts to join that failed, by what they met.
+    pub failed: BTreeMap<String, u64>,
+    /// What the last of them met.
     pub last_failure: String,
     /// From the first word to the last answer, seconds.
     pub took_s: f64,
@@ -102,7 +102,7 @@ impl Tally {
             said_to_acked: spans(),
             sent_to_acked: spans(),
             late: spans(),
-            failures: Cell::new(0),
+            failed: RefCell::default(),
             failure: RefCell::default(),
             frames: Cell::new(0),
             rank_steps: Cell::new(0),
@@ -155,7 +155,7 @@ impl Tally {
     }
 
     pub(super) fn missed(&self, why: String) {
-        self.failures.set(self.failures.get() + 1);
+        *self.failed.borrow_mut().entry(why.clone()).or_default() += 1;
         *self.failure.borrow_mut() = why;
     }
 
@@ -208,7 +208,7 @@ impl Tally {
             nodes: self.nodes as u64,
             connect_s: self.all_joined_ns.get().map(|ns| seconds(ns - self.started_ns)),
             connect: told(&self.joins),
-            failures: self.failures.get(),
+            failed: self.failed.borrow().clone(),
             last_failure: self.last_failure(),
             took_s: seconds(monotonic_ns() - began_ns),
             frames: self.frames.get(),
@@ -235,7 +235,6 @@ impl LoadReport {
         self.connect_s = connect_s.map(|(one, another)| one.max(another));
         for (mine, theirs) in [
             (&mut self.nodes, other.nodes),
-            (&mut self.failures, other.failures),
             (&mut self.frames, other.frames),
             (&mut self.rank_steps, other.rank_steps),
             (&mut self.dropped, other.dropped),
@@ -252,6 +251,9 @@ impl LoadReport {
             (&mut self.late, other.late),
         ] {
             *mine = mine.or_worse(theirs);
+        }
+        for (why, count) in other.failed {
+            *self.failed.entry(why).or_default() += count;
         }
         if !other.last_failure.is_empty() {
             self.last_failure = other.last_failure;

@@ -22,10 +22,17 @@ use crate::guard::den::Den;
 use crate::guard::hall::{Entrance, Hall};
 use crate::guard::{conduit, tunnel};
 
-/// A connection that takes longer than this is given up.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// A connection that takes longer than this is given up, the first time.
+pub const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// As long as the gate gives a stranger: one that is crowded by a large job may take it.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long to wait for something at this attempt (the first is 0): doubling, three times. Where thousands come to one that is
+/// short of CPU, whoever gives up too soon has been served for nothing and comes again: nobody would ever get in.
+pub fn patience(first: Duration, attempt: u32) -> Duration {
+    first * (1 << attempt.min(3))
+}
+
 /// When there are no descriptors left, the next look.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -88,12 +95,16 @@ impl Dealer {
     /// # Errors
     /// [`LinkError`] when nobody answers within two seconds.
     pub async fn connect(path: &Path) -> Result<Dealer, LinkError> {
+        Dealer::connect_within(path, CONNECT_DEADLINE).await
+    }
+
+    async fn connect_within(path: &Path, deadline: Duration) -> Result<Dealer, LinkError> {
         let mut options = SocketOptions::default();
         options.no_connect_timeout();
         let mut socket = DealerSocket::with_options(options);
         let endpoint = format!("ipc://{}", path.display());
         // What is behind a tunnel may never finish its greeting.
-        timeout(CONNECT_DEADLINE, socket.connect(&endpoint))
+        timeout(deadline, socket.connect(&endpoint))
             .await
             .map_err(|_| LinkError::Silent)??;
         Ok(Dealer {
@@ -105,12 +116,19 @@ impl Dealer {
     /// Connects to the hub behind the gate at `address`, sealed with `key`.
     ///
     /// # Errors
-    /// [`LinkError`] when it is not reached within two seconds, or not sealed within five.
-    pub async fn through(address: SocketAddr, key: &Key, den: &Den) -> Result<Dealer, LinkError> {
-        let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address)).await;
+    /// [`LinkError`] when at the first attempt it is not reached within two seconds, or not sealed within five; at later ones
+    /// [`patience`] grows.
+    pub async fn through(
+        address: SocketAddr,
+        key: &Key,
+        den: &Den,
+        attempt: u32,
+    ) -> Result<Dealer, LinkError> {
+        let reach = patience(CONNECT_DEADLINE, attempt);
+        let stream = timeout(reach, TcpStream::connect(address)).await;
         let mut stream = stream.map_err(|_| LinkError::Silent)??;
         tunnel::tune(&stream);
-        let called = timeout(CALL_DEADLINE, tunnel::call(&mut stream, key)).await;
+        let called = timeout(patience(CALL_DEADLINE, attempt), tunnel::call(&mut stream, key)).await;
         let pair = called.map_err(|_| LinkError::Silent)??;
         let (listener, path) = den.listen()?;
         listener.set_nonblocking(true)?;
@@ -121,7 +139,7 @@ impl Dealer {
                 let _ = tunnel::carry(stream, pair, local).await;
             }
         }));
-        let connected = Dealer::connect(&path).await;
+        let connected = Dealer::connect_within(&path, reach).await;
         // It has served.
         let _ = std::fs::remove_file(&path);
         Ok(Dealer {

@@ -12,11 +12,13 @@ use paceline_health::frame::SCHEMA_VERSION;
 
 use crate::remedy::order::Order;
 
+use super::link::patience;
 use super::pack;
 use super::spool::{Spool, last_seq};
 use super::wire::{Ack, Batch, Down, Hello, Up, Welcome, decode_down, encode};
 
-/// A link that acknowledges nothing for this long is taken for broken.
+/// A link that acknowledges nothing for this long is taken for broken. It is twice as long, three times at most, for each that was
+/// made in vain: an aggregator that is short of CPU would get no more of it by thousands of handshakes.
 pub const ACK_DEADLINE: Duration = Duration::from_secs(2);
 /// Most frames on their way: what a link may buffer.
 const WINDOW: u64 = 8 * 1024;
@@ -66,6 +68,8 @@ pub struct Uplink {
     acked: u64,
     /// When the link last proved that it works, while something is on its way.
     progress_ns: u64,
+    /// Links that were made since one acknowledged something in time.
+    in_vain: u32,
     /// When what was pushed last has to leave.
     due_ns: u64,
     /// When the last batch left.
@@ -86,6 +90,7 @@ impl Uplink {
             sent: 0,
             acked: 0,
             progress_ns: 0,
+            in_vain: 0,
             due_ns: u64::MAX,
             left_ns: 0,
             journal: None,
@@ -112,6 +117,7 @@ impl Uplink {
 
     /// A fresh link stands: the handshake comes first.
     pub fn connected(&mut self, now_ns: u64) {
+        self.in_vain = self.in_vain.saturating_add(1);
         self.link = Link::Greeting;
         self.hello_due = true;
         self.packs = false;
@@ -120,6 +126,9 @@ impl Uplink {
 
     /// A fresh link stands and somebody else has done the handshake.
     pub fn welcomed(&mut self, welcome: &Welcome, now_ns: u64) -> Heard {
+        if self.link != Link::Greeting {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
         self.link = Link::Up;
         self.hello_due = false;
         self.packs = false;
@@ -155,6 +164,9 @@ impl Uplink {
             Ok(Down::Ack(ack)) if self.is_mine(&ack) => {
                 // One that says the same again is no progress: a batch before this one is missing over there.
                 if ack.upto > self.acked {
+                    if now_ns.saturating_sub(self.progress_ns) < ACK_DEADLINE.as_nanos() as u64 {
+                        self.in_vain = 0;
+                    }
                     self.progress_ns = now_ns;
                 }
                 self.acked = ack.upto;
@@ -220,7 +232,8 @@ impl Uplink {
     /// Whether the link has been silent for too long: drop it and make another.
     pub fn is_stuck(&self, now_ns: u64) -> bool {
         let waits = self.link == Link::Greeting || (self.link == Link::Up && self.sent > self.acked);
-        waits && now_ns.saturating_sub(self.progress_ns) >= ACK_DEADLINE.as_nanos() as u64
+        let deadline = patience(ACK_DEADLINE, self.in_vain.saturating_sub(1));
+        waits && now_ns.saturating_sub(self.progress_ns) >= deadline.as_nanos() as u64
     }
 
     /// Whether the handshake is done.

@@ -4,9 +4,10 @@
     python3 tests/bench/scale/run.py [--sizes 64,512,4096,16384] [--steps 70] [--no-kill] [--json FILE]
 
 Every size: a real `paceline sidecar` holds the aggregator, `paceline simulate --connect` is all other sidecars, a step a
-second. With `--relays 8` it goes through as many relays (`paceline sidecar --relay`). Ranks are made slow one after another; a finding's time is from the last rank's word of the step that decided it
-until the aggregator says it. A second run of each size kills the aggregator (SIGKILL) and starts it again. A size may be
-written RANKSxPER_NODE: 16384x1 has a connection for each rank. Standard library only; Linux.
+second. With `--relays 8` it goes through as many relays (`paceline sidecar --relay`). Ranks are made slow one after another;
+a finding's time is from the last rank's word of the step that decided it until the aggregator says it. A second run of each
+size kills the aggregator (SIGKILL) and starts it again. A size may be written RANKSxPER_NODE: 16384x1 has a connection for
+each rank. With `--scrape 5` the metrics page is read every so many seconds. Standard library only; Linux.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
@@ -28,6 +30,8 @@ import peer  # noqa: E402
 TICKS = os.sysconf("SC_CLK_TCK")
 # The first steps teach the detector what is normal; then a rank is slow for so many steps, and another so much later.
 FIRST, SLOW_FOR, NEXT = 32, 6, 3
+# libzmq has a few descriptors for each socket, and Python one limit for all of them.
+MOST_PEERS = 4096
 
 
 class Aggregator:
@@ -76,6 +80,28 @@ class Aggregator:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self.kill()
+
+
+class Scraper:
+    """Reads the metrics page again and again, as Prometheus does."""
+
+    def __init__(self, folder, every_s):
+        self.took_ms, self.bytes, self.over = [], [], threading.Event()
+        self.thread = threading.Thread(target=self.read, args=(folder + "/run/metrics.addr", every_s), daemon=True)
+        if every_s:
+            self.thread.start()
+
+    def read(self, place, every_s):
+        while not self.over.wait(every_s):
+            with open(place) as file:
+                address = file.read().split()[0]
+            began = time.monotonic()
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as page:
+                self.bytes.append(len(page.read()))
+            self.took_ms.append((time.monotonic() - began) * 1e3)
+
+    def stop(self):
+        self.over.set()
 
 
 class Relays:
@@ -140,11 +166,12 @@ def quantile(values, share):
 def measure(args, ranks, each):
     """A run in which nothing is killed: a row of the table."""
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        aggregator = fresh(args.program, folder)
+        aggregator = fresh(args.program, folder, *args.more.split())
         relays = Relays(args.program, folder, aggregator.port, args.relays)
         ports = [*relays.ports, aggregator.port]
         began = time.monotonic()
         player = load(args.program, folder, ports, ranks, each, args.steps, args.processes)
+        scraper = Scraper(folder, args.scrape)
         # CPU is that of training: the last steps, with findings in them.
         time.sleep(min(25, args.steps / 3))
         before, of_relays, at = aggregator.cpu_s(), relays.cpu_s(), time.monotonic()
@@ -154,6 +181,7 @@ def measure(args, ranks, each):
         report = json.loads(player.communicate()[0])
         time.sleep(1)
         rss, relay_rss = aggregator.rss_mib(), relays.rss_mib()
+        scraper.stop()
         relays.stop()
         aggregator.stop()
         said = dict(map(tuple, report["steps"]))
@@ -174,6 +202,10 @@ def measure(args, ranks, each):
             "cpu": cpu,
             "load_cpu": report["cpu_s"] / report["took_s"],
             "rss_mib": rss,
+            "scrapes": len(scraper.took_ms),
+            "scrape_p50_ms": quantile(scraper.took_ms, 0.5),
+            "scrape_max_ms": max(scraper.took_ms, default=None),
+            "scrape_bytes": max(scraper.bytes, default=None),
             "relay_cpu": relay_cpu,
             "relay_rss_mib": relay_rss,
             "bytes_up": report["bytes_up"] / report["rank_steps"],
@@ -186,7 +218,7 @@ def measure(args, ranks, each):
             "wire": report["sent_to_acked"],
             "late": report["late"],
             "connect_s": report["connect_s"],
-            "failures": report["failures"],
+            "failures": report["failed"],
             "last_failure": report["last_failure"],
             "dropped": report["dropped"],
             "frames": report["frames"],
@@ -260,6 +292,8 @@ def main():
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--scrape", type=float, default=0, metavar="SECONDS", help="reads the metrics page every so often")
+    parser.add_argument("--with", dest="more", default="", metavar="FLAGS", help="more flags of the aggregator's sidecar")
     parser.add_argument("--relays", type=int, default=0, help="relays between the sidecars and the aggregator")
     parser.add_argument("--program", default=os.path.join(ROOT, "target/release/paceline"))
     parser.add_argument("--dir", help="where run directories are made [default: that of temporary files]")
@@ -270,7 +304,7 @@ def main():
         row = measure(args, ranks, each)
         if not args.no_kill:
             row.update(recover(args, ranks, each))
-        if not args.no_peer:
+        if not args.no_peer and ranks // each <= MOST_PEERS:
             row["tcp"] = peer.tcp(ranks // each, int(each * row["bytes_up"]), 10)
             row["zmq"] = peer.libzmq(ranks // each, int(each * row["bytes_up"]), 10)
         rows.append(row)
@@ -279,6 +313,9 @@ def main():
             with open(args.json, "w") as file:
                 json.dump(rows, file, indent=1)
     table(rows)
+    for row in rows if args.scrape else []:
+        print(f"{row['ranks']:,} ranks: the metrics page has {row['scrape_bytes'] / 1e3:.0f} kB, read in {row['scrape_p50_ms']:.1f} ms, "
+              f"{row['scrape_max_ms']:.1f} at most of {row['scrapes']}")
     for row in rows if args.relays else []:
         print(f"{row['ranks']:,} ranks through {args.relays} relays: {row['relay_cpu'] * 100:.1f} % of a core for all of them, "
               f"{row['relay_rss_mib']:.0f} MiB the largest")
