@@ -10,6 +10,7 @@ pub mod guard;
 pub mod host;
 pub mod load;
 pub mod options;
+mod pod;
 pub mod relay;
 pub mod remedy;
 pub mod sink;
@@ -64,6 +65,9 @@ pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
     if let Some(at) = options.relay {
         return relay::main(&options, at);
     }
+    if options.pod {
+        return pod::main(&options, reload.as_ref());
+    }
     match run(options, reload) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -80,6 +84,7 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     let shared = options.ring_dir.clone().zip(options.tasks);
     let words = match &shared {
         Some((dir, tasks)) => Words::Tasks(dir.clone(), *tasks),
+        None if options.pod => Words::None,
         None => Words::Lines(std::io::stdin()),
     };
     let controls = control::listen(words, inherited.clone())?;
@@ -125,7 +130,10 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
         }
     }
     if let Some(dir) = &options.ring_dir {
-        sources.push(Box::new(Probe::new(dir.clone()).telling(trainers.clone())));
+        let probe = Probe::new(dir.clone())
+            .telling(trainers.clone())
+            .of_pod(options.pod);
+        sources.push(Box::new(probe));
         sources.push(Box::new(Ends::new(dir.clone(), &options.host_root)));
     }
     if let Some(script) = &options.sim_gpus {

@@ -32,6 +32,13 @@ pub struct SidecarOptions {
     /// Remove that directory at the end, should whoever made it be gone by then. The launcher asks for it.
     #[arg(long, hide = true, requires = "ring_dir")]
     pub inherit_ring_dir: bool,
+    /// Beside a trainer in a pod: nobody speaks on stdin, only SIGTERM ends it, and rings of the pod's other containers are
+    /// read. What a pod's container calls.
+    #[arg(long, hide = true, requires = "ring_dir", conflicts_with_all = ["tasks", "relay"])]
+    pub pod: bool,
+    /// In a pod: no verdict block at the end.
+    #[arg(long, hide = true, requires = "pod")]
+    pub quiet: bool,
     /// So many launchers of this node share this sidecar, and say what they have to say in the ring directory.
     #[arg(long, hide = true, requires = "ring_dir", value_name = "N")]
     pub tasks: Option<u32>,

@@ -52,6 +52,8 @@ pub enum Words<R> {
     Lines(R),
     /// Those of several tasks, so many, in the ring directory.
     Tasks(PathBuf, u32),
+    /// Nobody speaks: signals are all there is.
+    None,
 }
 
 /// Listens to the launcher and to signals. `ring_dir`: signals that mean the job are noted there.
@@ -95,6 +97,7 @@ pub fn listen<R: Read + Send + 'static>(
             .spawn(move || read(input, &sender))
             .map(drop)?,
         Words::Tasks(ring_dir, expected) => tasks::attend(ring_dir, expected, sender)?,
+        Words::None => {}
     }
     Ok(receiver)
 }

@@ -35,13 +35,16 @@ impl JobKey {
     /// The key that everybody of the job has; else one of chance, which nobody has.
     ///
     /// # Errors
-    /// [`KeyError`] for a key file that was asked for and is no good; and when the system gives no random numbers.
+    /// [`KeyError`] for a key file that was asked for and is no good, unless PACELINE_KEY_OPTIONAL says that it may be so; and
+    /// when the system gives no random numbers.
     pub fn of(job: &JobId, file: Option<&Path>) -> Result<JobKey, KeyError> {
         let variable = |name: &str| std::env::var(name).ok();
         let asked = file.is_some() || variable("PACELINE_KEY_FILE").is_some_and(|path| !path.is_empty());
+        // A Secret that a pod does not wait for.
+        let is_optional = variable("PACELINE_KEY_OPTIONAL").is_some_and(|word| word == "true");
         let (key, nobody_else) = match Key::find(file, variable) {
             Ok(key) => (key, None),
-            Err(error) if asked => return Err(error),
+            Err(error) if asked && !is_optional => return Err(error),
             Err(error) => (Key::of_chance()?, Some(error.to_string())),
         };
         Ok(JobKey {

@@ -19,8 +19,10 @@ mod beside;
 mod collectives;
 mod events;
 mod exact;
+mod life;
 mod ring;
 mod steps;
+use life::Life;
 use ring::Ring;
 
 /// The directory is listed when it has changed, and at least this often: its time stamp has only the kernel's tick.
@@ -43,6 +45,8 @@ pub struct Probe {
     wants: Vec<Want>,
     /// Who reads the trainers' processes finds them there.
     trainers: Trainers,
+    /// Rings of other containers of this pod are read as well.
+    is_pod: bool,
 }
 
 impl Probe {
@@ -59,7 +63,15 @@ impl Probe {
             past_cost: Cost::default(),
             wants: Vec::new(),
             trainers: Trainers::default(),
+            is_pod: false,
         }
+    }
+
+    /// The directory is a pod's, and only its containers come to it: rings of other users are read, and whether these live
+    /// is told by a lock.
+    pub fn of_pod(mut self, is_pod: bool) -> Probe {
+        self.is_pod = is_pod;
+        self
     }
 
     /// Says in `trainers` which processes there are.
@@ -93,9 +105,9 @@ impl Probe {
     }
 
     fn open(&mut self, name: OsString, path: &Path) {
-        match open_own(path) {
-            Ok(reader) => {
-                self.rings.insert(name, Ring::new(reader, path.to_owned()));
+        match open_ours(path, self.is_pod) {
+            Ok((reader, life)) => {
+                self.rings.insert(name, Ring::new(reader, path.to_owned(), life));
             }
             Err((inode, error)) => {
                 if self.refused.insert(name, inode) != Some(inode) {
@@ -222,8 +234,9 @@ impl Source for Probe {
     }
 }
 
-/// Opens a ring that is ours alone: a regular file of our user with mode 0600, and no link to one.
-fn open_own(path: &Path) -> Result<Reader, (u64, OpenError)> {
+/// Opens a ring that is ours alone: a regular file of our user with mode 0600, and no link to one. In a pod also one for
+/// all of the pod's users, with mode 0666.
+fn open_ours(path: &Path, is_pod: bool) -> Result<(Reader, Life), (u64, OpenError)> {
     let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = fs::File::options()
         .read(true)
@@ -233,16 +246,22 @@ fn open_own(path: &Path) -> Result<Reader, (u64, OpenError)> {
         .map_err(|error| (0, error.into()))?;
     let meta = file.metadata().map_err(|error| (0, error.into()))?;
     let inode = meta.ino();
-    let own =
-        meta.is_file() && meta.uid() == rustix::process::geteuid().as_raw() && meta.mode() & 0o777 == 0o600;
-    if !own {
+    let mode = meta.mode() & 0o777;
+    let own = meta.uid() == rustix::process::geteuid().as_raw() && mode == 0o600;
+    let of_pod = is_pod && mode == 0o666;
+    if !meta.is_file() || !(own || of_pod) {
         let error = io::Error::new(
             io::ErrorKind::PermissionDenied,
             "must be a file of this user with mode 0600",
         );
         return Err((inode, error.into()));
     }
-    Reader::from_file(&file).map_err(|error| (inode, error))
+    let reader = Reader::from_file(&file).map_err(|error| (inode, error))?;
+    let life = match of_pod {
+        true => Life::Lock(file),
+        false => Life::of(reader.pid()),
+    };
+    Ok((reader, life))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ Python is about to print it, after everything else of the trainer, and changes n
 import json
 import os
 import sys
+import time
 
 FOLDER = "ends"  # in the ring directory
 _LINES = 12  # of the traceback, its last
@@ -68,7 +69,7 @@ def _tell(kind, error, trace):
     directory = os.environ.get("PACELINE_RING_DIR")
     if not directory or kind.__name__ in _OF_LAUNCHERS or issubclass(kind, KeyboardInterrupt):
         return
-    from . import _helper, _rank
+    from . import _helper, _rank, _ring
 
     distributed = sys.modules.get("torch.distributed")
     if _helper.is_helper(distributed):
@@ -86,9 +87,16 @@ def _tell(kind, error, trace):
     folder = os.path.join(directory, FOLDER)
     try:
         os.mkdir(folder, 0o700)  # no parents: a ring directory that is gone stays gone
+        if _ring.is_shared():
+            os.chmod(folder, 0o777)
     except FileExistsError:
         pass
-    temporary = os.path.join(folder, ".%d" % os.getpid())
+    name = str(os.getpid())
+    if _ring.is_shared():
+        name += "-%x" % time.monotonic_ns()
+    temporary = os.path.join(folder, "." + name)
     with open(temporary, "w") as file:
         json.dump(said, file)
-    os.rename(temporary, os.path.join(folder, str(os.getpid())))
+        if _ring.is_shared():
+            os.fchmod(file.fileno(), 0o644)
+    os.rename(temporary, os.path.join(folder, name))

@@ -3,6 +3,7 @@
 One writer (this process), no locks, no waiting: a full ring drops the record and counts it.
 """
 
+import fcntl
 import mmap
 import os
 import struct
@@ -42,6 +43,11 @@ def text(value, size):
     return str(value).encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode("utf-8")
 
 
+def is_shared():
+    """The reader is in another container of this pod."""
+    return bool(os.environ.get("PACELINE_RING_SHARED"))
+
+
 class Ring:
     """A ring file of this process. Raises OSError or ValueError where it cannot be made; never afterwards."""
 
@@ -49,12 +55,20 @@ class Ring:
         if sys.byteorder != "little":
             raise ValueError("the ring is little-endian")
         pid = os.getpid()
-        self.path = os.path.join(directory, "%d.ring" % pid)
+        held = shared = is_shared()
+        # A container that is started again begins its numbers again: there the number alone would be another's.
+        name = "%d-%x.ring" % (pid, time.monotonic_ns()) if shared else "%d.ring" % pid
+        self.path = os.path.join(directory, name)
         size = HEADER + capacity * SLOT
         temporary = os.path.join(directory, ".%d.ring.%d" % (pid, time.monotonic_ns()))
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600)
         try:
+            if shared:
+                # The reader is in another container: another user, and it does not see our process. A lock that a fork
+                # does not inherit tells it that we live; to close any descriptor of the file would give it up.
+                os.fchmod(fd, 0o666)
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Without its pages allocated, a full /dev/shm would be a SIGBUS at some later store.
             os.posix_fallocate(fd, 0, size)
             self._map = mmap.mmap(fd, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
@@ -64,10 +78,12 @@ class Ring:
             self.progress = self.words[_PROGRESS : _PROGRESS + 2]
             os.rename(temporary, self.path)
         except BaseException:
+            held = False
             os.unlink(temporary)
             raise
         finally:
-            os.close(fd)
+            if not held:
+                os.close(fd)
         self._mask = capacity - 1
         self._limit = capacity - SPARE
         self._head = 0

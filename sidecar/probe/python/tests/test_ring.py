@@ -3,12 +3,14 @@
 import os
 import stat
 import struct
+import subprocess
+import sys
 import tempfile
 import unittest
 import zlib
 
 import ringdump
-import support  # noqa: F401 - puts the hook on sys.path
+import support
 from paceline import _ring
 from paceline._rank import Rank
 
@@ -37,6 +39,29 @@ class Bytes(unittest.TestCase):
     def test_file(self):
         self.assertEqual(os.listdir(self.directory.name), ["%d.ring" % os.getpid()])
         self.assertEqual(stat.S_IMODE(os.stat(self.ring.path).st_mode), 0o600)
+
+    def test_file_for_another_container(self):
+        os.environ["PACELINE_RING_SHARED"] = "true"
+        self.addCleanup(os.environ.pop, "PACELINE_RING_SHARED")
+        mask = os.umask(0o077)
+        self.addCleanup(os.umask, mask)
+        first, second = (_ring.Ring(self.directory.name, capacity=128) for _ in range(2))
+        self.assertNotEqual(first.path, second.path)
+        self.assertEqual(stat.S_IMODE(os.stat(first.path).st_mode), 0o666)
+        # A lock that others see, and that a fork does not keep alive.
+        look = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        locked = subprocess.run([sys.executable, "-c", look, first.path], capture_output=True, text=True)
+        self.assertIn("BlockingIOError", locked.stderr)
+        make = (
+            "import os, sys, time; sys.path.insert(0, sys.argv[1])\n"
+            "from paceline import _ring; ring = _ring.Ring(sys.argv[2])\n"
+            "if os.fork() == 0: os.close(1); time.sleep(20); os._exit(0)\n"
+            "print(ring.path)"
+        )
+        words = [sys.executable, "-c", make, support.HOOK, self.directory.name]
+        path = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout.strip()
+        gone = subprocess.run([sys.executable, "-c", look, path], capture_output=True, text=True)
+        self.assertEqual(gone.stderr, "")
 
     def test_step(self):
         spent = [0, 1_000_999, 2_000_000, 3_000_000, 4_000_000, 5_000_000, 6_000_000]

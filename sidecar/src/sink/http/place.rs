@@ -1,7 +1,7 @@
 //! Where the page is wanted: an address, or a network interface by its name.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use tokio::net::TcpSocket;
@@ -37,6 +37,10 @@ impl FromStr for Place {
             && !name.contains([':', '[', ']'])
             && name.bytes().any(|byte| byte.is_ascii_alphabetic());
         let port = port.parse().map_err(|_| NoPlace)?;
+        // A pod is told its address without brackets.
+        if let Ok(address) = name.parse::<Ipv6Addr>() {
+            return Ok(Place::Address(SocketAddr::new(address.into(), port)));
+        }
         is_name
             .then(|| Place::Interface(name.to_owned(), port))
             .ok_or(NoPlace)
@@ -99,6 +103,7 @@ mod tests {
         for text in ["127.0.0.1:0", "[::1]:9810", "eth0:9810", "ib0.8001:1"] {
             assert_eq!(place(text).unwrap().to_string(), text);
         }
+        assert_eq!(place("fd00::7:9810").unwrap().to_string(), "[fd00::7]:9810");
         for text in [
             "",
             "eth0",

@@ -13,8 +13,8 @@ use super::super::{Cost, Losses, Send};
 use super::collectives::Collectives;
 use super::events;
 use super::exact::Budget;
+use super::life::Life;
 use super::steps::Steps;
-use crate::host::Process;
 use crate::warn;
 
 /// Communicators of one rank that are remembered; a job that makes new ones for ever is not followed further.
@@ -28,7 +28,7 @@ const PLUGIN: &str = "-nccl.ring";
 pub(super) struct Ring {
     reader: Reader,
     path: PathBuf,
-    process: Process,
+    life: Life,
     alive: bool,
     /// Nothing more can be read from it.
     broken: bool,
@@ -59,11 +59,10 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(reader: Reader, path: PathBuf) -> Ring {
-        let process = Process::of(reader.pid());
+    pub(super) fn new(reader: Reader, path: PathBuf, life: Life) -> Ring {
         let mut ring = Ring {
-            process,
-            alive: process.is_alive(),
+            alive: life.is_alive(),
+            life,
             broken: false,
             attach: None,
             role: Arc::from(""),
@@ -102,7 +101,7 @@ impl Ring {
     }
 
     pub(super) fn check_process(&mut self) {
-        self.alive = self.alive && self.process.is_alive();
+        self.alive = self.alive && self.life.is_alive();
     }
 
     /// Of which communicators each collective is told.
@@ -336,10 +335,10 @@ impl Ring {
         })
     }
 
-    /// The rank that trains here, and its process.
+    /// The rank that trains here, and its process, if that is seen from here.
     pub(super) fn trainer(&self) -> Option<(Rank, u32)> {
         let attach = self.attach.as_ref().filter(|_| self.alive && !self.detached)?;
-        Some((attach.rank, attach.pid))
+        Some((attach.rank, self.life.number(attach.pid)?))
     }
 
     /// The rank and epoch that ended in order here.

@@ -1,0 +1,37 @@
+//! A sidecar beside a trainer in a pod. It never ends by itself and never with an error: others count its restarts as the
+//! trainer's, and its exit code as the job's.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag;
+
+use crate::aggregator::control::Reload;
+use crate::{SidecarOptions, run, warn};
+
+/// After something that cannot be done it is tried again: a Secret or a volume may have come by then.
+const AGAIN: Duration = Duration::from_secs(10);
+/// How soon SIGTERM is seen in the meantime.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) fn main(options: &SidecarOptions, reload: Option<&Reload>) -> ExitCode {
+    let is_over = Arc::new(AtomicBool::new(false));
+    if let Err(error) = flag::register(SIGTERM, Arc::clone(&is_over)) {
+        warn::once("signals", format_args!("SIGTERM is not heard: {error}"));
+    }
+    while !is_over.load(Ordering::Relaxed) {
+        if let Err(error) = run(options.clone(), reload.cloned()) {
+            warn::once("fatal", format_args!("{error:#}; it is tried again"));
+        }
+        let mut left = AGAIN;
+        while !left.is_zero() && !is_over.load(Ordering::Relaxed) {
+            sleep(LOOK);
+            left = left.saturating_sub(LOOK);
+        }
+    }
+    ExitCode::SUCCESS
+}
