@@ -61,6 +61,11 @@ pub(crate) enum Command {
     Notify(crate::notify::NotifyArgs),
     /// What a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
     Slurm(crate::slurm::SlurmArgs),
+    /// Put Paceline into the pods of a Kubernetes job, without a webhook: prints the changed manifest.
+    InjectManifest(crate::kube::manifest::ManifestArgs),
+    /// Lay out what a trainer needs of ours where its container finds it; a pod's init container calls it.
+    #[command(hide = true)]
+    Install(crate::kube::install::InstallArgs),
     /// The sidecar of one node; `run` starts it.
     #[command(hide = true)]
     Sidecar(paceline_sidecar::SidecarOptions),

@@ -12,6 +12,7 @@ mod gpus;
 mod html;
 mod inject;
 mod journal;
+mod kube;
 mod notify;
 mod output;
 mod preflight;
@@ -67,6 +68,9 @@ pub fn main() -> ExitCode {
         Command::Notify(args) => notify::command(&args),
         Command::Preflight(args) => preflight::command(&args, color),
         Command::NcclBench(args) => return paceline_nccl_bench::main(&args),
+        Command::InjectManifest(args) => kube::manifest::command(&args, color),
+        Command::Install(args) => kube::install::command(&args),
+        Command::Sidecar(args) if args.pod => return kube::beside::command(args, color),
         Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),
     };
     outcome.unwrap_or_else(|problem| {

@@ -11,7 +11,7 @@ use crate::output;
 
 /// NCCL's variable, and the file that cargo builds.
 const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
-const LIBRARY: &str = "libpaceline_nccl.so";
+pub(crate) const LIBRARY: &str = "libpaceline_nccl.so";
 /// There where a driver of NVIDIA's is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
 /// A configuration file is far shorter.
@@ -75,14 +75,17 @@ fn slot(variable: &dyn Fn(&str) -> Option<OsString>, beside: Option<&Path>) -> S
             };
         }
     }
-    let places = beside
-        .into_iter()
-        .flat_map(|dir| [dir.to_owned(), dir.join("../lib/paceline")]);
-    let found = places.map(|dir| dir.join(LIBRARY)).find(|path| path.is_file());
     // Absolute, because trainers may have another working directory.
-    found.map_or(Slot::Missing, |path| {
+    beside.and_then(self::beside).map_or(Slot::Missing, |path| {
         Slot::Ours(path.canonicalize().unwrap_or(path))
     })
+}
+
+/// The plugin of a program in this folder.
+pub(crate) fn beside(folder: &Path) -> Option<PathBuf> {
+    let places = [folder.to_owned(), folder.join("../lib/paceline")];
+    let mut files = places.iter().map(|dir| dir.join(LIBRARY));
+    files.find(|path| path.is_file())
 }
 
 fn is_ours(library: &OsStr) -> bool {

@@ -9,6 +9,7 @@ mod evaluate;
 mod exits;
 mod gpus;
 mod inject;
+mod kube;
 mod launched;
 mod left_behind;
 mod live_policy;

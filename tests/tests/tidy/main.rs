@@ -50,6 +50,8 @@ fn rooms_depend_on_each_other_in_one_direction() {
     let allowed = BTreeMap::from([
         ("sidecar/probe/ring", vec![]),
         ("sidecar/probe/nccl-profiler", vec!["paceline-ring"]),
+        ("deploy/inject", vec![]),
+        ("deploy/operator", vec!["paceline-inject"]),
         ("health", vec![]),
         (
             "nccl-bench",
@@ -63,6 +65,7 @@ fn rooms_depend_on_each_other_in_one_direction() {
             "launcher",
             vec![
                 "paceline-health",
+                "paceline-inject",
                 "paceline-nccl-bench",
                 "paceline-ring",
                 "paceline-seal",

@@ -1,0 +1,324 @@
+//! What is put into a pod: containers, volumes, variables.
+
+use serde_json::{Map, Value, json};
+
+use crate::identity::{Identity, Kind, label_variable};
+use crate::trainer;
+use crate::wish::{Mode, Settings, Wish, is_name};
+
+/// The container beside the trainer's.
+pub const SIDECAR: &str = "paceline";
+/// The container that goes before both.
+pub const INSTALL: &str = "paceline-init";
+/// The program in our image.
+pub const PROGRAM: &str = "/usr/bin/paceline";
+/// Where everything of ours is mounted.
+pub const BASE: &str = "/paceline";
+/// The hook's files, or the program.
+pub const FILES: &str = "/paceline/files";
+/// The rings.
+pub const RINGS: &str = "/paceline/rings";
+/// Journal and report.
+pub const RUN: &str = "/paceline/run";
+/// The Secret's folder; the key is its entry `key`.
+pub const KEY: &str = "/paceline/key";
+/// The program in the trainer's container.
+pub const WRAPPER: &str = "/paceline/files/paceline";
+
+/// Variables of ours in which somebody else may have had a say since they were written.
+pub(crate) const KEPT: [&str; 10] = [
+    "image",
+    "imagePullPolicy",
+    "resources",
+    "PACELINE_JOB",
+    "PACELINE_AGGREGATOR",
+    "PACELINE_JOURNAL_BYTES",
+    "PACELINE_HTTP",
+    "PACELINE_NODE",
+    "PACELINE_RUN_DIR",
+    "PACELINE_KEY_FILE",
+];
+
+/// Everything that decides how ours look in one pod.
+pub(crate) struct Plan<'a> {
+    pub(crate) wish: &'a Wish,
+    pub(crate) settings: &'a Settings,
+    pub(crate) identity: &'a Identity,
+    pub(crate) mode: Mode,
+    pub(crate) spec: &'a Value,
+    pub(crate) trainer: &'a Value,
+}
+
+fn field(name: &str, path: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } })
+}
+
+fn plain(name: &str, value: impl Into<String>) -> Value {
+    json!({ "name": name, "value": value.into() })
+}
+
+impl Plan<'_> {
+    /// Variables of the sidecar, or of `paceline run`. What is made of others stands behind them.
+    pub(crate) fn variables(&self) -> Vec<Value> {
+        let (wish, identity) = (self.wish, self.identity);
+        let mut all = vec![
+            field("PACELINE_POD", "metadata.name"),
+            field("PACELINE_NAMESPACE", "metadata.namespace"),
+            field("PACELINE_KUBE_NODE", "spec.nodeName"),
+        ];
+        all.extend(identity.env.iter().cloned());
+        if self.mode == Mode::Sidecar {
+            all.extend(self.ranks());
+        }
+        // Two pods of a job may share a machine: both names, the machine's first.
+        all.push(plain("PACELINE_NODE", "$(PACELINE_KUBE_NODE)/$(PACELINE_POD)"));
+        let job = wish.job.clone();
+        let job = job.unwrap_or_else(|| format!("$(PACELINE_NAMESPACE)/{}", identity.name));
+        all.push(plain("PACELINE_JOB", job));
+        if let Some(aggregator) = self.aggregator() {
+            all.push(plain("PACELINE_AGGREGATOR", aggregator));
+        }
+        all.push(plain("PACELINE_RUN_DIR", RUN));
+        if self.mode == Mode::Sidecar {
+            all.push(plain("PACELINE_RING_DIR", RINGS));
+        }
+        all.push(plain("PACELINE_JOURNAL_BYTES", wish.journal.clone()));
+        all.push(plain("PACELINE_KEY_FILE", format!("{KEY}/key")));
+        all.push(plain("PACELINE_KEY_OPTIONAL", "true"));
+        if let Some(place) = &wish.metrics {
+            if place.contains(':') {
+                all.push(plain("PACELINE_HTTP", place.clone()));
+            } else {
+                all.push(field("PACELINE_POD_IP", "status.podIP"));
+                all.push(plain("PACELINE_HTTP", format!("$(PACELINE_POD_IP):{place}")));
+            }
+        }
+        if wish.quiet && self.mode == Mode::Wrap {
+            all.push(plain("PACELINE_QUIET", "true"));
+        }
+        if wish.gpus.is_some() && self.mode == Mode::Sidecar {
+            // What NVIDIA's container runtime asks for; "utility" is the management library.
+            all.push(plain("NVIDIA_VISIBLE_DEVICES", "all"));
+            all.push(plain("NVIDIA_DRIVER_CAPABILITIES", "utility"));
+        }
+        all
+    }
+
+    /// The Job controller gives containers their index before we come: ours has none but by the label.
+    fn ranks(&self) -> Vec<Value> {
+        const INDEX: &str = "JOB_COMPLETION_INDEX";
+        let mut ranks = trainer::rank_variables(self.trainer);
+        let has_index = matches!(self.identity.kind, Kind::Job | Kind::JobSet | Kind::TrainJob);
+        if has_index && !ranks.iter().any(|entry| entry["name"] == INDEX) {
+            ranks.push(label_variable(INDEX, "batch.kubernetes.io/job-completion-index"));
+        }
+        ranks
+    }
+
+    fn aggregator(&self) -> Option<String> {
+        let asked = self.wish.aggregator.clone();
+        let host = asked.or_else(|| self.identity.first.clone())?;
+        match self.wish.aggregator_port {
+            Some(port) if !host.contains(':') => Some(format!("{host}:{port}")),
+            _ => Some(host),
+        }
+    }
+
+    /// No probes: a startup probe that never passes would keep the trainer from starting.
+    pub(crate) fn sidecar(&self) -> Value {
+        let mut mounts = vec![mount("paceline-rings", RINGS, false), self.run_mount()];
+        mounts.push(mount("paceline-key", KEY, true));
+        let mut command = vec![PROGRAM, "sidecar", "--pod"];
+        if self.wish.quiet {
+            command.push("--quiet");
+        }
+        let mut container = self.own(SIDECAR, &command, mounts);
+        container["restartPolicy"] = json!("Always");
+        container["env"] = self.variables().into();
+        if let Some(ports) = self.ports() {
+            container["ports"] = ports;
+        }
+        container
+    }
+
+    /// A port that is declared under hostNetwork would be claimed on the machine, and the pod not scheduled.
+    fn ports(&self) -> Option<Value> {
+        let place = self.wish.metrics.as_deref()?;
+        let port: u16 = place.rsplit(':').next()?.parse().ok()?;
+        let is_free = self.spec["hostNetwork"] != true;
+        is_free.then(|| json!([{ "name": "paceline-http", "containerPort": port, "protocol": "TCP" }]))
+    }
+
+    /// Lays out what the trainer needs of ours.
+    pub(crate) fn install(&self) -> Value {
+        let what = match self.mode {
+            Mode::Sidecar => "--hook",
+            Mode::Wrap => "--program",
+        };
+        let mounts = vec![mount("paceline-files", FILES, false)];
+        self.own(INSTALL, &[PROGRAM, "install", what, FILES], mounts)
+    }
+
+    fn own(&self, name: &str, command: &[&str], mounts: Vec<Value>) -> Value {
+        let amount = json!({ "cpu": self.wish.cpu, "memory": self.wish.memory });
+        json!({
+            "name": name,
+            "image": self.settings.image,
+            "imagePullPolicy": self.settings.pull_policy,
+            "command": command,
+            "resources": { "requests": amount, "limits": amount },
+            "securityContext": self.security(),
+            "volumeMounts": mounts,
+        })
+    }
+
+    /// What Pod Security's "restricted" asks for. The user is the image's, or the pod's if that is not root; the group is
+    /// root's, by which a Secret can be read.
+    fn security(&self) -> Value {
+        let mut context = json!({
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": 0,
+            "runAsNonRoot": true,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        });
+        if self.spec["securityContext"]["runAsUser"] == 0 {
+            context["runAsUser"] = json!(65_532);
+        }
+        context
+    }
+
+    fn run_mount(&self) -> Value {
+        let mut mount = mount("paceline-run", RUN, false);
+        if self.wish.run_claim.is_some() {
+            mount["subPathExpr"] = json!("paceline/$(PACELINE_NAMESPACE)/$(PACELINE_POD)");
+        }
+        mount
+    }
+
+    /// What is mounted into the trainer's container.
+    pub(crate) fn trainer_mounts(&self) -> Vec<Value> {
+        let files = mount("paceline-files", FILES, true);
+        match self.mode {
+            Mode::Sidecar => vec![files, mount("paceline-rings", RINGS, false)],
+            Mode::Wrap => vec![files, self.run_mount(), mount("paceline-key", KEY, true)],
+        }
+    }
+
+    /// The pod's volumes of ours.
+    pub(crate) fn volumes(&self) -> Vec<Value> {
+        let room = match self.mode {
+            Mode::Sidecar => "16Mi",
+            Mode::Wrap => "512Mi",
+        };
+        let run = match &self.wish.run_claim {
+            Some(claim) => {
+                json!({ "name": "paceline-run", "persistentVolumeClaim": { "claimName": claim } })
+            }
+            // No limit: to pass it would evict the pod, and the journal keeps to its own.
+            None => json!({ "name": "paceline-run", "emptyDir": {} }),
+        };
+        let key = json!({ "name": "paceline-key", "secret": {
+            "secretName": self.wish.key_secret.clone().unwrap_or_else(|| key_secret(&self.identity.owner)),
+            "defaultMode": self.key_mode(),
+            // The pod never waits for it.
+            "optional": true,
+        } });
+        let mut all = vec![json!({ "name": "paceline-files", "emptyDir": { "sizeLimit": room } })];
+        if self.mode == Mode::Sidecar {
+            // A full one gives an error; a file on a disk would give none until the pod is evicted.
+            let rings = json!({ "medium": "Memory", "sizeLimit": "64Mi" });
+            all.push(json!({ "name": "paceline-rings", "emptyDir": rings }));
+        }
+        all.extend([run, key]);
+        all
+    }
+
+    /// Readable to the owner, root; and to root's group where whoever reads is not root.
+    fn key_mode(&self) -> u32 {
+        let of = |key: &str| {
+            let own = &self.trainer["securityContext"][key];
+            if own.is_null() {
+                self.spec["securityContext"][key].clone()
+            } else {
+                own.clone()
+            }
+        };
+        let is_user = of("runAsUser").as_u64().is_some_and(|user| user != 0) || of("runAsNonRoot") == true;
+        match self.mode == Mode::Sidecar || is_user {
+            true => 0o440,
+            false => 0o400,
+        }
+    }
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> Value {
+    match read_only {
+        true => json!({ "name": volume, "mountPath": path, "readOnly": true }),
+        false => json!({ "name": volume, "mountPath": path }),
+    }
+}
+
+/// Puts the hook in front of a container's PYTHONPATH. What the image itself sets is not seen here: `image` is what somebody
+/// says of that.
+pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
+    const NAME: &str = "PYTHONPATH";
+    const BEFORE: &str = "PACELINE_PYTHONPATH_BEFORE";
+    let Some(at) = env.iter().rposition(|entry| entry["name"] == NAME) else {
+        let path = image.map_or_else(|| FILES.to_owned(), |image| format!("{FILES}:{image}"));
+        env.push(plain(NAME, path));
+        return;
+    };
+    if env[at].get("valueFrom").is_some_and(Value::is_object) {
+        let mut before = env[at].clone();
+        before["name"] = json!(BEFORE);
+        env[at] = plain(NAME, format!("{FILES}:$({BEFORE})"));
+        env.insert(at, before);
+        return;
+    }
+    let old = env[at]["value"].as_str().unwrap_or("");
+    if old.split(':').any(|part| part == FILES) {
+        return;
+    }
+    let path = if old.is_empty() {
+        FILES.to_owned()
+    } else {
+        format!("{FILES}:{old}")
+    };
+    env[at] = plain(NAME, path);
+}
+
+/// The name of the Secret with a job's key.
+pub fn key_secret(owner: &str) -> String {
+    let name = format!("paceline-{owner}");
+    if is_name(&name) {
+        return name;
+    }
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    let short: String = owner.chars().map(plain).take(40).collect();
+    let short = short.trim_matches('-');
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in owner.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    let short = if short.is_empty() { "job" } else { short };
+    format!("paceline-{short}-{hash:016x}")
+}
+
+/// Whether a container is one of ours, and not somebody's who uses the name.
+pub(crate) fn is_ours(container: &Map<String, Value>) -> bool {
+    let word = |at: usize| {
+        container
+            .get("command")
+            .and_then(|command| command.get(at)?.as_str())
+    };
+    word(0) == Some(PROGRAM) && matches!(word(1), Some("sidecar" | "install"))
+}

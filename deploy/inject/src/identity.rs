@@ -1,0 +1,272 @@
+//! Which job a pod belongs to and where the job's first pod is reached, by the operator that made it.
+//!
+//! Labels as the operators' own sources have them: Kubeflow's `training.kubeflow.org/*`, JobSet's, LeaderWorkerSet's,
+//! Volcano's `volcano.sh/*`, KubeRay's `ray.io/*`. A pod template of a manifest has none of them yet; what is known only when
+//! a pod runs is then a variable by the downward API.
+
+use serde_json::{Value, json};
+
+use crate::trainer::{entry, literal};
+
+/// Who makes the pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Kubeflow's training operator, version 1.
+    PyTorchJob,
+    /// Kubeflow's trainer, version 2: a JobSet of a runtime.
+    TrainJob,
+    /// JobSet.
+    JobSet,
+    /// LeaderWorkerSet.
+    LeaderWorkerSet,
+    /// Volcano.
+    Volcano,
+    /// KubeRay.
+    RayJob,
+    /// Kubernetes' own.
+    Job,
+    /// A pod that nobody has made.
+    Pod,
+}
+
+impl Kind {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::PyTorchJob => "PyTorchJob",
+            Kind::TrainJob => "TrainJob",
+            Kind::JobSet => "JobSet",
+            Kind::LeaderWorkerSet => "LeaderWorkerSet",
+            Kind::Volcano => "Volcano Job",
+            Kind::RayJob => "RayJob",
+            Kind::Job => "Job",
+            Kind::Pod => "Pod",
+        }
+    }
+}
+
+/// A job, as far as a pod needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Who makes the pods.
+    pub kind: Kind,
+    /// The job's name in its namespace; may have `$(VARIABLE)`s of [`Identity::env`] in it.
+    pub name: String,
+    /// The object by which the job's Secret is called: the same name, without variables.
+    pub owner: String,
+    /// The host of the first pod; `None`: this pod is the only one, or nobody can tell.
+    pub first: Option<String>,
+    /// Whether there are other pods.
+    pub is_alone: bool,
+    /// Variables that the names are made of.
+    pub env: Vec<Value>,
+}
+
+const KUBEFLOW_JOB: &str = "training.kubeflow.org/job-name";
+const KUBEFLOW_TYPE: &str = "training.kubeflow.org/replica-type";
+const TRAINER_STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
+const SET: &str = "jobset.sigs.k8s.io/jobset-name";
+const SET_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
+const COORDINATOR: &str = "jobset.sigs.k8s.io/coordinator";
+const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
+const GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
+const VOLCANO_JOB: &str = "volcano.sh/job-name";
+const VOLCANO_TASK: &str = "volcano.sh/task-spec";
+const RAY_CLUSTER: &str = "ray.io/cluster";
+const JOB: &str = "batch.kubernetes.io/job-name";
+const OLD_JOB: &str = "job-name";
+
+/// Which operator made a pod, by its labels.
+pub fn kind_of(pod: &Value) -> Kind {
+    let has = |label: &str| label_of(pod, label).is_some();
+    // The outermost comes first: a TrainJob's pods are a JobSet's, and that one's are Jobs'.
+    if has(KUBEFLOW_JOB) {
+        Kind::PyTorchJob
+    } else if has(TRAINER_STEP) {
+        Kind::TrainJob
+    } else if has(SET) {
+        Kind::JobSet
+    } else if has(GROUPS) {
+        Kind::LeaderWorkerSet
+    } else if has(VOLCANO_JOB) {
+        Kind::Volcano
+    } else if has(RAY_CLUSTER) {
+        Kind::RayJob
+    } else if has(JOB) || has(OLD_JOB) {
+        Kind::Job
+    } else {
+        Kind::Pod
+    }
+}
+
+fn label_of<'a>(pod: &'a Value, label: &str) -> Option<&'a str> {
+    pod["metadata"]["labels"][label]
+        .as_str()
+        .filter(|text| !text.is_empty())
+}
+
+impl Identity {
+    /// Of a pod that is about to be made. `trainer`: its container.
+    pub fn of_pod(pod: &Value, trainer: &Value) -> Identity {
+        let kind = kind_of(pod);
+        let label = |label: &str| label_of(pod, label).unwrap_or("").to_owned();
+        let (owner, name) = match kind {
+            Kind::PyTorchJob => same(label(KUBEFLOW_JOB)),
+            Kind::TrainJob | Kind::JobSet => same(label(SET)),
+            // Each group trains by itself.
+            Kind::LeaderWorkerSet => {
+                let (set, group) = (label(GROUPS), label(GROUP));
+                let name = if group.is_empty() {
+                    set.clone()
+                } else {
+                    format!("{set}-{group}")
+                };
+                (set, name)
+            }
+            Kind::Volcano => same(label(VOLCANO_JOB)),
+            Kind::RayJob => same(label(RAY_CLUSTER)),
+            Kind::Job => same(label_of(pod, JOB).unwrap_or(&label(OLD_JOB)).to_owned()),
+            Kind::Pod => same(pod_name(pod)),
+        };
+        let first = said(trainer).or_else(|| first_of(pod, kind, &owner, &name));
+        let is_alone = first.is_none() && matches!(kind, Kind::Pod);
+        Identity {
+            kind,
+            name,
+            owner,
+            first,
+            is_alone,
+            env: Vec::new(),
+        }
+    }
+}
+
+fn same(name: String) -> (String, String) {
+    (name.clone(), name)
+}
+
+/// One that is generated has no name yet.
+fn pod_name(pod: &Value) -> String {
+    let meta = &pod["metadata"];
+    let name = meta["name"].as_str().or(meta["generateName"].as_str());
+    let name = name.unwrap_or("pod").trim_end_matches('-');
+    if name.is_empty() {
+        "pod".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+/// Where the trainer's own environment says that ranks meet.
+pub(crate) fn said(trainer: &Value) -> Option<String> {
+    let host = |text: &str| {
+        let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+        let local = host.is_empty() || host == "localhost" || host.starts_with("127.") || host == "0.0.0.0";
+        (!local && !host.contains(':')).then(|| host.to_owned())
+    };
+    [
+        "MASTER_ADDR",
+        "PET_MASTER_ADDR",
+        "PET_RDZV_ENDPOINT",
+        "LWS_LEADER_ADDRESS",
+    ]
+    .into_iter()
+    .find_map(|name| {
+        if let Some(text) = literal(trainer, name) {
+            return host(text);
+        }
+        // Made of others, or told when the pod runs: it is a variable there too. A rendezvous has a port behind it.
+        let entry = entry(trainer, name)?;
+        let is_told =
+            entry["value"].as_str().is_some_and(|text| !text.is_empty()) || entry["valueFrom"].is_object();
+        (is_told && name != "PET_RDZV_ENDPOINT").then(|| format!("$({name})"))
+    })
+}
+
+fn first_of(pod: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
+    let subdomain = pod["spec"]["subdomain"].as_str().filter(|name| !name.is_empty());
+    match kind {
+        Kind::PyTorchJob => {
+            // A job without a master is elastic, and tells its rendezvous.
+            let replica = label_of(pod, KUBEFLOW_TYPE)?.to_lowercase();
+            let is_known = matches!(replica.as_str(), "master" | "worker");
+            is_known.then(|| format!("{owner}-master-0"))
+        }
+        Kind::TrainJob | Kind::JobSet => {
+            let coordinator = pod["metadata"]["annotations"][COORDINATOR]
+                .as_str()
+                .or(label_of(pod, COORDINATOR));
+            coordinator.map(str::to_owned).or_else(|| {
+                let job = label_of(pod, SET_JOB)?;
+                Some(format!("{owner}-{job}-0-0.{}", subdomain.unwrap_or(owner)))
+            })
+        }
+        // The leader's pod has the group's name.
+        Kind::LeaderWorkerSet => Some(format!("{name}.{}", subdomain.unwrap_or(owner))),
+        Kind::Volcano => {
+            let task = label_of(pod, VOLCANO_TASK)?;
+            Some(format!("{owner}-{task}-0.{}", subdomain?))
+        }
+        Kind::RayJob => Some(format!("{owner}-head-svc")),
+        // Only with a headless service of the user's own, and when they are counted, do pods of a Job have names.
+        Kind::Job => {
+            pod["spec"]["hostname"].as_str()?;
+            Some(format!("{owner}-0.{}", subdomain?))
+        }
+        Kind::Pod => None,
+    }
+}
+
+/// A variable that holds a label of the pod.
+pub(crate) fn label_variable(name: &str, label: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.labels['{label}']") } } })
+}
+
+/// Of a LeaderWorkerSet's template.
+pub(crate) fn of_groups(name: &str, subdomain_per_group: bool) -> Identity {
+    let group = "$(PACELINE_GROUP)";
+    let host = format!("{name}-{group}");
+    let domain = if subdomain_per_group {
+        host.clone()
+    } else {
+        name.to_owned()
+    };
+    Identity {
+        kind: Kind::LeaderWorkerSet,
+        name: host.clone(),
+        owner: name.to_owned(),
+        first: Some(format!("{host}.{domain}")),
+        is_alone: false,
+        env: vec![label_variable("PACELINE_GROUP", GROUP)],
+    }
+}
+
+/// Of a cluster whose name KubeRay makes up when the pods are made.
+pub(crate) fn of_ray(name: &str) -> Identity {
+    let cluster = "$(PACELINE_RAY_CLUSTER)";
+    Identity {
+        kind: Kind::RayJob,
+        name: cluster.to_owned(),
+        owner: name.to_owned(),
+        first: Some(format!("{cluster}-head-svc")),
+        is_alone: false,
+        env: vec![label_variable("PACELINE_RAY_CLUSTER", RAY_CLUSTER)],
+    }
+}
+
+/// Of a runtime, by which a TrainJob's JobSet is made later. `job`: the replicated job that trains.
+pub(crate) fn of_runtime(name: &str, job: &str) -> Identity {
+    let set = "$(PACELINE_JOBSET)";
+    Identity {
+        kind: Kind::TrainJob,
+        name: set.to_owned(),
+        owner: name.to_owned(),
+        first: Some(format!("{set}-{job}-0-0.{set}")),
+        is_alone: false,
+        env: vec![label_variable("PACELINE_JOBSET", SET)],
+    }
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+use serde_json::json;
+
+use super::*;
+
+fn check(pod: Value, env: Value, kind: Kind, name: &str, first: Option<&str>) {
+    let trainer = json!({ "name": "t", "env": env });
+    let found = Identity::of_pod(&pod, &trainer);
+    assert_eq!(found.kind, kind, "{pod}");
+    assert_eq!(found.name, name, "{pod}");
+    assert_eq!(found.first.as_deref(), first, "{pod} {trainer}");
+}
+
+fn labelled(labels: Value, subdomain: Option<&str>) -> Value {
+    json!({ "metadata": { "labels": labels }, "spec": { "subdomain": subdomain } })
+}
+
+#[test]
+fn each_operator_has_its_own_words() {
+    let none = json!([]);
+    let torch = |replica: &str| {
+        labelled(
+            json!({ "training.kubeflow.org/job-name": "bert", "training.kubeflow.org/replica-type": replica }),
+            None,
+        )
+    };
+    for replica in ["master", "worker", "Worker"] {
+        // The master of some versions is told localhost.
+        let local = json!([{ "name": "MASTER_ADDR", "value": "localhost" }]);
+        check(
+            torch(replica),
+            local,
+            Kind::PyTorchJob,
+            "bert",
+            Some("bert-master-0"),
+        );
+    }
+    let elastic = json!([{ "name": "PET_RDZV_ENDPOINT", "value": "bert-worker-0:29400" }]);
+    check(
+        torch("worker"),
+        elastic,
+        Kind::PyTorchJob,
+        "bert",
+        Some("bert-worker-0"),
+    );
+
+    let set = json!({ "jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": "w", "batch.kubernetes.io/job-name": "js-w-0" });
+    check(
+        labelled(set.clone(), None),
+        none.clone(),
+        Kind::JobSet,
+        "js",
+        Some("js-w-0-0.js"),
+    );
+    check(
+        labelled(set.clone(), Some("net")),
+        none.clone(),
+        Kind::JobSet,
+        "js",
+        Some("js-w-0-0.net"),
+    );
+    let mut led = labelled(set.clone(), None);
+    led["metadata"]["annotations"] = json!({ "jobset.sigs.k8s.io/coordinator": "js-lead-0-0.js" });
+    check(led, none.clone(), Kind::JobSet, "js", Some("js-lead-0-0.js"));
+    let mut train = labelled(set, None);
+    train["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] = json!("trainer");
+    let pet = json!([{ "name": "PET_MASTER_ADDR", "value": "js-node-0-0.js" }]);
+    check(train, pet, Kind::TrainJob, "js", Some("js-node-0-0.js"));
+}
+
+#[test]
+fn groups_tasks_clusters_and_jobs() {
+    let none = json!([]);
+    let group =
+        json!({ "leaderworkerset.sigs.k8s.io/name": "lws", "leaderworkerset.sigs.k8s.io/group-index": "3" });
+    check(
+        labelled(group.clone(), None),
+        none.clone(),
+        Kind::LeaderWorkerSet,
+        "lws-3",
+        Some("lws-3.lws"),
+    );
+    let led = json!([{ "name": "LWS_LEADER_ADDRESS", "value": "lws-3.lws.ns" }]);
+    check(
+        labelled(group, None),
+        led,
+        Kind::LeaderWorkerSet,
+        "lws-3",
+        Some("lws-3.lws.ns"),
+    );
+
+    let volcano = json!({ "volcano.sh/job-name": "vj", "volcano.sh/task-spec": "worker" });
+    check(
+        labelled(volcano.clone(), None),
+        none.clone(),
+        Kind::Volcano,
+        "vj",
+        None,
+    );
+    check(
+        labelled(volcano.clone(), Some("vj")),
+        none.clone(),
+        Kind::Volcano,
+        "vj",
+        Some("vj-worker-0.vj"),
+    );
+    let master = json!([{ "name": "MASTER_ADDR", "value": "vj-master-0.vj" }]);
+    check(
+        labelled(volcano, None),
+        master,
+        Kind::Volcano,
+        "vj",
+        Some("vj-master-0.vj"),
+    );
+
+    check(
+        labelled(json!({ "ray.io/cluster": "rc" }), None),
+        none.clone(),
+        Kind::RayJob,
+        "rc",
+        Some("rc-head-svc"),
+    );
+    check(
+        labelled(json!({ "job-name": "j" }), None),
+        none.clone(),
+        Kind::Job,
+        "j",
+        None,
+    );
+    check(
+        labelled(json!({ "batch.kubernetes.io/job-name": "j" }), Some("s")),
+        none.clone(),
+        Kind::Job,
+        "j",
+        None,
+    );
+    let mut counted = labelled(json!({ "batch.kubernetes.io/job-name": "j" }), Some("s"));
+    counted["spec"]["hostname"] = json!("j-1");
+    check(counted, none, Kind::Job, "j", Some("j-0.s"));
+}
+
+#[test]
+fn a_variable_that_is_told_later_stays_one() {
+    let env =
+        json!([{ "name": "MASTER_ADDR", "valueFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } }]);
+    check(
+        json!({ "metadata": { "name": "p" } }),
+        env,
+        Kind::Pod,
+        "p",
+        Some("$(MASTER_ADDR)"),
+    );
+    let env = json!([{ "name": "A", "value": "x" }, { "name": "MASTER_ADDR", "value": "$(A)-0.s" }]);
+    check(
+        json!({ "metadata": { "name": "p" } }),
+        env,
+        Kind::Pod,
+        "p",
+        Some("$(MASTER_ADDR)"),
+    );
+}
+
+#[test]
+fn pods_of_nobody() {
+    let none = json!([]);
+    check(
+        json!({ "metadata": { "generateName": "run-" } }),
+        none.clone(),
+        Kind::Pod,
+        "run",
+        None,
+    );
+    for bare in [
+        json!({}),
+        json!(null),
+        json!({ "metadata": { "generateName": "-" } }),
+    ] {
+        check(bare, none.clone(), Kind::Pod, "pod", None);
+    }
+}

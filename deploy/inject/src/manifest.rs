@@ -1,0 +1,253 @@
+//! Where the pod templates are in a job's manifest, and which job each of them is part of.
+
+use serde_json::Value;
+
+use crate::identity::{self, Identity, Kind};
+use crate::trainer;
+
+/// A pod template in a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// JSON pointer to it.
+    pub path: String,
+    /// Its job. What its container's own environment says of the first pod counts more.
+    pub identity: Identity,
+}
+
+/// What a document of a manifest is to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A job: its templates.
+    Templates(Vec<Template>),
+    /// Something else.
+    Other,
+    /// A job into which nothing can be put here, and why.
+    Cannot(String),
+}
+
+/// Looks for the templates of one document.
+pub fn templates(document: &Value) -> Found {
+    let (api, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
+    let group = api.split('/').next().unwrap_or("");
+    let spec = &document["spec"];
+    let name = object_name(document);
+    let found = match (group, kind) {
+        ("v1", "List") => return of_list(document),
+        ("v1", "Pod") => vec![one(String::new(), Kind::Pod, &name, None, true)],
+        ("batch", "Job") => vec![of_job(spec, "/spec/template", &name)],
+        ("batch", "CronJob") => {
+            let job = &spec["jobTemplate"]["spec"];
+            vec![of_job(job, "/spec/jobTemplate/spec/template", &name)]
+        }
+        ("kubeflow.org", "PyTorchJob") => of_pytorch(spec, &name),
+        ("jobset.x-k8s.io", "JobSet") => of_set(spec, "/spec/replicatedJobs", &name),
+        ("trainer.kubeflow.org", "TrainingRuntime" | "ClusterTrainingRuntime") => of_runtime(spec, &name),
+        ("trainer.kubeflow.org", "TrainJob") => {
+            let says = "a TrainJob has no pod template of its own: inject the TrainingRuntime that it names, or let the webhook do it";
+            return Found::Cannot(says.to_owned());
+        }
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => of_groups(spec, &name),
+        ("batch.volcano.sh", "Job") => of_volcano(spec, &name),
+        ("ray.io", "RayJob") => of_ray(&spec["rayClusterSpec"], "/spec/rayClusterSpec", &name),
+        ("ray.io", "RayCluster") => of_ray(spec, "/spec", &name),
+        _ => return Found::Other,
+    };
+    let is_there = |template: &Template| {
+        document
+            .pointer(&template.path)
+            .is_some_and(|template| template["spec"].is_object())
+    };
+    let found: Vec<Template> = found.into_iter().filter(is_there).collect();
+    if found.is_empty() {
+        return Found::Cannot(format!("this {kind} has no pod template"));
+    }
+    Found::Templates(found)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+/// One whose name is generated is called by what is known of it.
+fn object_name(document: &Value) -> String {
+    let meta = &document["metadata"];
+    let name = meta["name"]
+        .as_str()
+        .or(meta["generateName"].as_str())
+        .unwrap_or("job");
+    name.trim_end_matches('-').to_owned()
+}
+
+fn one(path: String, kind: Kind, name: &str, first: Option<String>, is_alone: bool) -> Template {
+    let identity = Identity {
+        kind,
+        name: name.to_owned(),
+        owner: name.to_owned(),
+        first,
+        is_alone,
+        env: Vec::new(),
+    };
+    Template { path, identity }
+}
+
+fn of_list(document: &Value) -> Found {
+    let items = document["items"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut all = Vec::new();
+    for (at, item) in items.iter().enumerate() {
+        match templates(item) {
+            Found::Templates(found) => all.extend(found.into_iter().map(|template| Template {
+                path: format!("/items/{at}{}", template.path),
+                ..template
+            })),
+            Found::Cannot(why) => return Found::Cannot(format!("item {at}: {why}")),
+            Found::Other => {}
+        }
+    }
+    if all.is_empty() {
+        Found::Other
+    } else {
+        Found::Templates(all)
+    }
+}
+
+fn of_job(spec: &Value, path: &str, name: &str) -> Template {
+    let count = |key: &str| spec[key].as_u64();
+    let pods = count("completions").or(count("parallelism")).unwrap_or(1);
+    let subdomain = spec["template"]["spec"]["subdomain"].as_str();
+    // Only pods that are counted have names by which they are found.
+    let has_names = pods > 1 && spec["completionMode"] == "Indexed";
+    let first = subdomain
+        .filter(|_| has_names)
+        .map(|domain| format!("{name}-0.{domain}"));
+    one(path.to_owned(), Kind::Job, name, first, pods <= 1)
+}
+
+fn of_pytorch(spec: &Value, name: &str) -> Vec<Template> {
+    let replicas = &spec["pytorchReplicaSpecs"];
+    let first = match replicas["Master"].is_object() {
+        true => format!("{name}-master-0"),
+        false => format!("{name}-worker-0"),
+    };
+    let workers = replicas["Worker"]["replicas"].as_u64().unwrap_or(1);
+    let is_alone = match (replicas["Master"].is_object(), replicas["Worker"].is_object()) {
+        (true, true) => workers == 0,
+        (true, false) => true,
+        _ => workers <= 1,
+    };
+    let path = |role: &str| format!("/spec/pytorchReplicaSpecs/{role}/template");
+    ["Master", "Worker"]
+        .into_iter()
+        .map(|role| one(path(role), Kind::PyTorchJob, name, Some(first.clone()), is_alone))
+        .collect()
+}
+
+fn of_set(spec: &Value, path: &str, name: &str) -> Vec<Template> {
+    let jobs = spec["replicatedJobs"].as_array().map_or(&[][..], Vec::as_slice);
+    let domain = spec["network"]["subdomain"].as_str().unwrap_or(name);
+    let leader = &spec["coordinator"];
+    let first = leader["replicatedJob"].as_str().map(|job| {
+        let index = |key: &str| leader[key].as_u64().unwrap_or(0);
+        format!(
+            "{name}-{job}-{}-{}.{domain}",
+            index("jobIndex"),
+            index("podIndex")
+        )
+    });
+    let first = first.or_else(|| {
+        let job = jobs.first()?["name"].as_str()?;
+        Some(format!("{name}-{job}-0-0.{domain}"))
+    });
+    let template = |at: usize| format!("{path}/{at}/template/spec/template");
+    (0..jobs.len())
+        .map(|at| one(template(at), Kind::JobSet, name, first.clone(), false))
+        .collect()
+}
+
+fn of_runtime(spec: &Value, name: &str) -> Vec<Template> {
+    let jobs = &spec["template"]["spec"]["replicatedJobs"];
+    let jobs = jobs.as_array().map_or(&[][..], Vec::as_slice);
+    let mut all = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        let template = &job["template"]["spec"]["template"];
+        let containers = template["spec"]["containers"].as_array();
+        // Those that load data and models have other names.
+        if containers.is_some_and(|all| all.iter().any(|container| container["name"] == "node")) {
+            all.push(Template {
+                path: format!("/spec/template/spec/replicatedJobs/{at}/template/spec/template"),
+                identity: identity::of_runtime(name, text(&job["name"])),
+            });
+        }
+    }
+    all
+}
+
+fn of_groups(spec: &Value, name: &str) -> Vec<Template> {
+    let per_group = spec["networkConfig"]["subdomainPolicy"] == "UniquePerReplica";
+    ["leaderTemplate", "workerTemplate"]
+        .into_iter()
+        .map(|role| Template {
+            path: format!("/spec/leaderWorkerTemplate/{role}"),
+            identity: identity::of_groups(name, per_group),
+        })
+        .collect()
+}
+
+fn of_volcano(spec: &Value, name: &str) -> Vec<Template> {
+    let tasks = spec["tasks"].as_array().map_or(&[][..], Vec::as_slice);
+    let task_name = |at: usize| match tasks[at]["name"].as_str() {
+        Some(name) => name.to_owned(),
+        None => format!("default{at}"),
+    };
+    let master = (0..tasks.len())
+        .find(|at| task_name(*at) == "master")
+        .unwrap_or(0);
+    let pods: u64 = tasks
+        .iter()
+        .map(|task| task["replicas"].as_u64().unwrap_or(1))
+        .sum();
+    // Pods have names by one plugin, which the others for launchers switch on.
+    let plugins = &spec["plugins"];
+    let has_names = ["svc", "pytorch", "mpi", "tensorflow"]
+        .iter()
+        .any(|plugin| !plugins[*plugin].is_null());
+    let first = has_names && !tasks.is_empty();
+    let first = first.then(|| format!("{name}-{}-0.{name}", task_name(master)));
+    (0..tasks.len())
+        .map(|at| {
+            let path = format!("/spec/tasks/{at}/template");
+            one(path, Kind::Volcano, name, first.clone(), pods <= 1)
+        })
+        .collect()
+}
+
+fn of_ray(cluster: &Value, path: &str, name: &str) -> Vec<Template> {
+    let workers = cluster["workerGroupSpecs"].as_array().map_or(0, Vec::len);
+    let groups = (0..workers).map(|at| format!("{path}/workerGroupSpecs/{at}/template"));
+    std::iter::once(format!("{path}/headGroupSpec/template"))
+        .chain(groups)
+        .map(|path| Template {
+            path,
+            identity: identity::of_ray(name),
+        })
+        .collect()
+}
+
+impl Template {
+    /// The job, with what the template's own container says of where ranks meet.
+    pub fn identity(&self, template: &Value, container: Option<&str>) -> Identity {
+        let mut identity = self.identity.clone();
+        let trainer = trainer::find(template, identity.kind, container).ok();
+        let said = trainer.and_then(|at| identity::said(&template["spec"]["containers"][at]));
+        if let Some(host) = said {
+            identity.first = Some(host);
+            identity.is_alone = false;
+        } else if identity.is_alone {
+            identity.first = None;
+        }
+        identity
+    }
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

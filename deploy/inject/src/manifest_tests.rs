@@ -1,0 +1,178 @@
+use serde_json::json;
+
+use super::*;
+
+fn check(document: Value, wanted: &[(&str, &str, Option<&str>)]) {
+    let Found::Templates(found) = templates(&document) else {
+        panic!("{document}: {:?}", templates(&document));
+    };
+    let found: Vec<(String, String, Option<String>)> = found
+        .iter()
+        .map(|template| {
+            let identity = template.identity(document.pointer(&template.path).unwrap(), None);
+            (template.path.clone(), identity.name, identity.first)
+        })
+        .collect();
+    let found: Vec<(&str, &str, Option<&str>)> = found
+        .iter()
+        .map(|(path, name, first)| (path.as_str(), name.as_str(), first.as_deref()))
+        .collect();
+    assert_eq!(found, wanted);
+}
+
+fn template() -> Value {
+    json!({ "spec": { "containers": [{ "name": "node", "image": "i" }] } })
+}
+
+#[test]
+fn jobs_and_pods() {
+    let job = |more: Value| {
+        let mut job = json!({ "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "j" }, "spec": { "template": template() } });
+        job["spec"]
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        job
+    };
+    check(job(json!({})), &[("/spec/template", "j", None)]);
+    check(job(json!({ "completions": 2 })), &[("/spec/template", "j", None)]);
+    let mut named = job(json!({ "completions": 2, "completionMode": "Indexed" }));
+    named["spec"]["template"]["spec"]["subdomain"] = json!("net");
+    check(named.clone(), &[("/spec/template", "j", Some("j-0.net"))]);
+    named["spec"]["template"]["spec"]["containers"][0]["env"] =
+        json!([{ "name": "MASTER_ADDR", "value": "other-0.net" }]);
+    check(named.clone(), &[("/spec/template", "j", Some("other-0.net"))]);
+    let cron = json!({ "apiVersion": "batch/v1", "kind": "CronJob", "metadata": { "name": "c" },
+        "spec": { "jobTemplate": { "spec": named["spec"] } } });
+    check(
+        cron,
+        &[("/spec/jobTemplate/spec/template", "c", Some("other-0.net"))],
+    );
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" }, "spec": template()["spec"] });
+    check(pod.clone(), &[("", "p", None)]);
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [{ "kind": "Service", "apiVersion": "v1" }, pod] });
+    check(list, &[("/items/1", "p", None)]);
+}
+
+#[test]
+fn operators_of_training() {
+    let torch = |replicas: Value| {
+        json!({ "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": { "name": "bert" },
+            "spec": { "pytorchReplicaSpecs": replicas } })
+    };
+    let (master, worker) = (
+        "/spec/pytorchReplicaSpecs/Master/template",
+        "/spec/pytorchReplicaSpecs/Worker/template",
+    );
+    let first = Some("bert-master-0");
+    check(
+        torch(
+            json!({ "Master": { "template": template() }, "Worker": { "replicas": 3, "template": template() } }),
+        ),
+        &[(master, "bert", first), (worker, "bert", first)],
+    );
+    check(
+        torch(json!({ "Master": { "template": template() } })),
+        &[(master, "bert", None)],
+    );
+    check(
+        torch(json!({ "Worker": { "replicas": 3, "template": template() } })),
+        &[(worker, "bert", Some("bert-worker-0"))],
+    );
+    let job = |name: &str| json!({ "name": name, "template": { "spec": { "template": template() } } });
+    let mut set = json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": { "name": "js" },
+        "spec": { "replicatedJobs": [job("lead"), job("w")] } });
+    let paths = [
+        "/spec/replicatedJobs/0/template/spec/template",
+        "/spec/replicatedJobs/1/template/spec/template",
+    ];
+    let both = |first| [(paths[0], "js", Some(first)), (paths[1], "js", Some(first))];
+    check(set.clone(), &both("js-lead-0-0.js"));
+    set["spec"]["coordinator"] = json!({ "replicatedJob": "w", "podIndex": 1 });
+    set["spec"]["network"] = json!({ "subdomain": "net" });
+    check(set, &both("js-w-0-1.net"));
+    let runtime = json!({ "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime",
+        "metadata": { "name": "torch" },
+        "spec": { "template": { "spec": { "replicatedJobs": [job("node")] } } } });
+    let set = "$(PACELINE_JOBSET)";
+    check(
+        runtime,
+        &[(
+            "/spec/template/spec/replicatedJobs/0/template/spec/template",
+            set,
+            Some("$(PACELINE_JOBSET)-node-0-0.$(PACELINE_JOBSET)"),
+        )],
+    );
+}
+
+#[test]
+fn groups_tasks_and_clusters() {
+    let mut groups = json!({ "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": { "name": "lws" },
+        "spec": { "leaderWorkerTemplate": { "workerTemplate": template() } } });
+    let (path, name) = (
+        "/spec/leaderWorkerTemplate/workerTemplate",
+        "lws-$(PACELINE_GROUP)",
+    );
+    check(groups.clone(), &[(path, name, Some("lws-$(PACELINE_GROUP).lws"))]);
+    groups["spec"]["networkConfig"] = json!({ "subdomainPolicy": "UniquePerReplica" });
+    check(
+        groups,
+        &[(path, name, Some("lws-$(PACELINE_GROUP).lws-$(PACELINE_GROUP)"))],
+    );
+    let task = |name: &str| json!({ "name": name, "replicas": 2, "template": template() });
+    let mut volcano = json!({ "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": { "name": "vj" },
+        "spec": { "tasks": [task("worker"), task("master")] } });
+    let both = |first| {
+        [
+            ("/spec/tasks/0/template", "vj", first),
+            ("/spec/tasks/1/template", "vj", first),
+        ]
+    };
+    check(volcano.clone(), &both(None));
+    volcano["spec"]["plugins"] = json!({ "svc": [] });
+    check(volcano, &both(Some("vj-master-0.vj")));
+    let ray = json!({ "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": { "name": "rj" },
+        "spec": { "rayClusterSpec": { "headGroupSpec": { "template": template() }, "workerGroupSpecs": [{ "template": template() }] } } });
+    let (cluster, head) = (
+        "$(PACELINE_RAY_CLUSTER)",
+        Some("$(PACELINE_RAY_CLUSTER)-head-svc"),
+    );
+    check(
+        ray,
+        &[
+            ("/spec/rayClusterSpec/headGroupSpec/template", cluster, head),
+            ("/spec/rayClusterSpec/workerGroupSpecs/0/template", cluster, head),
+        ],
+    );
+}
+
+#[test]
+fn what_is_no_job_and_what_cannot_be_done() {
+    for other in [
+        json!({}),
+        json!(null),
+        json!([1]),
+        json!({ "apiVersion": "v1", "kind": "ConfigMap" }),
+        json!({ "apiVersion": "apps/v1", "kind": "Deployment" }),
+        json!({ "apiVersion": "v1", "kind": "List", "items": [] }),
+    ] {
+        assert_eq!(templates(&other), Found::Other, "{other}");
+    }
+    let says = |document: Value| match templates(&document) {
+        Found::Cannot(why) => why,
+        other => panic!("{document}: {other:?}"),
+    };
+    let train = json!({ "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "spec": {} });
+    assert!(says(train.clone()).contains("TrainingRuntime"));
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [train] });
+    assert!(says(list).starts_with("item 0: "));
+    for empty in [
+        json!({}),
+        json!(null),
+        json!({ "template": 1 }),
+        json!({ "template": { "spec": [] } }),
+    ] {
+        let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "spec": empty });
+        assert!(says(job).contains("no pod template"));
+    }
+}

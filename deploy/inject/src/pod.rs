@@ -1,0 +1,271 @@
+//! The change itself.
+
+use serde_json::{Map, Value, json};
+
+use crate::complete::{complete, list, object};
+use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_python_path, is_ours};
+pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, key_secret};
+use crate::identity::{Identity, kind_of};
+use crate::wish::{Mode, Settings, Wish, is_wanted};
+use crate::{INJECTED, Note, trainer};
+
+/// Which container people mean when they name none.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// A pod with Paceline in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Injected {
+    /// The pod.
+    pub pod: Value,
+    /// How it came in.
+    pub mode: Mode,
+    /// The container that is watched.
+    pub trainer: String,
+    /// What a person should know.
+    pub notes: Vec<Note>,
+}
+
+/// Why a pod is left as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which kind, for counting: lower case with dashes.
+    pub code: &'static str,
+    /// In words.
+    pub says: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.says, self.code)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+fn refuse<T>(code: &'static str, says: impl Into<String>) -> Result<T, Refusal> {
+    let says = says.into();
+    Err(Refusal { code, says })
+}
+
+/// Puts Paceline into a pod, or into a pod template. `identity`: its job, if a manifest tells it; else what its labels tell.
+///
+/// # Errors
+/// [`Refusal`]: then nothing is changed.
+pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> Result<Injected, Refusal> {
+    if !pod["spec"].is_object() {
+        return refuse("no-pod", "this is no pod: it has no spec");
+    }
+    if is_wanted(pod) == Some(false) {
+        return refuse("opted-out", "the pod does not want it");
+    }
+    if pod["spec"]["os"]["name"] == "windows" {
+        return refuse("windows", "a pod for Windows");
+    }
+    let mut notes = Vec::new();
+    let wish = Wish::of(pod, settings, &mut notes);
+    let kind = identity
+        .as_ref()
+        .map_or_else(|| kind_of(pod), |identity| identity.kind);
+    let place = match trainer::find(pod, kind, wish.container.as_deref()) {
+        Ok(place) => place,
+        Err(says) => return refuse("no-trainer", says),
+    };
+    let before = &pod["spec"]["containers"][place];
+    check_names(&pod["spec"], before)?;
+    let identity = identity.unwrap_or_else(|| Identity::of_pod(pod, before));
+    let mode = choose_mode(pod, before, &wish, &mut notes);
+    let plan = Plan {
+        wish: &wish,
+        settings,
+        identity: &identity,
+        mode,
+        spec: &pod["spec"],
+        trainer: before,
+    };
+    note_what_is_missing(&plan, &mut notes);
+    let mut after = pod.clone();
+    let name = before["name"].as_str().unwrap_or("").to_owned();
+    let Some(map) = after.as_object_mut() else {
+        return refuse("no-pod", "this is no pod");
+    };
+    let spec = object(map, "spec");
+    put_in(spec, place, &plan);
+    let annotations = object(object(map, "metadata"), "annotations");
+    annotations.insert(INJECTED.to_owned(), json!(mode.word()));
+    if !name.is_empty() {
+        annotations
+            .entry(DEFAULT_CONTAINER)
+            .or_insert_with(|| json!(name));
+    }
+    Ok(Injected {
+        pod: after,
+        mode,
+        trainer: name,
+        notes,
+    })
+}
+
+/// Names and paths of ours that somebody else has.
+fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
+    let entries = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let all = ["containers", "initContainers"].map(|list| entries(&spec[list]));
+    for container in all.iter().flatten().filter_map(Value::as_object) {
+        let name = container.get("name").and_then(Value::as_str).unwrap_or("");
+        if matches!(name, SIDECAR | INSTALL) && !is_ours(container) {
+            return refuse("name-taken", format!("another container is called {name}"));
+        }
+    }
+    for volume in entries(&spec["volumes"]) {
+        let kinds: &[&str] = match volume["name"].as_str() {
+            Some("paceline-files" | "paceline-rings") => &["emptyDir"],
+            Some("paceline-run") => &["emptyDir", "persistentVolumeClaim"],
+            Some("paceline-key") => &["secret"],
+            _ => continue,
+        };
+        if !kinds.iter().any(|kind| volume[*kind].is_object()) {
+            return refuse(
+                "name-taken",
+                format!("another volume is called {}", volume["name"]),
+            );
+        }
+    }
+    for mount in entries(&trainer["volumeMounts"]) {
+        let path = mount["mountPath"].as_str().unwrap_or("").trim_end_matches('/');
+        let is_inside = path == BASE || path.strip_prefix(BASE).is_some_and(|rest| rest.starts_with('/'));
+        let is_ours = mount["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("paceline-"));
+        if is_inside && !is_ours {
+            return refuse("path-taken", format!("another volume is mounted at {path}"));
+        }
+    }
+    if runs_paceline(trainer) {
+        return refuse("already-run", "the container's own command is paceline run");
+    }
+    Ok(())
+}
+
+/// Somebody has put it in front of the command, and it was not us.
+fn runs_paceline(trainer: &Value) -> bool {
+    let words = ["command", "args"].map(|list| trainer[list].as_array().map_or(&[][..], Vec::as_slice));
+    let words: Vec<&str> = words.into_iter().flatten().filter_map(Value::as_str).collect();
+    words.windows(2).any(|pair| {
+        let program = pair[0].rsplit('/').next();
+        pair[0] != WRAPPER && program == Some("paceline") && pair[1] == "run"
+    })
+}
+
+/// What was begun in one way goes on in it: another default must not put both into a pod.
+fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>) -> Mode {
+    let inits = pod["spec"]["initContainers"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let ours = inits.iter().find(|container| container["name"] == INSTALL);
+    match ours.and_then(|container| container["command"][2].as_str()) {
+        Some("--hook") => return Mode::Sidecar,
+        Some("--program") => return Mode::Wrap,
+        _ => {}
+    }
+    let command = trainer["command"].as_array();
+    if wish.mode == Mode::Wrap && command.is_none_or(Vec::is_empty) {
+        let says = "the container has no command of its own, and what its image starts is not known here: a sidecar instead of wrap";
+        notes.push(Note::new("wrap-without-command", says));
+        return Mode::Sidecar;
+    }
+    wish.mode
+}
+
+fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
+    let (wish, identity) = (plan.wish, plan.identity);
+    if wish.aggregator.is_none() && identity.first.is_none() && !identity.is_alone {
+        let kind = identity.kind.word();
+        let says = format!(
+            "nothing tells where the first pod of this {kind} is reached (a headless service with spec.subdomain, MASTER_ADDR or paceline.dev/aggregator would): each pod is watched alone"
+        );
+        notes.push(Note::new("no-first-pod", says));
+    }
+    if plan.mode == Mode::Sidecar && wish.preflight.is_some() {
+        let says = "a preflight runs in the trainer's container before its command: it needs paceline.dev/mode: wrap";
+        notes.push(Note::new("preflight-needs-wrap", says));
+    }
+    let class = plan.spec["runtimeClassName"].as_str();
+    if let (Some(wanted), Some(class)) = (wish.gpus.as_deref(), class)
+        && !wanted.is_empty()
+        && wanted != class
+    {
+        let says = format!("the pod has the RuntimeClass {class} already, and keeps it");
+        notes.push(Note::new("runtime-class", says));
+    }
+}
+
+fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>) {
+    let mut ours = vec![plan.install()];
+    if plan.mode == Mode::Sidecar {
+        ours.push(plan.sidecar());
+    }
+    let inits = list(spec, "initContainers");
+    for container in ours {
+        match inits.iter_mut().find(|there| there["name"] == container["name"]) {
+            Some(there) => complete(there, &container, &KEPT),
+            // Last: those of the user, and a mesh's proxy, go before ours.
+            None => inits.push(container),
+        }
+    }
+    let volumes = list(spec, "volumes");
+    for volume in plan.volumes() {
+        // What is there was checked to be of the same kind; its size and its Secret may be somebody's choice.
+        if !volumes.iter().any(|there| there["name"] == volume["name"]) {
+            volumes.push(volume);
+        }
+    }
+    if let Some(class) = plan.wish.gpus.as_deref().filter(|class| !class.is_empty())
+        && plan.mode == Mode::Sidecar
+    {
+        let there = spec.entry("runtimeClassName").or_insert(Value::Null);
+        if there.is_null() {
+            *there = json!(class);
+        }
+    }
+    let trainer = list(spec, "containers")
+        .get_mut(place)
+        .and_then(Value::as_object_mut);
+    if let Some(trainer) = trainer {
+        change_trainer(trainer, plan);
+    }
+}
+
+fn change_trainer(trainer: &mut Map<String, Value>, plan: &Plan<'_>) {
+    let mut wanted = json!({ "volumeMounts": plan.trainer_mounts() });
+    match plan.mode {
+        Mode::Sidecar => {
+            wanted["env"] = json!([
+                { "name": "PACELINE_RING_DIR", "value": RINGS },
+                { "name": "PACELINE_RING_SHARED", "value": "true" },
+            ]);
+        }
+        Mode::Wrap => wanted["env"] = plan.variables().into(),
+    }
+    let mut whole = Value::Object(std::mem::take(trainer));
+    complete(&mut whole, &wanted, &KEPT);
+    if let Value::Object(map) = whole {
+        *trainer = map;
+    }
+    match plan.mode {
+        Mode::Sidecar => extend_python_path(list(trainer, "env"), plan.wish.python_path.as_deref()),
+        Mode::Wrap => wrap(list(trainer, "command"), plan.wish),
+    }
+}
+
+fn wrap(command: &mut Vec<Value>, wish: &Wish) {
+    if command.first().is_some_and(|word| word == WRAPPER) {
+        return;
+    }
+    let mut words = vec![WRAPPER.to_owned(), "run".to_owned()];
+    words.extend(wish.preflight.iter().map(|mode| format!("--preflight={mode}")));
+    words.push("--".to_owned());
+    command.splice(0..0, words.into_iter().map(Value::from));
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

@@ -1,0 +1,209 @@
+use super::*;
+
+#[test]
+fn pods_that_have_next_to_nothing() {
+    for pod in [
+        json!({ "spec": { "containers": [{ "name": "a" }] } }),
+        json!({ "metadata": null, "spec": { "containers": [{ "name": "a", "env": null, "volumeMounts": null }], "volumes": null, "initContainers": null } }),
+        json!({ "metadata": { "labels": null, "annotations": null }, "spec": { "containers": [{}] } }),
+        json!({ "metadata": "odd", "spec": { "containers": [{ "name": "a", "command": "no list" }] } }),
+    ] {
+        let sidecar = injected(&pod, Mode::Sidecar);
+        assert!(
+            !named(&sidecar.pod, "initContainers", "paceline").is_null(),
+            "{pod}"
+        );
+        assert_eq!(injected(&pod, Mode::Wrap).mode, Mode::Sidecar);
+    }
+}
+
+#[test]
+fn what_is_left_alone_and_why() {
+    let check = |change: &dyn Fn(&mut Value), code: &str| {
+        let mut pod = torch_pod();
+        change(&mut pod);
+        let refused = inject(&pod, &settings(Mode::Sidecar), None).unwrap_err();
+        assert_eq!(refused.code, code, "{}", refused.says);
+    };
+    check(&|pod| pod["spec"] = json!([]), "no-pod");
+    check(&|pod| pod["spec"]["containers"] = json!([]), "no-trainer");
+    check(
+        &|pod| pod["metadata"]["labels"][crate::INJECT] = json!("false"),
+        "opted-out",
+    );
+    check(
+        &|pod| pod["metadata"]["annotations"]["paceline.dev/container"] = json!("x"),
+        "no-trainer",
+    );
+    check(&|pod| pod["spec"]["os"] = json!({ "name": "windows" }), "windows");
+    check(
+        &|pod| pod["spec"]["containers"][0]["name"] = json!("paceline"),
+        "name-taken",
+    );
+    check(
+        &|pod| pod["spec"]["volumes"] = json!([{ "name": "paceline-key", "emptyDir": {} }]),
+        "name-taken",
+    );
+    let mount = json!([{ "name": "mine", "mountPath": "/paceline/" }]);
+    check(
+        &|pod| pod["spec"]["containers"][1]["volumeMounts"] = mount.clone(),
+        "path-taken",
+    );
+    let own = json!(["/opt/bin/paceline", "run", "--", "torchrun"]);
+    check(
+        &|pod| pod["spec"]["containers"][1]["command"] = own.clone(),
+        "already-run",
+    );
+    for nonsense in [json!(null), json!(7), json!([]), json!({ "spec": 1 })] {
+        assert_eq!(
+            inject(&nonsense, &settings(Mode::Wrap), None).unwrap_err().code,
+            "no-pod"
+        );
+    }
+}
+
+#[test]
+fn a_restricted_pod_stays_restricted() {
+    let mut pod = torch_pod();
+    pod["spec"]["securityContext"] = json!({ "runAsNonRoot": true, "runAsUser": 1000 });
+    for mode in [Mode::Sidecar, Mode::Wrap] {
+        let done = injected(&pod, mode);
+        for container in done.pod["spec"]["initContainers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .skip(1)
+        {
+            let security = &container["securityContext"];
+            assert_eq!(security["allowPrivilegeEscalation"], false);
+            assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }));
+            assert_eq!(
+                (&security["runAsNonRoot"], &security["runAsUser"]),
+                (&json!(true), &json!(null))
+            );
+            assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+        }
+        assert_eq!(
+            named(&done.pod, "volumes", "paceline-key")["secret"]["defaultMode"],
+            0o440
+        );
+    }
+    pod["spec"]["securityContext"] = json!({ "runAsUser": 0 });
+    let done = injected(&pod, Mode::Sidecar);
+    assert_eq!(
+        named(&done.pod, "initContainers", "paceline")["securityContext"]["runAsUser"],
+        65_532
+    );
+}
+
+#[test]
+fn ports_gpus_and_the_run_directory() {
+    let mut pod = torch_pod();
+    let annotations = pod["metadata"]["annotations"].as_object_mut().unwrap();
+    for (key, text) in [
+        ("metrics", "9810"),
+        ("gpu-runtime-class", "nvidia"),
+        ("run-claim", "results"),
+        ("aggregator-port", "7001"),
+        ("cpu", "1"),
+        ("log-level", "warning"),
+        ("key-secret", "mine"),
+        ("job", "big one"),
+    ] {
+        annotations.insert(format!("paceline.dev/{key}"), json!(text));
+    }
+    let done = injected(&pod, Mode::Sidecar);
+    let sidecar = named(&done.pod, "initContainers", "paceline");
+    assert_eq!(sidecar["ports"][0]["containerPort"], 9810);
+    assert_eq!(value(sidecar, "PACELINE_HTTP"), "$(PACELINE_POD_IP):9810");
+    assert_eq!(value(sidecar, "PACELINE_AGGREGATOR"), "bert-master-0:7001");
+    assert_eq!(value(sidecar, "PACELINE_JOB"), "big one");
+    assert_eq!(value(sidecar, "NVIDIA_DRIVER_CAPABILITIES"), "utility");
+    assert_eq!(sidecar["command"][3], "--quiet");
+    assert_eq!(
+        sidecar["resources"]["limits"],
+        json!({ "cpu": "1", "memory": "256Mi" })
+    );
+    assert_eq!(done.pod["spec"]["runtimeClassName"], "nvidia");
+    let run = named(&done.pod, "volumes", "paceline-run");
+    assert_eq!(run["persistentVolumeClaim"]["claimName"], "results");
+    assert_eq!(
+        named(&done.pod, "volumes", "paceline-key")["secret"]["secretName"],
+        "mine"
+    );
+    // On the machine's own network a declared port would be claimed there.
+    pod["spec"]["hostNetwork"] = json!(true);
+    pod["spec"]["runtimeClassName"] = json!("gvisor");
+    let done = injected(&pod, Mode::Sidecar);
+    assert!(named(&done.pod, "initContainers", "paceline")["ports"].is_null());
+    assert_eq!(done.pod["spec"]["runtimeClassName"], "gvisor");
+    assert_eq!(done.notes[0].code, "runtime-class");
+}
+
+#[test]
+fn the_users_python_path() {
+    let path = |env: Value, annotation: Option<&str>| {
+        let mut pod = torch_pod();
+        pod["spec"]["containers"][1]["env"] = env;
+        pod["metadata"]["annotations"]["paceline.dev/image-python-path"] = json!(annotation);
+        let done = injected(&pod, Mode::Sidecar);
+        let trainer = done.pod["spec"]["containers"][1].clone();
+        (value(&trainer, "PYTHONPATH").to_owned(), trainer)
+    };
+    assert_eq!(path(json!(null), None).0, "/paceline/files");
+    assert_eq!(path(json!([]), Some("/opt/lib")).0, "/paceline/files:/opt/lib");
+    assert_eq!(
+        path(json!([{ "name": "PYTHONPATH", "value": "" }]), None).0,
+        "/paceline/files"
+    );
+    let told = json!({ "configMapKeyRef": { "name": "c", "key": "k" } });
+    let (text, trainer) = path(json!([{ "name": "PYTHONPATH", "valueFrom": told }]), None);
+    assert_eq!(text, "/paceline/files:$(PACELINE_PYTHONPATH_BEFORE)");
+    assert_eq!(
+        trainer["env"][0],
+        json!({ "name": "PACELINE_PYTHONPATH_BEFORE", "valueFrom": told })
+    );
+}
+
+#[test]
+fn a_job_of_many_pods_whose_first_nobody_knows() {
+    let mut pod = torch_pod();
+    pod["metadata"]["labels"] = json!({ "batch.kubernetes.io/job-name": "j" });
+    pod["spec"]["containers"][1]["env"] = json!(null);
+    let done = injected(&pod, Mode::Sidecar);
+    assert_eq!(done.notes[0].code, "no-first-pod");
+    let sidecar = named(&done.pod, "initContainers", "paceline");
+    assert_eq!(value(sidecar, "PACELINE_AGGREGATOR"), "");
+    let index = &env(sidecar, "JOB_COMPLETION_INDEX")["valueFrom"]["fieldRef"]["fieldPath"];
+    assert_eq!(
+        index,
+        "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    );
+    pod["metadata"]["labels"] = json!({});
+    assert_eq!(injected(&pod, Mode::Sidecar).notes, []);
+}
+
+#[test]
+fn names_that_are_too_long_or_odd() {
+    assert_eq!(key_secret("bert"), "paceline-bert");
+    let long = "x".repeat(300);
+    for owner in [
+        long.as_str(),
+        "UPPER",
+        "a_b",
+        "$(PACELINE_JOBSET)",
+        "",
+        "-",
+        "ä/ö",
+    ] {
+        let name = key_secret(owner);
+        assert!(crate::wish::is_name(&name) && name.len() < 80, "{owner}: {name}");
+    }
+    assert_ne!(key_secret("a_b"), key_secret("a-b"));
+    assert_ne!(key_secret(&long), key_secret(&"x".repeat(301)));
+    let mut pod = torch_pod();
+    pod["metadata"]["labels"]["training.kubeflow.org/job-name"] = json!(long);
+    let done = injected(&pod, Mode::Sidecar);
+    let secret = named(&done.pod, "volumes", "paceline-key")["secret"]["secretName"].clone();
+    assert!(secret.as_str().unwrap().len() < 254);
+}

@@ -1,0 +1,181 @@
+//! Which container trains, and what its environment says of ranks.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::identity::Kind;
+
+/// Variables by which launchers and operators tell ranks and where they meet.
+const RANKS: [&str; 14] = [
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "NNODES",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "JOB_COMPLETION_INDEX",
+    "TORCHELASTIC_RUN_ID",
+    "RDZV_ENDPOINT",
+    "RAY_IP",
+    "FQ_RAY_IP",
+];
+/// Families of them: torchrun's, LeaderWorkerSet's, Volcano's.
+const FAMILIES: [&str; 3] = ["PET_", "LWS_", "VC_"];
+
+/// The place of the trainer's container in `spec.containers`. `named`: what somebody asked for.
+pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize, String> {
+    let containers = pod["spec"]["containers"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let by_name = |name: &str| containers.iter().position(|container| container["name"] == name);
+    if containers.is_empty() {
+        return Err("the pod has no containers".to_owned());
+    }
+    if let Some(name) = named {
+        return by_name(name).ok_or_else(|| format!("there is no container \"{name}\""));
+    }
+    let by_operator = match kind {
+        Kind::PyTorchJob => by_name("pytorch"),
+        Kind::TrainJob => by_name("node"),
+        // KubeRay's own rule.
+        Kind::RayJob => Some(0),
+        _ => None,
+    };
+    let default = pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str();
+    let mut with_gpus = containers
+        .iter()
+        .enumerate()
+        .filter(|(_, container)| has_gpus(container));
+    let only_with_gpus = with_gpus.next().filter(|_| with_gpus.next().is_none());
+    Ok(by_operator
+        .or_else(|| default.and_then(by_name))
+        .or(only_with_gpus.map(|(at, _)| at))
+        .unwrap_or(0))
+}
+
+fn has_gpus(container: &Value) -> bool {
+    let of = |which: &str| container["resources"][which].as_object();
+    let mut names = [of("limits"), of("requests")]
+        .into_iter()
+        .flatten()
+        .flat_map(|map| map.keys());
+    names.any(|name| name.ends_with("/gpu") || name.starts_with("nvidia.com/mig-"))
+}
+
+/// A variable of a container that is written out, and needs no other.
+pub(crate) fn literal<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
+    let value = entry(container, name)?["value"].as_str()?;
+    (!value.is_empty() && !value.contains("$(")).then_some(value)
+}
+
+/// The entry of a variable; the last one counts.
+pub(crate) fn entry<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut env = container["env"].as_array()?.iter().rev();
+    env.find(|entry| entry["name"] == name)
+}
+
+/// The entries that tell ranks, and those that these are made of, in their order.
+pub(crate) fn rank_variables(container: &Value) -> Vec<Value> {
+    let env = container["env"].as_array().map_or(&[][..], Vec::as_slice);
+    let name = |entry: &Value| entry["name"].as_str().unwrap_or("").to_owned();
+    let is_of_ranks =
+        |name: &str| RANKS.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family));
+    let mut wanted: BTreeSet<String> = env.iter().map(name).filter(|name| is_of_ranks(name)).collect();
+    loop {
+        let before = wanted.len();
+        for entry in env
+            .iter()
+            .filter(|entry| wanted.contains(&name(entry)))
+            .collect::<Vec<_>>()
+        {
+            let value = entry["value"].as_str().unwrap_or("");
+            let parts = value
+                .split("$(")
+                .skip(1)
+                .filter_map(|rest| rest.split(')').next());
+            wanted.extend(parts.map(str::to_owned));
+        }
+        if wanted.len() == before {
+            break;
+        }
+    }
+    let of_ours = |name: &str| name.starts_with("PACELINE_") || name == "PYTHONPATH";
+    env.iter()
+        .filter(|entry| wanted.contains(&name(entry)) && !of_ours(&name(entry)))
+        .cloned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_container_that_trains() {
+        let gpu = json!({ "limits": { "nvidia.com/gpu": 8 } });
+        let check = |kind, named, default: Option<&str>, containers: Value, wanted: Result<usize, &str>| {
+            let pod = json!({
+                "metadata": { "annotations": { "kubectl.kubernetes.io/default-container": default } },
+                "spec": { "containers": containers },
+            });
+            let found = find(&pod, kind, named);
+            assert_eq!(
+                found.as_ref().map_err(String::as_str),
+                wanted.as_ref().map_err(|text| *text),
+                "{pod}"
+            );
+        };
+        let two = json!([{ "name": "log" }, { "name": "pytorch", "resources": gpu }]);
+        check(Kind::PyTorchJob, None, None, two.clone(), Ok(1));
+        check(Kind::Job, None, None, two.clone(), Ok(1));
+        check(Kind::Job, Some("log"), None, two.clone(), Ok(0));
+        check(Kind::Job, None, Some("log"), two.clone(), Ok(0));
+        check(Kind::Job, None, Some("gone"), two.clone(), Ok(1));
+        check(Kind::RayJob, None, None, two.clone(), Ok(0));
+        check(
+            Kind::Job,
+            Some("x"),
+            None,
+            two,
+            Err("there is no container \"x\""),
+        );
+        check(
+            Kind::TrainJob,
+            None,
+            None,
+            json!([{ "name": "a" }, { "name": "node" }]),
+            Ok(1),
+        );
+        let both = json!([{ "name": "a", "resources": gpu }, { "name": "b", "resources": gpu }]);
+        check(Kind::Job, None, None, both, Ok(0));
+        for none in [json!([]), json!(null), json!("x")] {
+            check(Kind::Job, None, None, none, Err("the pod has no containers"));
+        }
+    }
+
+    #[test]
+    fn rank_variables_with_what_they_are_made_of() {
+        let container = json!({ "env": [
+            { "name": "SET", "value": "s" },
+            { "name": "SECRET", "value": "hush" },
+            { "name": "HOST", "value": "$(SET)-0" },
+            { "name": "MASTER_ADDR", "value": "$(HOST).svc" },
+            { "name": "PET_NNODES", "value": "2" },
+            { "name": "RANK", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['i']" } } },
+            { "value": "nameless" },
+        ] });
+        let names: Vec<String> = rank_variables(&container)
+            .iter()
+            .map(|entry| entry["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(names, ["SET", "HOST", "MASTER_ADDR", "PET_NNODES", "RANK"]);
+        assert_eq!(literal(&container, "MASTER_ADDR"), None);
+        assert_eq!(literal(&container, "SET"), Some("s"));
+    }
+}

@@ -1,0 +1,308 @@
+//! What a pod's annotations ask for, checked: a word that makes no sense is told, and the default holds instead.
+
+use serde_json::Value;
+
+use crate::{INJECT, Note, PREFIX};
+
+/// How Paceline gets into a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// A container of its own beside the trainer's, which loads the hook.
+    #[default]
+    Sidecar,
+    /// `paceline run -- ...` in the trainer's container: sees what the trainer sees, its GPUs too.
+    Wrap,
+}
+
+impl Mode {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Sidecar => "sidecar",
+            Mode::Wrap => "wrap",
+        }
+    }
+
+    /// The mode of a word.
+    pub fn parse(word: &str) -> Option<Mode> {
+        [Mode::Sidecar, Mode::Wrap]
+            .into_iter()
+            .find(|mode| mode.word() == word)
+    }
+}
+
+/// What holds where a pod says nothing: the site's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The image with the program.
+    pub image: String,
+    /// Kubernetes' word for when it is pulled.
+    pub pull_policy: String,
+    /// How.
+    pub mode: Mode,
+    /// CPU of a container of ours, request and limit alike: otherwise a Guaranteed pod would be Burstable.
+    pub cpu: String,
+    /// Memory of a container of ours, request and limit alike.
+    pub memory: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            image: concat!("ghcr.io/paceline/paceline:", env!("CARGO_PKG_VERSION")).to_owned(),
+            pull_policy: "IfNotPresent".to_owned(),
+            mode: Mode::Sidecar,
+            cpu: "200m".to_owned(),
+            memory: "256Mi".to_owned(),
+        }
+    }
+}
+
+/// What is wanted of one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// How.
+    pub mode: Mode,
+    /// The trainer's container, if somebody named it.
+    pub container: Option<String>,
+    /// The job's name.
+    pub job: Option<String>,
+    /// HOST or HOST:PORT of the aggregator.
+    pub aggregator: Option<String>,
+    /// Port of the aggregator, if it shall not follow from the job's name.
+    pub aggregator_port: Option<u16>,
+    /// Port of the metrics page, or INTERFACE:PORT; none: it stays on loopback.
+    pub metrics: Option<String>,
+    /// `quick` or `full`.
+    pub preflight: Option<String>,
+    /// The RuntimeClass by which the sidecar sees the node's GPUs; empty: the node's default runtime does that.
+    pub gpus: Option<String>,
+    /// CPU.
+    pub cpu: String,
+    /// Memory.
+    pub memory: String,
+    /// Room for the journal.
+    pub journal: String,
+    /// A claim on which the run directory is kept.
+    pub run_claim: Option<String>,
+    /// PYTHONPATH that the image itself sets, which a pod's environment would replace.
+    pub python_path: Option<String>,
+    /// The Secret with the job's key.
+    pub key_secret: Option<String>,
+    /// Whether only what is wrong is said.
+    pub quiet: bool,
+}
+
+/// Whether a pod (or a pod template) asks for injection; `None`: it says nothing. A label that opts out wins.
+pub fn is_wanted(pod: &Value) -> Option<bool> {
+    let said = |place: &str| pod["metadata"][place][INJECT].as_str();
+    let words = [said("labels"), said("annotations")];
+    let no = |word: &&str| matches!(*word, "false" | "disabled" | "no");
+    if words.iter().flatten().any(no) {
+        return Some(false);
+    }
+    let yes = |word: &&str| matches!(*word, "true" | "enabled" | "yes") || Mode::parse(word).is_some();
+    words.iter().flatten().any(yes).then_some(true)
+}
+
+impl Wish {
+    /// Reads annotations; a label may say the mode.
+    pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Wish {
+        let mut reader = Reader { pod, notes };
+        let mode = reader.said("mode").map(str::to_owned);
+        let mode = mode.or_else(|| {
+            let of = |place: &str| pod["metadata"][place][INJECT].as_str();
+            let mut words = [of("annotations"), of("labels")].into_iter().flatten();
+            words.find(|word| Mode::parse(word).is_some()).map(str::to_owned)
+        });
+        let mode = mode.map_or(settings.mode, |word| {
+            Mode::parse(&word).unwrap_or_else(|| {
+                reader.wrong("mode", &word, "sidecar or wrap");
+                settings.mode
+            })
+        });
+        Wish {
+            mode,
+            container: reader.text("container"),
+            job: reader.checked("job", "a name of 1 to 200 printed characters", |job| {
+                job.len() <= 200 && !job.contains("$(") && job.chars().all(|c| !c.is_control())
+            }),
+            aggregator: reader.checked("aggregator", "HOST or HOST:PORT", |host| {
+                host.bytes().all(|byte| byte.is_ascii_graphic())
+            }),
+            aggregator_port: reader.port("aggregator-port"),
+            metrics: reader.checked("metrics", "a port, or INTERFACE:PORT", |place| {
+                port(place.rsplit(':').next().unwrap_or(place)).is_some()
+            }),
+            preflight: reader.checked("preflight", "quick or full", |mode| {
+                matches!(mode, "quick" | "full")
+            }),
+            gpus: reader.raw("gpu-runtime-class"),
+            cpu: reader
+                .checked("cpu", "a quantity such as 500m", is_quantity)
+                .unwrap_or_else(|| settings.cpu.clone()),
+            memory: reader
+                .checked("memory", "a quantity such as 512Mi", is_quantity)
+                .unwrap_or_else(|| settings.memory.clone()),
+            journal: reader
+                .checked("journal-bytes", "a size such as 512MiB", is_size)
+                .unwrap_or_else(|| "256MiB".to_owned()),
+            run_claim: reader.checked("run-claim", "the name of a PersistentVolumeClaim", is_name),
+            python_path: reader.text("image-python-path"),
+            key_secret: reader.checked("key-secret", "the name of a Secret", is_name),
+            quiet: reader.checked("log-level", "info or warning", |level| {
+                matches!(level, "info" | "warning")
+            }) == Some("warning".to_owned()),
+        }
+    }
+}
+
+struct Reader<'a> {
+    pod: &'a Value,
+    notes: &'a mut Vec<Note>,
+}
+
+impl<'a> Reader<'a> {
+    fn raw(&self, name: &str) -> Option<String> {
+        let value = &self.pod["metadata"]["annotations"][format!("{PREFIX}{name}")];
+        value.as_str().map(|text| text.trim().to_owned())
+    }
+
+    fn said(&self, name: &str) -> Option<&'a str> {
+        let value = &self.pod["metadata"]["annotations"][format!("{PREFIX}{name}")];
+        value.as_str().map(str::trim).filter(|text| !text.is_empty())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.said(name).map(str::to_owned)
+    }
+
+    fn checked(&mut self, name: &str, wanted: &str, is_good: impl Fn(&str) -> bool) -> Option<String> {
+        let text = self.said(name)?;
+        if is_good(text) {
+            return Some(text.to_owned());
+        }
+        self.wrong(name, text, wanted);
+        None
+    }
+
+    fn port(&mut self, name: &str) -> Option<u16> {
+        self.checked(name, "a port from 1 to 65535", |text| port(text).is_some())
+            .and_then(|text| port(&text))
+    }
+
+    fn wrong(&mut self, name: &str, text: &str, wanted: &str) {
+        let text: String = text.chars().take(60).collect();
+        let says = format!("annotation {PREFIX}{name}: \"{text}\" is not {wanted}, and is left out");
+        self.notes.push(Note::new("annotation", says));
+    }
+}
+
+fn port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|port| *port > 0)
+}
+
+/// A quantity of Kubernetes, as far as it is plain: more than nothing, a decimal number, a suffix
+/// (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>).
+fn is_quantity(text: &str) -> bool {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let suffixes = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+    number.parse::<f64>().is_ok_and(|number| number > 0.0) && suffixes.contains(&suffix)
+}
+
+/// A size as `paceline run --journal-bytes` takes it.
+fn is_size(text: &str) -> bool {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    number
+        .parse()
+        .is_ok_and(|number: u32| (1..1_000_000).contains(&number))
+        && ["MiB", "GiB", "TiB"].contains(&suffix)
+}
+
+/// A DNS subdomain of at most 253 characters, as objects are called.
+pub(crate) fn is_name(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    (1..=253).contains(&text.len())
+        && text.bytes().all(good)
+        && edge(text.as_bytes().first())
+        && edge(text.as_bytes().last())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(annotations: Value, labels: Value) -> Value {
+        json!({ "metadata": { "annotations": annotations, "labels": labels } })
+    }
+
+    #[test]
+    fn who_asks() {
+        let check = |annotation: Value, label: Value, wanted| {
+            let pod = pod(json!({ INJECT: annotation }), json!({ INJECT: label }));
+            assert_eq!(is_wanted(&pod), wanted, "{pod}");
+        };
+        check(json!("true"), json!(null), Some(true));
+        check(json!(null), json!("wrap"), Some(true));
+        check(json!("sidecar"), json!("false"), Some(false));
+        check(json!("false"), json!("true"), Some(false));
+        check(json!("perhaps"), json!(null), None);
+        check(json!(true), json!(null), None); // No string: the API server would not have taken it.
+        for bare in [json!({}), json!(null), json!({ "metadata": null }), json!([])] {
+            assert_eq!(is_wanted(&bare), None);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_told_and_left_out() {
+        let annotations = json!({
+            "paceline.dev/mode": "magic",
+            "paceline.dev/aggregator-port": "70000",
+            "paceline.dev/cpu": "-1",
+            "paceline.dev/memory": "much",
+            "paceline.dev/preflight": "maybe",
+            "paceline.dev/journal-bytes": "8 GiB",
+            "paceline.dev/run-claim": "../etc",
+            "paceline.dev/job": "a$(B)",
+            "paceline.dev/log-level": "debug",
+            "paceline.dev/metrics": "eth0",
+        });
+        let mut notes = Vec::new();
+        let settings = Settings::default();
+        let wish = Wish::of(&pod(annotations.clone(), json!(null)), &settings, &mut notes);
+        let plain = Wish::of(&json!({}), &settings, &mut Vec::new());
+        assert_eq!(wish, plain);
+        assert_eq!(notes.len(), annotations.as_object().unwrap().len(), "{notes:?}");
+        assert!(notes.iter().all(|note| note.code == "annotation"));
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let annotations = json!({
+            "paceline.dev/inject": "wrap",
+            "paceline.dev/container": "main",
+            "paceline.dev/aggregator-port": "7777",
+            "paceline.dev/metrics": "eth0:9810",
+            "paceline.dev/memory": "1.5Gi",
+            "paceline.dev/gpu-runtime-class": "",
+            "paceline.dev/log-level": "warning",
+        });
+        let mut notes = Vec::new();
+        let wish = Wish::of(&pod(annotations, json!(null)), &Settings::default(), &mut notes);
+        assert_eq!(notes, []);
+        assert_eq!(wish.mode, Mode::Wrap);
+        assert_eq!(wish.container.as_deref(), Some("main"));
+        assert_eq!(wish.aggregator_port, Some(7777));
+        assert_eq!(wish.metrics.as_deref(), Some("eth0:9810"));
+        assert_eq!((wish.memory.as_str(), wish.cpu.as_str()), ("1.5Gi", "200m"));
+        assert_eq!(wish.gpus.as_deref(), Some(""));
+        assert!(wish.quiet);
+    }
+}

@@ -1,0 +1,133 @@
+//! The certificate and its key: read again when the files change, so that a rotation needs no restart. Files that do not fit
+//! together yet change nothing: they are written one after the other.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use anyhow::Context as _;
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// A certificate file is far shorter.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What is shown to whoever connects; none until the files are there.
+#[derive(Debug, Default)]
+pub struct Certificate(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl Certificate {
+    /// Whether there is one.
+    pub fn is_there(&self) -> bool {
+        self.now().is_some()
+    }
+
+    fn now(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, key: CertifiedKey) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.now()
+    }
+}
+
+/// TLS 1.2 and 1.3 with whatever certificate there is.
+///
+/// # Errors
+/// Never with the protocol versions that rustls itself offers.
+pub fn config(certificate: Arc<Certificate>) -> anyhow::Result<ServerConfig> {
+    Ok(ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(certificate))
+}
+
+/// The files, and what they held when they were last read.
+#[derive(Debug)]
+pub struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+    known: Option<(Vec<u8>, Vec<u8>)>,
+    problem: String,
+}
+
+/// What a look at the files came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Look {
+    /// As before.
+    Same,
+    /// A certificate was taken up.
+    New,
+    /// They cannot be used, and this was not said before; the old certificate stays.
+    Bad(String),
+}
+
+impl Files {
+    /// Of these.
+    pub fn of(cert: &Path, key: &Path) -> Files {
+        Files {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            known: None,
+            problem: String::new(),
+        }
+    }
+
+    /// Looks again.
+    pub fn look(&mut self, certificate: &Certificate) -> Look {
+        let read = read(&self.cert)
+            .and_then(|cert| Ok((cert, read(&self.key)?)))
+            .and_then(|files| {
+                if self.known.as_ref() == Some(&files) {
+                    return Ok(None);
+                }
+                Ok(Some((parse(&files.0, &files.1)?, files)))
+            });
+        match read {
+            Ok(None) => Look::Same,
+            Ok(Some((key, files))) => {
+                certificate.set(key);
+                self.known = Some(files);
+                self.problem.clear();
+                Look::New
+            }
+            Err(error) => {
+                let problem = format!("{error:#}");
+                if problem == self.problem {
+                    return Look::Same;
+                }
+                self.problem.clone_from(&problem);
+                Look::Bad(problem)
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = || path.display().to_string();
+    let length = fs::metadata(path).with_context(name)?.len();
+    if length > MOST_BYTES {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge)).with_context(name);
+    }
+    fs::read(path).with_context(name)
+}
+
+fn parse(cert: &[u8], key: &[u8]) -> anyhow::Result<CertifiedKey> {
+    let chain = CertificateDer::pem_slice_iter(cert)
+        .collect::<Result<Vec<_>, _>>()
+        .context("the certificate")?;
+    anyhow::ensure!(!chain.is_empty(), "the certificate: there is none in the file");
+    let key = PrivateKeyDer::from_pem_slice(key).context("the private key")?;
+    CertifiedKey::from_der(chain, key, &default_provider()).context("certificate and key")
+}

@@ -1,0 +1,108 @@
+//! What the program tells of itself, for Prometheus.
+
+use std::time::Duration;
+
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+};
+
+use crate::review::Answer;
+
+/// Upper ends, seconds: what is aimed at is 10 ms.
+const BUCKETS: [f64; 9] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    reviews: IntCounterVec,
+    malformed: IntCounter,
+    seconds: Histogram,
+    /// Connections that are open.
+    pub connections: IntGauge,
+    /// Handshakes that came to nothing.
+    pub handshakes_failed: IntCounter,
+    reloads: IntCounterVec,
+}
+
+impl Metrics {
+    /// All at zero.
+    ///
+    /// # Errors
+    /// Never, unless two of them had one name.
+    pub fn new() -> prometheus::Result<Metrics> {
+        let metrics = Metrics {
+            registry: Registry::new(),
+            reviews: IntCounterVec::new(
+                Opts::new(
+                    "paceline_webhook_reviews_total",
+                    "Pods that were asked about, by what came of it.",
+                ),
+                &["outcome", "reason", "dry_run"],
+            )?,
+            malformed: IntCounter::new(
+                "paceline_webhook_malformed_total",
+                "Requests that were no AdmissionReview v1.",
+            )?,
+            seconds: Histogram::with_opts(
+                HistogramOpts::new(
+                    "paceline_webhook_seconds",
+                    "Time from a question to its answer, without the network.",
+                )
+                .buckets(BUCKETS.to_vec()),
+            )?,
+            connections: IntGauge::new("paceline_webhook_connections", "Connections that are open.")?,
+            handshakes_failed: IntCounter::new(
+                "paceline_webhook_handshakes_failed_total",
+                "TLS handshakes that came to nothing: a caBundle that does not know the certificate, or none yet.",
+            )?,
+            reloads: IntCounterVec::new(
+                Opts::new(
+                    "paceline_webhook_certificate_reloads_total",
+                    "Certificates taken up, and files that could not be.",
+                ),
+                &["result"],
+            )?,
+        };
+        for one in [
+            Box::new(metrics.reviews.clone()) as Box<dyn prometheus::core::Collector>,
+            Box::new(metrics.malformed.clone()),
+            Box::new(metrics.seconds.clone()),
+            Box::new(metrics.connections.clone()),
+            Box::new(metrics.handshakes_failed.clone()),
+            Box::new(metrics.reloads.clone()),
+        ] {
+            metrics.registry.register(one)?;
+        }
+        Ok(metrics)
+    }
+
+    /// A question was answered.
+    pub fn answered(&self, answer: &Answer, after: Duration) {
+        let dry_run = if answer.dry_run { "true" } else { "false" };
+        self.reviews
+            .with_label_values(&[answer.outcome, answer.reason, dry_run])
+            .inc();
+        self.seconds.observe(after.as_secs_f64());
+    }
+
+    /// Something else was asked.
+    pub fn malformed(&self) {
+        self.malformed.inc();
+    }
+
+    /// The certificate's files were read.
+    pub fn reloaded(&self, is_good: bool) {
+        self.reloads
+            .with_label_values(&[if is_good { "ok" } else { "error" }])
+            .inc();
+    }
+
+    /// The page.
+    pub fn page(&self) -> String {
+        let mut page = Vec::new();
+        // To write to memory cannot fail.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut page);
+        String::from_utf8_lossy(&page).into_owned()
+    }
+}

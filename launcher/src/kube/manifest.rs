@@ -1,0 +1,226 @@
+//! `paceline inject-manifest`: what the webhook does, without one.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use paceline_inject::manifest::{Found, Template, templates};
+use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch};
+use serde_json::{Value, json};
+
+use super::tell;
+use super::yaml::{self, Node};
+use crate::output::{self, Color, Style, warning};
+
+/// A manifest is far shorter.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// `paceline inject-manifest`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reads Pods, Jobs, CronJobs, PyTorchJobs, JobSets, LeaderWorkerSets, Volcano Jobs, RayJobs, RayClusters, training \
+runtimes and Lists; everything else goes through as it is. Annotations of the pod templates (paceline.dev/...) are followed, as by \
+the webhook: docs/kubernetes.md.\n\nExit codes: 0 when something was injected or is already, 1 when nothing could be.\n\n\
+Example: paceline inject-manifest -f job.yaml | kubectl apply -f -"
+)]
+pub(crate) struct ManifestArgs {
+    /// The manifest: YAML or JSON with any number of documents; "-" is standard input. May be repeated.
+    #[arg(short, long, required = true, value_name = "FILE")]
+    filename: Vec<PathBuf>,
+    /// What is printed.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// How Paceline gets into pods whose annotations do not say it.
+    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
+    mode: ModeArg,
+    /// The image with the program [default: that of this version].
+    #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
+    image: Option<String>,
+    /// Print what would be different, and not the manifest.
+    #[arg(long, conflicts_with = "output")]
+    diff: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// The whole manifest.
+    #[default]
+    Yaml,
+    /// The same as JSON, a document after the other.
+    Json,
+    /// For each document that changes, a line with its JSON patch.
+    Patch,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum ModeArg {
+    /// A container beside the trainer's.
+    #[default]
+    Sidecar,
+    /// `paceline run` in front of the container's command.
+    Wrap,
+}
+
+/// A document, and what became of it.
+struct Worked {
+    before: Node,
+    after: Node,
+    patch: Vec<Value>,
+    /// "Job/train".
+    name: String,
+}
+
+/// Runs it.
+pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let style = Style::stderr(color);
+    let mut settings = Settings {
+        mode: match args.mode {
+            ModeArg::Sidecar => Mode::Sidecar,
+            ModeArg::Wrap => Mode::Wrap,
+        },
+        ..Settings::default()
+    };
+    if let Some(image) = &args.image {
+        settings.image.clone_from(image);
+    }
+    let (mut all, mut injected, mut has_comments) = (Vec::new(), 0, false);
+    for path in &args.filename {
+        let name = path.display().to_string();
+        let text = read(path).with_context(|| name.clone())?;
+        has_comments |= tell::has_comments(&text);
+        let documents = yaml::read(&text).map_err(|problem| anyhow::anyhow!("{name}:{problem}"))?;
+        for (number, document) in documents.into_iter().enumerate() {
+            let place = format!("{name}:{}: document {}", document.line, number + 1);
+            let (worked, count) = work(document.node, &settings, &place, style)?;
+            injected += count;
+            all.push(worked);
+        }
+    }
+    print(args, &all, Style::stdout(color))?;
+    if injected == 0 {
+        let files: Vec<String> = args
+            .filename
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        anyhow::bail!(
+            "{}: nothing was injected: no document has pods of a training job",
+            files.join(", ")
+        );
+    }
+    if has_comments && args.output == Format::Yaml && !args.diff {
+        warning(style, "comments of the manifest are not in what is printed");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = match path == Path::new("-") {
+        true => std::io::stdin().take(MOST_BYTES + 1).read_to_string(&mut text)?,
+        false => fs::File::open(path)?
+            .take(MOST_BYTES + 1)
+            .read_to_string(&mut text)?,
+    };
+    anyhow::ensure!(read as u64 <= MOST_BYTES, "more than {} MiB", MOST_BYTES >> 20);
+    Ok(text)
+}
+
+/// One document, and into how many of its templates Paceline went.
+fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::Result<(Worked, usize)> {
+    let value = node.json();
+    let name = format!(
+        "{}/{}",
+        value["kind"].as_str().unwrap_or("?"),
+        value["metadata"]["name"]
+            .as_str()
+            .or(value["metadata"]["generateName"].as_str())
+            .unwrap_or("")
+    );
+    let mut worked = Worked {
+        after: node.clone(),
+        before: node,
+        patch: Vec::new(),
+        name,
+    };
+    let templates = match templates(&value) {
+        Found::Templates(templates) => templates,
+        Found::Other => return Ok((worked, 0)),
+        Found::Cannot(why) => {
+            warning(style, format_args!("{place}, {}: {why}", worked.name));
+            return Ok((worked, 0));
+        }
+    };
+    let mut count = 0;
+    for template in templates {
+        let place = format!("{place}, {}, {}", worked.name, pointer(&template));
+        let Some(pod) = value.pointer(&template.path) else {
+            continue;
+        };
+        match inject(pod, settings, Some(identity(&template, pod))) {
+            Ok(done) => {
+                count += 1;
+                tell::of(&done, &template, &worked.name, count == 1, style);
+                worked.patch.extend(patch_of(pod, &done, &template.path));
+            }
+            Err(refusal) => warning(style, format_args!("{place}: {refusal}")),
+        }
+    }
+    yaml::apply(&mut worked.after, &worked.patch)
+        .context("the change does not fit the manifest, which is a mistake of ours")?;
+    Ok((worked, count))
+}
+
+fn identity(template: &Template, pod: &Value) -> Identity {
+    let named = &pod["metadata"]["annotations"]["paceline.dev/container"];
+    template.identity(pod, named.as_str())
+}
+
+fn pointer(template: &Template) -> &str {
+    match template.path.as_str() {
+        "" => "/",
+        path => path,
+    }
+}
+
+fn patch_of(pod: &Value, done: &Injected, path: &str) -> Vec<Value> {
+    let mut patch = patch::difference(pod, &done.pod);
+    for operation in &mut patch {
+        let inner = operation["path"].as_str().unwrap_or("");
+        operation["path"] = json!(format!("{path}{inner}"));
+    }
+    patch
+}
+
+fn print(args: &ManifestArgs, all: &[Worked], style: Style) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for (number, worked) in all.iter().enumerate() {
+        if args.diff {
+            let (before, after) = (yaml::text(&worked.before), yaml::text(&worked.after));
+            text.push_str(&tell::difference(&worked.name, &before, &after, style));
+            continue;
+        }
+        match args.output {
+            Format::Yaml => {
+                if number > 0 {
+                    text.push_str("---\n");
+                }
+                text.push_str(&yaml::text(&worked.after));
+            }
+            Format::Json => {
+                text.push_str(&serde_json::to_string_pretty(&worked.after.json())?);
+                text.push('\n');
+            }
+            Format::Patch if worked.patch.is_empty() => {}
+            Format::Patch => {
+                let line = json!({ "document": number + 1, "object": worked.name, "patch": worked.patch });
+                text.push_str(&line.to_string());
+                text.push('\n');
+            }
+        }
+    }
+    Ok(output::print(&text)?)
+}

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""An injected Job of two pods, run on this machine: `pods.py PACELINE [sidecar|wrap ...]`.
+
+What `paceline inject-manifest` prints is taken as it is: every container's command, variables, user, volumes (kubelet.py). The
+report of the first pod must have all four ranks, on both pods, and name the slow one; a pod without the Secret must train all the
+same and be watched alone. Takes root, iproute2 and util-linux.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from kubelet import Network, Pod
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+os.environ["TRAINERS"] = os.path.join(os.path.dirname(HERE), "trainers")
+
+
+def injected(paceline, mode):
+    words = [paceline, "inject-manifest", "-f", os.path.join(HERE, "job.yaml"), "-o", "json", "--mode", mode]
+    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return json.JSONDecoder().raw_decode(out)[0]
+
+
+def job(paceline, mode, has_key):
+    """Runs it to its end; the exit codes and the pods' reports."""
+    place = tempfile.mkdtemp(prefix="paceline-kube-")
+    # Others than root walk through it.
+    os.chmod(place, 0o755)
+    manifest = injected(paceline, mode)
+    template = manifest["spec"]["template"]
+    count = manifest["spec"]["completions"]
+    network, pods = Network(f"pk{os.getpid()}"), []
+    hosts = {f"10.77.0.{n + 2}": f"train-{n}.train train-{n}" for n in range(count)}
+    given = {"paceline-train": {"key": secrets.token_hex(32)}} if has_key else {}
+    image = {"/usr/bin/paceline": os.path.abspath(paceline)}
+    try:
+        for index in range(count):
+            home = os.path.join(place, f"pod-{index}")
+            os.makedirs(home)
+            # Both on one machine: they are two nodes of the job all the same.
+            pods.append(Pod(template, "train", index, home, network, hosts, given, image, "node-a"))
+        began = time.monotonic()
+        # The second one begins first: it has to wait for the other.
+        for pod in reversed(pods):
+            pod.begin()
+        codes = [pod.finish() for pod in pods]
+        print(f"{mode}: {count} pods in {time.monotonic() - began:.1f} s: {codes}")
+        reports = []
+        for pod in pods:
+            try:
+                reports.append((pod.report(), pod.attached()))
+            except FileNotFoundError:
+                reports.append(None)
+        return codes, reports, [{name: pod.log(name) for name in pod.running} for pod in pods]
+    finally:
+        for pod in pods:
+            pod.remove()
+        network.remove()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def show(logs):
+    return "\n".join(f"== pod {index} {name}\n{text[-3000:]}" for index, pod in enumerate(logs) for name, text in pod.items())
+
+
+def check(paceline, mode):
+    codes, reports, logs = job(paceline, mode, has_key=True)
+    try:
+        assert all(code == 0 for pod in codes for code in pod.values()), codes
+        assert reports[0] is not None, "the first pod has no report"
+        report, ranks = reports[0]
+        assert ranks == {0: "node-a/train-0", 1: "node-a/train-0", 2: "node-a/train-1", 3: "node-a/train-1"}, ranks
+        slow = [verdict["subject"] for verdict in report["verdicts"] if verdict["finding"] == "straggler"]
+        assert [(who["rank"], who["node"]) for who in slow] == [(3, "node-a/train-1")], report["verdicts"]
+        assert report["job"] == "default/train", report["job"]
+        assert reports[1] is None or not reports[1][1], "the second pod had an aggregator of its own"
+        said = logs[0]["paceline" if mode == "sidecar" else "trainer"]
+        assert "rank 3" in said, "the verdict is not in the container's log"
+    except (AssertionError, KeyError, TypeError) as problem:
+        raise SystemExit(f"{mode}: {problem!r}\n{show(logs)}") from None
+
+
+def check_without_a_key(paceline, mode):
+    codes, reports, logs = job(paceline, mode, has_key=False)
+    try:
+        assert all(code == 0 for pod in codes for code in pod.values()), codes
+        for index, (_, ranks) in enumerate(reports):
+            assert sorted(ranks) == [2 * index, 2 * index + 1], ranks
+    except (AssertionError, KeyError, TypeError) as problem:
+        raise SystemExit(f"{mode} without a key: {problem!r}\n{show(logs)}") from None
+
+
+def main():
+    if os.geteuid() != 0:
+        raise SystemExit("this takes root")
+    paceline, *modes = sys.argv[1:]
+    for mode in modes or ["sidecar", "wrap"]:
+        check(paceline, mode)
+    check_without_a_key(paceline, "sidecar")
+    print("both pods' ranks are in the report, and the slow one is named")
+
+
+main()

@@ -1,0 +1,167 @@
+//! What pods' containers call, and `paceline inject-manifest`. What comes of all of it together is tests/kube/pods.py's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::launched::{Place, is_running, signal, text, until};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples");
+
+fn inject(place: &Place, args: &[&str]) -> (i32, String, String) {
+    let words = ["inject-manifest"].iter().chain(args);
+    let out = place.paceline(words).output().unwrap();
+    let said = |bytes: &[u8]| text(bytes).to_owned();
+    (out.status.code().unwrap(), said(&out.stdout), said(&out.stderr))
+}
+
+#[test]
+fn every_example_is_injected_and_injected_again_stays() {
+    let mut count = 0;
+    for entry in fs::read_dir(EXAMPLES).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.to_str().unwrap();
+        for mode in ["sidecar", "wrap"] {
+            let place = Place::new();
+            let (code, once, said) = inject(&place, &["-f", file, "--mode", mode]);
+            assert_eq!(code, 0, "{file}: {said}");
+            assert!(once.contains("name: paceline-init"), "{file}");
+            place.write("once.yaml", &once);
+            for other in ["sidecar", "wrap"] {
+                let (code, again, _) = inject(&place, &["-f", "once.yaml", "--mode", other]);
+                assert_eq!(
+                    (code, again == once),
+                    (0, true),
+                    "{file}: another default changes it"
+                );
+            }
+            assert_eq!(inject(&place, &["-f", "once.yaml", "--diff"]).1, "");
+            let (_, patch, _) = inject(&place, &["-f", file, "-o", "patch", "--mode", mode]);
+            for line in patch.lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert!(line["object"].as_str().unwrap().contains('/') && line["patch"][0]["op"].is_string());
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 16, "{count}");
+}
+
+#[test]
+fn a_manifest_on_standard_input_keeps_what_it_had() {
+    let place = Place::new();
+    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: c\ndata:\n  script: |\n    one\n    two\n---\n\
+                    apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  volumes:\n  - name: s\n    secret:\n      secretName: x\n      defaultMode: 0400\n  containers:\n  - name: t\n    args:\n    - \"yes\"\n";
+    let file = place.write("in.yaml", manifest);
+    let mut command = place.paceline(["inject-manifest", "-f", "-"]);
+    command.stdin(Stdio::from(fs::File::open(file).unwrap()));
+    let out = command.output().unwrap();
+    let printed = text(&out.stdout);
+    let (other, _) = manifest.split_once("---").unwrap();
+    assert!(printed.starts_with(other), "{printed}");
+    assert!(
+        printed.contains("      defaultMode: 0400\n") && printed.contains("    - \"yes\"\n"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_its_place() {
+    let place = Place::new();
+    let check = |manifest: &str, wanted: &[&str]| {
+        place.write("m.yaml", manifest);
+        let (code, _, said) = inject(&place, &["-f", "m.yaml"]);
+        assert_eq!(code, 1, "{said}");
+        for part in wanted {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    };
+    check("a: [", &["m.yaml:"]);
+    check("a: 1\na: 2\n", &["m.yaml:2:1: the key \"a\" is there twice"]);
+    check("", &["nothing was injected"]);
+    check(
+        "apiVersion: v1\nkind: Service\n",
+        &["m.yaml: nothing was injected: no document has pods"],
+    );
+    check(
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: t}\nspec: {}\n",
+        &[
+            "m.yaml:1: document 1, TrainJob/t: a TrainJob has no pod template",
+            "nothing was injected",
+        ],
+    );
+    check(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{name: paceline}]}}}\n",
+        &["document 1, Job/j, /spec/template: another container is called paceline (name-taken)"],
+    );
+    check(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {paceline.dev/inject: \"false\"}}\nspec: {containers: [{name: t}]}\n",
+        &["Pod/p, /: the pod does not want it (opted-out)"],
+    );
+    let (code, _, said) = inject(&place, &["-f", "nowhere.yaml"]);
+    assert!(code == 1 && said.contains("nowhere.yaml: No such file"), "{said}");
+    assert_eq!(inject(&place, &[]).0, 64);
+}
+
+#[test]
+fn an_init_container_lays_out_the_hook_or_the_program() {
+    let place = Place::new();
+    let install = |what: &str| {
+        fs::create_dir_all(place.path("files")).unwrap();
+        // Twice: a container may be started again.
+        for _ in 0..2 {
+            let mut command = place.paceline(["install", what, "files"]);
+            assert!(command.status().unwrap().success());
+        }
+    };
+    install("--hook");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&place.path("files/paceline")), 0o755);
+    assert_eq!(mode(&place.path("files/paceline/_hook.py")), 0o644);
+    fs::remove_dir_all(place.path("files")).unwrap();
+    install("--program");
+    let copy = place.path("files/paceline");
+    assert_eq!(mode(&copy), 0o755);
+    let version = std::process::Command::new(copy)
+        .arg("--version")
+        .output()
+        .unwrap();
+    assert!(text(&version.stdout).starts_with("paceline "));
+}
+
+/// Its stdin is empty, its key missing, its directory perhaps too: others would count its restarts as the trainer's.
+#[test]
+fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
+    for rings in ["rings", "nowhere/rings"] {
+        let place = Place::new();
+        fs::create_dir(place.path("rings")).unwrap();
+        let file = |name: &str| fs::File::create(place.path(name)).unwrap();
+        let mut command = place.paceline([
+            "sidecar",
+            "--pod",
+            "--job",
+            "j",
+            "--node",
+            "m/p",
+            "--run-dir",
+            "run",
+        ]);
+        command
+            .args(["--ring-dir", rings])
+            .env("PACELINE_KEY_FILE", place.path("no/key"))
+            .env("PACELINE_KEY_OPTIONAL", "true")
+            .stdout(file("stdout"))
+            .stderr(file("stderr"));
+        let mut child = command.spawn().unwrap();
+        let spoke = || place.read("run/journal.ndjson").contains("\"beat\"");
+        let failed = || place.read("stderr").contains("it is tried again");
+        until("a word of the sidecar", || (spoke() || failed()).then_some(()));
+        assert_eq!(failed(), rings != "rings", "{}", place.read("stderr"));
+        assert!(is_running(child.id()));
+        signal("TERM", child.id());
+        assert_eq!(until("its end", || child.try_wait().unwrap()).code(), Some(0));
+    }
+}
