@@ -287,13 +287,16 @@ impl Journal {
         let (path, number) = (self.dir.join("journal.ndjson"), self.segment);
         let (room, asker) = (self.room.clone(), thread::current().id());
         let is_keeping = Arc::clone(&self.is_keeping);
+        // One that is longer than its segment is a sign of a small disk.
+        let is_long = state.len() as u64 > self.segment_bytes;
+        let write = [snapshot::write, snapshot::write_deflated][usize::from(is_long)];
         is_keeping.store(true, Ordering::Release);
         self.beside(move || {
             // A snapshot never knows more than the medium has of its journal.
             let kept = File::open(segments::closed(&path, number))
                 .and_then(|closed| closed.sync_data())
                 .and_then(|()| snapshot::sync_dir(&path))
-                .and_then(|()| snapshot::write(&path, number, &state));
+                .and_then(|()| write(&path, number, &state));
             match kept {
                 Ok(()) => room.has_snapshot(number),
                 Err(error) => {

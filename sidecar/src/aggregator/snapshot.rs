@@ -2,9 +2,12 @@
 //! entries up to the end of segment 7 came to. Whatever is wrong with it, the journal is still there.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
 use paceline_health::Detector;
 use paceline_health::hash::crc32;
 use paceline_health::id::JobId;
@@ -13,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::segments;
 
 const MAGIC: &[u8; 8] = b"PLSTATE\n";
+/// Of one whose rest is deflated (RFC 1951).
+const DEFLATED: &[u8; 8] = b"PLSTATZ\n";
 /// Raised when the state of any rule changes its shape or its meaning within one version of Paceline.
 const FORMAT: u32 = 4;
 /// The end of its name.
@@ -84,11 +89,25 @@ pub fn encode(
 /// # Errors
 /// When the disk does not take it: what was there stays.
 pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
+    put_there(journal, number, (MAGIC, bytes))
+}
+
+/// As [`write`], in a third of the room and some ten milliseconds more for each megabyte.
+///
+/// # Errors
+/// When the disk does not take it: what was there stays.
+pub fn write_deflated(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut deflate = DeflateEncoder::new(Vec::new(), Compression::fast());
+    deflate.write_all(bytes)?;
+    put_there(journal, number, (DEFLATED, &deflate.finish()?))
+}
+
+fn put_there(journal: &Path, number: u32, (magic, bytes): (&[u8; 8], &[u8])) -> io::Result<()> {
     let path = segments::closed(journal, number).with_extension("state");
     let draft = path.with_added_extension("new");
     let put = || {
         let mut file = File::create(&draft)?;
-        file.write_all(MAGIC)?;
+        file.write_all(magic)?;
         file.write_all(&crc32(bytes).to_le_bytes())?;
         file.write_all(bytes)?;
         file.sync_data()
@@ -152,13 +171,23 @@ impl Snapshot {
     /// # Errors
     /// [`Unfit`]
     pub fn read(path: &Path) -> Result<Snapshot, Unfit> {
-        let bytes = fs::read(path)?;
-        let rest = bytes.strip_prefix(MAGIC).ok_or(Unfit::Damaged)?;
+        let file = fs::read(path)?;
+        let (magic, rest) = file.split_first_chunk::<8>().ok_or(Unfit::Damaged)?;
         let (sum, rest) = rest.split_first_chunk::<4>().ok_or(Unfit::Damaged)?;
         if crc32(rest) != u32::from_le_bytes(*sum) {
             return Err(Unfit::Damaged);
         }
-        let mut reader = rest;
+        let (bytes, begin) = match magic {
+            MAGIC => (file, 12),
+            DEFLATED => {
+                let mut bytes = Vec::new();
+                let read = DeflateDecoder::new(rest).read_to_end(&mut bytes);
+                read.map_err(|_| Unfit::Damaged)?;
+                (bytes, 0)
+            }
+            _ => return Err(Unfit::Damaged),
+        };
+        let mut reader = &bytes[begin..];
         let foreign = |error: rmp_serde::decode::Error| Unfit::Foreign(error.to_string());
         let header: Header = rmp_serde::from_read(&mut reader).map_err(foreign)?;
         let own = Header::new(header.job.clone(), header.n, header.verdict_bytes);

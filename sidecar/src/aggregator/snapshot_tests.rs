@@ -25,24 +25,43 @@ fn the_two_newest_are_kept_and_read() {
 }
 
 #[test]
+fn one_that_is_deflated_takes_less_and_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal.ndjson");
+    let ranks = (0..1_000u32).map(|rank| (rank, format!("node-{}", rank / 8), 0.0, [1_000_000u64; 4]));
+    let ranks: Vec<(u32, String, f64, [u64; 4])> = ranks.collect();
+    let header = Header::new("j".into(), 10, 77);
+    let bytes = encode(&header, &ranks, 0).unwrap();
+    write(&journal, 1, &bytes).unwrap();
+    write_deflated(&journal, 2, &bytes).unwrap();
+    let of = |number| segments::closed(&journal, number).with_extension("state");
+    let length = |number| fs::metadata(of(number)).unwrap().len();
+    assert!(length(2) * 2 < length(1), "{} and {}", length(2), length(1));
+    let (number, found, state) = newest::<Vec<(u32, String, f64, [u64; 4])>>(&journal).unwrap();
+    assert_eq!((number, found, state), (2, header, ranks));
+}
+
+#[test]
 fn one_that_is_damaged_or_of_another_version_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal.ndjson");
-    write(&journal, 1, &bytes(10)).unwrap();
     let path = dir.path().join("journal-000001.state");
-    let whole = fs::read(&path).unwrap();
-    for length in 0..whole.len() {
-        fs::write(&path, &whole[..length]).unwrap();
-        assert!(
-            matches!(Snapshot::read(&path), Err(Unfit::Damaged)),
-            "{length} bytes"
-        );
-    }
-    for at in 0..whole.len() {
-        let mut flipped = whole.clone();
-        flipped[at] ^= 4;
-        fs::write(&path, flipped).unwrap();
-        assert!(matches!(Snapshot::read(&path), Err(Unfit::Damaged)), "byte {at}");
+    for write in [write, write_deflated] {
+        write(&journal, 1, &bytes(10)).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(
+                matches!(Snapshot::read(&path), Err(Unfit::Damaged)),
+                "{length} bytes"
+            );
+        }
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 4;
+            fs::write(&path, flipped).unwrap();
+            assert!(matches!(Snapshot::read(&path), Err(Unfit::Damaged)), "byte {at}");
+        }
     }
     let other = Header {
         paceline: "0.0.9".to_owned(),
