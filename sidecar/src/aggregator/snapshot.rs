@@ -92,7 +92,7 @@ pub fn write(journal: &Path, number: u32, bytes: &[u8]) -> io::Result<()> {
     put_there(journal, number, (MAGIC, bytes))
 }
 
-/// As [`write`], in a third of the room and some ten milliseconds more for each megabyte.
+/// As [`write()`], in a third of the room and some ten milliseconds more for each megabyte.
 ///
 /// # Errors
 /// When the disk does not take it: what was there stays.
