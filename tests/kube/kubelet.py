@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -27,6 +28,11 @@ def children(pid):
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
+
+
+def expand(text, env):
+    """$(NAME) of what is known; the rest stays."""
+    return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda match: env.get(match[1], match[0]), text)
 
 
 class Network:
@@ -56,10 +62,12 @@ class Network:
 
 
 class Pod:
-    """One pod of an Indexed Job. `secrets`: name to {file: text}; `image`: files that our image has."""
+    """One pod of an Indexed Job. `secrets`: name to {file: text}; `image`, `trainer`: what our image and the job's have besides
+    the host's files."""
 
-    def __init__(self, template, job, index, place, network, hosts, secrets, image, node):
-        self.spec, self.index, self.place, self.image = template["spec"], index, place, image
+    def __init__(self, template, job, index, place, network, hosts, secrets, image, trainer, node):
+        self.spec, self.index, self.place = template["spec"], index, place
+        self.image, self.trainer = image, trainer
         self.netns, self.address = network.plug(index)
         self.job, self.name, self.hosts = job, f"{job}-{index}", hosts
         meta = template.get("metadata", {})
@@ -107,8 +115,7 @@ class Pod:
             if "valueFrom" in entry:
                 env[entry["name"]] = self.fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
                 continue
-            known = lambda match: env.get(match[1], match[0])  # noqa: E731
-            env[entry["name"]] = re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", known, entry.get("value", ""))
+            env[entry["name"]] = expand(entry.get("value", ""), env)
         return env
 
     def start(self, container):
@@ -126,7 +133,7 @@ class Pod:
         script.append(f"mount -t overlay overlay -o lowerdir=/,upperdir={layer}/up,workdir={layer}/work {root}")
         script.append(f"mount --rbind /dev {root}/dev; mount -t proc proc {root}/proc; mount --rbind /sys {root}/sys")
         script.append(f"mount -t tmpfs -o size=64m,mode=1777 shm {root}/dev/shm")
-        files = dict(self.image if is_ours else {"/trainers": os.environ["TRAINERS"]})
+        files = dict(self.image if is_ours else self.trainer)
         files["/etc/hosts"] = os.path.join(self.place, "hosts")
         with open(files["/etc/hosts"], "w") as file:
             file.write("127.0.0.1 localhost\n" + "".join(f"{ip} {names}\n" for ip, names in self.hosts.items()))
@@ -141,13 +148,14 @@ class Pod:
         if security.get("readOnlyRootFilesystem"):
             script.append(f"mount -o remount,ro {root}")
         script.append(f"hostname {self.name}")
-        words = container.get("command", []) + container.get("args", [])
+        variables = self.environment(container)
+        words = [expand(word, variables) for word in container.get("command", []) + container.get("args", [])]
         limits = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
         if not security.get("allowPrivilegeEscalation", True):
             limits.append("--no-new-privs")
         if security.get("capabilities", {}).get("drop") == ["ALL"]:
             limits += ["--bounding-set=-all", "--inh-caps=-all"]
-        env = [f"{key}={value}" for key, value in self.environment(container).items()]
+        env = [f"{key}={value}" for key, value in variables.items()]
         inner = ["chroot", root, *limits, "env", "-i", *env, *words]
         script.append("exec " + " ".join(map(shlex.quote, inner)))
         log = open(os.path.join(self.place, f"{name}.log"), "wb")
@@ -189,6 +197,15 @@ class Pod:
         code = process.wait(PATIENCE)
         print(f"{self.name}: {name} ended {time.monotonic() - began:.1f} s after SIGTERM with code {code}")
         return code
+
+    def restart(self, name):
+        """Kills a container's first process and starts the container again, as a kubelet does with one that is to run always."""
+        process = self.running[name]
+        for pid in children(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+        shutil.rmtree(os.path.join(self.place, name))
+        self.start(next(one for one in self.spec["initContainers"] if one["name"] == name))
 
     def remove(self):
         for process in self.running.values():

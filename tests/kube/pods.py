@@ -1,38 +1,39 @@
 #!/usr/bin/env python3
-"""An injected Job of two pods, run on this machine: `pods.py PACELINE [sidecar|wrap ...]`.
+"""An injected Job of two pods, run on this machine: `pods.py PACELINE [--torch VENV]`.
 
 What `paceline inject-manifest` prints is taken as it is: every container's command, variables, user, volumes (kubelet.py). The
-report of the first pod must have all four ranks, on both pods, and name the slow one; a pod without the Secret must train all the
-same and be watched alone. Takes root, iproute2 and util-linux.
+report of the first pod must have all four ranks, on both pods, and name the slow one, also when the sidecar beside it was killed and
+started again; a pod without the Secret must train all the same and be watched alone. With a virtual environment that has PyTorch, a
+real DDP job as well. Takes root, iproute2 and util-linux.
 """
 
+import argparse
 import json
 import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 
 from kubelet import Network, Pod
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-os.environ["TRAINERS"] = os.path.join(os.path.dirname(HERE), "trainers")
+TRAINERS = {"/trainers": os.path.join(os.path.dirname(HERE), "trainers")}
 
 
-def injected(paceline, mode):
-    words = [paceline, "inject-manifest", "-f", os.path.join(HERE, "job.yaml"), "-o", "json", "--mode", mode]
+def injected(paceline, mode, file):
+    words = [paceline, "inject-manifest", "-f", os.path.join(HERE, file), "-o", "json", "--mode", mode]
     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return json.JSONDecoder().raw_decode(out)[0]
 
 
-def job(paceline, mode, has_key):
-    """Runs it to its end; the exit codes and the pods' reports."""
+def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=lambda pods: None):
+    """Runs it to its end; the exit codes and the pods' reports. `during`: what is done to the pods when they run."""
     place = tempfile.mkdtemp(prefix="paceline-kube-")
     # Others than root walk through it.
     os.chmod(place, 0o755)
-    manifest = injected(paceline, mode)
+    manifest = injected(paceline, mode, file)
     template = manifest["spec"]["template"]
     count = manifest["spec"]["completions"]
     network, pods = Network(f"pk{os.getpid()}"), []
@@ -44,11 +45,12 @@ def job(paceline, mode, has_key):
             home = os.path.join(place, f"pod-{index}")
             os.makedirs(home)
             # Both on one machine: they are two nodes of the job all the same.
-            pods.append(Pod(template, "train", index, home, network, hosts, given, image, "node-a"))
+            pods.append(Pod(template, "train", index, home, network, hosts, given, image, trainer, "node-a"))
         began = time.monotonic()
         # The second one begins first: it has to wait for the other.
         for pod in reversed(pods):
             pod.begin()
+        during(pods)
         codes = [pod.finish() for pod in pods]
         print(f"{mode}: {count} pods in {time.monotonic() - began:.1f} s: {codes}")
         reports = []
@@ -69,8 +71,8 @@ def show(logs):
     return "\n".join(f"== pod {index} {name}\n{text[-3000:]}" for index, pod in enumerate(logs) for name, text in pod.items())
 
 
-def check(paceline, mode):
-    codes, reports, logs = job(paceline, mode, has_key=True)
+def check(paceline, mode, **how):
+    codes, reports, logs = job(paceline, mode, **how)
     try:
         assert all(code == 0 for pod in codes for code in pod.values()), codes
         assert reports[0] is not None, "the first pod has no report"
@@ -96,13 +98,30 @@ def check_without_a_key(paceline, mode):
         raise SystemExit(f"{mode} without a key: {problem!r}\n{show(logs)}") from None
 
 
+def kill_second_sidecar(pods):
+    """SIGKILL when it has been linked; the kubelet starts it again, with the same volumes."""
+    pod = pods[1]
+    began = time.monotonic()
+    while "ready" not in pod.log("paceline"):
+        assert time.monotonic() - began < 60, "the second sidecar is never ready"
+        time.sleep(0.05)
+    pod.restart("paceline")
+
+
 def main():
     if os.geteuid() != 0:
         raise SystemExit("this takes root")
-    paceline, *modes = sys.argv[1:]
-    for mode in modes or ["sidecar", "wrap"]:
-        check(paceline, mode)
-    check_without_a_key(paceline, "sidecar")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paceline")
+    parser.add_argument("--torch", help="a virtual environment with PyTorch")
+    opt = parser.parse_args()
+    check(opt.paceline, "sidecar", during=kill_second_sidecar)
+    check(opt.paceline, "wrap")
+    check_without_a_key(opt.paceline, "sidecar")
+    if opt.torch:
+        trainer = TRAINERS | {"/torch": os.path.abspath(opt.torch)}
+        for mode in ("sidecar", "wrap"):
+            check(opt.paceline, mode, file="ddp.yaml", trainer=trainer)
     print("both pods' ranks are in the report, and the slow one is named")
 
 
