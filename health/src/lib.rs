@@ -4,15 +4,18 @@
 //! It knows no clock, file, socket, thread, chance or hash order; `clippy.toml` beside it bans them. The same policy
 //! and the same journal give the same verdicts, byte for byte.
 
+pub mod base64;
 pub mod cadence;
 pub mod detect;
 pub mod event;
 pub mod fault;
 pub mod frame;
 pub mod hash;
+pub mod history;
 pub mod id;
 mod keep;
 pub mod line;
+pub mod plain;
 pub mod policy;
 pub mod preflight;
 pub mod remedy;

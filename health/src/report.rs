@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Signal, TroubleKind};
+use crate::event::{GpuSignal, Signal, TroubleKind};
+use crate::history::History;
 use crate::id::{JobId, NodeId, Rank};
 use crate::preflight::Section;
 use crate::remedy::Remedies;
@@ -51,6 +52,27 @@ pub struct Report {
     /// replay has none.
     #[serde(default, skip_serializing_if = "Remedies::is_empty")]
     pub remedies: Remedies,
+    /// Wall clock at the start of the first sidecar, milliseconds since 1970, for people only.
+    #[serde(default)]
+    pub began_unix_ms: Option<u64>,
+    /// What is installed, by name: `driver`, `nccl`, `framework`, `paceline`; what most nodes have comes first.
+    #[serde(default)]
+    pub versions: BTreeMap<Arc<str>, Vec<Installed>>,
+    /// Means over all GPUs since the first step, by signal; what was not read is not there.
+    #[serde(default)]
+    pub gpu_means: BTreeMap<GpuSignal, f64>,
+    /// All steps in little; `None`: none was compared.
+    #[serde(default)]
+    pub history: Option<History>,
+}
+
+/// A version that nodes have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// As the node says it.
+    pub version: Arc<str>,
+    /// How many nodes have it.
+    pub nodes: u32,
 }
 
 /// Why a job ended.

@@ -6,6 +6,8 @@ use crate::event::{Signal, StepKind};
 pub const LEVEL: u8 = 128;
 /// The cell of a rank from which nothing came in the step: not known, and not healthy either.
 pub const ABSENT: u8 = 0;
+/// The cells of a rank that is said to be slow, from 5 % on.
+pub const SLOW: u8 = LEVEL + 3;
 /// Cells for each factor e: one is 1.6 %, and what has room reaches from a seventh to sevenfold.
 const CELLS_PER_E: f64 = 64.0;
 
@@ -39,6 +41,14 @@ pub fn cell(ln_ratio: f64) -> u8 {
     let cell = f64::from(LEVEL) + (ln_ratio * CELLS_PER_E).round();
     // NaN becomes ABSENT.
     cell.clamp(f64::from(ABSENT + 1), 255.0) as u8
+}
+
+/// Which of two cells is worse, if they share a place: one that is slow, then one that is absent, then the slowest.
+pub fn badness(cell: u8) -> u16 {
+    match cell {
+        ABSENT => u16::from(SLOW - 1) * 2 + 1,
+        cell => u16::from(cell) * 2,
+    }
 }
 
 /// The ratio that a cell stands for.

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::explain::ExplainArgs;
 use crate::inject::InjectArgs;
 use crate::output::Color;
+use crate::report::ReportArgs;
 use crate::run::RunArgs;
 
 /// Says which rank of a distributed training job is slow, since when, why and what it costs.
@@ -142,19 +143,6 @@ pub(crate) struct SettingArgs {
     /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
     #[arg(long)]
     pub(crate) slurm_comment: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ReportArgs {
-    /// A run directory, a report.json or a journal.
-    #[arg(value_name = "RUN")]
-    pub(crate) run: PathBuf,
-    /// Of a journal, leave out lines that cannot be read, and say how many.
-    #[arg(long)]
-    pub(crate) skip_broken: bool,
-    /// Print the report as one line of JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
             let text = if args.json {
                 report::line(&found)?
             } else {
-                block::render(&found, &policy, Style::stdout(color), None)
+                block::render(&found, &policy, Style::stdout(color), &[])
             };
             Ok(output::print(&text)?)
         })

@@ -86,7 +86,7 @@ pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitC
         output::print(&report::line(&found)?)?;
     } else {
         let style = Style::stdout(color);
-        let text = block::render(&found, run.detector.policy(), style, None);
+        let text = block::render(&found, run.detector.policy(), style, &[]);
         output::print(&(text + &truths(&world, style)))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::activity::Activity;
 use super::comms::Comms;
 use super::facts::{Fact, Facts};
 use super::gpus::Gpus;
@@ -30,6 +31,7 @@ const ELSEWHERE: usize = 3;
 pub struct Causes {
     gpus: Gpus,
     hosts: Hosts,
+    activity: Activity,
 }
 
 /// What is slow, and what is known of it from its steps.
@@ -76,7 +78,18 @@ struct Beside {
 impl Causes {
     /// Takes a reading of a GPU. True when it was never read before.
     pub fn gpu(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
+        self.activity.reading(reading);
         self.gpus.observe(stamp, reading)
+    }
+
+    /// A step was made: what GPUs do from now on is training.
+    pub fn begin_steps(&mut self) {
+        self.activity.begin();
+    }
+
+    /// What GPUs did since the first step.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// GPUs that were read.

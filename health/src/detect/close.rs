@@ -37,7 +37,8 @@ impl Detector {
             self.job_rules.sort(&mut board, &self.policy.detector);
             self.times.row(&row, board.kind);
             let about = (self.seconds(at), self.roster.restart, self.roster.world_size);
-            self.times.lately.take(&row, &board, about);
+            self.times.see(&row, &board, about);
+            self.causes.begin_steps();
             if board.kind == StepKind::Train {
                 self.comms
                     .judge(&self.plan, &self.policy.detector.link, board.step);

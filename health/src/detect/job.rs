@@ -82,6 +82,11 @@ impl JobRules {
         self.shift.unlearn();
     }
 
+    /// What is installed where.
+    pub fn versions(&self) -> &VersionRule {
+        &self.versions
+    }
+
     /// Takes what a node says beside its steps; `roster` knows it already.
     pub fn hear(&mut self, at: Time, frame: &Frame, roster: &Roster) {
         match &frame.event {

@@ -5,6 +5,7 @@
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
+mod activity;
 mod away;
 mod before;
 mod birth;

@@ -50,6 +50,10 @@ impl Detector {
             preflight: self.before.section(),
             end,
             remedies: Default::default(),
+            began_unix_ms: self.job_rules.versions().began_unix_ms(),
+            versions: self.job_rules.versions().told(),
+            gpu_means: self.causes.activity().told(),
+            history: self.times.history(),
         }
     }
 

@@ -10,6 +10,7 @@ use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use crate::event::{Agent, Attach};
 use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
+use crate::report::Installed;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
@@ -27,6 +28,8 @@ type Versions = BTreeMap<Arc<str>, Arc<str>>;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct VersionRule {
     nodes: BTreeMap<NodeId, Versions>,
+    /// Wall clock of the first sidecar at its start, for people only.
+    began_unix_ms: Option<u64>,
     provenance: Provenance,
     changed: bool,
     open: BTreeMap<Subject, Said>,
@@ -43,6 +46,9 @@ struct Said {
 impl VersionRule {
     /// What a node's sidecar says of its node.
     pub fn agent(&mut self, node: &NodeId, provenance: Provenance, agent: &Agent) {
+        if agent.unix_ms > 0 {
+            self.began_unix_ms.get_or_insert(agent.unix_ms);
+        }
         self.set(node, provenance, "paceline", &agent.paceline);
         for (name, version) in agent.versions.iter().take(MAX_NAMES) {
             self.set(node, provenance, name, version);
@@ -83,6 +89,31 @@ impl VersionRule {
     /// The next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
+    }
+
+    /// When the first sidecar started, by its own clock, milliseconds since 1970.
+    pub fn began_unix_ms(&self) -> Option<u64> {
+        self.began_unix_ms
+    }
+
+    /// What is installed, by name; of each the versions that most nodes have first, and how many nodes those are.
+    pub fn told(&self) -> BTreeMap<Arc<str>, Vec<Installed>> {
+        let mut told: BTreeMap<Arc<str>, Vec<Installed>> = BTreeMap::new();
+        let mut counts: BTreeMap<(&Arc<str>, &Arc<str>), u32> = BTreeMap::new();
+        for (name, version) in self.nodes.values().flatten() {
+            *counts.entry((name, version)).or_default() += 1;
+        }
+        for ((name, version), nodes) in counts {
+            let version = version.clone();
+            told.entry(name.clone())
+                .or_default()
+                .push(Installed { version, nodes });
+        }
+        for all in told.values_mut() {
+            all.sort_by(|a, b| b.nodes.cmp(&a.nodes).then(a.version.cmp(&b.version)));
+            all.truncate(MAX_NAMED);
+        }
+        told
     }
 
     fn set(&mut self, node: &NodeId, provenance: Provenance, name: &str, version: &Arc<str>) {

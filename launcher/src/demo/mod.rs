@@ -21,12 +21,13 @@ use crate::{config, journal, run};
 /// When the GPU begins to overheat, seconds.
 const HEAT_AT_S: f64 = 6.0;
 /// What a demo writes into its run directory.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     journal::FILE,
     "journal.origin",
     "journal.owner",
     "verdicts.ndjson",
     "report.json",
+    "report.html",
     "metrics.addr",
     "sidecar.log",
 ];

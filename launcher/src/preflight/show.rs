@@ -99,7 +99,7 @@ impl Summary<'_> {
 }
 
 /// An outcome in words.
-pub(super) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
+pub(crate) fn outcome(outcome: Outcome) -> (Paint, &'static str) {
     match outcome {
         Outcome::Ok => (Paint::Good, "all is well"),
         Outcome::Warning => (Paint::Warn, "warning"),
@@ -140,7 +140,7 @@ fn carried(report: &Report, style: Style) -> String {
 }
 
 /// Head of a metric's column, its unit, and what one of the metric's own unit is in that.
-pub(super) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
+pub(crate) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
     match metric {
         Metric::Gemm => ("GEMM", "TFLOP/s", 1.0),
         Metric::GpuMemory => ("HBM", "GB/s", 1.0),
@@ -157,7 +157,7 @@ pub(super) fn unit(metric: Metric) -> (&'static str, &'static str, f64) {
 }
 
 /// A value in few digits.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -167,7 +167,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// How bad a cell is: what was found against this node (or a GPU of it) in this metric.
-pub(super) fn severity(findings: &[Noted], node: &NodeId, metric: Metric) -> Option<Severity> {
+pub(crate) fn severity(findings: &[Noted], node: &NodeId, metric: Metric) -> Option<Severity> {
     let of_node = |noted: &&Noted| noted.metric() == Some(metric) && noted.place.node() == Some(node);
     findings.iter().filter(of_node).map(|noted| noted.severity).max()
 }
@@ -182,7 +182,7 @@ fn cell(text: String, width: usize, severity: Option<Severity>, style: Style) ->
 }
 
 /// The metrics that any of these nodes has.
-pub(super) fn metrics<'a>(rows: impl Iterator<Item = &'a NodeRow>) -> BTreeSet<Metric> {
+pub(crate) fn metrics<'a>(rows: impl Iterator<Item = &'a NodeRow>) -> BTreeSet<Metric> {
     rows.flat_map(|row| row.values.keys().copied()).collect()
 }
 

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use paceline_health::Policy;
-use paceline_health::report::{Reason, Report};
+use paceline_health::report::{Coverage, Reason, Report};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
+use paceline_health::{Policy, plain};
 
 use super::words::{self, count, span};
-use super::{ending, evidence};
+use super::{by_weight, ending, evidence};
 use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
@@ -17,25 +17,19 @@ const IN_FULL: usize = 3;
 const IN_SHORT: usize = 8;
 /// Width of the labels in front of a finding's lines.
 const LABEL: usize = 10;
+/// Characters of a text.
+const LONGEST: usize = 2000;
 /// Cells of the longer bar.
 const BAR: f64 = 30.0;
 
-/// The whole block, newline at its end. `place`: where the report lies.
-pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Option<&Path>) -> String {
+/// The whole block, newline at its end. `places`: where the report lies.
+pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&Path]) -> String {
     let mut block = Block {
         text: String::new(),
         style,
     };
     block.heading(report);
-    let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
-    // What holds now and is worst comes first; what began first breaks a tie.
-    verdicts.sort_by_key(|verdict| {
-        (
-            verdict.state == State::Cleared,
-            std::cmp::Reverse(verdict.severity),
-            verdict.id,
-        )
-    });
+    let verdicts = by_weight(report);
     if verdicts.is_empty() {
         block.nothing_found(report);
     }
@@ -60,11 +54,15 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, place: Opti
     }
     block.remedies(report);
     block.times(report);
+    block.bound(report);
     block.job_cost(report);
     block.coverage(report);
     block.preflight(report);
-    if let Some(place) = place {
-        block.labelled("report", &place.display().to_string());
+    for (index, place) in places.iter().enumerate() {
+        block.labelled(
+            if index == 0 { "report" } else { "" },
+            &place.display().to_string(),
+        );
     }
     let width = style.width;
     let _ = writeln!(
@@ -86,7 +84,7 @@ impl Block {
         let mut facts = Vec::new();
         // A journal whose beginning is missing does not name it.
         if !report.job.as_str().is_empty() {
-            facts.push(format!("job {}", report.job));
+            facts.push(format!("job {}", plain::name(report.job.as_str())));
         }
         if report.world_size > 0 {
             facts.push(count(report.world_size.into(), "rank"));
@@ -115,34 +113,11 @@ impl Block {
     }
 
     fn nothing_found(&mut self, report: &Report) {
-        let seen = &report.coverage;
-        let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));
-        // Absence of data is never health.
-        let (paint, text) = if seen.ranks_seen == 0 {
-            (
-                Paint::Warn,
-                "No rank was seen: nothing can be said of this job.".to_owned(),
-            )
-        } else if report.steps == 0 {
-            (
-                Paint::Warn,
-                format!("No step was seen of {ranks}: nothing can be said of this job."),
-            )
-        } else if seen.gaps.is_empty() && seen.notes.is_empty() {
-            (
-                Paint::Good,
-                format!("No finding: {ranks} kept pace over {steps}."),
-            )
+        let (good, text) = nothing_found(report);
+        let (paint, mark) = if good {
+            (Paint::Good, self.style.glyph("✔", "ok"))
         } else {
-            (
-                Paint::Warn,
-                format!("No finding in what was seen: {ranks}, {steps}."),
-            )
-        };
-        let mark = if paint == Paint::Good {
-            self.style.glyph("✔", "ok")
-        } else {
-            "?"
+            (Paint::Warn, "?")
         };
         let line = self.style.paint(paint, format!("{mark} {text}"));
         let _ = writeln!(self.text, " {line}");
@@ -231,32 +206,7 @@ impl Block {
 
     fn coverage(&mut self, report: &Report) {
         let seen = &report.coverage;
-        let expected = seen.ranks_expected.max(seen.ranks_seen);
-        let mut parts = vec![format!("{} of {} ranks", seen.ranks_seen, expected)];
-        if let Some(ratio) = seen.steps_ratio {
-            // Rounded down, so that 100 % is said of a whole journal only.
-            parts.push(format!("{:.0} % of their steps", (ratio * 100.0).floor()));
-        }
-        let losses = [
-            (
-                seen.frames_lost,
-                "frame lost on the way",
-                "frames lost on the way",
-            ),
-            (
-                seen.ring_dropped,
-                "record dropped by a full ring or queue",
-                "records dropped by full rings or queues",
-            ),
-            (seen.ring_torn, "torn record", "torn records"),
-            (seen.journal_lost, "frame not journaled", "frames not journaled"),
-        ];
-        for (n, one, many) in losses {
-            if n > 0 {
-                parts.push(format!("{n} {}", if n == 1 { one } else { many }));
-            }
-        }
-        self.labelled("coverage", &parts.join(", "));
+        self.labelled("coverage", &coverage_words(seen));
         for gap in &seen.gaps {
             let to = gap.to_s.map_or("the end".to_owned(), span);
             self.labelled(
@@ -276,7 +226,9 @@ impl Block {
 
     pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
-        for (index, line) in output::wrap(text, room).iter().enumerate() {
+        // Names and sentences come from the job's nodes, and must not speak to the terminal.
+        let text = plain::clip(text, LONGEST);
+        for (index, line) in output::wrap(&text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
         }
     }
@@ -291,7 +243,58 @@ impl Block {
     }
 }
 
-fn why(verdict: &Verdict) -> String {
+/// How much was seen, and what was lost on the way.
+pub(super) fn coverage_words(seen: &Coverage) -> String {
+    let expected = seen.ranks_expected.max(seen.ranks_seen);
+    let mut parts = vec![format!("{} of {} ranks", seen.ranks_seen, expected)];
+    if let Some(ratio) = seen.steps_ratio {
+        // Rounded down, so that 100 % is said of a whole journal only.
+        parts.push(format!("{:.0} % of their steps", (ratio * 100.0).floor()));
+    }
+    let losses = [
+        (
+            seen.frames_lost,
+            "frame lost on the way",
+            "frames lost on the way",
+        ),
+        (
+            seen.ring_dropped,
+            "record dropped by a full ring or queue",
+            "records dropped by full rings or queues",
+        ),
+        (seen.ring_torn, "torn record", "torn records"),
+        (seen.journal_lost, "frame not journaled", "frames not journaled"),
+    ];
+    for (n, one, many) in losses {
+        if n > 0 {
+            parts.push(format!("{n} {}", if n == 1 { one } else { many }));
+        }
+    }
+    parts.join(", ")
+}
+
+/// What is said where nothing was found, and whether that is good: absence of data is never health.
+pub(super) fn nothing_found(report: &Report) -> (bool, String) {
+    let seen = &report.coverage;
+    let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));
+    if seen.ranks_seen == 0 {
+        (
+            false,
+            "No rank was seen: nothing can be said of this job.".to_owned(),
+        )
+    } else if report.steps == 0 {
+        (
+            false,
+            format!("No step was seen of {ranks}: nothing can be said of this job."),
+        )
+    } else if seen.gaps.is_empty() && seen.notes.is_empty() {
+        (true, format!("No finding: {ranks} kept pace over {steps}."))
+    } else {
+        (false, format!("No finding in what was seen: {ranks}, {steps}."))
+    }
+}
+
+pub(super) fn why(verdict: &Verdict) -> String {
     let mut parts: Vec<String> = verdict
         .evidence
         .iter()
@@ -311,7 +314,7 @@ fn why(verdict: &Verdict) -> String {
 }
 
 /// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
-fn short_subject(verdict: &Verdict) -> String {
+pub(super) fn short_subject(verdict: &Verdict) -> String {
     match &verdict.subject {
         Subject::Rank {
             rank,
@@ -319,9 +322,9 @@ fn short_subject(verdict: &Verdict) -> String {
             gpu_uuid: Some(gpu),
         } => {
             let short: String = gpu.as_str().chars().take(12).collect();
-            format!("rank {rank} on {node} ({short})")
+            plain::name(&format!("rank {rank} on {node} ({short})"))
         }
-        _ => verdict.whom(),
+        _ => plain::name(&verdict.whom()),
     }
 }
 

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
-use paceline_health::Provenance;
 use paceline_health::id::Rank;
-use paceline_health::report::{Cost, Coverage, Part, PartTimes, REPORT_VERSION, RankTimes, Times, Usual};
-use paceline_health::verdict::{Evidence, Finding};
+use paceline_health::report::{Cost, Part, PartTimes, RankTimes, Times, Usual};
+use paceline_health::verdict::Finding;
 
 use super::*;
+use crate::report::samples::{piece, report, verdict};
 
 const STYLE: Style = Style {
     color: false,
@@ -13,73 +13,8 @@ const STYLE: Style = Style {
     width: 90,
 };
 
-fn verdict(id: u64, finding: Finding, subject: Subject, cause: Cause) -> Verdict {
-    Verdict {
-        id,
-        finding,
-        subject,
-        severity: Severity::Warning,
-        state: State::Raised,
-        since_s: 100.0,
-        since_step: Some(100),
-        raised_s: 112.0,
-        raised_step: Some(112),
-        cleared_s: None,
-        signals: Vec::new(),
-        provenance: Provenance::Live,
-        slowdown_ratio: None,
-        cause,
-        evidence: Vec::new(),
-        impact_ratio: Some(0.08),
-        lost_gpu_hours: 2.0,
-        lost_cost: Some(5.0),
-        action: Policy::default().action(finding, cause),
-        observe_only: false,
-        order: None,
-    }
-}
-
-fn piece(what: &str, value: f64, peers: f64) -> Evidence {
-    Evidence {
-        what: what.into(),
-        value,
-        peers: Some(peers),
-        entries: None,
-    }
-}
-
-fn report(verdicts: Vec<Verdict>) -> Report {
-    Report {
-        schema_version: REPORT_VERSION,
-        job: "j".into(),
-        world_size: 64,
-        steps: 1000,
-        median_step_s: Some(1.0),
-        times: Times::default(),
-        duration_s: 1000.0,
-        exits: Vec::new(),
-        coverage: Coverage {
-            steps_ratio: Some(1.0),
-            ranks_seen: 64,
-            ranks_expected: 64,
-            signals: Vec::new(),
-            frames_lost: 0,
-            ring_dropped: 0,
-            ring_torn: 0,
-            journal_lost: 0,
-            gaps: Vec::new(),
-            notes: Vec::new(),
-        },
-        cost: Cost::default(),
-        preflight: None,
-        verdicts,
-        end: None,
-        remedies: Default::default(),
-    }
-}
-
 fn rendered(report: &Report) -> String {
-    render(report, &Policy::default(), STYLE, None)
+    render(report, &Policy::default(), STYLE, &[])
 }
 
 #[test]
@@ -247,4 +182,27 @@ fn times_of_the_job_and_of_the_ranks_that_stand_out() {
 ------------------------------------------------------------------------------------------
 ";
     assert_eq!(text, expected);
+}
+
+/// What a node calls itself must not move the cursor of whoever reads of it.
+#[test]
+fn hostile_names_do_not_speak_to_the_terminal() {
+    let hostile = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}";
+    let mut slow = verdict(
+        1,
+        Finding::Straggler,
+        Subject::Node { node: hostile.into() },
+        Cause::Unknown,
+    );
+    slow.action = hostile.into();
+    slow.evidence = vec![piece(hostile, 1.0, 2.0)];
+    let mut found = report(vec![slow]);
+    found.job = hostile.into();
+    found.coverage.notes = vec![hostile.into()];
+    found.cost.lost_gpu_hours = 1.0;
+    found.cost.by_cause = [(hostile.into(), 1.0)].into();
+    let text = rendered(&found);
+    let speaks = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+    assert!(!text.contains(speaks), "{text:?}");
+    assert!(text.contains("␛[2J"), "{text}");
 }

@@ -41,38 +41,44 @@ impl Block {
 
     /// What one finding costs.
     pub(super) fn finding_cost(&mut self, verdict: &Verdict, report: &Report) {
-        let mut parts = Vec::new();
-        if verdict.lost_gpu_hours > 0.0 {
-            let whose = match verdict.subject {
-                Subject::Rank { gpu_uuid: None, .. } => "rank",
-                _ => unit(report),
-            };
-            let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
-            if let Some(price) = verdict.lost_cost {
-                lost += &format!(", worth {}", money(price));
-            }
-            let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
-            if verdict.state == State::Raised && span_s > 1.0 {
-                let a_day = 86_400.0 / span_s;
-                lost += &format!(" ({:.0} {whose}-hours a day", verdict.lost_gpu_hours * a_day);
-                if let Some(price) = verdict.lost_cost {
-                    lost += &format!(", worth {}", money(price * a_day));
-                }
-                lost += ")";
-            }
-            parts.push(lost);
-        }
-        if let Some(impact) = verdict.impact_ratio {
-            parts.push(format!("{} of every step", percent(impact)));
-        }
-        if !parts.is_empty() {
-            self.labelled("cost", &parts.join("; "));
+        let text = of_finding(verdict, report);
+        if !text.is_empty() {
+            self.labelled("cost", &text);
         }
     }
 }
 
+/// What one finding costs, in words; empty: nothing, as far as is known.
+pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
+    let mut parts = Vec::new();
+    if verdict.lost_gpu_hours > 0.0 {
+        let whose = match verdict.subject {
+            Subject::Rank { gpu_uuid: None, .. } => "rank",
+            _ => unit(report),
+        };
+        let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
+        if let Some(price) = verdict.lost_cost {
+            lost += &format!(", worth {}", money(price));
+        }
+        let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
+        if verdict.state == State::Raised && span_s > 1.0 {
+            let a_day = 86_400.0 / span_s;
+            lost += &format!(" ({:.0} {whose}-hours a day", verdict.lost_gpu_hours * a_day);
+            if let Some(price) = verdict.lost_cost {
+                lost += &format!(", worth {}", money(price * a_day));
+            }
+            lost += ")";
+        }
+        parts.push(lost);
+    }
+    if let Some(impact) = verdict.impact_ratio {
+        parts.push(format!("{} of every step", percent(impact)));
+    }
+    parts.join("; ")
+}
+
 /// Whose hours: a job whose ranks were seen without GPUs has none to count.
-fn unit(report: &Report) -> &'static str {
+pub(super) fn unit(report: &Report) -> &'static str {
     let ranks = report.verdicts.iter().map(|verdict| &verdict.subject);
     let on_gpu: Vec<bool> = ranks
         .filter_map(|subject| match subject {

@@ -1,14 +1,24 @@
 //! `paceline report`: what is known of a job, for people and as JSON.
 
+mod advice;
+mod args;
 pub(crate) mod block;
+mod clock;
+mod compare;
 mod cost;
 mod ending;
 mod evidence;
+pub(crate) mod page;
 mod preflight;
+mod profile;
 mod remedies;
+pub(crate) mod rollup;
+#[cfg(test)]
+pub(crate) mod samples;
 mod times;
 pub(crate) mod words;
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,10 +27,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
+use paceline_health::verdict::{State, Verdict};
 use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::write_whole;
 
-use crate::cli::ReportArgs;
+pub(crate) use self::args::ReportArgs;
 use crate::journal::{self, Journal};
 use crate::output::{self, Color, Style};
 
@@ -29,14 +40,67 @@ pub(crate) const FILE: &str = "report.json";
 
 /// Shows a report, or the one that a journal leads to.
 pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let report = find(args, Style::stderr(color))?;
+    if let Some([a, b]) = args.compare.as_deref() {
+        return compare::command(args, a, b, color);
+    }
+    if let Some(since) = args.since {
+        return rollup::command(args, since, color);
+    }
+    // clap has seen to it that there is one.
+    let run = args.run.as_deref().unwrap_or(Path::new("."));
+    let report = find(run, args.skip_broken, Style::stderr(color))?;
+    let policy = Policy::default();
+    if let Some(file) = &args.html {
+        let whole = page::page(&report, &policy);
+        return put_page(&whole, file, || beside(run, page::FILE));
+    }
     let text = if args.json {
         line(&report)?
     } else {
-        block::render(&report, &Policy::default(), Style::stdout(color), None)
+        block::render(&report, &policy, Style::stdout(color), &[])
     };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a page where it was asked for (`-`: on stdout), else where it usually lies, and says where that is.
+fn put_page(page: &str, file: &Option<PathBuf>, usual: impl FnOnce() -> PathBuf) -> anyhow::Result<ExitCode> {
+    let path = match file {
+        Some(file) if file == Path::new("-") => {
+            output::print(page)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(file) => file.clone(),
+        None => usual(),
+    };
+    write_whole(&path, page.as_bytes()).with_context(|| path.display().to_string())?;
+    output::print(&format!("{}\n", path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the run directory, or beside the file.
+fn beside(run: &Path, name: &str) -> PathBuf {
+    if run.is_dir() {
+        run.join(name)
+    } else {
+        run.with_file_name(name)
+    }
+}
+
+/// Findings in the order in which they are told: what holds now and is worst comes first; of those what slows the job most,
+/// then what began first.
+pub(crate) fn by_weight(report: &Report) -> Vec<&Verdict> {
+    let millionths = |ratio: Option<f64>| (ratio.unwrap_or(0.0) * 1e6) as u64;
+    let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
+    verdicts.sort_by_key(|verdict| {
+        (
+            verdict.state == State::Cleared,
+            Reverse(verdict.severity),
+            Reverse(millionths(verdict.impact_ratio)),
+            verdict.id,
+        )
+    });
+    verdicts
 }
 
 /// The report as the one line that every command prints with `--json`.
@@ -94,9 +158,9 @@ pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn find(args: &ReportArgs, style: Style) -> anyhow::Result<Report> {
-    let run = args.run.as_path();
-    let fold = |journal: &Path| fold(journal, args.skip_broken, style);
+/// The report of a run directory, a report.json or a journal.
+fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
+    let fold = |journal: &Path| fold(journal, skip_broken, style);
     let meta = fs::metadata(run).with_context(|| run.display().to_string())?;
     if meta.is_dir() {
         let (report, journal) = (run.join(FILE), run.join(journal::FILE));

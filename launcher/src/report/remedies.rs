@@ -54,7 +54,7 @@ fn words(remedies: &Remedies) -> String {
 /// The reason of what was only said.
 const DRY_RUN: &str = "dry-run";
 
-fn one(told: &Told) -> String {
+pub(super) fn one(told: &Told) -> String {
     let what = format!("{} for {} of {}", told.response, told.finding, told.subject);
     match (&*told.outcome, told.course.last()) {
         (DRY_RUN, _) => format!("{what} would have been done (no --act)"),

@@ -24,7 +24,7 @@ use super::sidecar::Life;
 use super::supervise::Ended;
 use crate::journal::{self, Journal};
 use crate::output;
-use crate::report;
+use crate::report::{self, page};
 
 /// The aggregator beats once a second; what is missing at the end beyond this was not watched.
 const UNHEARD_S: f64 = 2.0;
@@ -38,6 +38,8 @@ pub(crate) struct Known {
     pub(crate) report: Report,
     /// Its file, if it could be written.
     pub(crate) place: Option<PathBuf>,
+    /// The same as a page, if it was drawn.
+    pub(crate) page: Option<PathBuf>,
     /// Where the aggregator is that was told everything, if that is another host's, or another command's.
     pub(crate) elsewhere: Option<String>,
     /// Other tasks of this node go on, and tell it.
@@ -61,6 +63,7 @@ pub(crate) fn never_began(plan: &Plan, run_dir: Option<&Path>, failed: &StartErr
     Known {
         report,
         place,
+        page: None,
         elsewhere: None,
         is_left_to_others: false,
     }
@@ -90,6 +93,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
         return Known {
             report,
             place: None,
+            page: None,
             elsewhere: None,
             is_left_to_others: false,
         };
@@ -98,6 +102,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
         return Known {
             report: folded(plan, ended, None, "other tasks of this node go on"),
             place: None,
+            page: None,
             elsewhere: None,
             is_left_to_others: true,
         };
@@ -132,8 +137,26 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
     Known {
         report,
         place,
+        page: None,
         elsewhere,
         is_left_to_others: false,
+    }
+}
+
+/// Draws the report as a page beside it; where it lies. What another host's aggregator knows is drawn there.
+pub(crate) fn draw(plan: &Plan, known: &Known) -> Option<PathBuf> {
+    if known.elsewhere.is_some() || known.is_left_to_others {
+        return None;
+    }
+    let dir = known.place.as_deref()?.parent()?;
+    match page::write(dir, &known.report, &plan.settings.policy) {
+        Ok(path) => Some(path),
+        Err(problem) => {
+            let path = dir.join(page::FILE);
+            let problem = format_args!("{} could not be written: {problem}", path.display());
+            output::warning(plan.style, problem);
+            None
+        }
     }
 }
 
@@ -150,6 +173,7 @@ fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
     is_last.then(|| Known {
         report,
         place: Some(shown(plan, dir, &path)),
+        page: None,
         elsewhere: None,
         is_left_to_others: false,
     })

@@ -268,7 +268,8 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
     if let Some(tee) = tee {
         tee.finish();
     }
-    let known = ending::settle(plan, &ended);
+    let mut known = ending::settle(plan, &ended);
+    known.page = ending::draw(plan, &known);
     Ok(Outcome {
         code: ended.code,
         known,
@@ -315,13 +316,22 @@ pub(crate) fn tell(plan: &Plan, outcome: &Outcome) {
                 plan.style.paint(Paint::Faint, "paceline:"),
                 plan.node
             ),
-            None => block::render(&known.report, policy, plan.style, known.place.as_deref()),
+            None => block::render(&known.report, policy, plan.style, &places(known)),
         };
         output::say(text.trim_end_matches('\n'));
     }
     if plan.settings.json {
         print_json(&known.report, plan.style);
     }
+}
+
+/// Where the report lies, as file and as page.
+fn places(known: &ending::Known) -> Vec<&Path> {
+    [&known.place, &known.page]
+        .into_iter()
+        .flatten()
+        .map(|path| &**path)
+        .collect()
 }
 
 /// What the aggregator, if it was ours, could not send. It lies beside the report.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::launched::{Place, text};
+use crate::report::assert_balanced;
 
 #[test]
 fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
@@ -15,6 +16,22 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_str(text(&output.stdout)).unwrap();
     assert_eq!(report, place.report("paceline-demo/report.json"));
+    let page = place.read("paceline-demo/report.html");
+    assert_balanced(&page);
+    for part in [
+        "rank 2 on ",
+        "heat: the GPU protects itself",
+        "data:image/png;base64,",
+        "Where it goes",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // The same code makes the same page of the same report.
+    let again = place
+        .paceline(["report", "paceline-demo", "--html=-"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&again.stdout), page);
     let stragglers: Vec<&Value> = report["verdicts"]
         .as_array()
         .unwrap()

@@ -108,6 +108,155 @@ fn a_run_prints_one_line_of_json_behind_the_commands_own_output() {
     assert_eq!(report, place.report("run/report.json"));
 }
 
+/// Every element that begins ends, in order.
+pub fn assert_balanced(page: &str) {
+    assert!(
+        page.starts_with("<!doctype html>") && page.ends_with("</html>\n"),
+        "{:.200}",
+        page
+    );
+    let void = ["meta", "link", "br", "img", "!doctype"];
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = page;
+    while let Some((_, tag)) = rest.split_once('<') {
+        let (inside, after) = tag.split_once('>').unwrap();
+        let name = inside.split([' ', '/']).find(|word| !word.is_empty()).unwrap();
+        rest = after;
+        if inside.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "{:.100}", after);
+        } else if name == "style" {
+            rest = after.split_once("</style>").unwrap().1;
+        } else if !inside.ends_with('/') && !void.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn a_run_that_nobody_saw_has_a_page_that_says_so() {
+    let place = Place::new();
+    let output = place.run(&["--job", "</title><script>alert(1)</script>"], "exit 3");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        text(&output.stderr).contains("run/report.html"),
+        "{}",
+        text(&output.stderr)
+    );
+    let page = place.read("run/report.html");
+    assert_balanced(&page);
+    assert!(
+        page.contains("No rank was seen: nothing can be said of this job"),
+        "{page}"
+    );
+    assert!(
+        page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"),
+        "{page}"
+    );
+    // Somebody's own page is not lost.
+    place.write("run/report.html", "<h1>mine</h1>");
+    let output = place.run(&["--job", "j"], "exit 3");
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(place.read("run/report.html"), "<h1>mine</h1>");
+    assert!(
+        text(&output.stderr).contains("a page that is not of paceline"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+fn simulated(place: &Place, name: &str, more: &[&str]) {
+    let args = ["simulate", "--gpus", "4", "--steps", "400", "--json"];
+    let found = json(place, &[&args, more].concat());
+    place.write(&format!("{name}/report.json"), &found.to_string());
+}
+
+fn printed(place: &Place, args: &[&str]) -> (String, String) {
+    let output = place.paceline(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    (text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+}
+
+#[test]
+fn two_runs_are_compared() {
+    let place = Place::new();
+    simulated(&place, "a", &[]);
+    simulated(&place, "b", &["--seed", "2"]);
+    simulated(&place, "slow", &["--fault", "slow rank=2 factor=1.25 from=0"]);
+    let told = |a: &str, b: &str| json(&place, &["report", "--compare", a, b, "--json"]);
+    assert_eq!(told("a", "b")["told"], "same");
+    let worse = told("a", "slow/report.json");
+    assert_eq!(worse["told"], "worse", "{worse}");
+    assert!(
+        (worse["step"]["ratio"].as_f64().unwrap() - 0.2).abs() < 0.08,
+        "{worse}"
+    );
+    assert_eq!(worse["new"][0]["finding"], "straggler", "{worse}");
+    assert_eq!(told("slow", "a")["told"], "better");
+    let (shown, _) = printed(&place, &["report", "--compare", "a", "slow"]);
+    assert!(
+        shown.starts_with("B is worse: ") && shown.contains("new in B     straggler of rank 2"),
+        "{shown}"
+    );
+    let (path, _) = printed(&place, &["report", "--compare", "a", "slow", "--html"]);
+    assert_eq!(path, "compare.html\n");
+    assert_balanced(&place.read("compare.html"));
+    let usage = place.paceline(["report", "--compare", "a"]).output().unwrap();
+    assert_eq!(usage.status.code(), Some(64));
+}
+
+#[test]
+fn runs_are_added_up_and_a_damaged_report_is_named() {
+    let place = Place::new();
+    let slow = [
+        "--fault",
+        "slow rank=2 factor=1.25 from=100",
+        "--gpu-hour-price",
+        "2.5",
+    ];
+    simulated(&place, "runs/one", &slow);
+    simulated(&place, "runs/two", &slow);
+    place.write("runs/broken/report.json", "{\"schema_version\":1,");
+    let all = json(&place, &["report", "--since", "7d", "runs", "--json"]);
+    assert_eq!(
+        (&all["total"]["runs"], &all["damaged"][0]),
+        (
+            &2.into(),
+            &"runs/broken/report.json:1:20: EOF while parsing a value".into()
+        )
+    );
+    let lost = all["total"]["lost_gpu_hours"].as_f64().unwrap();
+    assert!(
+        lost > 0.0 && all["total"]["lost_cost"].as_f64().unwrap() > lost * 2.0,
+        "{all}"
+    );
+    assert_eq!(
+        (&all["by_node"]["node0"]["runs"], &all["total"]["not_live"]),
+        (&2.into(), &2.into()),
+        "{all}"
+    );
+    let (shown, said) = printed(&place, &["report", "--since", "7d", "runs"]);
+    assert!(
+        shown.starts_with("2 runs in the last 7 days below runs: ") && shown.contains("\nnode0 "),
+        "{shown}"
+    );
+    assert!(said.contains("left out: runs/broken/report.json"), "{said}");
+    let (path, _) = printed(&place, &["report", "--since", "7d", "runs", "--html=week.html"]);
+    assert_eq!(path, "week.html\n");
+    assert_balanced(&place.read("week.html"));
+    let usage = place.paceline(["report", "--since", "soon"]).output().unwrap();
+    assert_eq!(usage.status.code(), Some(64));
+    assert_eq!(
+        place
+            .paceline(["report", "--since", "7d", "nowhere"])
+            .output()
+            .unwrap()
+            .status
+            .code(),
+        Some(1)
+    );
+}
+
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let place = Place::new();

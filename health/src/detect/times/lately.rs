@@ -25,45 +25,53 @@ impl Lately {
         self.steps.pop_front()
     }
 
-    /// Takes a row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks.
-    pub fn take(&mut self, row: &Row, board: &Board<'_>, about: (f64, u32, u32)) {
-        if self.most == 0 || row.len() == 0 {
+    /// Takes a step.
+    pub fn take(&mut self, seen: Seen) {
+        if self.most == 0 {
             return;
         }
         if self.steps.len() >= self.most {
             self.steps.pop_front();
         }
-        let (at_s, restart, ranks) = about;
-        let mut durations: Vec<f64> = row.samples().map(|(_, sample)| sample.dur_s).collect();
-        let p99_s = nth(&mut durations, 0.99);
-        let p50_s = nth(&mut durations, 0.5);
-        let max_s = durations.iter().copied().fold(0.0, f64::max);
-        let mut cells = vec![ABSENT; ranks as usize];
-        if board.is_empty() {
-            for (rank, sample) in row.samples() {
-                put(&mut cells, rank.0, (sample.dur_s / p50_s).ln());
-            }
-        }
-        for seat in &board.seats {
-            put(&mut cells, seat.rank.0, seat.x);
-        }
-        self.steps.push_back(Seen {
-            step: row.step,
-            restart,
-            kind: board.kind,
-            signal: if board.is_empty() {
-                Signal::S0
-            } else {
-                board.signal
-            },
-            at_s,
-            p50_s,
-            p99_s,
-            max_s,
-            phases_s: phases(row),
-            cells,
-        });
+        self.steps.push_back(seen);
     }
+}
+
+/// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody came.
+pub fn seen(row: &Row, board: &Board<'_>, about: (f64, u32, u32)) -> Option<Seen> {
+    if row.len() == 0 {
+        return None;
+    }
+    let (at_s, restart, ranks) = about;
+    let mut durations: Vec<f64> = row.samples().map(|(_, sample)| sample.dur_s).collect();
+    let p99_s = nth(&mut durations, 0.99);
+    let p50_s = nth(&mut durations, 0.5);
+    let max_s = durations.iter().copied().fold(0.0, f64::max);
+    let mut cells = vec![ABSENT; ranks as usize];
+    if board.is_empty() {
+        for (rank, sample) in row.samples() {
+            put(&mut cells, rank.0, (sample.dur_s / p50_s).ln());
+        }
+    }
+    for seat in &board.seats {
+        put(&mut cells, seat.rank.0, seat.x);
+    }
+    Some(Seen {
+        step: row.step,
+        restart,
+        kind: board.kind,
+        signal: if board.is_empty() {
+            Signal::S0
+        } else {
+            board.signal
+        },
+        at_s,
+        p50_s,
+        p99_s,
+        max_s,
+        phases_s: phases(row),
+        cells,
+    })
 }
 
 fn put(cells: &mut [u8], rank: u32, x: f64) {

@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use self::lately::Lately;
 use self::tally::{Buckets, Tally};
+use super::board::Board;
 use super::rows::{Row, Sample};
 use crate::event::StepKind;
+use crate::history::{History, Record};
 use crate::id::Rank;
 use crate::report::{Part, PartTimes, RankTimes, Times as Told, Usual};
 
@@ -28,6 +30,8 @@ pub struct Times {
     job: Vec<Spread>,
     /// By rank's number.
     ranks: Vec<Option<Box<Tally>>>,
+    /// All steps in little.
+    record: Record,
     #[serde(skip)]
     desk: Buckets,
     /// For whoever draws them; no part of the state.
@@ -40,6 +44,7 @@ impl Default for Times {
         Times {
             job: Part::ALL.iter().map(|_| Spread::new()).collect(),
             ranks: Vec::new(),
+            record: Record::default(),
             desk: Buckets::default(),
             lately: Lately::default(),
         }
@@ -57,6 +62,19 @@ impl Times {
         for (rank, sample) in row.samples() {
             self.one(rank, sample, kind);
         }
+    }
+
+    /// Takes a row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks.
+    pub fn see(&mut self, row: &Row, board: &Board<'_>, about: (f64, u32, u32)) {
+        if let Some(seen) = lately::seen(row, board, about) {
+            self.record.take(&seen);
+            self.lately.take(seen);
+        }
+    }
+
+    /// All steps so far in little.
+    pub fn history(&self) -> Option<History> {
+        Some(self.record.told()).filter(|told| !told.columns.is_empty())
     }
 
     fn one(&mut self, rank: Rank, sample: &Sample, kind: StepKind) {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use paceline_health::event::{Event, GpuFault};
 use paceline_health::id::NodeId;
+use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::{Frame, Provenance};
 use serde_json::json;
 
 use super::Piece;
-use super::text::{SENTENCE, clip, name};
 
 /// Entries that are kept.
 const MOST: usize = 256;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_health::Frame;
+use paceline_health::base64;
 use paceline_health::event::{Event, GpuSignal, PortLink, PortSignal};
 use paceline_health::id::{GpuId, NodeId, Rank};
+use paceline_health::plain::name;
 use serde_json::{Value, json};
 
-use super::base64;
-use super::text::name;
 use crate::sink::metrics::Metrics;
 use crate::sink::metrics::gpus::Gpu;
 

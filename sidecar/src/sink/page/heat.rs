@@ -1,15 +1,12 @@
 //! A step as a column of the heat map: one byte for each rank, or for as many ranks as share a row.
 
+use paceline_health::base64;
 use paceline_health::event::StepKind;
-use paceline_health::seen::{ABSENT, LEVEL, Seen};
+use paceline_health::seen::{Seen, badness};
 use serde_json::json;
-
-use super::base64;
 
 /// Rows at most: more are no picture. A megabyte of columns holds 512 of so many, and 1,024 of half of them.
 const ROWS: usize = 1024;
-/// The cells of a rank that is said to be slow, from 5 % on.
-const SLOW: u8 = LEVEL + 3;
 
 /// Columns that are kept for so many ranks.
 pub fn columns(ranks: usize) -> usize {
@@ -57,10 +54,6 @@ fn micros(seconds: f64) -> f64 {
 
 /// The worst of each row, and which of its ranks that is: one that is slow, then one that is absent, then the slowest.
 fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
-    let badness = |cell: u8| match cell {
-        ABSENT => u16::from(SLOW - 1) * 2 + 1,
-        cell => u16::from(cell) * 2,
-    };
     let worst = |row: &[u8]| {
         let mut worst = (row[0], 0);
         for (place, cell) in row.iter().enumerate().skip(1) {
@@ -77,7 +70,7 @@ fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use paceline_health::event::Signal;
-    use paceline_health::seen::cell;
+    use paceline_health::seen::{ABSENT, LEVEL, SLOW, cell};
 
     use super::*;
 

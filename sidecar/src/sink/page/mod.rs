@@ -10,12 +10,10 @@
 //! - `events`: the timeline.
 //! - [`serve`]: the page itself, and its data over HTTP.
 
-mod base64;
 mod events;
 mod fleet;
 pub mod heat;
 pub mod serve;
-mod text;
 pub mod told;
 
 use std::collections::VecDeque;

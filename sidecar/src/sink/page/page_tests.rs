@@ -1,4 +1,5 @@
 use paceline_health::Detector;
+use paceline_health::base64;
 use paceline_health::event::{Event, GpuReading, GpuSignal, Reading, Signal, StepKind, Trouble, TroubleKind};
 use paceline_health::frame::Provenance;
 use paceline_health::report::Coverage;
@@ -150,7 +151,7 @@ fn hostile_names_are_short_visible_and_one_line() {
     assert!(!text.contains('\u{202e}'));
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
     let all = parsed(&text);
-    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= text::NAME + 1);
+    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= paceline_health::plain::NAME + 1);
     let verdicts = all["report"]["verdicts"].as_array().unwrap();
     assert!(verdicts.len() < 160);
     let first: Vec<&Value> = verdicts.iter().take(3).map(|verdict| &verdict["id"]).collect();

@@ -10,9 +10,10 @@ use std::sync::LazyLock;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use paceline_health::base64;
 use ring::digest::{SHA256, digest};
 
-use super::{Live, base64};
+use super::Live;
 
 /// Asked for again after this, milliseconds, by those who do so by themselves.
 const RETRY_MS: u32 = 250;

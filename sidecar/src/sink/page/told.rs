@@ -3,12 +3,11 @@
 use std::cmp::Reverse;
 
 use paceline_health::Policy;
+use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
 use serde_json::{Value, json};
-
-use super::text::{SENTENCE, clip, name};
 
 /// Findings that are shown; the rest is counted.
 const VERDICTS: usize = 120;

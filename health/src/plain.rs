@@ -1,13 +1,13 @@
-//! Text from outside on its way to the page. The page shows it as text and nothing else; here it gets a length, and what
-//! would be invisible becomes visible.
+//! Text from outside on its way to people. What shows it shows it as text and nothing else; here it gets a length, and what
+//! would be invisible, or speak to a terminal, becomes visible.
 
 /// Characters of a name.
-pub(super) const NAME: usize = 160;
+pub const NAME: usize = 160;
 /// Characters of a sentence.
-pub(super) const SENTENCE: usize = 600;
+pub const SENTENCE: usize = 600;
 
 /// At most `most` characters of a text, with control characters as their pictures (U+2400 and on).
-pub(super) fn clip(text: &str, most: usize) -> String {
+pub fn clip(text: &str, most: usize) -> String {
     let mut clipped: String = text.chars().take(most).map(visible).collect();
     if text.chars().nth(most).is_some() {
         clipped.push('…');
@@ -16,7 +16,7 @@ pub(super) fn clip(text: &str, most: usize) -> String {
 }
 
 /// A name.
-pub(super) fn name(text: &str) -> String {
+pub fn name(text: &str) -> String {
     clip(text, NAME)
 }
 

@@ -1,0 +1,40 @@
+//! The command line of `paceline report`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::rollup;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: paceline report ./paceline-llama --html; paceline report --compare OLD NEW; paceline report \
+--since 7d /runs"
+)]
+pub(crate) struct ReportArgs {
+    /// A run directory, a report.json or a journal; with --since the directory below which runs lie [default: this one].
+    #[arg(value_name = "RUN", required_unless_present_any = ["compare", "since"])]
+    pub(crate) run: Option<PathBuf>,
+    /// Say whether run B was better than run A, by how much, and whether that is beyond the noise.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["run", "since"])]
+    pub(crate) compare: Option<Vec<PathBuf>>,
+    /// Add up all runs below RUN that ended since then (7d, 12h, 2w), by cause and by node.
+    #[arg(long, value_name = "SPAN", value_parser = rollup::span)]
+    pub(crate) since: Option<Duration>,
+    /// Of a journal, leave out lines that cannot be read, and say how many.
+    #[arg(long)]
+    pub(crate) skip_broken: bool,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write it as one HTML page, there or beside the report, and print where; - prints the page.
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        conflicts_with = "json"
+    )]
+    pub(crate) html: Option<Option<PathBuf>>,
+}

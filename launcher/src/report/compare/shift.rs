@@ -1,0 +1,181 @@
+//! Whether steps are longer in one run than in another, beyond what they scatter.
+//!
+//! Steps that follow each other are alike, so that thousands of them are not thousands of measurements: the means of up to
+//! sixteen stretches of each run are ([batch means](https://doi.org/10.1287/opre.30.3.556)). What differs between two runs of
+//! the same job on the same machines cannot be seen in two runs, and is said to be unknown.
+
+use paceline_health::history::History;
+use paceline_health::report::Report;
+use serde::Serialize;
+
+use crate::report::words::{percent, span};
+
+/// Stretches of a run, and the fewest that tell how much it scatters.
+const STRETCHES: usize = 16;
+const FEWEST: usize = 4;
+/// At the beginning so much is left out: caches fill, kernels are compiled.
+const BEGINNING: f64 = 0.05;
+/// A shift by less is none that anybody would act upon.
+const NOTEWORTHY: f64 = 0.01;
+/// Student's t at 97.5 % by degrees of freedom from 1 on; beyond, the last.
+const T: [f64; 15] = [
+    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13,
+];
+
+/// What a comparison comes to for the second run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Told {
+    /// Its steps are shorter, beyond the noise.
+    Better,
+    /// Its steps are longer, beyond the noise.
+    Worse,
+    /// They differ by less than a hundredth, or by less than they scatter.
+    Same,
+    /// Of one of them too few steps are known.
+    Unknown,
+}
+
+/// How the mean of ordinary steps has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Shift {
+    /// Means in both, seconds: of the medians of the ranks.
+    pub(super) mean_s: [f64; 2],
+    /// The second's to the first's, less one.
+    pub(super) ratio: f64,
+    /// Between these it lies, as far as the scatter within the runs tells (95 %); `null`: too few steps.
+    pub(super) interval: Option<[f64; 2]>,
+}
+
+impl Told {
+    pub(super) fn of(shift: Option<&Shift>) -> Told {
+        let Some(Shift {
+            ratio,
+            interval: Some([low, high]),
+            ..
+        }) = shift
+        else {
+            return Told::Unknown;
+        };
+        if ratio.abs() < NOTEWORTHY || *low <= 0.0 && *high >= 0.0 {
+            Told::Same
+        } else if *ratio > 0.0 {
+            Told::Worse
+        } else {
+            Told::Better
+        }
+    }
+}
+
+/// Mean and its variance, and how many stretches told it.
+struct Scatter {
+    mean_s: f64,
+    variance: f64,
+    stretches: usize,
+}
+
+pub(super) fn of(a: &Report, b: &Report) -> Option<Shift> {
+    let (one, two) = (scatter(a.history.as_ref()?)?, scatter(b.history.as_ref()?)?);
+    let ratio = two.mean_s / one.mean_s - 1.0;
+    let fewest = one.stretches.min(two.stretches);
+    let interval = (fewest >= FEWEST).then(|| {
+        let t = T[(fewest - 2).min(T.len() - 1)];
+        let half = t * (one.variance + two.variance).sqrt() / one.mean_s;
+        [ratio - half, ratio + half]
+    });
+    Some(Shift {
+        mean_s: [one.mean_s, two.mean_s],
+        ratio,
+        interval,
+    })
+}
+
+fn scatter(history: &History) -> Option<Scatter> {
+    let ordinary = history.columns.iter().filter_map(|column| {
+        let weight = column.steps.saturating_sub(column.apart) as f64;
+        column
+            .p50_s
+            .filter(|p50_s| weight > 0.0 && p50_s.is_finite())
+            .map(|p50_s| (p50_s, weight))
+    });
+    let columns: Vec<(f64, f64)> = ordinary.collect();
+    let all: f64 = columns.iter().map(|(_, weight)| weight).sum();
+    let mut before = 0.0;
+    let steady: Vec<(f64, f64)> = columns
+        .into_iter()
+        .filter(|(_, weight)| {
+            before += weight;
+            before > all * BEGINNING
+        })
+        .collect();
+    let each = steady.len().div_ceil(STRETCHES).max(1);
+    let means: Vec<f64> = steady.chunks(each).map(mean).collect();
+    let mean_s = mean(&steady);
+    if means.is_empty() || mean_s <= 0.0 {
+        return None;
+    }
+    let count = means.len() as f64;
+    let middle = means.iter().sum::<f64>() / count;
+    let squares: f64 = means.iter().map(|mean| (mean - middle).powi(2)).sum();
+    Some(Scatter {
+        mean_s,
+        variance: squares / (count - 1.0).max(1.0) / count,
+        stretches: means.len(),
+    })
+}
+
+fn mean(weighed: &[(f64, f64)]) -> f64 {
+    let weights: f64 = weighed.iter().map(|(_, weight)| weight).sum();
+    weighed.iter().map(|(value, weight)| value * weight).sum::<f64>() / weights
+}
+
+/// In a sentence or two.
+pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> String {
+    let Some(Shift {
+        mean_s,
+        ratio,
+        interval,
+    }) = shift
+    else {
+        return "Nothing can be said: of at least one of the runs no step was compared (reports of an older version \
+                have no history of steps; a replay of the journal makes one)."
+            .to_owned();
+    };
+    let from_to = format!("{} to {} a step", span(mean_s[0]), span(mean_s[1]));
+    let by = percent(ratio.abs());
+    let Some([low, high]) = interval else {
+        return format!("Too few steps to tell: {from_to}, and how much that scatters is not known.");
+    };
+    let between = format!("95 % interval {:+.1} % to {:+.1} %", low * 100.0, high * 100.0);
+    let mut text = match told {
+        Told::Worse => {
+            format!("B is worse: {by} slower ({from_to}; {between}), beyond the noise within the runs.")
+        }
+        Told::Better => {
+            format!("B is better: {by} faster ({from_to}; {between}), beyond the noise within the runs.")
+        }
+        _ if ratio.abs() < NOTEWORTHY => format!("No difference worth a word: {from_to} ({between})."),
+        _ => format!("No difference beyond the noise: {from_to} ({between})."),
+    };
+    if a.world_size != b.world_size && a.world_size > 0 && b.world_size > 0 {
+        let kept = mean_s[0] / mean_s[1];
+        text += &format!(
+            " They have {} and {} ranks: with the same work for each rank, {} of the speed of a rank is kept.",
+            a.world_size,
+            b.world_size,
+            percent(kept)
+        );
+    } else if told != Told::Unknown {
+        text += " How much two runs of the same job differ by themselves cannot be seen in two.";
+    }
+    text
+}
+
+/// A share with its sign: `+4.2 %`.
+pub(super) fn signed(ratio: f64) -> String {
+    if ratio > 0.0 {
+        format!("+{}", percent(ratio))
+    } else {
+        percent(ratio)
+    }
+}

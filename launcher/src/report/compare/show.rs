@@ -1,0 +1,174 @@
+//! A comparison for people.
+
+use std::fmt::Write as _;
+
+use paceline_health::plain;
+
+use super::shift::{Told, signed};
+use super::{Comparison, Found, Run};
+use crate::html::Html;
+use crate::output::{Paint, Style, wrap};
+use crate::report::page::{Head, STYLE, table};
+use crate::report::words::{count, percent, span};
+
+/// Findings of each list that have a line.
+const FOUND: usize = 20;
+/// Width of a name in front of a line.
+const LABEL: usize = 13;
+
+pub(super) fn text(found: &Comparison, style: Style) -> String {
+    let paint = match found.told {
+        Told::Better => Paint::Good,
+        Told::Worse => Paint::Bad,
+        Told::Same => Paint::Strong,
+        Told::Unknown => Paint::Warn,
+    };
+    let mut text = String::new();
+    for line in wrap(&found.says, style.width) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}", style.paint(paint, line));
+    }
+    text.push('\n');
+    for (name, run) in ["A", "B"].iter().zip(&found.runs) {
+        let facts = format!(
+            "{}: job {}, {}, {}",
+            plain::name(&run.place),
+            plain::name(&run.job),
+            count(run.ranks.into(), "rank"),
+            count(run.steps, "step")
+        );
+        let _ = writeln!(text, "{name}  {facts}");
+    }
+    let heads = format!("\n{:LABEL$}{:>12}{:>12}{:>10}", "", "A", "B", "change");
+    let _ = writeln!(text, "{}", style.paint(Paint::Faint, heads));
+    for [name, a, b, change] in rows(found) {
+        let line = format!("{name:LABEL$}{a:>12}{b:>12}{change:>10}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    for (head, list) in [("new in B", &found.new), ("gone in B", &found.gone)] {
+        for (index, line) in list.iter().take(FOUND).map(words).enumerate() {
+            let head = if index == 0 { head } else { "" };
+            let _ = writeln!(text, "{head:LABEL$}{}", plain::name(&line));
+        }
+        if list.len() > FOUND {
+            let _ = writeln!(text, "{:LABEL$}and {} more", "", list.len() - FOUND);
+        }
+    }
+    for (name, [a, b]) in &found.versions {
+        let line = format!("{}: {} to {}", plain::name(name), version(a), version(b));
+        let _ = writeln!(text, "{:LABEL$}{line}", "version");
+    }
+    text
+}
+
+/// The numbers side by side, as far as both have them.
+fn rows(found: &Comparison) -> Vec<[String; 4]> {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, values: [Option<f64>; 2], words: fn(f64) -> String, points: bool| {
+        let told = |value: Option<f64>| value.map_or("not known".to_owned(), words);
+        let change = match values {
+            [Some(a), Some(b)] if points => format!("{:+.1} pp", (b - a) * 100.0),
+            [Some(a), Some(b)] if a > 0.0 => signed(b / a - 1.0),
+            _ => String::new(),
+        };
+        rows.push([name.to_owned(), told(values[0]), told(values[1]), change]);
+    };
+    let of = |value: fn(&Run) -> Option<f64>| [value(&found.runs[0]), value(&found.runs[1])];
+    row("median step", of(|run| run.p50_s), span, false);
+    row("p99 step", of(|run| run.p99_s), span, false);
+    for part in &found.parts {
+        row(part.part.name(), part.mean_s.map(Some), span, false);
+    }
+    row("goodput", of(|run| run.goodput_ratio), percent, true);
+    row("lost", of(|run| run.lost_ratio), percent, true);
+    rows
+}
+
+fn words(found: &Found) -> String {
+    match found.cause {
+        "unknown" => format!("{} of {}", found.finding, found.whom),
+        cause => format!("{} of {} ({cause})", found.finding, found.whom),
+    }
+}
+
+fn version(text: &str) -> String {
+    if text.is_empty() {
+        "not told".to_owned()
+    } else {
+        plain::name(text)
+    }
+}
+
+/// The same as a page.
+pub(super) fn page(found: &Comparison) -> String {
+    let mut html = Html::default();
+    html.tag("<header><h1>Two runs compared</h1></header><main>");
+    html.tag(match found.told {
+        Told::Better => "<div class=\"verdict ok\"><h2><span class=\"badge\">✔ BETTER</span></h2><p>",
+        Told::Worse => "<div class=\"verdict critical\"><h2><span class=\"badge\">● WORSE</span></h2><p>",
+        Told::Same => "<div class=\"verdict info\"><h2><span class=\"badge\">= THE SAME</span></h2><p>",
+        Told::Unknown => "<div class=\"verdict warning\"><h2><span class=\"badge\">? UNKNOWN</span></h2><p>",
+    });
+    html.text(&found.says).tag("</p></div><h2>Runs</h2>");
+    let runs = ["A", "B"].iter().zip(&found.runs).map(|(name, run)| {
+        let (ranks, steps) = (run.ranks.to_string(), run.steps.to_string());
+        vec![
+            (*name).to_owned(),
+            run.job.clone(),
+            run.place.clone(),
+            ranks,
+            steps,
+        ]
+    });
+    let heads = [
+        Head::Words("run"),
+        Head::Words("job"),
+        Head::Words("report"),
+        Head::Number("ranks"),
+        Head::Number("steps"),
+    ];
+    html.part(table(&heads, runs)).tag("<h2>Numbers</h2>");
+    let heads = [
+        Head::Words("what"),
+        Head::Number("A"),
+        Head::Number("B"),
+        Head::Number("change"),
+    ];
+    html.part(table(&heads, rows(found).into_iter().map(Vec::from)));
+    html.part(list("Findings that are new in B", &found.new))
+        .part(list("Findings that are gone in B", &found.gone));
+    html.tag("<h2>Versions that differ</h2>");
+    if found.versions.is_empty() {
+        html.tag("<p class=\"faint\">None, as far as they were told.</p>");
+    } else {
+        let rows = found
+            .versions
+            .iter()
+            .map(|(name, [a, b])| vec![name.clone(), version(a), version(b)]);
+        html.part(table(
+            &[Head::Words("what"), Head::Words("A"), Head::Words("B")],
+            rows,
+        ));
+    }
+    html.tag("</main>");
+    Html::page("Two runs compared: paceline report", STYLE, html)
+}
+
+fn list(head: &'static str, found: &[Found]) -> Html {
+    let mut html = Html::default();
+    html.element("<h2>", head, "</h2>");
+    if found.is_empty() {
+        html.tag("<p class=\"faint\">None.</p>");
+    }
+    for one in found.iter().take(FOUND) {
+        html.element("<p>", words(one), "</p>");
+    }
+    if found.len() > FOUND {
+        html.element(
+            "<p class=\"faint\">",
+            format_args!("and {} more", found.len() - FOUND),
+            "</p>",
+        );
+    }
+    html
+}

@@ -1,0 +1,150 @@
+//! The answer: who, since when, why, what it costs and what to do now; the weightiest finding first.
+
+use paceline_health::report::Report;
+use paceline_health::verdict::{Severity, State, Verdict};
+use paceline_health::{Policy, Provenance};
+
+use super::{Head, by_weight};
+use crate::html::Html;
+use crate::report::block::{short_subject, why};
+use crate::report::cost::{of_finding, unit};
+use crate::report::words::{self, count};
+
+/// Findings that are told in full.
+const IN_FULL: usize = 3;
+/// Findings that have a line; the rest is counted.
+const IN_SHORT: usize = 60;
+
+pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
+    let verdicts = by_weight(report);
+    let mut html = Html::default();
+    html.tag("<section>");
+    if verdicts.is_empty() {
+        html.part(nothing_found(report));
+    }
+    for verdict in verdicts.iter().take(IN_FULL) {
+        html.part(finding(verdict, report, policy));
+    }
+    let rest: Vec<&Verdict> = verdicts.iter().skip(IN_FULL).copied().collect();
+    if !rest.is_empty() {
+        html.element(
+            "<h2>",
+            format_args!("And {} more", count(rest.len() as u64, "finding")),
+            "</h2>",
+        );
+        let row = |verdict: &&Verdict| {
+            let unit = unit(report);
+            vec![
+                format!("{} {}", mark(verdict), words::severity(verdict.severity)),
+                verdict.finding.to_string(),
+                short_subject(verdict),
+                words::since(verdict),
+                if verdict.lost_gpu_hours > 0.0 {
+                    words::hours(verdict.lost_gpu_hours, unit)
+                } else {
+                    String::new()
+                },
+            ]
+        };
+        let heads = [
+            Head::Words("weight"),
+            Head::Words("finding"),
+            Head::Words("whom"),
+            Head::Words("since"),
+            Head::Number("lost"),
+        ];
+        html.part(super::table(&heads, rest.iter().take(IN_SHORT).map(row)));
+        if rest.len() > IN_SHORT {
+            let more = rest.len() - IN_SHORT;
+            html.element(
+                "<p class=\"faint\">",
+                format_args!("and {more} more in report.json"),
+                "</p>",
+            );
+        }
+    }
+    html.tag("</section>\n");
+    html
+}
+
+/// Absence of data is never health.
+fn nothing_found(report: &Report) -> Html {
+    let (good, text) = crate::report::block::nothing_found(report);
+    let mut html = Html::default();
+    html.tag(if good {
+        "<div class=\"verdict ok\"><h2><span class=\"badge\">✔ OK</span> "
+    } else {
+        "<div class=\"verdict warning\"><h2><span class=\"badge\">? UNKNOWN</span> "
+    })
+    .text(text)
+    .tag("</h2></div>\n");
+    html
+}
+
+fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
+    let row = policy.finding(verdict.finding);
+    let mut html = Html::default();
+    html.tag(match (verdict.state, verdict.severity) {
+        (State::Cleared, _) => "<div class=\"verdict over\">",
+        (_, Severity::Critical) => "<div class=\"verdict critical\">",
+        (_, Severity::Warning) => "<div class=\"verdict warning\">",
+        (_, Severity::Info) => "<div class=\"verdict info\">",
+    });
+    html.tag("<h2><span class=\"badge\">")
+        .text(mark(verdict))
+        .tag(" ")
+        .text(words::severity(verdict.severity))
+        .tag("</span> <span>")
+        .text(verdict.finding)
+        .tag(": ")
+        .text(short_subject(verdict))
+        .tag("</span>");
+    if verdict.state == State::Cleared {
+        html.tag(" <span class=\"faint\">over by now</span>");
+    }
+    html.tag("</h2><dl>");
+    let mut line = |label: &'static str, text: &str, class: &'static str| {
+        if !text.is_empty() {
+            html.element("<dt>", label, "</dt>").element(class, text, "</dd>");
+        }
+    };
+    line("what", &format!("{}. {}", row.title, row.means), "<dd>");
+    line("do", &verdict.action, "<dd class=\"now\">");
+    line("since", &words::since(verdict), "<dd>");
+    let mut reasons = why(verdict);
+    if let Some(ratio) = verdict.slowdown_ratio {
+        let own = verdict
+            .evidence
+            .iter()
+            .find(|piece| &*piece.what == "self_time_s");
+        let peers = own.and_then(|own| own.peers).map_or(String::new(), |peers| {
+            format!(" ({} beside {})", words::span(peers * ratio), words::span(peers))
+        });
+        reasons = format!("{ratio:.2}x the self-time of its peers{peers}; {reasons}");
+    }
+    line("why", &reasons, "<dd>");
+    line("cost", &of_finding(verdict, report), "<dd>");
+    if verdict.provenance != Provenance::Live {
+        let source = format!("{:?}", verdict.provenance).to_lowercase();
+        line(
+            "note",
+            &format!("rests on data that is not live ({source})"),
+            "<dd>",
+        );
+    }
+    if verdict.observe_only {
+        line("note", "policy only observes it: nobody is alerted", "<dd>");
+    }
+    html.tag("</dl></div>\n");
+    html
+}
+
+/// Its weight without colour.
+pub(super) fn mark(verdict: &Verdict) -> &'static str {
+    match (verdict.state, verdict.severity) {
+        (State::Cleared, _) => "○",
+        (_, Severity::Critical) => "●",
+        (_, Severity::Warning) => "▲",
+        (_, Severity::Info) => "•",
+    }
+}

@@ -1,0 +1,249 @@
+//! Ranks by steps as a picture: how much longer each rank took for its own part than its peers, from the first step to the last.
+
+use paceline_health::history::{Column, History};
+use paceline_health::report::Report;
+use paceline_health::seen::{ABSENT, ratio};
+use paceline_health::verdict::Subject;
+
+use super::png::{self, Color};
+use super::{LEFT, RIGHT, WIDE};
+use crate::html::Html;
+use crate::report::words::count;
+
+/// Height of a row, and of the whole picture.
+const ROW: f64 = 16.0;
+const TALLEST: f64 = 260.0;
+/// Names beside rows need so much room.
+const NAME: f64 = 13.0;
+/// Verdicts that are marked beside their rows.
+const MARKED: usize = 24;
+
+/// From a ratio to a colour that is seen on white and on black: peers' pace shows nothing.
+const STOPS: [(f64, [f64; 4]); 7] = [
+    (0.6, [60.0, 130.0, 195.0, 230.0]),
+    (0.97, [60.0, 130.0, 195.0, 0.0]),
+    (1.03, [235.0, 190.0, 90.0, 0.0]),
+    (1.08, [235.0, 175.0, 60.0, 200.0]),
+    (1.25, [226.0, 112.0, 30.0, 255.0]),
+    (1.6, [205.0, 30.0, 34.0, 255.0]),
+    (3.0, [140.0, 0.0, 70.0, 255.0]),
+];
+/// Where nothing came.
+const NOTHING: Color = [128, 136, 146, 170];
+/// What the legend names.
+const KEYS: [(f64, &str); 5] = [
+    (0.8, "0.8x"),
+    (1.0, "as its peers"),
+    (1.08, "1.08x"),
+    (1.25, "1.25x"),
+    (1.6, "1.6x and more"),
+];
+
+/// The picture with its axes and its legend.
+pub(super) fn draw(report: &Report, history: &History) -> Html {
+    let rows = rows(history);
+    let height = (rows as f64 * ROW).min(TALLEST);
+    let mut html = Html::default();
+    html.tag("<h2>Ranks by steps</h2>").part(legend(history));
+    html.tag("<svg class=\"plot\" viewBox=\"0 0 ")
+        .number(WIDE)
+        .tag(" ")
+        .number(height + 4.0)
+        .tag("\" role=\"img\" aria-label=\"")
+        .text(says(report, history))
+        .tag("\">");
+    frame(&mut html, height);
+    html.tag("<image class=\"cells\" preserveAspectRatio=\"none\" x=\"")
+        .number(LEFT)
+        .tag("\" y=\"2\" width=\"")
+        .number(WIDE - LEFT - RIGHT)
+        .tag("\" height=\"")
+        .number(height)
+        .tag("\" href=\"")
+        .png(&png::encode(
+            history.columns.len(),
+            &pixels(history, rows),
+            &palette(),
+        ))
+        .tag("\"/>");
+    names(&mut html, history, rows, height);
+    marks(&mut html, report, history, rows, height);
+    html.tag("</svg>");
+    html.element("<p class=\"faint\">", says(report, history), "</p>");
+    html
+}
+
+/// The field behind a picture, which shows where nothing is special.
+pub(super) fn frame(html: &mut Html, height: f64) {
+    html.tag("<rect class=\"field\" x=\"")
+        .number(LEFT)
+        .tag("\" y=\"2\" width=\"")
+        .number(WIDE - LEFT - RIGHT)
+        .tag("\" height=\"")
+        .number(height)
+        .tag("\"/>");
+}
+
+fn rows(history: &History) -> usize {
+    let rows = history.columns.iter().map(|column| column.cells.len());
+    rows.max().unwrap_or(0).max(1)
+}
+
+/// Line by line. A rank that a column does not have was not part of the job then.
+fn pixels(history: &History, rows: usize) -> Vec<u8> {
+    let columns = &history.columns;
+    let line = |row: usize| columns.iter().map(move |column| cell(column, row));
+    (0..rows).flat_map(line).collect()
+}
+
+fn cell(column: &Column, row: usize) -> u8 {
+    column.cells.get(row).copied().unwrap_or(ABSENT)
+}
+
+fn palette() -> [Color; 256] {
+    std::array::from_fn(|cell| ratio(cell as u8).map_or(NOTHING, color))
+}
+
+fn color(ratio: f64) -> Color {
+    let next = STOPS.iter().position(|(stop, _)| *stop >= ratio);
+    let mixed = match next {
+        Some(0) => STOPS[0].1,
+        None => STOPS[STOPS.len() - 1].1,
+        Some(next) => {
+            let ((low, from), (high, to)) = (STOPS[next - 1], STOPS[next]);
+            let share = (ratio / low).ln() / (high / low).ln();
+            std::array::from_fn(|part| from[part] + (to[part] - from[part]) * share)
+        }
+    };
+    mixed.map(|part| part.round() as u8)
+}
+
+fn legend(history: &History) -> Html {
+    let mut html = Html::default();
+    html.tag("<p class=\"legend\">");
+    html.text(if history.is_self {
+        "self-time beside its peers: "
+    } else {
+        "whole steps beside the median (self-time was not measured): "
+    });
+    for (value, words) in KEYS {
+        swatch(&mut html, color(value));
+        html.text(words).tag(" ");
+    }
+    swatch(&mut html, NOTHING);
+    html.tag("nothing came</p>");
+    html
+}
+
+fn swatch(html: &mut Html, [r, g, b, cover]: Color) {
+    let whole = |part: u8| f64::from(part);
+    html.tag("<i style=\"background:rgba(")
+        .number(whole(r))
+        .tag(",")
+        .number(whole(g))
+        .tag(",")
+        .number(whole(b))
+        .tag(",")
+        .number(whole(cover) / 255.0)
+        .tag(")\"></i>");
+}
+
+/// Numbers of ranks at the left.
+fn names(html: &mut Html, history: &History, rows: usize, height: f64) {
+    let tall = height / rows as f64;
+    let apart = ((NAME / tall).ceil() as usize).max(1).next_power_of_two();
+    let bin = history.ranks_a_row.max(1) as usize;
+    for row in (0..rows).step_by(apart) {
+        html.tag("<text class=\"axis\" text-anchor=\"end\" x=\"")
+            .number(LEFT - 6.0)
+            .tag("\" y=\"")
+            .number((2.0 + (row as f64 + 0.5) * tall + 4.0).max(11.0))
+            .tag("\">");
+        html.text(if row == 0 { "rank " } else { "" })
+            .text(row * bin)
+            .tag("</text>");
+    }
+}
+
+/// Who was found, beside the row, as many as there is room for.
+fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, height: f64) {
+    let tall = height / rows as f64;
+    let bin = history.ranks_a_row.max(1) as usize;
+    let mut taken: Vec<f64> = Vec::new();
+    for verdict in super::by_weight(report) {
+        let Subject::Rank { rank, .. } = verdict.subject else {
+            continue;
+        };
+        let y = 2.0 + (rank.0 as usize / bin) as f64 * tall + tall / 2.0;
+        let is_free = taken.iter().all(|other| (other - y).abs() >= NAME);
+        if !is_free || y > height + 2.0 || taken.len() >= MARKED {
+            continue;
+        }
+        taken.push(y);
+        html.tag("<text class=\"mark\" x=\"")
+            .number(WIDE - RIGHT + 6.0)
+            .tag("\" y=\"")
+            .number(y + 4.0)
+            .tag("\">◂ rank ")
+            .text(rank.0)
+            .tag("</text>");
+    }
+}
+
+/// The picture in words, for those who do not see it.
+fn says(report: &Report, history: &History) -> String {
+    let ranks = u64::from(report.world_size);
+    let steps: u64 = history
+        .columns
+        .iter()
+        .map(|column| column.steps)
+        .fold(0, u64::saturating_add);
+    let each = history
+        .columns
+        .iter()
+        .map(|column| column.steps)
+        .max()
+        .unwrap_or(1);
+    let mut text = format!("{} by {}", count(ranks, "rank"), count(steps, "step"));
+    if each > 1 {
+        text += &format!(", up to {each} to a column (their mean)");
+    }
+    if history.ranks_a_row > 1 {
+        text += &format!(", {} ranks to a row (the slowest of them)", history.ranks_a_row);
+    }
+    text + "."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::seen::{LEVEL, cell};
+
+    #[test]
+    fn pace_shows_nothing_and_slow_shows_more_the_slower() {
+        let of = |ratio: f64| color(ratio);
+        assert_eq!(of(1.0)[3], 0);
+        assert!(of(1.08)[3] >= 200 && of(1.25) == [226, 112, 30, 255]);
+        assert_eq!((of(0.1), of(9.0)), ([60, 130, 195, 230], [140, 0, 70, 255]));
+        let palette = palette();
+        assert_eq!((palette[0], palette[usize::from(LEVEL)][3]), (NOTHING, 0));
+        let slow = palette[usize::from(cell(f64::ln(1.6)))];
+        assert!(slow[0] > 150 && slow[1] < 60, "{slow:?}");
+    }
+
+    #[test]
+    fn a_rank_that_came_later_was_absent_before() {
+        let column = |cells: Vec<u8>| Column {
+            steps: 1,
+            cells,
+            ..Column::default()
+        };
+        let history = History {
+            ranks_a_row: 1,
+            is_self: true,
+            columns: vec![column(vec![1, 2]), column(vec![3, 4, 5])],
+        };
+        assert_eq!(rows(&history), 3);
+        assert_eq!(pixels(&history, 3), [1, 3, 2, 4, ABSENT, 5]);
+    }
+}

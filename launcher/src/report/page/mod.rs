@@ -1,0 +1,166 @@
+//! `report.html`: the report as one page that needs nothing else, on a screen and on paper. It is made of `report.json` alone,
+//! by the same code at a job's end and for `paceline report RUN --html`.
+//!
+//! The answer comes first, then what it cost, then pictures, then what they rest on.
+
+mod answer;
+mod bands;
+mod bound;
+mod detail;
+mod heat;
+mod png;
+mod spent;
+mod timeline;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use paceline_health::report::Report;
+use paceline_health::{Policy, plain};
+use paceline_sidecar::sink::write_whole;
+
+use super::by_weight;
+use super::words::{count, span};
+use crate::html::Html;
+
+/// Its name in a run directory.
+pub(crate) const FILE: &str = "report.html";
+/// How its title ends, and by what it is known again.
+const TITLE: &str = ": paceline report";
+const OURS: &str = ": paceline report</title>";
+pub(crate) const STYLE: &str = include_str!("style.css");
+
+/// Width of the pictures in their own units, and of what stands beside them.
+const WIDE: f64 = 1100.0;
+const LEFT: f64 = 74.0;
+const RIGHT: f64 = 78.0;
+
+/// The page.
+pub(crate) fn page(report: &Report, policy: &Policy) -> String {
+    let mut body = Html::default();
+    body.part(head(report))
+        .tag("<main>\n")
+        .part(answer::draw(report, policy))
+        .part(spent::draw(report));
+    match &report.history {
+        Some(history) if !history.columns.is_empty() => {
+            body.tag("<section>")
+                .part(heat::draw(report, history))
+                .part(bands::draw(history))
+                .tag("</section>\n");
+        }
+        _ => {
+            body.tag("<section><h2>Ranks by steps</h2><p class=\"none\">Not measured: no step of this job was compared. ")
+                .tag("Steps come from the Python hook, from NCCL's profiler plugin or from the job's log ")
+                .tag("(<code>--step-log</code>); of a report that an older Paceline wrote, ")
+                .tag("<code>paceline replay</code> makes a new one.</p></section>\n");
+        }
+    }
+    body.part(bound::draw(report));
+    body.tag("<div class=\"two\">")
+        .part(timeline::draw(report))
+        .part(detail::draw(report))
+        .tag("</div>\n");
+    body.part(detail::preflight(report))
+        .tag("</main>\n")
+        .part(foot(report));
+    let title = format!("{}{TITLE}", plain::name(name(report)));
+    Html::page(title, STYLE, body)
+}
+
+/// Writes the page into a run directory.
+///
+/// # Errors
+/// When the disk does not take it, or somebody else's page of that name lies there.
+pub(crate) fn write(run_dir: &Path, report: &Report, policy: &Policy) -> io::Result<PathBuf> {
+    let path = run_dir.join(FILE);
+    if fs::read_to_string(&path).is_ok_and(|old| !old.contains(OURS)) {
+        return Err(io::Error::other("a page that is not of paceline lies there"));
+    }
+    write_whole(&path, page(report, policy).as_bytes())?;
+    Ok(path)
+}
+
+fn name(report: &Report) -> &str {
+    match report.job.as_str() {
+        "" => "job without a name",
+        name => name,
+    }
+}
+
+fn head(report: &Report) -> Html {
+    let mut facts = Vec::new();
+    if report.world_size > 0 {
+        facts.push(count(report.world_size.into(), "rank"));
+    }
+    let length = report
+        .median_step_s
+        .map_or(String::new(), |median| format!(" of {}", span(median)));
+    facts.push(count(report.steps, "step") + &length);
+    facts.push(span(report.duration_s));
+    if let Some(began) = report.began_unix_ms {
+        facts.push(format!("began {} UTC", super::clock::utc(began)));
+    }
+    facts.push(match &report.end {
+        Some(end) => format!("ended {}", super::ending::words(end)),
+        None => "not ended, as far as is known".to_owned(),
+    });
+    let mut html = Html::default();
+    html.element("<header><h1>Job ", name(report), "</h1>").element(
+        "<p class=\"faint\">",
+        facts.join(" · "),
+        "</p></header>\n",
+    );
+    html
+}
+
+fn foot(report: &Report) -> Html {
+    let mut html = Html::default();
+    html.tag("<footer><p>All of it, for programs: <code>report.json</code> beside this page (")
+        .tag("<code>paceline report RUN --json</code>). Each number follows from the journal by ")
+        .tag("<code>paceline replay</code>; what a finding means: <code>paceline explain NAME</code>.</p><p>Paceline ")
+        .text(env!("CARGO_PKG_VERSION"))
+        .tag(", report version ")
+        .text(report.schema_version)
+        .tag(".</p></footer>\n");
+    html
+}
+
+/// The head of a column.
+#[derive(Clone, Copy)]
+pub(crate) enum Head {
+    /// Of words.
+    Words(&'static str),
+    /// Of numbers, which stand one below the other.
+    Number(&'static str),
+}
+
+/// A table: heads, and rows of cells.
+pub(crate) fn table(heads: &[Head], rows: impl IntoIterator<Item = Vec<String>>) -> Html {
+    let mut html = Html::default();
+    html.tag("<div class=\"wide\"><table><tr>");
+    for head in heads {
+        match head {
+            Head::Words(head) => html.element("<th>", head, "</th>"),
+            Head::Number(head) => html.element("<th class=\"n\">", head, "</th>"),
+        };
+    }
+    html.tag("</tr>\n");
+    for row in rows {
+        html.tag("<tr>");
+        for (cell, head) in row.iter().zip(heads) {
+            match head {
+                Head::Words(_) => html.element("<td>", cell, "</td>"),
+                Head::Number(_) => html.element("<td class=\"n\">", cell, "</td>"),
+            };
+        }
+        html.tag("</tr>\n");
+    }
+    html.tag("</table></div>");
+    html
+}
+
+#[cfg(test)]
+#[path = "page_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! What the job took, what of it was lost, and to what.
+
+use paceline_health::report::Report;
+
+use crate::html::Html;
+use crate::report::cost::unit;
+use crate::report::words::{hours, money, percent, span};
+
+/// Causes that have a line.
+const CAUSES: usize = 12;
+/// Length of the longest bar, in rem.
+const BAR: f64 = 12.0;
+
+pub(super) fn draw(report: &Report) -> Html {
+    let cost = &report.cost;
+    let whose = unit(report);
+    let mut html = Html::default();
+    html.tag("<section><h2>What it cost</h2><div class=\"cards\">");
+    match cost.goodput_ratio {
+        Some(goodput) => card(
+            &mut html,
+            percent(goodput),
+            "goodput: share of the time that made progress at full speed",
+        ),
+        None => card(
+            &mut html,
+            "not measured",
+            "goodput: there is one after the first steady steps",
+        ),
+    }
+    if cost.gpu_hours > 0.0 {
+        let share = percent(cost.lost_gpu_hours / cost.gpu_hours);
+        let of = format!("lost of {} ({share})", hours(cost.gpu_hours, whose));
+        card(&mut html, hours(cost.lost_gpu_hours, whose), of);
+    } else {
+        card(&mut html, "not measured", "what was lost: no rank attached");
+    }
+    match (cost.lost_cost, cost.gpu_hour_price) {
+        (Some(lost), Some(price)) => card(
+            &mut html,
+            money(lost),
+            format!("lost, at {} a GPU-hour", money(price)),
+        ),
+        (Some(lost), None) => card(&mut html, money(lost), "lost"),
+        (None, _) => card(
+            &mut html,
+            "no price set",
+            "--gpu-hour-price 2.50 (or [MODEL=]PRICE) says what was lost in money",
+        ),
+    }
+    if let (Some(what_if), Some(now)) = (cost.what_if_step_s, report.median_step_s)
+        && what_if < now * 0.995
+    {
+        let says = format!("a step, instead of {}, if nothing were wrong now", span(now));
+        card(&mut html, span(what_if), says);
+    }
+    html.tag("</div>")
+        .part(by_cause(report, whose))
+        .tag("</section>\n");
+    html
+}
+
+fn card(html: &mut Html, value: impl std::fmt::Display, says: impl std::fmt::Display) {
+    html.element("<div class=\"card\"><b>", value, "</b>").element(
+        "<span class=\"faint\">",
+        says,
+        "</span></div>",
+    );
+}
+
+/// The largest first; equal ones by name.
+fn by_cause(report: &Report, whose: &str) -> Html {
+    let cost = &report.cost;
+    let mut causes: Vec<_> = cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0).collect();
+    causes.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+    let mut html = Html::default();
+    let Some((_, most)) = causes.first() else {
+        return html;
+    };
+    html.tag("<div class=\"wide\"><table><tr><th>lost to</th><th class=\"n\">")
+        .text(format_args!("{whose}-time"))
+        .tag("</th><th class=\"n\">of the job</th>");
+    if cost.gpu_hour_price.is_some() {
+        html.tag("<th class=\"n\">money</th>");
+    }
+    html.tag("<th></th></tr>\n");
+    for (cause, lost) in causes.iter().take(CAUSES) {
+        html.element("<tr><td>", cause, "</td>")
+            .element("<td class=\"n\">", hours(**lost, whose), "</td>");
+        let share = if cost.gpu_hours > 0.0 {
+            percent(**lost / cost.gpu_hours)
+        } else {
+            String::new()
+        };
+        html.element("<td class=\"n\">", share, "</td>");
+        if let Some(price) = cost.gpu_hour_price {
+            html.element("<td class=\"n\">", money(price * **lost), "</td>");
+        }
+        html.tag("<td><span class=\"bar\" style=\"width:")
+            .number((**lost / **most * BAR).max(0.1))
+            .tag("rem\"></span></td></tr>\n");
+    }
+    html.tag("</table></div>");
+    let rest: f64 = causes.iter().skip(CAUSES).map(|(_, lost)| **lost).sum();
+    if rest > 0.0 {
+        html.element(
+            "<p class=\"faint\">",
+            format_args!("and {} to other causes", hours(rest, whose)),
+            "</p>",
+        );
+    }
+    html
+}

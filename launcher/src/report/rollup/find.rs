@@ -1,0 +1,97 @@
+//! Reports below a directory.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use anyhow::Context as _;
+use paceline_health::report::Report;
+
+use crate::report;
+
+/// Run directories lie in a directory, or by user, project or month in directories of it.
+const DEEP: usize = 4;
+/// Entries that are looked at; a directory with more holds other things.
+const ENTRIES: usize = 1_000_000;
+/// No report is larger.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What a file turned out to be.
+pub(super) enum Seen {
+    /// A report, and when its run ended, milliseconds since 1970.
+    Report { report: Box<Report>, ended_unix_ms: u64 },
+    /// Something of that name that another program wrote.
+    Foreign,
+    /// Its path, and what is wrong with it.
+    Damaged(String),
+}
+
+/// All of them, in the order of their paths. Links are not followed: what they lead to is counted where it lies.
+pub(super) fn reports(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    fs::read_dir(below).with_context(|| below.display().to_string())?;
+    let mut found = Vec::new();
+    let mut left = ENTRIES;
+    let mut waiting = vec![(below.to_owned(), 0)];
+    while let Some((dir, depth)) = waiting.pop() {
+        // What may not be read is somebody else's.
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            left = left.saturating_sub(1);
+            if left == 0 {
+                anyhow::bail!(
+                    "{}: more than {ENTRIES} files; name a directory of runs",
+                    below.display()
+                );
+            }
+            let name = entry.file_name();
+            match entry.file_type() {
+                Ok(kind) if kind.is_file() && name == report::FILE => found.push(entry.path()),
+                Ok(kind) if kind.is_dir() && depth < DEEP && !name.as_encoded_bytes().starts_with(b".") => {
+                    waiting.push((entry.path(), depth + 1));
+                }
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads one. By its own clock the run ended so long after its beginning; without one its file says when it was written.
+pub(super) fn read(path: &Path) -> Seen {
+    let shown = path.display();
+    let (text, written_ms) = match text(path) {
+        Ok(read) => read,
+        Err(problem) => return Seen::Damaged(format!("{shown}: {problem}")),
+    };
+    match report::parse(&text) {
+        Ok(report) => {
+            let lasted_ms = |began: u64| began.saturating_add((report.duration_s.max(0.0) * 1e3) as u64);
+            let ended_unix_ms = report.began_unix_ms.map_or(written_ms, lasted_ms);
+            Seen::Report {
+                report: Box::new(report),
+                ended_unix_ms,
+            }
+        }
+        Err(_) if serde_json::from_str::<serde_json::Value>(&text).is_ok() && report::is_foreign(path) => {
+            Seen::Foreign
+        }
+        Err(problem) => Seen::Damaged(format!("{shown}{problem}")),
+    }
+}
+
+fn text(path: &Path) -> io::Result<(String, u64)> {
+    let file = fs::File::open(path)?;
+    let modified = file.metadata()?.modified()?;
+    let written_ms = modified
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |age| age.as_millis() as u64);
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(io::Error::other("too large for a report"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))?;
+    Ok((text, written_ms))
+}

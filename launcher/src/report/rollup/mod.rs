@@ -1,0 +1,263 @@
+//! `paceline report --since 7d [DIR]`: all runs below a directory together: what was lost, to what, and on which nodes.
+
+mod find;
+mod show;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use paceline_health::Provenance;
+use paceline_health::report::Report;
+use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
+use serde::Serialize;
+
+use self::find::Seen;
+use super::ReportArgs;
+use crate::output::{self, Color, Style};
+use crate::progress::Progress;
+
+/// Version of the JSON.
+const SCHEMA_VERSION: u32 = 1;
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Rollup {
+    schema_version: u32,
+    /// Below which directory, and of how many seconds up to now.
+    below: String,
+    since_s: u64,
+    total: Total,
+    /// What was lost by what it was lost to: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
+    by_cause: BTreeMap<String, Share>,
+    /// By the node that findings blame; what is nobody's own is not there.
+    by_node: BTreeMap<String, Node>,
+    /// In the order of their ends.
+    runs: Vec<Run>,
+    /// Reports that could not be read, and why.
+    damaged: Vec<String>,
+    /// Files of that name that are not of Paceline.
+    foreign: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Total {
+    runs: u64,
+    /// Of these, how many rest on simulated, replayed or injected data, if only in part.
+    not_live: u64,
+    /// GPU-hours; rank-hours of runs without GPUs.
+    gpu_hours: f64,
+    lost_gpu_hours: f64,
+    /// In the currency of the prices; `null`: no run had one.
+    lost_cost: Option<f64>,
+    /// Runs that had a price.
+    priced: u64,
+    /// Share of the time of all GPUs that made progress at full speed, of runs that know it.
+    goodput_ratio: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Share {
+    lost_gpu_hours: f64,
+    lost_cost: Option<f64>,
+    runs: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Node {
+    /// Findings that blame it, or a rank, a GPU or a port of it. Of what overlaps each counts.
+    findings: u64,
+    critical: u64,
+    runs: u64,
+    lost_gpu_hours: f64,
+    lost_cost: Option<f64>,
+    /// How often each was found.
+    kinds: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Run {
+    place: PathBuf,
+    job: String,
+    ended_unix_ms: u64,
+    ranks: u32,
+    duration_s: f64,
+    gpu_hours: f64,
+    lost_gpu_hours: f64,
+    goodput_ratio: Option<f64>,
+    /// The weightiest finding and whom it blames.
+    worst: Option<String>,
+    end: Option<&'static str>,
+}
+
+/// Reads, adds up and tells.
+pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyhow::Result<ExitCode> {
+    let below = args.run.as_deref().unwrap_or(Path::new("."));
+    let now_ms = paceline_sidecar::host::unix_ms();
+    let found = find::reports(below)?;
+    let mut rollup = Rollup {
+        schema_version: SCHEMA_VERSION,
+        below: below.display().to_string(),
+        since_s: since.as_secs(),
+        ..Rollup::default()
+    };
+    let mut progress = Progress::new(Style::stderr(color), "reports");
+    let oldest = now_ms.saturating_sub(since.as_millis() as u64);
+    for (number, path) in (1..).zip(&found) {
+        match find::read(path) {
+            Seen::Report {
+                report,
+                ended_unix_ms,
+            } if ended_unix_ms >= oldest => {
+                rollup.add(path, &report, ended_unix_ms);
+            }
+            Seen::Report { .. } => {}
+            Seen::Foreign => rollup.foreign += 1,
+            Seen::Damaged(why) => rollup.damaged.push(why),
+        }
+        progress.at(number, found.len() as u64);
+    }
+    drop(progress);
+    rollup.settle();
+    for why in &rollup.damaged {
+        output::warning(Style::stderr(color), format_args!("left out: {why}"));
+    }
+    if let Some(file) = &args.html {
+        return super::put_page(&show::page(&rollup), file, || below.join("rollup.html"));
+    }
+    let text = if args.json {
+        serde_json::to_string(&rollup)? + "\n"
+    } else {
+        show::text(&rollup, Style::stdout(color))
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `7d`, `12h`, `90m`, `2w`, `30s`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let wanted = || format!("`{text}`: a number and s, m, h, d or w, such as 7d");
+    let unit = text.chars().next_back().ok_or_else(wanted)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        'w' => 604_800,
+        _ => return Err(wanted()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wanted())?;
+    let seconds = number.checked_mul(seconds).filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs).ok_or_else(wanted)
+}
+
+impl Rollup {
+    fn add(&mut self, path: &Path, report: &Report, ended_unix_ms: u64) {
+        let cost = &report.cost;
+        self.total.runs += 1;
+        let is_live = report
+            .verdicts
+            .iter()
+            .all(|verdict| verdict.provenance == Provenance::Live);
+        self.total.not_live += u64::from(!is_live);
+        self.total.gpu_hours += known(cost.gpu_hours);
+        self.total.lost_gpu_hours += known(cost.lost_gpu_hours);
+        add(&mut self.total.lost_cost, cost.lost_cost);
+        self.total.priced += u64::from(cost.lost_cost.is_some());
+        if let Some(goodput) = cost.goodput_ratio {
+            // Weighed by the time of its GPUs until all are there.
+            *self.total.goodput_ratio.get_or_insert(0.0) += known(goodput) * known(cost.gpu_hours);
+        }
+        for (cause, lost) in cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0) {
+            let share = self.by_cause.entry(cause.to_string()).or_default();
+            share.lost_gpu_hours += known(*lost);
+            add(
+                &mut share.lost_cost,
+                cost.gpu_hour_price.map(|price| price * lost),
+            );
+            share.runs += 1;
+        }
+        self.blame(report);
+        let worst = super::by_weight(report)
+            .into_iter()
+            .find(|verdict| is_blame(verdict));
+        self.runs.push(Run {
+            place: path.parent().unwrap_or(path).to_owned(),
+            job: report.job.to_string(),
+            ended_unix_ms,
+            ranks: report.world_size,
+            duration_s: report.duration_s,
+            gpu_hours: known(cost.gpu_hours),
+            lost_gpu_hours: known(cost.lost_gpu_hours),
+            goodput_ratio: cost.goodput_ratio,
+            worst: worst.map(|verdict| format!("{} of {}", verdict.finding, verdict.whom())),
+            end: report.end.as_ref().map(|end| end.reason.name()),
+        });
+    }
+
+    /// Findings by the nodes that they blame.
+    fn blame(&mut self, report: &Report) {
+        let mut here: BTreeMap<&str, ()> = BTreeMap::new();
+        for verdict in report.verdicts.iter().filter(|verdict| is_blame(verdict)) {
+            let Some(name) = node(verdict) else { continue };
+            let node = self.by_node.entry(name.to_owned()).or_default();
+            node.findings += 1;
+            node.critical += u64::from(verdict.severity == Severity::Critical);
+            node.lost_gpu_hours += known(verdict.lost_gpu_hours);
+            add(&mut node.lost_cost, verdict.lost_cost);
+            *node.kinds.entry(verdict.finding.name()).or_default() += 1;
+            if here.insert(name, ()).is_none() {
+                node.runs += 1;
+            }
+        }
+    }
+
+    /// All are there.
+    fn settle(&mut self) {
+        self.runs
+            .sort_by(|a, b| a.ended_unix_ms.cmp(&b.ended_unix_ms).then(a.place.cmp(&b.place)));
+        let weights: f64 = self
+            .runs
+            .iter()
+            .filter(|run| run.goodput_ratio.is_some())
+            .map(|run| run.gpu_hours)
+            .sum();
+        self.total.goodput_ratio = self
+            .total
+            .goodput_ratio
+            .filter(|_| weights > 0.0)
+            .map(|sum| sum / weights);
+    }
+}
+
+/// What is only worth knowing blames nobody.
+fn is_blame(verdict: &Verdict) -> bool {
+    verdict.severity != Severity::Info && verdict.finding != Finding::XidRecorded
+}
+
+/// Of a link that has two ends it cannot be said which of them it is.
+fn node(verdict: &Verdict) -> Option<&str> {
+    match &verdict.subject {
+        Subject::Rank { node, .. } | Subject::Node { node } | Subject::Gpu { node, .. } => {
+            Some(node.as_str())
+        }
+        Subject::Link { node, peer: None } => Some(node.as_str()),
+        Subject::Link { .. } | Subject::Job { .. } | Subject::Rack { .. } => None,
+    }
+}
+
+/// A file may say anything; a sum of it shall be a number.
+fn known(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}
+
+fn add(sum: &mut Option<f64>, more: Option<f64>) {
+    if let Some(more) = more {
+        *sum.get_or_insert(0.0) += known(more);
+    }
+}
+
+#[cfg(test)]
+#[path = "rollup_tests.rs"]
+mod tests;

@@ -1,0 +1,312 @@
+//! Many runs for people.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use paceline_health::plain;
+
+use super::{Node, Rollup, Share};
+use crate::html::Html;
+use crate::output::{Paint, Style};
+use crate::report::clock;
+use crate::report::page::{Head, STYLE, table};
+use crate::report::words::{count, hours, money, percent, span};
+
+/// Lines of the tables on a terminal, and on a page.
+const ROWS: usize = 10;
+const PAGE_ROWS: usize = 200;
+/// Characters of a name in a table on a terminal.
+const NAME: usize = 24;
+
+pub(super) fn text(rollup: &Rollup, style: Style) -> String {
+    let mut text = String::new();
+    for (index, line) in heading(rollup).into_iter().enumerate() {
+        let paint = if index == 0 { Paint::Strong } else { Paint::Faint };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}", style.paint(paint, line));
+    }
+    if rollup.total.runs == 0 {
+        return text;
+    }
+    let causes = causes(rollup);
+    let mut put = |heads: &str, rows: &[String], all: usize| {
+        let _ = writeln!(text, "\n{}", style.paint(Paint::Faint, heads));
+        for row in rows {
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+        if all > rows.len() {
+            let _ = writeln!(text, "and {} more (--json has all)", all - rows.len());
+        }
+    };
+    let lines: Vec<String> = causes
+        .iter()
+        .take(ROWS)
+        .map(|(cause, share)| {
+            let of = percent(of_total(share.lost_gpu_hours, rollup));
+            let (lost, cost) = (hours(share.lost_gpu_hours, "GPU"), price(share.lost_cost));
+            format!(
+                "{:NAME$} {lost:>18} {of:>7} {cost:>10} {:>6}",
+                short(cause),
+                share.runs
+            )
+        })
+        .collect();
+    let heads = format!(
+        "{:NAME$} {:>18} {:>7} {:>10} {:>6}",
+        "lost to", "lost", "share", "money", "runs"
+    );
+    put(&heads, &lines, causes.len());
+    let nodes = nodes(rollup);
+    let lines: Vec<String> = nodes
+        .iter()
+        .take(ROWS)
+        .map(|(name, node)| {
+            let (lost, cost) = (hours(node.lost_gpu_hours, "GPU"), price(node.lost_cost));
+            let (found, kinds) = (node.findings, kinds(node));
+            format!(
+                "{:NAME$} {found:>8} {:>6} {lost:>18} {cost:>10}  {kinds}",
+                short(name),
+                node.runs
+            )
+        })
+        .collect();
+    let heads = format!(
+        "{:NAME$} {:>8} {:>6} {:>18} {:>10}  what",
+        "node", "findings", "runs", "lost", "money"
+    );
+    put(&heads, &lines, nodes.len());
+    text
+}
+
+/// The sum of it in a few lines.
+fn heading(rollup: &Rollup) -> Vec<String> {
+    let total = &rollup.total;
+    let since = format!(
+        "in the last {} below {}",
+        long(rollup.since_s),
+        plain::name(&rollup.below)
+    );
+    if total.runs == 0 {
+        let mut lines = vec![format!("No report of a run that ended {since}.")];
+        lines.extend(left_out(rollup));
+        return lines;
+    }
+    let mut first = format!(
+        "{} {since}: {} of {} lost",
+        count(total.runs, "run"),
+        hours(total.lost_gpu_hours, "GPU"),
+        hours(total.gpu_hours, "GPU")
+    );
+    if total.gpu_hours > 0.0 {
+        first += &format!(" ({})", percent(total.lost_gpu_hours / total.gpu_hours));
+    }
+    if let Some(cost) = total.lost_cost {
+        first += &format!(", worth {}", money(cost));
+        if total.priced < total.runs {
+            first += &format!(" in the {} that had a price", count(total.priced, "run"));
+        }
+    }
+    let mut lines = vec![first];
+    lines.push(match total.goodput_ratio {
+        Some(goodput) => format!("goodput {}", percent(goodput)),
+        None => "goodput not measured: no run made steady steps".to_owned(),
+    });
+    if total.lost_cost.is_none() {
+        lines.push("no price set: --gpu-hour-price at the runs says what was lost in money".to_owned());
+    }
+    if total.not_live > 0 {
+        let runs = count(total.not_live, "run");
+        lines.push(format!(
+            "not live (simulated, replayed, injected) are findings of {runs}"
+        ));
+    }
+    lines.extend(left_out(rollup));
+    lines
+}
+
+fn left_out(rollup: &Rollup) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !rollup.damaged.is_empty() {
+        let reports = count(rollup.damaged.len() as u64, "report");
+        lines.push(format!("{reports} could not be read and are not in it"));
+    }
+    if rollup.foreign > 0 {
+        let files = count(rollup.foreign, "file");
+        lines.push(format!("{files} of that name are not of Paceline"));
+    }
+    lines
+}
+
+/// `7 days`.
+fn long(seconds: u64) -> String {
+    match seconds {
+        _ if seconds.is_multiple_of(86_400) => count(seconds / 86_400, "day"),
+        _ if seconds.is_multiple_of(3_600) => count(seconds / 3_600, "hour"),
+        _ if seconds.is_multiple_of(60) => count(seconds / 60, "minute"),
+        _ => count(seconds, "second"),
+    }
+}
+
+fn of_total(lost: f64, rollup: &Rollup) -> f64 {
+    if rollup.total.lost_gpu_hours > 0.0 {
+        lost / rollup.total.lost_gpu_hours
+    } else {
+        0.0
+    }
+}
+
+fn price(cost: Option<f64>) -> String {
+    cost.map_or("-".to_owned(), money)
+}
+
+fn short(name: &str) -> String {
+    plain::clip(name, NAME - 1)
+}
+
+/// The most lost first.
+fn causes(rollup: &Rollup) -> Vec<(&String, &Share)> {
+    let mut causes: Vec<_> = rollup.by_cause.iter().collect();
+    causes.sort_by(|a, b| {
+        b.1.lost_gpu_hours
+            .total_cmp(&a.1.lost_gpu_hours)
+            .then(a.0.cmp(b.0))
+    });
+    causes
+}
+
+/// Who is found most often first, then who costs most.
+fn nodes(rollup: &Rollup) -> Vec<(&String, &Node)> {
+    let mut nodes: Vec<_> = rollup.by_node.iter().collect();
+    nodes.sort_by(|a, b| {
+        let runs = Reverse(a.1.runs).cmp(&Reverse(b.1.runs));
+        let lost = b.1.lost_gpu_hours.total_cmp(&a.1.lost_gpu_hours);
+        runs.then(lost).then(a.0.cmp(b.0))
+    });
+    nodes
+}
+
+/// The most frequent first.
+fn kinds(node: &Node) -> String {
+    let mut kinds: Vec<(&&str, &u64)> = node.kinds.iter().collect();
+    kinds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    let told = kinds.iter().take(3).map(|(kind, times)| match times {
+        1 => (**kind).to_string(),
+        times => format!("{kind} x{times}"),
+    });
+    let mut text = told.collect::<Vec<_>>().join(", ");
+    if kinds.len() > 3 {
+        text += ", ...";
+    }
+    text
+}
+
+/// The same as a page.
+pub(super) fn page(rollup: &Rollup) -> String {
+    let mut html = Html::default();
+    html.tag("<header><h1>Runs together</h1></header><main>");
+    for (index, line) in heading(rollup).into_iter().enumerate() {
+        html.element(
+            if index == 0 {
+                "<p><b>"
+            } else {
+                "<p><b class=\"plain\">"
+            },
+            line,
+            "</b></p>",
+        );
+    }
+    html.tag("<h2>Lost to</h2>");
+    let row = |(cause, share): (&String, &Share)| {
+        let of = percent(of_total(share.lost_gpu_hours, rollup));
+        let lost = hours(share.lost_gpu_hours, "GPU");
+        vec![
+            cause.clone(),
+            lost,
+            of,
+            price(share.lost_cost),
+            share.runs.to_string(),
+        ]
+    };
+    let heads = [
+        Head::Words("lost to"),
+        Head::Number("lost"),
+        Head::Number("share"),
+        Head::Number("money"),
+        Head::Number("runs"),
+    ];
+    html.part(table(&heads, causes(rollup).into_iter().take(PAGE_ROWS).map(row)));
+    html.tag("<h2>Nodes</h2><p class=\"faint\">Findings that blame the node, a rank or a GPU of it. Of findings that overlap each \
+              counts; what nobody is to blame for is above.</p>");
+    let row = |(name, node): (&String, &Node)| {
+        let lost = hours(node.lost_gpu_hours, "GPU");
+        let (found, runs) = (node.findings.to_string(), node.runs.to_string());
+        vec![
+            name.clone(),
+            runs,
+            found,
+            node.critical.to_string(),
+            lost,
+            price(node.lost_cost),
+            kinds(node),
+        ]
+    };
+    let heads = [
+        Head::Words("node"),
+        Head::Number("runs"),
+        Head::Number("findings"),
+        Head::Number("critical"),
+        Head::Number("lost"),
+        Head::Number("money"),
+        Head::Words("what"),
+    ];
+    html.part(table(&heads, nodes(rollup).into_iter().take(PAGE_ROWS).map(row)))
+        .tag("<h2>Runs</h2>")
+        .part(runs(rollup));
+    if !rollup.damaged.is_empty() {
+        html.tag("<h2>Left out</h2>");
+    }
+    let damaged: BTreeMap<usize, &String> = rollup.damaged.iter().enumerate().take(PAGE_ROWS).collect();
+    for why in damaged.values() {
+        html.element("<p>", why, "</p>");
+    }
+    html.tag("</main>");
+    Html::page("Runs together: paceline report", STYLE, html)
+}
+
+fn runs(rollup: &Rollup) -> Html {
+    let rows = rollup.runs.iter().rev().take(PAGE_ROWS).map(|run| {
+        vec![
+            run.job.clone(),
+            clock::utc(run.ended_unix_ms),
+            run.ranks.to_string(),
+            span(run.duration_s),
+            run.goodput_ratio.map_or("not measured".to_owned(), percent),
+            hours(run.lost_gpu_hours, "GPU"),
+            run.worst.clone().unwrap_or_default(),
+            run.end.unwrap_or("not told").to_owned(),
+            run.place.display().to_string(),
+        ]
+    });
+    let heads = [
+        Head::Words("job"),
+        Head::Words("ended (UTC)"),
+        Head::Number("ranks"),
+        Head::Number("lasted"),
+        Head::Number("goodput"),
+        Head::Number("lost"),
+        Head::Words("worst finding"),
+        Head::Words("end"),
+        Head::Words("directory"),
+    ];
+    let mut html = table(&heads, rows);
+    if rollup.runs.len() > PAGE_ROWS {
+        let more = rollup.runs.len() - PAGE_ROWS;
+        html.element(
+            "<p class=\"faint\">",
+            format_args!("and {more} more; --json has all"),
+            "</p>",
+        );
+    }
+    html
+}
