@@ -43,6 +43,12 @@ fn main() {
                 resident()
             );
         }
+        // Without TLS, the network and the wait for a core.
+        let page = webhook.page("/metrics").await.1;
+        let buckets = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("paceline_webhook_seconds_bucket{le="));
+        println!("in the webhook: {}", buckets.collect::<Vec<_>>().join(", "));
         webhook.end().await;
     });
 }
