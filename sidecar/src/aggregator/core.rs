@@ -239,6 +239,7 @@ impl Aggregator {
             self.reported_lost = lost;
         }
         let unix_s = host::unix_ms() as f64 / 1e3;
+        let steps = self.detector.steps();
         let mut told = false;
         for entry in &entries {
             presence(&mut self.nodes, &entry.frame);
@@ -259,7 +260,7 @@ impl Aggregator {
             self.report_pace.found();
         }
         self.write_report_if_due(now_ns);
-        self.close_segment(now_ns);
+        self.close_segment(self.detector.steps() > steps, now_ns);
     }
 
     /// An event of the aggregator itself.

@@ -226,9 +226,10 @@ impl Journal {
         }
     }
 
-    /// Whether the segment that is written is to be closed now.
-    pub fn is_full(&self, now_ns: u64) -> bool {
-        self.length >= self.segment_bytes
+    /// Whether the segment that is written is to be closed now: at its length `between` two steps, else an eighth later.
+    pub fn is_full(&self, between: bool, now_ns: u64) -> bool {
+        let more = if between { 0 } else { self.segment_bytes / 8 };
+        self.length >= self.segment_bytes + more
             && now_ns >= self.close_at_ns
             && self.retry_at_ns.is_none()
             && !self.owner.as_ref().is_some_and(Owner::is_superseded)

@@ -74,7 +74,6 @@ pub struct Metrics {
     ranks: BTreeMap<Rank, RankTally>,
     nodes: BTreeMap<NodeId, NodeTally>,
     gpus: gpus::Gpus,
-    #[serde(default)]
     ports: fabric::Ports,
     benches: preflight::Benches,
 }

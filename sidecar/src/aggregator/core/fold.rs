@@ -119,9 +119,10 @@ impl Replay for Fold {
 }
 
 impl Aggregator {
-    /// Closes the journal's segment when it is long enough, and writes down what it came to.
-    pub(super) fn close_segment(&mut self, now_ns: u64) {
-        if !self.journal.is_full(now_ns) || !self.journal.close_segment(now_ns) {
+    /// Closes the journal's segment when it is long enough, and writes down what it came to. In a large job frames wait most of a
+    /// second for that: best where a step has just been judged and the next is not due yet.
+    pub(super) fn close_segment(&mut self, between: bool, now_ns: u64) {
+        if !self.journal.is_full(between, now_ns) || !self.journal.close_segment(now_ns) {
             return;
         }
         // As `Known`.

@@ -27,9 +27,7 @@ pub(in crate::sink) struct Gpu {
     access: Option<Access>,
     readings: BTreeMap<GpuSignal, Reading>,
     /// How often each XID was reported, by the kernel and by NVML: the same fault in the words of both.
-    #[serde(default)]
     xids: BTreeMap<u32, [u64; 2]>,
-    #[serde(default)]
     last_xid: u32,
 }
 
