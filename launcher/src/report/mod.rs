@@ -141,8 +141,11 @@ fn parse(text: &str) -> Result<Report, String> {
 
 /// Whether the file holds something that no version of us has written.
 pub(crate) fn is_foreign(path: &Path) -> bool {
-    let text = fs::read_to_string(path);
-    text.is_ok_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
+    // The aggregator moves a pipe or a directory out of its way; to read a pipe may take for ever.
+    let is_file = fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    let text = is_file.then(|| fs::read_to_string(path).ok());
+    text.flatten()
+        .is_some_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
 }
 
 /// What every version of a report holds.
@@ -197,6 +200,18 @@ fn fold(path: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_is_nobodys_result_and_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        assert!(!is_foreign(&path));
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "{}").unwrap();
+        assert!(is_foreign(&path));
+    }
 
     #[test]
     fn a_file_that_is_no_report_is_told_from_a_newer_and_from_a_broken_one() {

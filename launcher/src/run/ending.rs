@@ -196,8 +196,9 @@ fn shown(plan: &Plan, dir: &Path, path: &Path) -> PathBuf {
 /// A file of an earlier run in the same directory says nothing about this one.
 fn is_of_this_run(plan: &Plan, path: &Path) -> bool {
     let began = SystemTime::now().checked_sub(plan.started.elapsed() + CLOCK_SLACK);
-    let modified = fs::metadata(path).and_then(|meta| meta.modified());
-    modified.is_ok_and(|modified| began.is_some_and(|began| modified >= began))
+    let file = fs::metadata(path).ok().filter(fs::Metadata::is_file);
+    let modified = file.and_then(|meta| meta.modified().ok());
+    modified.is_some_and(|modified| began.is_some_and(|began| modified >= began))
 }
 
 /// What the journal leads to up to the child's end, and what it could not see.
