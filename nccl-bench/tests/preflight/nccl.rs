@@ -229,8 +229,12 @@ fn eight_gpus_of_two_nodes() {
     twice(|| {
         let report = preflight(Mode::Quick, (0..2).map(|_| brisk(8)).collect());
         assert_eq!(problems(&report), Vec::<String>::new());
+        // On a busy machine what is slow is measured again.
+        let (_, carried): (Vec<_>, Vec<_>) = carried(&report)
+            .into_iter()
+            .partition(|one| one.contains(" again: "));
         assert_eq!(
-            carried(&report),
+            carried,
             ["2 local: nccl 2.30.7 ", "1 pairs, round 1: nccl 2.30.7 "]
         );
         assert_eq!(
