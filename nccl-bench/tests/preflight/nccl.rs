@@ -237,13 +237,9 @@ fn eight_gpus_of_two_nodes() {
             carried,
             ["2 local: nccl 2.30.7 ", "1 pairs, round 1: nccl 2.30.7 "]
         );
-        assert_eq!(
-            (
-                values(&report, Metric::LocalBusbw),
-                values(&report, Metric::PairBusbw)
-            ),
-            (2, 1)
-        );
+        for (metric, least) in [(Metric::LocalBusbw, 2), (Metric::PairBusbw, 1)] {
+            assert!(values(&report, metric) >= least, "{metric}: {:?}", report.samples);
+        }
     });
 }
 
