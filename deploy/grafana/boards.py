@@ -113,6 +113,18 @@ def run():
               (f"min by (instance) (paceline_gpu_utilization_ratio{{job}})", "least"),
               (f"avg by (instance) (paceline_gpu_utilization_ratio{{job}})", "mean"), max=1, min=0),
     ]
+    pcie = "rate(paceline_gpu_pcie_bytes_total{job}[$__rate_interval])"
+    yield "What binds the GPUs?", [
+        lines("SM, tensor cores, memory", "Mean of all GPUs (Hopper and later). `dram` high and `tensor` low: bound by memory. `sm` high and "
+              "`tensor` low: no tensor cores, or small kernels. All low: look at PCIe, the loader and the collectives.", "percentunit",
+              ('avg by (instance, part) (paceline_gpu_activity_ratio{job, part!="occupancy"})', "{{part}}"), min=0, max=1),
+        lines("PCIe", "The busiest GPU, by direction. A link of 16 lanes carries 63 GB/s (generation 5) or 31 GB/s (4).", "Bps",
+              (f"max by (instance, direction) ({pcie})", "{{direction}}"), min=0),
+        lines("Memory against arithmetic", "Share of what memory could carry over that of what the SMs could do; the three highest. Above 1: "
+              "bytes are what the step waits for.", "none",
+              ('topk(3, paceline_gpu_activity_ratio{job, part="dram"} / ignoring(part) paceline_gpu_activity_ratio{job, part="sm"})',
+               "{{gpu_uuid}}"), min=0),
+    ]
     yield "Are the GPUs ill?", [
         lines("Warmest", "The ten warmest.", "celsius",
               (f"topk(10, paceline_gpu_temperature_celsius{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
@@ -126,6 +138,24 @@ def run():
               ("avg by (instance, reason) (rate(paceline_gpu_throttled_seconds_total{job}[$__rate_interval]))", "{{reason}}")),
         panel("piechart", "GPUs by model and source", "Whether readings are real.", "none",
               ("count by (model, provenance) (paceline_gpu_info{job})", "{{model}} ({{provenance}})"), instant=True),
+    ]
+    rate = "[$__rate_interval]"
+    yield "Is the fabric ill?", [
+        lines("Network ports", "Those that can carry data, of those there are, by kind. Above 512 ranks they are told with --metrics gpu.", "none",
+              ("sum by (instance, link) (paceline_fabric_port_up{job})", "{{link}} up"),
+              ("count by (instance, link) (paceline_fabric_port_up{job})", "{{link}}, all"), min=0),
+        lines("Slowest ports", "The five; one that came up below the others' rate slows all that cross it.", "Bps",
+              ("bottomk(5, paceline_fabric_port_rate_bytes_per_second{job})", "{{node}} {{port}}"), min=0),
+        lines("Trouble of ports", "The ten with most: lost links, damaged or dropped packets, repeated transmissions.", "ops",
+              (f"topk(10, rate(paceline_fabric_errors_total{{job}}{rate}))", "{{node}} {{port}} {{counter}}"), min=0),
+        lines("NVLink", "The busiest GPU, by direction.", "Bps",
+              (f"max by (instance, direction) (rate(paceline_gpu_nvlink_bytes_total{{job}}{rate}))", "{{direction}}"), min=0),
+        lines("Trouble of NVLink and PCIe", "The GPUs with most. Links that repeat themselves still work, and are slower.", "ops",
+              (f"topk(5, rate(paceline_gpu_nvlink_errors_total{{job}}{rate}) {GPU})", "{{node}} {{gpu_uuid}} NVLink {{kind}}"),
+              (f"topk(5, rate(paceline_gpu_pcie_replays_total{{job}}{rate}) {GPU})", "{{node}} {{gpu_uuid}} PCIe replay"), min=0),
+        lines("Transfer that nothing hides", "Share of time that even the rank which waits least spends in collectives: a rise in which no rank is "
+              "slower is the fabric's.", "percentunit",
+              (f"min by (instance) (rate(paceline_collective_wait_seconds_total{{job}}{rate}))", "least"), min=0, max=1),
     ]
     yield "What does it cost?", [
         areas("GPUs lost, by cause", "So many GPUs work for nothing.", "none",
@@ -211,6 +241,20 @@ def variables(name):
     return known
 
 
+def mark(name, query, color, title):
+    return {"name": name, "datasource": SOURCE, "enable": True, "iconColor": color, "expr": asked(query), "titleFormat": title}
+
+
+def marks(name):
+    """What stands across all panels at the moments when it happened."""
+    if name != "run":
+        return [mark("Findings", "sum by (finding) (changes(paceline_findings_total[$__rate_interval])) > 0", "orange", "{{finding}}")]
+    return [mark("Findings", "changes(paceline_findings_total{job}[$__rate_interval]) > 0", "orange", "{{finding}}"),
+            mark("Restarts", "changes(paceline_restarts_total{job}[$__rate_interval]) > 0", "red", "restart"),
+            mark("Checkpoints", 'rate(paceline_step_phase_seconds_total{job, phase="checkpoint"}[$__rate_interval]) > 0', "blue",
+                 "checkpoint")]
+
+
 def board(name, title, rows):
     panels, y = [], 0
     for heading, content in rows:
@@ -227,13 +271,9 @@ def board(name, title, rows):
         y += tall
     for number_of, made in enumerate(panels, 1):
         made["id"] = number_of
-    marks = {"name": "Findings", "datasource": SOURCE, "enable": True, "iconColor": "orange",
-             "expr": asked('changes(paceline_findings_total{job}[$__rate_interval]) > 0' if name == "run"
-                           else 'sum by (finding) (changes(paceline_findings_total[$__rate_interval])) > 0'),
-             "titleFormat": "{{finding}}"}
     return {"uid": f"paceline-{name}", "title": f"Paceline / {title}", "tags": ["paceline"], "schemaVersion": 39, "editable": True,
             "refresh": "10s" if name == "run" else "1m", "time": {"from": "now-30d" if name == "executive" else "now-1h", "to": "now"},
-            "timezone": "browser", "templating": {"list": variables(name)}, "annotations": {"list": [marks]},
+            "timezone": "browser", "templating": {"list": variables(name)}, "annotations": {"list": marks(name)},
             "links": [{"type": "dashboards", "tags": ["paceline"], "title": "Paceline", "asDropdown": False}], "panels": panels}
 
 

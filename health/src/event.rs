@@ -267,6 +267,9 @@ pub struct Beat {
     /// How often NCCL called it.
     #[serde(default)]
     pub plugin_calls: u64,
+    /// Time spent reading each of [`Agent::sources`], nanoseconds; in most beats nothing, which says nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_ns: Vec<u64>,
 }
 
 /// Where one rank is, by its own node's clock.

@@ -6,6 +6,7 @@
 
 pub mod base64;
 pub mod cadence;
+pub mod date;
 pub mod detect;
 pub mod event;
 pub mod fault;

@@ -1,8 +1,12 @@
 //! Text from outside on its way to people. What shows it shows it as text and nothing else; here it gets a length, and what
 //! would be invisible, or speak to a terminal, becomes visible.
 
+use std::borrow::Cow;
+
 /// Characters of a name.
 pub const NAME: usize = 160;
+/// Characters of a name that programs compare: as long as the command line takes one for a job or a node.
+pub const LABEL: usize = 256;
 /// Characters of a sentence.
 pub const SENTENCE: usize = 600;
 
@@ -20,14 +24,40 @@ pub fn name(text: &str) -> String {
     clip(text, NAME)
 }
 
-fn visible(letter: char) -> char {
+/// A name for programs: as it is, whenever that does no harm. Nothing is copied of one that is short and visible.
+pub fn label(text: &str) -> Cow<'_, str> {
+    let is_plain = text.len() <= LABEL && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if is_plain {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(clip(text, LABEL))
+    }
+}
+
+/// [`clip`] for text of several lines, which it stays.
+pub fn lines(text: &str, most: usize) -> String {
+    let mut clipped: String = text
+        .chars()
+        .take(most)
+        .map(|letter| if letter == '\n' { letter } else { visible(letter) })
+        .collect();
+    if text.chars().nth(most).is_some() {
+        clipped.push('…');
+    }
+    clipped
+}
+
+/// A character as it is shown: itself, or what stands for one that nobody would see.
+pub fn visible(letter: char) -> char {
     match letter {
         '\t' | '\n' | '\r' => ' ',
         '\0'..='\x1f' => char::from_u32(0x2400 + u32::from(letter)).unwrap_or('\u{fffd}'),
         '\x7f' => '\u{2421}',
         '\u{80}'..='\u{9f}' => '\u{fffd}',
         // Marks that turn the direction of what follows, beyond what the page's own isolation holds.
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}' => '\u{fffd}',
+        // Ends of lines to some.
+        '\u{2028}' | '\u{2029}' => ' ',
         _ => letter,
     }
 }
@@ -46,5 +76,19 @@ mod tests {
         assert_eq!(long.chars().count(), NAME + 1);
         assert!(long.ends_with('…'));
         assert_eq!(name(&"x".repeat(NAME)), "x".repeat(NAME));
+    }
+
+    #[test]
+    fn a_label_is_copied_only_when_it_must_be() {
+        assert!(matches!(label("node-7"), Cow::Borrowed("node-7")));
+        assert_eq!(label("a\u{202e}b\x1b\r"), "a\u{fffd}b␛ ");
+        assert_eq!(label("Knoten-ä"), "Knoten-ä");
+        assert_eq!(label(&"x".repeat(LABEL + 9)).chars().count(), LABEL + 1);
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(lines("one\n\ttwo\r\n\x1b[2J", 100), "one\n two \n␛[2J");
+        assert_eq!(lines("one\ntwo", 3), "one…");
     }
 }

@@ -98,6 +98,15 @@ pub struct Ending {
     pub heard: Vec<Heard>,
 }
 
+/// What is the matter, of what was said of an end: after a traceback the first line of the exception, whose message may have
+/// more of them that only advise; else the last line.
+pub fn headline(says: &str) -> &str {
+    let lines: Vec<&str> = says.lines().collect();
+    let last_frame = lines.iter().rposition(|line| line.starts_with("  File \""));
+    let after = last_frame.and_then(|at| lines[at..].iter().find(|line| !line.starts_with(' ')));
+    after.or(lines.last()).copied().unwrap_or_default()
+}
+
 /// What a node or a rank said of the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heard {
@@ -107,7 +116,7 @@ pub struct Heard {
     pub rank: Option<Rank>,
     /// Of what kind it is.
     pub kind: TroubleKind,
-    /// Its last line.
+    /// Its [`headline`].
     pub says: Arc<str>,
 }
 
@@ -274,7 +283,10 @@ pub struct Cost {
     /// Share of the time that made progress at the speed the job would have with nothing wrong, 0 to 1; `None`
     /// before the first steady step.
     pub goodput_ratio: Option<f64>,
-    /// Median ordinary step if everything that is wrong now were not, seconds.
+    /// Median of the latest ordinary steps, seconds; `None`: as above.
+    #[serde(default)]
+    pub step_s: Option<f64>,
+    /// The same if everything that is wrong now were not.
     pub what_if_step_s: Option<f64>,
     /// Price of a GPU-hour, averaged over the job's GPUs; `None`: not given.
     pub gpu_hour_price: Option<f64>,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::PageArgs;
 use crate::explain::ExplainArgs;
 use crate::inject::InjectArgs;
 use crate::output::Color;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Know the machines before the job starts: baselines of every node, and the one that is bad.
     Preflight(crate::preflight::PreflightArgs),
+    /// Look at a running job in the terminal: who is slow, why, what now, and every rank.
+    Top(crate::top::TopArgs),
     /// Show what a finished (or running) job's report says.
     Report(ReportArgs),
     /// Judge a journal again.
@@ -98,9 +101,8 @@ pub(crate) struct SettingArgs {
     /// user's own, made at need].
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<String>,
-    /// Address of /metrics on the aggregator [default: 127.0.0.1, any free port].
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) http: Option<String>,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
     /// Simulate this node's GPUs instead of reading real ones, such as "gpus=8 heat=gpu3@60s".
     #[arg(long, value_name = "SCRIPT")]
     pub(crate) sim_gpus: Option<String>,
@@ -140,6 +142,14 @@ pub(crate) struct SettingArgs {
     /// At the end, count how the job ended in a file for node_exporter's textfile collector [default: none].
     #[arg(long, value_name = "FILE")]
     pub(crate) textfile: Option<String>,
+    /// While the job runs, write the metrics page into this file (*.prom) for node_exporter's textfile collector; it is removed
+    /// at the end [default: none].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics_textfile: Option<String>,
+    /// Push metrics to an OpenTelemetry receiver over HTTP: an address such as http://collector:4318, or "env" for what
+    /// OTEL_EXPORTER_OTLP_* say [default: nowhere].
+    #[arg(long, value_name = "ENDPOINT")]
+    pub(crate) otlp: Option<String>,
     /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
     #[arg(long)]
     pub(crate) slurm_comment: bool,

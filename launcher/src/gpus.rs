@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use paceline_health::event::{Access, GpuProcess, Missing, Reading};
+use paceline_health::plain;
 use paceline_sidecar::source::nvml::{Refusal, Survey, SurveyedGpu, survey};
 use serde::Serialize;
 
@@ -38,7 +39,7 @@ pub(crate) fn command(args: &GpusArgs, color: Color) -> anyhow::Result<ExitCode>
     if args.json {
         output::print(&(serde_json::to_string(&found)? + "\n"))?;
     } else {
-        output::print(&found.render(Style::stdout(color)))?;
+        output::show(&found.render(Style::stdout(color)))?;
     }
     Ok(if found.is_complete() {
         ExitCode::SUCCESS
@@ -99,7 +100,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
     for known in [&*gpu.pci_bus_id, &*gpu.model] {
         if !known.is_empty() {
             // Writing to a string cannot fail.
-            let _ = write!(text, "  {known}");
+            let _ = write!(text, "  {}", plain::name(known));
         }
     }
     text.push('\n');
@@ -135,7 +136,7 @@ fn number(value: f64) -> String {
 }
 
 fn holder(process: &GpuProcess) -> String {
-    let mut text = format!("{} {}", process.pid, process.name);
+    let mut text = format!("{} {}", process.pid, plain::name(&process.name));
     if let Some(bytes) = process.used_bytes {
         let _ = write!(text, " ({:.1} GiB)", bytes as f64 / f64::from(1 << 30));
     }

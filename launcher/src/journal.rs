@@ -1,6 +1,8 @@
 //! Reading a journal: a stream of lines of bounded length, each an entry; complaints name file, line and column. The
 //! segments of one journal are read one after the other.
 
+mod raw;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -12,10 +14,15 @@ use paceline_health::{Detector, Entry, Policy};
 use paceline_sidecar::aggregator::segments;
 use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
 
+use crate::output::Style;
+use crate::progress::Progress;
 use crate::report::words::count;
+use raw::{Raw, read_line};
 
 /// Name of the journal in a run directory.
 pub(crate) const FILE: &str = "journal.ndjson";
+/// Bytes are shown in these.
+const MEGABYTE: u64 = 1_000_000;
 
 /// Why a journal cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -66,14 +73,9 @@ pub(crate) struct Journal<R = BufReader<File>> {
     has_job: bool,
     /// Lines that are not there any more, so that the journal keeps within its bound.
     thinned: u64,
-}
-
-/// One line as it stands in the file.
-enum Raw {
-    Whole(Vec<u8>),
-    /// The last line, without its newline.
-    Open(Vec<u8>),
-    TooLong(usize),
+    /// Bytes that were read, and that there were of all files when they were opened.
+    bytes: (u64, u64),
+    bar: Option<Progress>,
 }
 
 impl Journal {
@@ -113,8 +115,12 @@ impl Journal {
     }
 
     fn of(files: Vec<PathBuf>, skip_broken: bool) -> Result<Journal, JournalError> {
+        let mut all_bytes = 0;
         let open = |path: PathBuf| match File::open(&path) {
-            Ok(file) => Ok((path, BufReader::with_capacity(1 << 16, file))),
+            Ok(file) => {
+                all_bytes += file.metadata().map_or(0, |meta| meta.len());
+                Ok((path, BufReader::with_capacity(1 << 16, file)))
+            }
             Err(problem) => Err(JournalError::File { path, problem }),
         };
         let mut later = files
@@ -129,7 +135,7 @@ impl Journal {
             });
         };
         let mut journal = Journal::new(path, reader, skip_broken);
-        journal.later = later;
+        (journal.later, journal.bytes.1) = (later, all_bytes);
         Ok(journal)
     }
 }
@@ -144,6 +150,12 @@ impl<R: BufRead> Journal<R> {
     /// Leaves out what ranks said of where their steps went.
     pub(crate) fn hiding_phases(mut self, hides: bool) -> Journal<R> {
         self.hides_phases = hides;
+        self
+    }
+
+    /// Shows a person how far [`Journal::fold`] is.
+    pub(crate) fn showing(mut self, style: Style) -> Journal<R> {
+        self.bar = Some(Progress::new(style, "MB"));
         self
     }
 
@@ -162,6 +174,8 @@ impl<R: BufRead> Journal<R> {
             entries: 0,
             has_job: false,
             thinned: 0,
+            bytes: (0, 0),
+            bar: None,
         }
     }
 
@@ -172,7 +186,7 @@ impl<R: BufRead> Journal<R> {
                 path: self.path.clone(),
                 problem,
             };
-            let Some(raw) = read_line(&mut self.reader).map_err(file_error)? else {
+            let Some(raw) = read_line(&mut self.reader, &mut self.bytes.0).map_err(file_error)? else {
                 if self.turn() {
                     continue;
                 }
@@ -302,7 +316,12 @@ impl<R: BufRead> Journal<R> {
         mut detector: Detector,
         mut each: impl FnMut(&Entry, &mut Detector) -> Result<(), E>,
     ) -> Result<Detector, E> {
+        // Gone before anything else is printed.
+        let mut bar = self.bar.take();
         while let Some(mut entry) = self.next()? {
+            if let Some(bar) = &mut bar {
+                bar.at(self.bytes.0 / MEGABYTE, self.bytes.1 / MEGABYTE);
+            }
             self.insist(&mut entry);
             self.hide(&mut entry);
             detector.read(&entry);
@@ -346,37 +365,6 @@ fn decode(bytes: &[u8]) -> Result<Entry, (usize, String, bool)> {
         LineError::Damaged { .. } => (1, problem.to_string(), false),
         LineError::TooLong { .. } => (MAX_LINE_BYTES + 1, problem.to_string(), false),
     })
-}
-
-/// One line; of one that is too long only the length is kept.
-fn read_line(reader: &mut impl BufRead) -> io::Result<Option<Raw>> {
-    let mut line = Vec::new();
-    let mut length = 0;
-    loop {
-        let chunk = match reader.fill_buf() {
-            Ok(chunk) => chunk,
-            Err(problem) if problem.kind() == io::ErrorKind::Interrupted => continue,
-            Err(problem) => return Err(problem),
-        };
-        let newline = chunk.iter().position(|byte| *byte == b'\n');
-        let taken = newline.unwrap_or(chunk.len());
-        length += taken;
-        if length <= MAX_LINE_BYTES {
-            line.extend_from_slice(&chunk[..taken]);
-        }
-        let end = newline.is_some() || chunk.is_empty();
-        let used = taken + usize::from(newline.is_some());
-        reader.consume(used);
-        if !end {
-            continue;
-        }
-        return Ok(match (newline, length) {
-            (_, MAX_LINE_BYTES..) if length > MAX_LINE_BYTES => Some(Raw::TooLong(length)),
-            (Some(_), _) => Some(Raw::Whole(line)),
-            (None, 0) => None,
-            (None, _) => Some(Raw::Open(line)),
-        });
-    }
 }
 
 #[cfg(test)]

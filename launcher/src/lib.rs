@@ -23,6 +23,7 @@ mod report;
 mod run;
 mod simulate;
 mod slurm;
+mod top;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -53,6 +54,7 @@ pub fn main() -> ExitCode {
     let color = cli.color;
     let outcome = match cli.command {
         Command::Run(args) => run::command(args, color),
+        Command::Top(args) => top::command(&args, color),
         Command::Report(args) => report::command(&args, color),
         Command::Replay(args) => replay::command(&args, color),
         Command::Simulate(args) => simulate::command(&args, color),

@@ -96,7 +96,7 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     if text.is_empty() {
         text = "nothing waits\n".to_owned();
     }
-    output::print(&text)?;
+    output::show(&text)?;
     Ok(ExitCode::from(u8::from(is_left)))
 }
 

@@ -1,9 +1,11 @@
 //! How text reaches people: colour only where it is wanted, boxes only where they can be shown, results on stdout.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 
+use paceline_health::plain;
 use paceline_sidecar::chain;
 
 /// `--color`.
@@ -125,6 +127,58 @@ fn utf8_locale() -> bool {
         })
 }
 
+/// Characters of a warning or an error.
+const LONGEST: usize = 4000;
+/// What [`Style::paint`] writes between escape and `m`.
+const PAINTS: [&str; 6] = ["0", "1", "2", "32", "1;33", "1;31"];
+
+/// Text for people as it goes out: names of files, nodes and GPU models come from elsewhere, and nothing in them speaks to
+/// the terminal; what was painted here stays.
+fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.contains(|letter: char| letter != '\n' && plain::visible(letter) != letter) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let own = rest.strip_prefix("\x1b[").and_then(|code| {
+            let end = code.find('m')?;
+            PAINTS.contains(&&code[..end]).then_some(end + 3)
+        });
+        let length = own.unwrap_or(letter.len_utf8());
+        match (own, letter) {
+            (Some(_), _) => shown.push_str(&rest[..length]),
+            (None, '\n') => shown.push('\n'),
+            (None, letter) => shown.push(plain::visible(letter)),
+        }
+        rest = &rest[length..];
+    }
+    Cow::Owned(shown)
+}
+
+/// JSON with what [`plain::visible`] would change written as JSON can (`\u202e`): the same to a program, and nothing that
+/// turns the direction of writing in a terminal. Such a character stands in a JSON text within its strings alone.
+pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
+    if json.is_ascii() && !json.contains('\x7f') {
+        return Cow::Borrowed(json);
+    }
+    let mut text = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if plain::visible(letter) == letter {
+            text.push(letter);
+        } else {
+            // All of them are of the basic plane: one number of 16 bits.
+            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("\\u{:04x}", u32::from(letter)));
+        }
+    }
+    Cow::Owned(text)
+}
+
+/// Prints text for people on stdout, as [`print`] does results for programs.
+pub(crate) fn show(text: &str) -> io::Result<()> {
+    print(&harmless(text))
+}
+
 /// Prints a result on stdout. A reader that went away (`| head`) is no error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -134,16 +188,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Says something on stderr; a stderr that is closed stops nothing.
+/// Says something on stderr, in one piece: the command writes there, too. A stderr that is closed stops nothing.
 pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let whole = format!("{}\n", harmless(&line.to_string()));
+    let _ = io::stderr().write_all(whole.as_bytes());
 }
 
 /// A warning on stderr.
 pub(crate) fn warning(style: Style, text: impl Display) {
     say(format_args!(
-        "{} {text}",
-        style.paint(Paint::Warn, "paceline: warning:")
+        "{} {}",
+        style.paint(Paint::Warn, "paceline: warning:"),
+        plain::lines(&text.to_string(), LONGEST)
     ));
 }
 
@@ -152,7 +208,7 @@ pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     say(format_args!(
         "{} {}",
         style.paint(Paint::Bad, "paceline: error:"),
-        chain(problem)
+        plain::lines(&chain(problem), LONGEST)
     ));
 }
 
@@ -190,6 +246,31 @@ pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_own_colours_reach_the_terminal() {
+        for (text, shown) in [
+            ("plain\nlines\n", "plain\nlines\n"),
+            ("\x1b[1;31mpaceline:\x1b[0m x", "\x1b[1;31mpaceline:\x1b[0m x"),
+            ("\x1b]0;title\x07", "␛]0;title␇"),
+            ("\x1b[2J\x1b[7mm\r\0", "␛[2J␛[7mm ␀"),
+            ("\u{9b}2J\u{202e}", "\u{fffd}2J\u{fffd}"),
+            ("\x1b[", "␛["),
+        ] {
+            assert_eq!(harmless(text), shown);
+        }
+    }
+
+    #[test]
+    fn json_says_the_same_in_plain_letters() {
+        let told = serde_json::json!({ "job": "a\u{202e}\u{9b}\x7f\x1b\u{2028}é\n" });
+        let text = told.to_string();
+        assert_eq!(escaped(&text), r#"{"job":"a\u202e\u009b\u007f\u001b\u2028é\n"}"#);
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&escaped(&text)).unwrap(),
+            told
+        );
+    }
 
     #[test]
     fn a_cause_is_told_once() {

@@ -115,9 +115,9 @@ pub(crate) fn command(args: &ProfilerArgs) -> anyhow::Result<ExitCode> {
         };
         output::print(&(serde_json::to_string(&told)? + "\n"))?;
     } else if found {
-        output::print(&render(&seen))?;
+        output::show(&render(&seen))?;
     } else {
-        output::print(&format!("{}: NCCL has loaded no plugin here\n", dir.display()))?;
+        output::show(&format!("{}: NCCL has loaded no plugin here\n", dir.display()))?;
     }
     Ok(if found {
         ExitCode::SUCCESS

@@ -1,6 +1,6 @@
 //! `paceline replay`: the same journal and the same policy give the same verdicts, byte for byte.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use paceline_health::{Detector, Policy};
@@ -19,6 +19,10 @@ pub(crate) fn command(args: &ReplayArgs, color: Color) -> anyhow::Result<ExitCod
     let mut journal = Journal::open(&args.journal, args.skip_broken)?
         .insisting_on(changes)
         .hiding_phases(args.hide_phases);
+    // Not among verdicts that are printed meanwhile.
+    if !(args.verdicts && io::stdout().is_terminal()) {
+        journal = journal.showing(Style::stderr(color));
+    }
     let outcome = if args.verdicts {
         print_verdicts(&mut journal, policy)
     } else {

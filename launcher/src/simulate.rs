@@ -87,7 +87,7 @@ pub(crate) fn command(args: &SimulateArgs, color: Color) -> anyhow::Result<ExitC
     } else {
         let style = Style::stdout(color);
         let text = block::render(&found, run.detector.policy(), style, &[]);
-        output::print(&(text + &truths(&world, style)))?;
+        output::show(&(text + &truths(&world, style)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -214,6 +214,7 @@ fn invitation(
         policy: options.policy,
         reload: reload.map(|reload| reload.without(options.pinned)),
         journal: aggregator::segments::Limits::within(options.journal_bytes),
+        doors: options.doors.read()?,
     };
     Ok(Invitation {
         me,

@@ -8,6 +8,7 @@ use paceline_health::sim::gpu::GpuScript;
 
 use crate::aggregator::segments;
 use crate::remedy::RemedyOptions;
+use crate::sink::doors::DoorOptions;
 use crate::sink::http::HttpOptions;
 use crate::source::step_log::StepPattern;
 
@@ -56,6 +57,9 @@ pub struct SidecarOptions {
     /// Where the metrics page is, and for whom.
     #[command(flatten)]
     pub http: HttpOptions,
+    /// By which ways metrics leave, beside the page.
+    #[command(flatten)]
+    pub doors: DoorOptions,
     /// Simulate GPUs: `gpus=8 heat=gpu5@6s`. Everything said of them is marked as simulated.
     #[arg(long, value_parser = GpuScript::parse)]
     pub sim_gpus: Option<GpuScript>,

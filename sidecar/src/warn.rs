@@ -6,11 +6,23 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;
 
+use paceline_health::plain;
+
+/// Characters of a warning.
+const LONGEST: usize = 4000;
+
 static SAID: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
 
 /// Says it. For what a person asked for: nothing that comes by itself may grow a log.
 pub fn answer(message: impl Display) {
-    let _ = writeln!(std::io::stderr(), "paceline sidecar: {message}");
+    say(message);
+}
+
+/// What it is about comes from elsewhere, and may be read in a terminal.
+fn say(message: impl Display) {
+    let text = plain::lines(&message.to_string(), LONGEST);
+    // Nobody may read it; that is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "paceline sidecar: {text}");
 }
 
 /// What went wrong and why; a cause that was told with what it caused is not told again.
@@ -31,7 +43,6 @@ pub fn once(kind: impl Into<Cow<'static, str>>, message: impl Display) {
     let kind = kind.into();
     let first = SAID.lock().is_ok_and(|mut said| said.insert(kind));
     if first {
-        // Nobody may read it; that is no reason to stop.
-        let _ = writeln!(std::io::stderr(), "paceline sidecar: {message}");
+        say(message);
     }
 }

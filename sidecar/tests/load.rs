@@ -44,6 +44,7 @@ fn plan(dir: &Path) -> Plan {
         remedy: Default::default(),
         reload: None,
         journal: Default::default(),
+        doors: Default::default(),
     }
 }
 

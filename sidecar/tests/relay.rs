@@ -134,6 +134,7 @@ impl Job {
             remedy: Default::default(),
             reload: None,
             journal: Default::default(),
+            doors: Default::default(),
         };
         let (status, _end) = StatusStream::to(std::io::sink());
         let hosted = Hosted::start(listener, &key(), &den, None, plan, status).unwrap();

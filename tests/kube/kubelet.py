@@ -63,9 +63,10 @@ class Network:
 
 class Pod:
     """One pod of an Indexed Job. `secrets`: name to {file: text}; `image`, `trainer`: what our image and the job's have besides
-    the host's files."""
+    the host's files; `project`: of a projected volume's source {file: text}."""
 
-    def __init__(self, template, job, index, place, network, hosts, secrets, image, trainer, node):
+    def __init__(self, template, job, index, place, network, hosts, secrets, image, trainer, node, project=None):
+        self.project = project
         self.spec, self.index, self.place = template["spec"], index, place
         self.image, self.trainer = image, trainer
         self.netns, self.address = network.plug(index)
@@ -73,7 +74,7 @@ class Pod:
         meta = template.get("metadata", {})
         self.fields = {
             "metadata.name": self.name,
-            "metadata.namespace": "default",
+            "metadata.namespace": meta.get("namespace", "default"),
             "spec.nodeName": node,
             "status.podIP": self.address,
             "metadata.labels['batch.kubernetes.io/job-completion-index']": str(index),
@@ -92,18 +93,37 @@ class Pod:
                 self.mounted.append(path)
             os.chmod(path, 0o777)
             return path
+        if "projected" in volume:
+            self.fill(volume)
+            return path
         secret = volume["secret"]
         if secret["secretName"] not in secrets and not secret.get("optional"):
             raise SystemExit(f"the pod would wait for the Secret {secret['secretName']}")
-        for name, text in secrets.get(secret["secretName"], {}).items():
-            # As the kubelet does it: a link to what can be swapped at once.
-            data = os.path.join(path, "..data")
-            os.makedirs(data, exist_ok=True)
-            with open(os.path.join(data, name), "w") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), secret.get("defaultMode", 0o644))
-            os.symlink(f"..data/{name}", os.path.join(path, name))
+        self.write(path, secrets.get(secret["secretName"], {}), secret.get("defaultMode", 0o644))
         return path
+
+    def write(self, path, files, mode):
+        # As the kubelet does it: a link to what can be swapped at once.
+        data = os.path.join(path, "..data")
+        os.makedirs(data, exist_ok=True)
+        for name, text in files.items():
+            with open(os.path.join(data, f"{name}.new"), "w") as file:
+                file.write(text)
+                os.fchmod(file.fileno(), mode)
+            os.replace(file.name, os.path.join(data, name))
+            if not os.path.lexists(os.path.join(path, name)):
+                os.symlink(f"..data/{name}", os.path.join(path, name))
+
+    def fill(self, volume):
+        for source in volume["projected"]["sources"]:
+            path = os.path.join(self.place, "volumes", volume["name"])
+            self.write(path, self.project(self, source), volume["projected"].get("defaultMode", 0o644))
+
+    def refresh(self):
+        """Looks at what is projected again, as a kubelet does each minute or so."""
+        for volume in self.spec.get("volumes", []):
+            if "projected" in volume:
+                self.fill(volume)
 
     def environment(self, container):
         entries = list(container.get("env", []))
@@ -197,6 +217,12 @@ class Pod:
         code = process.wait(PATIENCE)
         print(f"{self.name}: {name} ended {time.monotonic() - began:.1f} s after SIGTERM with code {code}")
         return code
+
+    def stop(self):
+        """As a kubelet ends a pod: its containers, then what stays beside them. Everybody's exit code."""
+        codes = {container["name"]: self.terminate(container["name"]) for container in self.spec["containers"]}
+        beside = [one["name"] for one in self.spec.get("initContainers", []) if one.get("restartPolicy") == "Always"]
+        return codes | {name: self.terminate(name) for name in beside}
 
     def restart(self, name):
         """Kills a container's first process and starts the container again, as a kubelet does with one that is to run always."""

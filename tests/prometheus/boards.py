@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Grafana's boards: every query of deploy/grafana, with its variables filled in, is asked of a real Prometheus that scraped a real
-simulated job with a slow rank and a hot GPU, and how a job ended; so are those of docs/metrics.md; none may answer
-with nothing. And what a board has to have: a unit,
-a place that no other panel has, words for a panel that is no row, the one data source, and a variable for each that a query names.
+simulated job with a slow rank and a hot GPU, checkpoints and a restart, a node whose GPUs tests/fake-nvml plays and whose ports are files,
+and how a job ended; so are those of docs/metrics.md and what deploy/autoscaling records; none may answer with nothing, and each mark has
+to have been there. And what a board has to have: a unit, a place that no other panel has, words for a panel that is no row, the one
+data source, and a variable for each that a query names.
 
     tests/prometheus/boards.py     takes Debian's prometheus; PACELINE: the binary
 """
@@ -19,8 +20,11 @@ import time
 from world import HERE, PACELINE, played, until
 
 BOARDS = os.path.join(HERE, "../../deploy/grafana")
+AUTOSCALING = os.path.join(HERE, "../../deploy/autoscaling/paceline.autoscaling.rules.yaml")
 # As Grafana fills them in; a rate needs two scrapes and some.
 KNOWN = {"__rate_interval": "30s", "__range": "1m", "instance": ".+", "job": "delivery", "price": "2.5"}
+# A checkpoint is written every six seconds, and after twenty training is started again.
+WORLD = "checkpoint-every=50 restart=160 restart-takes=16s"
 # With a day's window a young counter has grown by nothing that a rate could see.
 LONG = re.compile(r"\[(1h|1d|5m)\]")
 
@@ -36,6 +40,13 @@ def told():
     text = open(os.path.join(HERE, "../../docs/metrics.md")).read()
     found = re.findall(r"^```promql\n(.*?)^```$", text, re.M | re.S)
     assert found, "docs/metrics.md has no queries"
+    return found
+
+
+def recorded():
+    """What an autoscaler may ask."""
+    found = re.findall(r"- record: (\S+)", open(AUTOSCALING).read())
+    assert found, AUTOSCALING
     return found
 
 
@@ -96,16 +107,18 @@ def job_ends(world, file, code):
 def play(world, boards):
     ends = world.path("ends.prom")
     job_ends(world, ends, 0)
-    world.watch("--ranks", "64", "--speed", "8", "--fault", "slow rank=7 factor=1.3 from=32 cause=thermal")
-    world.scrape(f"127.0.0.1:{world.serve(textfile(ends))}")
+    world.play_gpus()
+    world.play_ports()
+    world.watch("--ranks", "64", "--speed", "8", "--world", WORLD, "--fault", "slow rank=7 factor=1.3 from=32 cause=thermal")
+    world.scrape(f"127.0.0.1:{world.serve(textfile(ends))}", rules=[AUTOSCALING])
     until("a slow rank that Prometheus knows", lambda: world.query("paceline_rank_slowdown_ratio"))
     job_ends(world, ends, 3)
     asked = [(name, title, query) for name, board in boards.items() for title, query in queries(board)]
     asked += [("docs/metrics.md", "", query) for query in told()]
-    for board in boards.values():
-        # A mark is there for a moment: it has to be a question, and may have no answer.
-        for mark in board["annotations"]["list"]:
-            world.query(filled(mark["expr"]))
+    asked += [("docs/autoscaling.md", "", name) for name in recorded()]
+    # A mark is there for a moment: it has to have been there.
+    asked += [(name, mark["name"], f"max_over_time(({mark['expr']})[10m:1s])") for name, board in boards.items()
+              for mark in board["annotations"]["list"]]
     silent = asked
     give_up = time.monotonic() + 90
     # What has a window has to fill it first.

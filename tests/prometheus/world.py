@@ -1,9 +1,10 @@
 """Real programs around a simulated job: Debian's Prometheus and Alertmanager, an aggregator of ours, and all sidecars of the job."""
 
+import glob
 import http.server
 import json
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +51,7 @@ class World:
     def __init__(self, folder):
         self.folder, self.children = folder, []
         self.page, self.alertmanager, self.prometheus = port(), port(), port()
+        self.nvml, self.ports = [], {}
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -61,11 +63,12 @@ class World:
         return child
 
     def receive(self, telephone):
-        """Alertmanager as in the example, but that both receivers are a web server of ours."""
+        """Alertmanager as in the example, but that its receivers are a web server of ours."""
         server = self.serve(telephone)
         text = open(f"{DEPLOY}/alertmanager.yaml").read()
-        hook = f"\n    webhook_configs: [{{url: 'http://127.0.0.1:{server}/', send_resolved: true}}]"
-        text = re.sub(r"(- name: (team|on-call))", r"\1" + hook, text)
+        hook = f"webhook_configs: [{{url: 'http://127.0.0.1:{server}/', send_resolved: true}}]"
+        text = text[:text.index("receivers:")] + "receivers:\n  - {name: dead-man}\n" + "".join(
+            f"  - name: {name}\n    {hook}\n" for name in ("team", "on-call"))
         # What is over is to be told within the patience of a test, to the team as well.
         text = text.replace("group_interval: 1m", "group_interval: 5s")
         open(self.path("alertmanager.yaml"), "w").write(text)
@@ -79,10 +82,10 @@ class World:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server.server_port
 
-    def scrape(self, *others):
+    def scrape(self, *others, rules=()):
         config = {
             "global": {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"},
-            "rule_files": [os.path.abspath(f"{DEPLOY}/paceline.rules.yaml")],
+            "rule_files": [os.path.abspath(path) for path in (f"{DEPLOY}/paceline.rules.yaml", *rules)],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
             "scrape_configs": [{"job_name": "paceline", "static_configs": [{"targets": [f"127.0.0.1:{self.page}"]}]},
                                {"job_name": "others", "static_configs": [{"targets": list(others)}]}],
@@ -96,6 +99,30 @@ class World:
         url = f"http://127.0.0.1:{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": words})
         return json.load(urllib.request.urlopen(url, timeout=10))["data"]["result"]
 
+    def play_gpus(self):
+        """The watching node has GPUs of its own, with all that Hopper tells, played by the library that cargo builds for the tests."""
+        beside = os.path.dirname(PACELINE)
+        places = [f"{beside}/libpaceline_fake_nvml.so", f"{beside}/deps/libpaceline_fake_nvml.so",
+                  *glob.glob(os.path.join(HERE, "../../target/*/deps/libpaceline_fake_nvml.so"))]
+        library = next((place for place in places if os.path.exists(place)), None)
+        assert library, "no libpaceline_fake_nvml.so: cargo test -p paceline-tests --no-run"
+        shutil.copy(library, self.path("libnvidia-ml.so.1"))
+        open(self.path("libnvidia-ml.so.1.toml"), "w").write('gpus = 2\nprofile = "h100"\n')
+        self.nvml = ["--nvml-lib", self.path("libnvidia-ml.so.1")]
+
+    def play_ports(self):
+        """And ports of InfiniBand, as a tree of files beside the host's own processes."""
+        root = self.path("root")
+        os.makedirs(f"{root}/sys")
+        os.symlink("/proc", f"{root}/proc")
+        os.symlink("/sys/fs", f"{root}/sys/fs")
+        for line in open(os.path.join(HERE, "../../sidecar/tests/host/infiniband.txt")):
+            path, _, text = line.strip().partition(" = ")
+            if path.startswith("sys/"):
+                os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
+                open(f"{root}/{path}", "w").write(text + "\n")
+        self.ports = {"PACELINE_HOST_ROOT": root}
+
     def watch(self, *load):
         """A node without ranks, whose sidecar is the aggregator; its kernel's log is a file."""
         open(self.path("kmsg"), "w").close()
@@ -105,7 +132,7 @@ class World:
         self.run = self.start(
             PACELINE, "run", "--job", "delivery", "--node", "watch", "--run-dir", self.path("run"), "--aggregator", at,
             "--key-file", self.path("key"), "--http", f"127.0.0.1:{self.page}", "--kmsg", self.path("kmsg"), "--ras", "off",
-            "--notify", f"alertmanager=http://127.0.0.1:{self.alertmanager}", "--", "sleep", "100000")
+            "--notify", f"alertmanager=http://127.0.0.1:{self.alertmanager}", *self.nvml, "--", "sleep", "100000", env={**os.environ, **self.ports})
         until("the aggregator", answers(f"http://127.0.0.1:{self.page}/metrics"))
         self.start(PACELINE, "simulate", "--connect", at, "--job", "delivery", "--key-file", self.path("key"), "--steps", "100000",
                    *load)

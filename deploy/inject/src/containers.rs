@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::identity::{Identity, Kind, label_variable};
-use crate::trainer;
 use crate::wish::{Mode, Settings, Wish, is_name};
+use crate::{told, trainer};
 
 /// The container beside the trainer's.
 pub const SIDECAR: &str = "paceline";
@@ -128,6 +128,7 @@ impl Plan<'_> {
     pub(crate) fn sidecar(&self) -> Value {
         let mut mounts = vec![mount("paceline-rings", RINGS, false), self.run_mount()];
         mounts.push(mount("paceline-key", KEY, true));
+        mounts.extend(self.told_mount());
         let mut command = vec![PROGRAM, "sidecar", "--pod"];
         if self.wish.quiet {
             command.push("--quiet");
@@ -203,7 +204,11 @@ impl Plan<'_> {
         let files = mount("paceline-files", FILES, true);
         match self.mode {
             Mode::Sidecar => vec![files, mount("paceline-rings", RINGS, false)],
-            Mode::Wrap => vec![files, self.run_mount(), mount("paceline-key", KEY, true)],
+            Mode::Wrap => {
+                let mut all = vec![files, self.run_mount(), mount("paceline-key", KEY, true)];
+                all.extend(self.told_mount());
+                all
+            }
         }
     }
 
@@ -233,7 +238,13 @@ impl Plan<'_> {
             all.push(json!({ "name": "paceline-rings", "emptyDir": rings }));
         }
         all.extend([run, key]);
+        all.extend(self.settings.remediator.as_ref().map(|_| told::volume()));
         all
+    }
+
+    fn told_mount(&self) -> Option<Value> {
+        let is_told = self.settings.remediator.is_some();
+        is_told.then(|| mount(told::VOLUME, told::PLACE, true))
     }
 
     /// Readable to the owner, root; and to root's group where whoever reads is not root.

@@ -8,6 +8,8 @@
 //! - [`identity`]: which job a pod belongs to, and where its first pod is, by the operator that made it.
 //! - [`manifest`]: where the pod templates are in a job's manifest.
 //! - [`pod`]: the change itself.
+//! - [`presence`]: whether it is in a pod that is there.
+//! - [`told`]: how a pod reaches the cluster's remediator.
 //! - [`patch`]: the difference between two values as a JSON patch (RFC 6902).
 
 mod complete;
@@ -16,6 +18,8 @@ pub mod identity;
 pub mod manifest;
 pub mod patch;
 pub mod pod;
+pub mod presence;
+pub mod told;
 mod trainer;
 pub mod wish;
 

@@ -7,7 +7,7 @@ use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_pyth
 pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, key_secret};
 use crate::identity::{Identity, kind_of};
 use crate::wish::{Mode, Settings, Wish, is_wanted};
-use crate::{INJECTED, Note, trainer};
+use crate::{INJECTED, Note, told, trainer};
 
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -89,7 +89,7 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
         return refuse("no-pod", "this is no pod");
     };
     let spec = object(map, "spec");
-    put_in(spec, place, &plan);
+    put_in(spec, place, &plan, &mut notes);
     let annotations = object(object(map, "metadata"), "annotations");
     annotations.insert(INJECTED.to_owned(), json!(mode.word()));
     if !name.is_empty() {
@@ -120,6 +120,7 @@ fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
             Some("paceline-files" | "paceline-rings") => &["emptyDir"],
             Some("paceline-run") => &["emptyDir", "persistentVolumeClaim"],
             Some("paceline-key") => &["secret"],
+            Some(told::VOLUME) => &["projected"],
             _ => continue,
         };
         if !kinds.iter().any(|kind| volume[*kind].is_object()) {
@@ -198,7 +199,7 @@ fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {
     }
 }
 
-fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>) {
+fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &mut Vec<Note>) {
     let mut ours = vec![plan.install()];
     if plan.mode == Mode::Sidecar {
         ours.push(plan.sidecar());
@@ -210,6 +211,12 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>) {
             // Last: those of the user, and a mesh's proxy, go before ours.
             None => inits.push(container),
         }
+    }
+    if let (Mode::Sidecar, Some(address)) = (plan.mode, &plan.settings.remediator)
+        && let Some(sidecar) = inits.iter_mut().find(|there| there["name"] == SIDECAR)
+    {
+        let trainers = trainer::entry(plan.trainer, told::NOTIFY).cloned();
+        told::tell(sidecar, trainers, address, plan.mode, notes);
     }
     let volumes = list(spec, "volumes");
     for volume in plan.volumes() {
@@ -230,11 +237,11 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>) {
         .get_mut(place)
         .and_then(Value::as_object_mut);
     if let Some(trainer) = trainer {
-        change_trainer(trainer, plan);
+        change_trainer(trainer, plan, notes);
     }
 }
 
-fn change_trainer(trainer: &mut Map<String, Value>, plan: &Plan<'_>) {
+fn change_trainer(trainer: &mut Map<String, Value>, plan: &Plan<'_>, notes: &mut Vec<Note>) {
     let mut wanted = json!({ "volumeMounts": plan.trainer_mounts() });
     match plan.mode {
         Mode::Sidecar => {
@@ -247,6 +254,9 @@ fn change_trainer(trainer: &mut Map<String, Value>, plan: &Plan<'_>) {
     }
     let mut whole = Value::Object(std::mem::take(trainer));
     complete(&mut whole, &wanted, &KEPT);
+    if let (Mode::Wrap, Some(address)) = (plan.mode, &plan.settings.remediator) {
+        told::tell(&mut whole, None, address, plan.mode, notes);
+    }
     if let Value::Object(map) = whole {
         *trainer = map;
     }

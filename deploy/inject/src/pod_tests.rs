@@ -162,6 +162,60 @@ fn the_trainers_own_command_wrapped() {
 }
 
 #[test]
+fn a_pod_tells_the_remediator_that_there_is() {
+    for mode in [Mode::Sidecar, Mode::Wrap] {
+        let settings = Settings {
+            remediator: Some("https://r.ns.svc/verdicts".to_owned()),
+            ..settings(mode)
+        };
+        let mut pod = torch_pod();
+        pod["spec"]["automountServiceAccountToken"] = json!(false);
+        let author = json!({ "name": "PACELINE_NOTIFY", "value": "slack=env:HOOK" });
+        pod["spec"]["containers"][1]["env"]
+            .as_array_mut()
+            .unwrap()
+            .push(author.clone());
+        let done = inject(&pod, &settings, None).unwrap();
+        assert_eq!(inject(&done.pod, &settings, None).unwrap().pod, done.pod);
+        // Whoever has no remediator leaves what is there.
+        assert_eq!(injected(&done.pod, mode).pod, done.pod);
+        let volume = &named(&done.pod, "volumes", "paceline-remediator")["projected"]["sources"];
+        assert_eq!(
+            volume[0]["serviceAccountToken"]["audience"],
+            "paceline-remediator"
+        );
+        assert_eq!(volume[1]["configMap"]["optional"], true);
+        let trainer = &done.pod["spec"]["containers"][1];
+        let (teller, other) = match mode {
+            Mode::Sidecar => (named(&done.pod, "initContainers", "paceline"), trainer),
+            Mode::Wrap => (trainer, &done.pod["spec"]["containers"][0]),
+        };
+        let has_mount = |container: &Value| {
+            let mounts = container["volumeMounts"].as_array();
+            mounts.is_some_and(|mounts| {
+                mounts
+                    .iter()
+                    .any(|one| one["mountPath"] == "/paceline/remediator")
+            })
+        };
+        assert!(has_mount(teller) && !has_mount(other), "{mode:?}");
+        let told = value(teller, "PACELINE_NOTIFY");
+        assert!(
+            told.starts_with(
+                "slack=env:HOOK webhook=https://r.ns.svc/verdicts,bearer=file:/paceline/remediator/token"
+            ),
+            "{told}"
+        );
+        if mode == Mode::Sidecar {
+            assert_eq!(env(trainer, "PACELINE_NOTIFY"), &author);
+        }
+    }
+    // Nobody asked: there is nothing of it.
+    let text = injected(&torch_pod(), Mode::Sidecar).pod.to_string();
+    assert!(!text.contains("PACELINE_NOTIFY") && !text.contains("remediator"));
+}
+
+#[test]
 fn without_a_command_nothing_is_wrapped_and_it_is_said_why() {
     for command in [json!(null), json!([])] {
         let mut pod = torch_pod();

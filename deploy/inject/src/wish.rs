@@ -44,6 +44,8 @@ pub struct Settings {
     pub cpu: String,
     /// Memory of a container of ours, request and limit alike.
     pub memory: String,
+    /// Where the cluster's remediator takes verdicts ([`crate::told::is_address`]); none: pods are told of none.
+    pub remediator: Option<String>,
 }
 
 impl Default for Settings {
@@ -54,6 +56,7 @@ impl Default for Settings {
             mode: Mode::Sidecar,
             cpu: "200m".to_owned(),
             memory: "256Mi".to_owned(),
+            remediator: None,
         }
     }
 }

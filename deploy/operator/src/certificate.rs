@@ -27,6 +27,15 @@ impl Certificate {
         self.now().is_some()
     }
 
+    /// Shows this from now on (PEM).
+    ///
+    /// # Errors
+    /// When they cannot be read, or do not belong together; what was shown stays.
+    pub fn take(&self, cert: &[u8], key: &[u8]) -> anyhow::Result<()> {
+        self.set(parse(cert, key)?);
+        Ok(())
+    }
+
     fn now(&self) -> Option<Arc<CertifiedKey>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -112,6 +121,21 @@ impl Files {
             }
         }
     }
+}
+
+/// The certificates of a file (PEM), as it is written.
+///
+/// # Errors
+/// When it cannot be read, or holds none.
+pub fn authorities(path: &Path) -> anyhow::Result<String> {
+    let text = String::from_utf8(read(path)?).context("it is no text")?;
+    let all = CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    anyhow::ensure!(
+        !all.is_empty(),
+        "{}: there is no certificate in it",
+        path.display()
+    );
+    Ok(text)
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

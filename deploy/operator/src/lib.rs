@@ -1,30 +1,42 @@
-//! The webhook that puts Paceline into pods as they are made. It answers one kind of question (AdmissionReview v1 about a pod
-//! that is to be created), asks nobody anything, and never says no: health of a job is no reason not to start it.
+//! Two programs of a Kubernetes cluster. `inject` puts Paceline into pods as they are made, by a webhook that answers one kind of
+//! question (AdmissionReview v1 about a pod that is to be created), asks nobody anything, and never says no: health of a job is no
+//! reason not to start it. `remediate` takes verdicts about nodes.
 //!
 //! - [`review`]: a question's bytes in, an answer out; no socket is known there.
-//! - [`server`]: connections, TLS, and the end in order.
+//! - [`server`]: what is asked where, and the end in order; `door`: connections with TLS.
 //! - [`certificate`]: the certificate, read again when its files change.
+//! - [`control`]: beside the webhook, in one replica: the jobs' Secrets, pods that have no Paceline.
+//! - [`keeper`]: certificates of our own making, for both programs.
+//! - [`api`], [`lease`]: the cluster's API server, and which replica acts.
+//! - [`remediate`]: the other program.
 //! - [`metrics`]: what the program tells of itself.
 
+pub mod api;
 pub mod certificate;
+pub mod control;
+mod door;
+pub mod keeper;
+pub mod lease;
 pub mod metrics;
 pub mod options;
+pub mod remediate;
 pub mod review;
 pub mod server;
+pub mod stamp;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use options::Options;
+use options::{Command, Line};
 
 /// Exit code of a command line that makes no sense (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
+    let line = match Line::try_parse() {
+        Ok(line) => line,
         Err(problem) => {
             // A closed stderr is no reason to fail in another way.
             let _ = problem.print();
@@ -38,13 +50,20 @@ pub fn main() -> ExitCode {
         .build();
     let ended = runtime
         .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(server::run(options, server::asked_to_end())));
+        .and_then(|runtime| runtime.block_on(run(line.command)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             say(format_args!("{problem:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Inject(options) => server::run(*options, server::asked_to_end()).await,
+        Command::Remediate(options) => remediate::serve(*options).await,
     }
 }
 

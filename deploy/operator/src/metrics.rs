@@ -77,6 +77,11 @@ impl Metrics {
         Ok(metrics)
     }
 
+    /// Where others put theirs, to be on the same page.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// A question was answered.
     pub fn answered(&self, answer: &Answer, after: Duration) {
         let dry_run = if answer.dry_run { "true" } else { "false" };

@@ -3,12 +3,32 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use paceline_inject::{Mode, Settings};
 
-/// Puts Paceline into pods as they are made: the webhook of a Kubernetes cluster.
+use crate::remediate;
+
+/// Paceline's two programs of a Kubernetes cluster.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "paceline-operator", version)]
+pub struct Line {
+    /// Which of them.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One program each, with rights of its own.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Puts Paceline into pods as they are made: a webhook, and what it takes around it.
+    Inject(Box<Options>),
+    /// Takes verdicts about nodes, and does with the nodes what its policy says.
+    Remediate(Box<remediate::Options>),
+}
+
+/// Puts Paceline into pods as they are made: a webhook, and what it takes around it.
+#[derive(Clone, Debug, Parser)]
+#[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
 pub struct Options {
     /// Where the webhook is served, by HTTPS at /inject.
     #[arg(
@@ -26,12 +46,33 @@ pub struct Options {
         value_name = "ADDR:PORT"
     )]
     pub health: SocketAddr,
-    /// Certificates (PEM), the webhook's own first. Read again when they change; they may come later than we do.
-    #[arg(long, env = "PACELINE_OPERATOR_CERT", value_name = "FILE")]
-    pub cert: PathBuf,
-    /// Their private key (PEM).
-    #[arg(long, env = "PACELINE_OPERATOR_KEY", value_name = "FILE")]
-    pub key: PathBuf,
+    /// Our certificate.
+    #[command(flatten)]
+    pub certificates: CertificateOptions,
+    /// With --self-signed: the MutatingWebhookConfiguration that is told which CA to trust.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "self_signed",
+        required_unless_present = "cert"
+    )]
+    pub webhook: Option<String>,
+    /// Make a Secret with a random key for each job, and report pods that asked for Paceline and do not have it.
+    #[arg(long)]
+    pub secrets: bool,
+    /// Where the cluster's remediator takes verdicts: pods tell it of nodes, besides whom their authors named.
+    #[arg(long, value_name = "https://HOST/PATH", value_parser = remediator)]
+    pub remediator: Option<String>,
+    /// Certificates (PEM) of the authorities that the remediator's certificate may be of: pods find them in a ConfigMap that we make in
+    /// their namespaces, and that follows this file.
+    #[arg(long, value_name = "FILE", requires = "remediator")]
+    pub remediator_ca: Option<PathBuf>,
+    /// The namespace that we run in: of our Lease and of --self-signed.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
+    pub namespace: String,
+    /// A leader that is not heard for so long is followed by another.
+    #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub lease: u64,
     /// The image that pods get [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
@@ -55,8 +96,35 @@ pub struct Options {
     pub drain: u64,
 }
 
+/// Where a program's certificate comes from.
+#[derive(Clone, Debug, Args)]
+pub struct CertificateOptions {
+    /// Certificates (PEM), our own first. Read again when they change; they may come later than we do.
+    #[arg(long, env = "PACELINE_OPERATOR_CERT", value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// Their private key (PEM).
+    #[arg(long, env = "PACELINE_OPERATOR_KEY", value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Instead of files: a Secret in which we keep certificates of our own making, renewed before they end.
+    #[arg(long, value_name = "SECRET", requires = "service", conflicts_with = "key")]
+    pub self_signed: Option<String>,
+    /// With --self-signed: the Service by whose name we are called.
+    #[arg(long, value_name = "NAME", requires = "self_signed")]
+    pub service: Option<String>,
+    /// With --self-signed: how long a certificate holds. It is renewed when a third of that is left.
+    #[arg(long, default_value_t = 90 * 24 * 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=10 * 365 * 24 * 3600))]
+    pub certificate_life: u64,
+}
+
 fn mode(word: &str) -> Result<Mode, String> {
     Mode::parse(word).ok_or_else(|| "sidecar or wrap".to_owned())
+}
+
+fn remediator(text: &str) -> Result<String, String> {
+    let is_good = paceline_inject::told::is_address(text);
+    is_good
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be https://HOST[:PORT]/PATH".to_owned())
 }
 
 impl Options {
@@ -69,6 +137,7 @@ impl Options {
             mode: self.mode,
             cpu: self.cpu.clone(),
             memory: self.memory.clone(),
+            remediator: self.remediator.clone(),
         }
     }
 }

@@ -93,6 +93,11 @@ pub fn answer(body: &[u8], rules: &Rules) -> Result<Answer, Malformed> {
     })
 }
 
+/// Whether pods of this namespace are never touched.
+pub fn is_left_alone(namespace: &str, rules: &Rules) -> bool {
+    SYSTEM.contains(&namespace) || rules.exclude.iter().any(|name| name == namespace)
+}
+
 fn judge(request: &Value, rules: &Rules) -> Verdict {
     let is_pod = request["resource"]["resource"] == "pods"
         && request["resource"]["group"].as_str().is_none_or(str::is_empty);
@@ -102,7 +107,7 @@ fn judge(request: &Value, rules: &Rules) -> Verdict {
         return Verdict::no("skipped", "not-a-new-pod");
     }
     let namespace = request["namespace"].as_str().unwrap_or("");
-    if SYSTEM.contains(&namespace) || rules.exclude.iter().any(|name| name == namespace) {
+    if is_left_alone(namespace, rules) {
         return Verdict::no("skipped", "namespace");
     }
     let pod = &request["object"];

@@ -1,7 +1,6 @@
 //! Connections: the webhook by TLS, health and metrics without, both until somebody asks for the end.
 
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,32 +13,28 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificate::{self, Certificate, Files, Look};
+use crate::control::Control;
+use crate::control::counts::Counts;
+use crate::door::{Counted, Door};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::review::{Rules, answer};
 use crate::say;
 
-mod visit;
-
-use visit::Visit;
-
 /// An API server takes objects of 3 MiB at most; a review may have two.
 const MOST_BYTES: usize = 8 << 20;
-/// Connections at once; the next one waits in the kernel.
-const CONNECTIONS: usize = 2048;
-/// TLS is agreed on within this.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Connections at once, of 26 kB each; the next one waits in the kernel. An API server works on 200 changes at a time and keeps 25
+/// idle connections unless it is told otherwise.
+const CONNECTIONS: usize = 1024;
 /// The certificate's files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// When there are no descriptors left, the next look.
-const BREATH: Duration = Duration::from_millis(50);
 /// Answers that are under way at the end have so long.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -80,7 +75,7 @@ pub async fn run(options: Options, end: impl Future<Output = ()>) -> anyhow::Res
 /// The same with sockets that listen already.
 ///
 /// # Errors
-/// When TLS cannot be set up, or a socket tells no address.
+/// When TLS cannot be set up, a socket tells no address, or the cluster's API server is needed and not known.
 pub async fn serve(
     options: &Options,
     webhook: TcpListener,
@@ -103,14 +98,22 @@ pub async fn serve(
         webhook.local_addr()?,
         health.local_addr()?
     ));
-    let watching = tokio::spawn(watch_files(
-        Files::of(&options.cert, &options.key),
-        Arc::clone(&app),
-    ));
+    let watching = options
+        .certificates
+        .cert
+        .as_deref()
+        .zip(options.certificates.key.as_deref())
+        .map(|(cert, key)| tokio::spawn(watch_files(Files::of(cert, key), Arc::clone(&app))));
+    let counts = Arc::new(Counts::new(app.metrics.registry())?);
+    let control = Control::start(options, &app.rules, &app.certificate, &counts).await?;
     let (over, mut is_over) = watch::channel(false);
     let mut is_over_too = is_over.clone();
-    let visitors = Visitors::of(webhook, acceptor, &app)?;
-    let webhook = axum::serve(visitors, webhook_pages(&app)).with_graceful_shutdown(async move {
+    let counted = Counted {
+        connections: app.metrics.connections.clone(),
+        handshakes_failed: app.metrics.handshakes_failed.clone(),
+    };
+    let door = Door::of(webhook, acceptor, CONNECTIONS, counted)?;
+    let webhook = axum::serve(door, webhook_pages(&app)).with_graceful_shutdown(async move {
         // That the other end is gone says the same.
         let _ = is_over.wait_for(|over| *over).await;
     });
@@ -121,12 +124,15 @@ pub async fn serve(
     let health = tokio::spawn(health.into_future());
     end.await;
     app.is_ending.store(true, Ordering::Relaxed);
+    control.stop().await;
     sleep(Duration::from_secs(options.drain)).await;
     let _ = over.send(true);
     // Whoever has not had his answer by then gets none; the API server goes on without it.
     let _ = timeout(GRACE, webhook).await;
     health.abort();
-    watching.abort();
+    if let Some(watching) = watching {
+        watching.abort();
+    }
     Ok(())
 }
 
@@ -193,73 +199,4 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 async fn metrics(State(app): State<Arc<App>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, app.metrics.page()).into_response()
-}
-
-/// Who has come in and has TLS.
-struct Visitors {
-    come: mpsc::Receiver<(Visit, SocketAddr)>,
-    address: SocketAddr,
-}
-
-impl Visitors {
-    fn of(listener: TcpListener, acceptor: TlsAcceptor, app: &Arc<App>) -> io::Result<Visitors> {
-        let address = listener.local_addr()?;
-        let (sender, come) = mpsc::channel(16);
-        tokio::spawn(take(listener, acceptor, Arc::clone(app), sender));
-        Ok(Visitors { come, address })
-    }
-}
-
-impl axum::serve::Listener for Visitors {
-    type Io = Visit;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Visit, SocketAddr) {
-        match self.come.recv().await {
-            Some(visit) => visit,
-            // The runtime ends.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
-}
-
-async fn take(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    app: Arc<App>,
-    come: mpsc::Sender<(Visit, SocketAddr)>,
-) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
-        let Ok((stream, from)) = listener.accept().await else {
-            sleep(BREATH).await;
-            continue;
-        };
-        let (acceptor, app, come) = (acceptor.clone(), Arc::clone(&app), come.clone());
-        tokio::spawn(async move {
-            let Some(stream) = handshake(stream, &acceptor).await else {
-                app.metrics.handshakes_failed.inc();
-                return;
-            };
-            let visit = Visit::new(stream, permit, app.metrics.connections.clone());
-            // The runtime ends.
-            let _ = come.send((visit, from)).await;
-        });
-    }
-}
-
-async fn handshake(
-    stream: TcpStream,
-    acceptor: &TlsAcceptor,
-) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
-    // An answer that waits for the acknowledgement of its first half takes 40 ms more.
-    stream.set_nodelay(true).ok()?;
-    timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
 }

@@ -43,6 +43,7 @@ impl Detector {
             goodput_ratio: usual_s
                 .filter(|_| gpu_hours > 0.0)
                 .map(|_| round(1.0 - lost / gpu_hours)),
+            step_s: usual_s.map(round),
             what_if_step_s: usual_s
                 .map(|usual| round(usual * self.job_rules.remaining_ratio(&self.straggler))),
             gpu_hour_price: price.map(round),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Beat, Event, Trouble, TroubleKind};
 use crate::frame::Frame;
 use crate::id::{NodeId, Rank};
-use crate::report::{Ending, Heard, Reason};
+use crate::report::{self, Ending, Heard, Reason};
 use crate::verdict::{Finding, Verdict};
 
 /// Words that are kept. A job of thousands of ranks says the same thousands of times.
@@ -153,7 +153,7 @@ impl Endings {
             node: node.clone(),
             rank: trouble.rank,
             kind: trouble.kind,
-            says: Arc::from(trouble.says.lines().last().unwrap_or_default()),
+            says: Arc::from(report::headline(&trouble.says)),
         });
         told.collect()
     }

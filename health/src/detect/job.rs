@@ -115,7 +115,11 @@ impl JobRules {
 
     /// What a step would take if nothing that is wrong now were, over what it takes.
     pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
-        let slow: f64 = straggler.raised().iter().map(|slow| slow.account.impact()).sum();
+        let slow: f64 = straggler
+            .raised()
+            .iter()
+            .map(|slow| slow.account.impact_now())
+            .sum();
         let lost = [
             slow,
             self.shares.open_share(),

@@ -12,7 +12,7 @@ use crate::stats;
 use crate::time::Time;
 
 /// Ordinary steps that tell what is usual.
-const USUAL: usize = 32;
+pub(super) const USUAL: usize = 32;
 /// Fewer tell nothing.
 const ENOUGH: usize = 4;
 /// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook

@@ -63,6 +63,7 @@ mod shift;
 mod signs;
 mod silence;
 mod slower;
+mod standstill;
 mod straggler;
 mod summary;
 mod tempo;

@@ -21,12 +21,9 @@ pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
     let of = |seat: &Seat| factors[seat.rank.0 as usize];
     let actual = board.step_s(&mut path, |seat| seat.self_s);
     let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
-    let gain = actual - restored;
-    if gain <= 0.0 {
-        return;
-    }
+    let gain = (actual - restored).max(0.0);
     if let [only] = all {
-        only.account.gain_s += gain;
+        only.account.won(gain);
         return;
     }
     let alone: Vec<f64> = (0..all.len())
@@ -40,9 +37,9 @@ pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
         .collect();
     let sum: f64 = alone.iter().sum();
     for (raised, alone) in all.iter_mut().zip(&alone) {
-        if sum > 0.0 {
-            raised.account.gain_s += gain * alone / sum;
-        }
+        raised
+            .account
+            .won(if sum > 0.0 { gain * alone / sum } else { 0.0 });
     }
 }
 

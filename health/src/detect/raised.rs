@@ -7,6 +7,7 @@ use super::causes::{Explained, Suspect};
 use super::claim::{Outcome, piece};
 use super::cusum::Clearing;
 use super::history::{History, Kept};
+use super::ledger;
 use super::plan::Plan;
 use super::price;
 use super::roster::Roster;
@@ -46,8 +47,10 @@ impl Whom {
     }
 }
 
-/// Slowness changes, as heat rises; noise wants a long mean.
-const LATELY: f64 = 32.0;
+/// Slowness changes, as heat rises, and a mean comes half of these behind it; noise wants a long one.
+const LATELY: f64 = 8.0;
+/// Steps that are now: as many as the ordinary step is the median of.
+const NOW: f64 = ledger::USUAL as f64;
 /// How often a cause is looked for when many ranks are slow together.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
@@ -71,6 +74,9 @@ pub struct Account {
     /// What the steps would have been shorter, as the critical path has it.
     pub gain_s: f64,
     dur_s: f64,
+    /// Means of both over about the last [`NOW`] steps.
+    gain_now_s: f64,
+    dur_now_s: f64,
     /// The step before it became slow, where that bounds what it costs.
     usual_s: Option<f64>,
     entries: (u64, u64),
@@ -120,6 +126,9 @@ impl Account {
         // pipeline loses no more than its steps have become longer.
         if plan.stages > 1 {
             account.usual_s = history.usual_s(start);
+        }
+        if account.rows > 0 {
+            account.gain_now_s = account.gain_s / account.steps;
         }
         if account.rows > 0 && unseen > 0 {
             let more = 1.0 + unseen as f64 / account.rows as f64;
@@ -202,6 +211,13 @@ impl Account {
         self.rows += 1;
         self.steps += 1.0;
         self.dur_s += dur_s;
+        self.dur_now_s += (dur_s - self.dur_now_s) / self.steps.min(NOW);
+    }
+
+    /// What the step that was added last would have been shorter.
+    pub fn won(&mut self, gain_s: f64) {
+        self.gain_s += gain_s;
+        self.gain_now_s += (gain_s - self.gain_now_s) / self.steps.clamp(1.0, NOW);
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -222,6 +238,18 @@ impl Account {
     pub fn impact(&self) -> f64 {
         if self.dur_s > 0.0 {
             self.lost_s() / self.dur_s
+        } else {
+            0.0
+        }
+    }
+
+    /// The same of the steps that are now.
+    pub fn impact_now(&self) -> f64 {
+        let gain_s = self.usual_s.map_or(self.gain_now_s, |usual_s| {
+            self.gain_now_s.min((self.dur_now_s - usual_s).max(0.0))
+        });
+        if self.dur_now_s > 0.0 {
+            gain_s / self.dur_now_s
         } else {
             0.0
         }

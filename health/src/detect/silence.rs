@@ -12,6 +12,7 @@ use super::claim::{Body, Claim, Detail, Outcome, over, piece};
 use super::front::{Front, place};
 use super::ras::Told;
 use super::roster::Roster;
+use super::standstill::{Named, Standstill};
 use super::tempo::Tempo;
 use crate::event::{Beat, Event, Phase, Pulse, RasReport, Signal};
 use crate::frame::Provenance;
@@ -25,7 +26,7 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
     /// Whom it has named, and how badly.
-    open: BTreeMap<Subject, Named>,
+    open: Standstill,
     /// What NCCL said last.
     told: Told,
     provenance: Provenance,
@@ -55,23 +56,8 @@ fn doing(phase: Phase) -> &'static str {
     }
 }
 
-/// Whom the rule has named.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Named {
-    finding: Finding,
-    severity: Severity,
-    since: Time,
-    rank: Option<Rank>,
-    /// What its evidence has of NCCL's words; zero: nothing.
-    asked: u64,
-}
-
-impl Named {
-    /// While a rank is silent the whole job stands still, rank-seconds.
-    fn lost(&self, now: Time, world_size: u32) -> f64 {
-        now.since(self.since).as_secs_f64() * f64::from(world_size)
-    }
-}
+/// A verdict: what, how badly, and of which rank; none: of all.
+type Silent = (Finding, Severity, Option<Rank>);
 
 /// What the rule may look at.
 #[derive(Clone, Copy, Debug)]
@@ -128,16 +114,16 @@ impl SilenceRule {
     /// What NCCL says is evidence for what holds already: that is told again with it, where it says something new.
     fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
         self.told.take(scope.at, entry, report, provenance);
-        let open: Vec<(Subject, Named)> = self
+        let open: Vec<Subject> = self
             .open
             .iter()
-            .filter(|(_, named)| named.asked != self.told.version())
-            .map(|(subject, named)| (subject.clone(), *named))
+            .filter(|(_, named)| {
+                named.asked != self.told.version() && self.told.speaks_of(named.since, scope.roster)
+            })
+            .map(|(subject, _)| subject.clone())
             .collect();
-        for (subject, named) in open {
-            if self.told.speaks_of(named.since, scope.roster) {
-                self.raise(scope, named.finding, subject, named.severity, named.rank);
-            }
+        for subject in open {
+            self.tell(scope, subject);
         }
     }
 
@@ -158,21 +144,20 @@ impl SilenceRule {
         self.pulses
             .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
         let verdicts = self.judge(scope);
+        let worse: Vec<Subject> = verdicts
+            .iter()
+            .filter(|(subject, verdict)| self.name(at, subject, verdict))
+            .map(|(subject, _)| subject.clone())
+            .collect();
         self.keep(at, roster.world_size, &verdicts);
-        for (subject, (finding, severity, rank)) in verdicts {
-            if self
-                .open
-                .get(&subject)
-                .is_none_or(|named| severity > named.severity)
-            {
-                self.raise(scope, finding, subject, severity, rank);
-            }
+        for subject in worse {
+            self.tell(scope, subject);
         }
     }
 
     /// What an open incident has cost so far, rank-seconds.
     pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
-        Some(self.open.get(subject)?.lost(now, world_size))
+        Some(self.open.lost_s(subject, now)? * f64::from(world_size))
     }
 
     /// The next claim.
@@ -181,7 +166,7 @@ impl SilenceRule {
     }
 
     /// Who is silent now, and how badly.
-    fn judge(&self, scope: &Scope<'_>) -> BTreeMap<Subject, (Finding, Severity, Option<Rank>)> {
+    fn judge(&self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let Scope {
             at, roster, limits, ..
         } = *scope;
@@ -248,48 +233,63 @@ impl SilenceRule {
     }
 
     /// Ends what does not hold any more.
-    fn keep(
-        &mut self,
-        at: Time,
-        world_size: u32,
-        holds: &BTreeMap<Subject, (Finding, Severity, Option<Rank>)>,
-    ) {
-        let out = &mut self.out;
-        self.open.retain(|subject, named| {
-            let still = holds
-                .get(subject)
-                .is_some_and(|(finding, ..)| *finding == named.finding);
-            if !still {
-                let outcome = Outcome {
-                    lost_rank_s: named.lost(at, world_size),
-                    ..Outcome::default()
-                };
-                let (finding, subject) = (named.finding, subject.clone());
-                out.push_back(over(at, finding, subject, outcome));
-            }
-            still
+    fn keep(&mut self, at: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
+        self.open.book(at);
+        let over_now = self.open.keep(|subject, named| {
+            let found = holds.get(subject);
+            found.is_some_and(|(finding, ..)| *finding == named.finding)
         });
+        for (subject, finding, lost_s) in over_now {
+            let outcome = Outcome {
+                lost_rank_s: lost_s * f64::from(world_size),
+                ..Outcome::default()
+            };
+            self.out.push_back(over(at, finding, subject, outcome));
+        }
     }
 
-    fn raise(
-        &mut self,
-        scope: &Scope<'_>,
-        finding: Finding,
-        subject: Subject,
-        severity: Severity,
-        rank: Option<Rank>,
-    ) {
+    /// Whether this is news: somebody who was not silent, or one of whom it is now sure.
+    fn name(&mut self, at: Time, subject: &Subject, (finding, severity, rank): &Silent) -> bool {
+        if let Some(named) = self.open.get_mut(subject) {
+            let is_worse = *severity > named.severity;
+            named.severity = named.severity.max(*severity);
+            return is_worse;
+        }
+        let since = at - Duration::from_secs_f64(self.idle_s(at, *rank).clamp(0.0, 1e9));
+        let named = Named::new(*finding, *severity, since, *rank);
+        self.open.insert(subject.clone(), named);
+        true
+    }
+
+    /// How long a rank has not moved, or all of them.
+    fn idle_s(&self, at: Time, rank: Option<Rank>) -> f64 {
+        let ranks = self.about(rank);
+        ranks.map(|heard| heard.idle_s(at)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What was heard of a rank, or of all of them.
+    fn about(&self, rank: Option<Rank>) -> impl Iterator<Item = &Heard> {
+        let pulses = self.pulses.iter();
+        let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
+        pulses.map(|(_, heard)| heard)
+    }
+
+    fn tell(&mut self, scope: &Scope<'_>, subject: Subject) {
         let at = scope.at;
-        let ranks = || {
-            self.pulses
-                .iter()
-                .filter(|(other, _)| rank.is_none_or(|rank| **other == rank))
+        let Some(named) = self.open.get(&subject).copied() else {
+            return;
         };
-        let idle = ranks()
-            .map(|(_, heard)| heard.idle_s(at))
-            .fold(f64::INFINITY, f64::min);
-        let step = ranks().map(|(_, heard)| heard.pulse.step).min();
-        let gone = ranks().all(|(_, heard)| !heard.pulse.alive);
+        let Named {
+            finding,
+            severity,
+            since,
+            rank,
+            ..
+        } = named;
+        let ranks = || self.about(rank);
+        let idle = self.idle_s(at, rank);
+        let step = ranks().map(|heard| heard.pulse.step).min();
+        let gone = ranks().all(|heard| !heard.pulse.alive);
         let waiting = self
             .pulses
             .values()
@@ -303,8 +303,6 @@ impl SilenceRule {
         if finding == Finding::JobHang {
             evidence.extend(self.furthest_behind());
         }
-        let since = at - Duration::from_secs_f64(idle.clamp(0.0, 1e9));
-        let since = self.open.get(&subject).map_or(since, |named| named.since);
         let mut asked = 0;
         let mut provenance = self.provenance;
         if self.told.speaks_of(since, scope.roster) {
@@ -312,14 +310,10 @@ impl SilenceRule {
             evidence.extend(self.told.evidence(MAX_BEHIND, scope.roster));
             provenance = provenance.max(self.told.provenance());
         }
-        let named = Named {
-            finding,
-            severity,
-            since,
-            rank,
-            asked,
-        };
-        self.open.insert(subject.clone(), named);
+        let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
+        if let Some(named) = self.open.get_mut(&subject) {
+            named.asked = asked;
+        }
         let detail = Detail {
             severity,
             since,
@@ -330,7 +324,7 @@ impl SilenceRule {
             provenance,
             slowdown_ratio: None,
             impact_ratio: None,
-            lost_rank_s: named.lost(at, scope.roster.world_size),
+            lost_rank_s: lost_s * f64::from(scope.roster.world_size),
             evidence,
         };
         self.out.push_back(Claim {

@@ -28,6 +28,9 @@ type Versions = BTreeMap<Arc<str>, Arc<str>>;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct VersionRule {
     nodes: BTreeMap<NodeId, Versions>,
+    /// Those that have ranks.
+    #[serde(default)]
+    trainers: BTreeSet<NodeId>,
     /// Wall clock of the first sidecar at its start, for people only.
     began_unix_ms: Option<u64>,
     provenance: Provenance,
@@ -57,6 +60,10 @@ impl VersionRule {
 
     /// What a rank says of what it runs in.
     pub fn attach(&mut self, node: &NodeId, provenance: Provenance, attach: &Attach) {
+        if self.trainers.len() < MAX_NODES && !self.trainers.contains(node) {
+            self.trainers.insert(node.clone());
+            self.changed = true;
+        }
         self.set(node, provenance, "framework", &attach.framework);
     }
 
@@ -100,7 +107,7 @@ impl VersionRule {
     pub fn told(&self) -> BTreeMap<Arc<str>, Vec<Installed>> {
         let mut told: BTreeMap<Arc<str>, Vec<Installed>> = BTreeMap::new();
         let mut counts: BTreeMap<(&Arc<str>, &Arc<str>), u32> = BTreeMap::new();
-        for (name, version) in self.nodes.values().flatten() {
+        for (_, name, version) in self.compared() {
             *counts.entry((name, version)).or_default() += 1;
         }
         for ((name, version), nodes) in counts {
@@ -131,17 +138,28 @@ impl VersionRule {
         self.changed = true;
     }
 
+    /// What a node has that is to be like the others': of one that has neither ranks nor NVIDIA's driver, as where the
+    /// aggregator stands alone, that is our own version and nothing else.
+    fn compared(&self) -> impl Iterator<Item = (&NodeId, &Arc<str>, &Arc<str>)> {
+        self.nodes.iter().flat_map(|(node, versions)| {
+            let trains =
+                self.trainers.is_empty() || self.trainers.contains(node) || versions.contains_key("driver");
+            let kept = versions
+                .iter()
+                .filter(move |(name, _)| trains || &***name == "paceline");
+            kept.map(move |(name, version)| (node, name, version))
+        })
+    }
+
     /// Who differs from most, and in what; the job, when there is no telling who is right.
     fn differences(&self, job: &JobId) -> BTreeMap<Subject, Said> {
         let mut found: BTreeMap<Subject, Said> = BTreeMap::new();
-        let names: BTreeSet<&Arc<str>> = self.nodes.values().flat_map(Versions::keys).collect();
-        for name in names {
-            let mut holders: BTreeMap<&Arc<str>, Vec<&NodeId>> = BTreeMap::new();
-            for (node, versions) in &self.nodes {
-                if let Some(version) = versions.get(name) {
-                    holders.entry(version).or_default().push(node);
-                }
-            }
+        let mut by_name: BTreeMap<&Arc<str>, BTreeMap<&Arc<str>, Vec<&NodeId>>> = BTreeMap::new();
+        for (node, name, version) in self.compared() {
+            let holders = by_name.entry(name).or_default();
+            holders.entry(version).or_default().push(node);
+        }
+        for (name, holders) in by_name {
             if holders.len() < 2 {
                 continue;
             }

@@ -91,6 +91,7 @@ pub fn examples() -> Vec<Event> {
             rss_bytes: 9_437_184,
             plugin_ns: 1_400_000,
             plugin_calls: 20_000,
+            source_ns: vec![4_000_000],
         }),
         Event::Policy(PolicyChange {
             key: "impact.warning_ratio".into(),

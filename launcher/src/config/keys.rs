@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 27] = [
+pub(crate) const KEYS: [Key; 34] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -71,6 +71,31 @@ pub(crate) const KEYS: [Key; 27] = [
         name: "http",
         kind: Kind::Text,
         default: "(127.0.0.1, any free port)",
+    },
+    Key {
+        name: "http_token_file",
+        kind: Kind::Text,
+        default: "(none: whoever reaches the page reads it)",
+    },
+    Key {
+        name: "http_cert",
+        kind: Kind::Text,
+        default: "(none: no TLS)",
+    },
+    Key {
+        name: "http_key",
+        kind: Kind::Text,
+        default: "(none)",
+    },
+    Key {
+        name: "metrics",
+        kind: Kind::Text,
+        default: "\"auto\"",
+    },
+    Key {
+        name: "metrics_compat",
+        kind: Kind::Text,
+        default: "(none)",
     },
     Key {
         name: "sim_gpus",
@@ -111,6 +136,16 @@ pub(crate) const KEYS: [Key; 27] = [
         name: "textfile",
         kind: Kind::Text,
         default: "(none)",
+    },
+    Key {
+        name: "metrics_textfile",
+        kind: Kind::Text,
+        default: "(none)",
+    },
+    Key {
+        name: "otlp",
+        kind: Kind::Text,
+        default: "(nowhere)",
     },
     Key {
         name: "quiet",

@@ -47,7 +47,7 @@ fn tell(args: &LiveArgs, what: &Request, unchanged: impl FnOnce() -> String) -> 
         }
         Answer::Changed(changed) => {
             let line = |Changed { key, was, now }: &Changed| format!("{key} = {now} (was {was})\n");
-            output::print(&changed.iter().map(line).collect::<String>())?;
+            output::show(&changed.iter().map(line).collect::<String>())?;
             Ok(ExitCode::SUCCESS)
         }
     }

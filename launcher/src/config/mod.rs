@@ -6,6 +6,7 @@
 mod file;
 mod keys;
 mod live;
+mod page;
 mod policy;
 mod raw;
 mod settings;
@@ -19,6 +20,7 @@ use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
+pub(crate) use page::PageArgs;
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.
@@ -84,7 +86,7 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
         };
         let _ = writeln!(text, "{}", style.paint(paint, line.trim_end()));
     }
-    output::print(&text)?;
+    output::show(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -155,7 +155,12 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("journal_bytes", &args.journal_bytes),
         ("aggregator", &args.aggregator),
         ("key_file", &args.key_file),
-        ("http", &args.http),
+        ("http", &args.page.http),
+        ("http_token_file", &args.page.http_token_file),
+        ("http_cert", &args.page.http_cert),
+        ("http_key", &args.page.http_key),
+        ("metrics", &args.page.metrics),
+        ("metrics_compat", &args.page.metrics_compat),
         ("sim_gpus", &args.sim_gpus),
         ("nvml_lib", &args.nvml_lib),
         ("kmsg", &args.kmsg),
@@ -164,6 +169,8 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("step_regex", &args.step_regex),
         ("inspector", &args.inspector),
         ("textfile", &args.textfile),
+        ("metrics_textfile", &args.metrics_textfile),
+        ("otlp", &args.otlp),
     ];
     let mut said: Vec<(String, String, String)> = texts
         .iter()

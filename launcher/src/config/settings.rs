@@ -6,10 +6,11 @@ use paceline_health::Policy;
 use paceline_health::sim::gpu::GpuScript;
 use paceline_sidecar::aggregator::{place, segments};
 use paceline_sidecar::remedy::RemedyOptions;
-use paceline_sidecar::sink::http::Place;
+use paceline_sidecar::sink::otlp::Receiver;
 use paceline_sidecar::source::step_log::StepPattern;
 
 use super::keys::{OBSERVE, REMEDIES, policy_key};
+use super::page::PageSettings;
 use super::raw::{Origin, Raw, Said, key_and_value};
 use crate::output::{Usage, nearest};
 
@@ -28,8 +29,8 @@ pub(crate) struct Settings {
     pub(crate) aggregator: Option<String>,
     /// The key of the job's nodes.
     pub(crate) key_file: Option<PathBuf>,
-    /// Address of /metrics.
-    pub(crate) http: Option<Place>,
+    /// Where the page is, for whom, and what its metrics show.
+    pub(crate) page: PageSettings,
     /// Simulated GPUs of this node.
     pub(crate) sim_gpus: Option<GpuScript>,
     /// The library through which GPUs are read.
@@ -46,6 +47,10 @@ pub(crate) struct Settings {
     pub(crate) inspector: Option<PathBuf>,
     /// Where ends of jobs are counted.
     pub(crate) textfile: Option<PathBuf>,
+    /// Where the metrics page is written.
+    pub(crate) metrics_textfile: Option<PathBuf>,
+    /// Where metrics are pushed.
+    pub(crate) otlp: Option<String>,
     /// No banner, no verdict block.
     pub(crate) quiet: bool,
     /// The report as one line on stdout.
@@ -101,11 +106,21 @@ impl Settings {
             "step_log",
             "inspector",
             "textfile",
+            "metrics_textfile",
         ] {
             parsed(key, &name)?;
         }
+        parsed("metrics_textfile", &collected)?;
+        parsed("otlp", &|text| {
+            let variable = |name: &str| std::env::var(name).ok();
+            let receiver = Receiver::of(text, &variable);
+            receiver.map(drop).map_err(|error| error.to_string())
+        })?;
         parsed("aggregator", &place::check)?;
-        parsed("key_file", &key)?;
+        // One that may be missing ends nothing: the sidecar says that it is.
+        if !paceline_sidecar::guard::is_optional() {
+            parsed("key_file", &key)?;
+        }
         parsed("ras", &|text| {
             if text == "off" {
                 Ok(())
@@ -121,11 +136,6 @@ impl Settings {
         let step_regex = text("step_regex");
         // A pattern without a place is for what the command prints.
         let step_log = text("step_log").or_else(|| step_regex.as_ref().map(|_| "stdout".to_owned()));
-        let mut http = None;
-        if let Some(said) = raw.get("http") {
-            let place = said.text.parse::<Place>();
-            http = Some(place.map_err(|problem| wrong("http", said, &problem.to_string()))?);
-        }
         let mut sim_gpus = None;
         if let Some(said) = raw.get("sim_gpus") {
             let script = GpuScript::parse(&said.text);
@@ -148,7 +158,7 @@ impl Settings {
             journal_bytes,
             aggregator: text("aggregator"),
             key_file: text("key_file").map(PathBuf::from),
-            http,
+            page: PageSettings::check(raw)?,
             sim_gpus,
             nvml_lib: text("nvml_lib").map(PathBuf::from),
             kmsg: text("kmsg").map(PathBuf::from),
@@ -157,6 +167,8 @@ impl Settings {
             step_regex,
             inspector: text("inspector").map(PathBuf::from),
             textfile: text("textfile").map(PathBuf::from),
+            metrics_textfile: text("metrics_textfile").map(PathBuf::from),
+            otlp: text("otlp"),
             quiet: switch(raw, "quiet")?,
             json: switch(raw, "json")?,
             slurm_comment: switch(raw, "slurm_comment")?,
@@ -273,13 +285,20 @@ fn switch(raw: &Raw, key: &str) -> Result<bool, Usage> {
     }
 }
 
-fn name(text: &str) -> Result<(), String> {
+pub(super) fn name(text: &str) -> Result<(), String> {
     let clean = !text.trim().is_empty() && text.len() <= 256 && !text.contains(|c: char| c.is_control());
     if clean {
         Ok(())
     } else {
         Err("must be a name of 1 to 256 printable characters".to_owned())
     }
+}
+
+/// A file that node_exporter looks at.
+fn collected(text: &str) -> Result<(), String> {
+    text.ends_with(".prom")
+        .then_some(())
+        .ok_or_else(|| "must end in .prom: node_exporter reads no other file".to_owned())
 }
 
 fn host_and_port(text: &str) -> Result<(), String> {
@@ -290,12 +309,12 @@ fn host_and_port(text: &str) -> Result<(), String> {
 }
 
 /// A job would run unwatched with a key that is none: better told before it starts.
-fn key(path: &str) -> Result<(), String> {
+pub(super) fn key(path: &str) -> Result<(), String> {
     let read = paceline_sidecar::guard::Key::read(Path::new(path));
     read.map(drop).map_err(|error| error.to_string())
 }
 
-fn wrong(key: &str, said: &Said, why: &str) -> Usage {
+pub(super) fn wrong(key: &str, said: &Said, why: &str) -> Usage {
     Usage(format!("{}: {key} = {:?}: {why}", said.origin, said.text))
 }
 

@@ -219,7 +219,14 @@ impl Watcher for Live {
     fn status(&mut self, status: &Status) {
         match status {
             Status::Ready { http, run_dir, .. } => {
-                self.page = http.as_ref().map(|http| format!("http://{http}/metrics"));
+                let page = http.as_ref().map(|http| format!("http://{http}/"));
+                if let Some(page) = page.as_ref().filter(|_| self.page.is_none()) {
+                    output::say(format_args!(
+                        "{} live page {page} (for Prometheus {page}metrics); in another terminal: paceline top",
+                        self.style.paint(Paint::Strong, "paceline demo:"),
+                    ));
+                }
+                self.page = page.or(self.page.take());
                 if let Some(run_dir) = run_dir {
                     self.journal = PathBuf::from(run_dir).join(crate::journal::FILE);
                 }

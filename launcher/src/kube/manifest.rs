@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use paceline_inject::manifest::{Found, Template, templates};
-use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch};
+use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch, told};
 use serde_json::{Value, json};
 
 use super::tell;
@@ -39,6 +39,9 @@ pub(crate) struct ManifestArgs {
     /// The image with the program [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
     image: Option<String>,
+    /// Where the cluster's remediator takes verdicts, such as https://paceline-remediator.paceline.svc/verdicts: pods tell it of nodes.
+    #[arg(long, value_name = "https://HOST/PATH", value_parser = remediator)]
+    remediator: Option<String>,
     /// Print what would be different, and not the manifest.
     #[arg(long, conflicts_with = "output")]
     diff: bool,
@@ -81,6 +84,7 @@ pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitC
             ModeArg::Sidecar => Mode::Sidecar,
             ModeArg::Wrap => Mode::Wrap,
         },
+        remediator: args.remediator.clone(),
         ..Settings::default()
     };
     if let Some(image) = &args.image {
@@ -115,6 +119,13 @@ pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitC
         warning(style, "comments of the manifest are not in what is printed");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn remediator(text: &str) -> Result<String, String> {
+    let is_good = told::is_address(text);
+    is_good
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be https://HOST[:PORT]/PATH".to_owned())
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -47,7 +47,7 @@ pub(super) fn command(args: &HistoryArgs, color: Color) -> anyhow::Result<ExitCo
         };
         output::print(&(serde_json::to_string(&known)? + "\n"))?;
     } else {
-        output::print(&render(&args.node, &stamps))?;
+        output::show(&render(&args.node, &stamps))?;
     }
     Ok(if is_known {
         ExitCode::SUCCESS

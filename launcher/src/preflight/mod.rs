@@ -78,7 +78,7 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
     if args.json {
         output::print(&(serde_json::to_string(&report)? + "\n"))?;
     } else {
-        output::print(&show::render(&report, Style::stdout(color)))?;
+        output::show(&show::render(&report, Style::stdout(color)))?;
     }
     Ok(exit_code(&report, args.strict))
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use paceline_health::id::NodeId;
+use paceline_health::plain;
 use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report};
 use paceline_health::verdict::Severity;
 
@@ -31,7 +32,8 @@ pub(super) fn render(report: &Report, style: Style) -> String {
             .map_or(String::new(), |node| format!("node {node}: "));
         let paint = if problem.lost { Paint::Bad } else { Paint::Warn };
         let mark = style.paint(paint, style.glyph("✗", "x"));
-        let _ = writeln!(text, "{mark} {node}{} ({})", problem.what, problem.phase);
+        let line = format!("{node}{} ({})", problem.what, problem.phase);
+        let _ = writeln!(text, "{mark} {}", plain::clip(&line, plain::SENTENCE));
     }
     if !report.unsteady.is_empty() {
         let places: BTreeSet<String> = report
@@ -206,7 +208,7 @@ pub(crate) fn table(
     }
     let name = rows
         .iter()
-        .map(|(node, _)| node.as_str().len())
+        .map(|(node, _)| name_of(node).chars().count())
         .max()
         .unwrap_or(0)
         .max(4);
@@ -225,7 +227,7 @@ pub(crate) fn table(
         style.paint(Paint::Faint, units)
     );
     for (node, row) in &rows {
-        let _ = write!(text, "{:name$}", node.as_str());
+        let _ = write!(text, "{:name$}", name_of(node));
         for metric in &metrics {
             let (_, _, scale) = unit(*metric);
             let value = row
@@ -244,6 +246,11 @@ pub(crate) fn table(
         let _ = writeln!(text, "and {} nodes more", nodes.len() - rows.len());
     }
     text + "\n"
+}
+
+/// A node's name, which the node has told itself.
+fn name_of(node: &NodeId) -> String {
+    plain::name(node.as_str())
 }
 
 /// The best bus bandwidth of each way that was measured, from both its ends.
@@ -272,7 +279,7 @@ fn matrix(report: &Report, style: Style) -> String {
     }
     let width = nodes
         .iter()
-        .map(|node| node.as_str().len())
+        .map(|node| name_of(node).chars().count())
         .max()
         .unwrap_or(0)
         .max(6);
@@ -288,11 +295,11 @@ fn matrix(report: &Report, style: Style) -> String {
     };
     let mut text = style.paint(Paint::Faint, format!("{:width$}", "GB/s"));
     for node in &nodes {
-        let _ = write!(text, " {:>width$}", node.as_str());
+        let _ = write!(text, " {:>width$}", name_of(node));
     }
     text.push('\n');
     for a in &nodes {
-        let _ = write!(text, "{:width$}", a.as_str());
+        let _ = write!(text, "{:width$}", name_of(a));
         for b in &nodes {
             let found = ways.get(&(*a, *b));
             let value = found.map_or_else(|| "·".to_owned(), |value| number(*value));

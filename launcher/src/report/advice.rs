@@ -3,6 +3,7 @@
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
+use serde::Serialize;
 
 use super::block::Block;
 use super::words::percent;
@@ -22,7 +23,7 @@ const SM_WORKS: f64 = 0.50;
 const TENSOR: f64 = 0.05;
 
 /// One question of the tree.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Question {
     /// What it asks.
     pub(crate) asks: &'static str,
@@ -35,7 +36,7 @@ pub(crate) struct Question {
 }
 
 /// A number beside its limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Number {
     /// Of what.
     pub(crate) name: &'static str,
@@ -48,7 +49,7 @@ pub(crate) struct Number {
 }
 
 /// What binds, and what to do about it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Advice {
     /// In a few words.
     pub(crate) bound: &'static str,

@@ -111,6 +111,7 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
         lost_gpu_hours: 12.4,
         by_cause: by_cause.map(|(cause, lost)| (cause.into(), lost)).into(),
         goodput_ratio: Some(0.96),
+        step_s: Some(1.0),
         what_if_step_s: Some(0.8),
         gpu_hour_price: Some(2.5),
         lost_cost: Some(31.0),
@@ -127,6 +128,9 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
 ------------------------------------------------------------------------------------------
 ";
     assert_eq!(text, expected);
+    // Nobody saw a GPU.
+    found.coverage.signals.clear();
+    assert!(rendered(&found).contains("lost      12.40 rank-hours of 310.00 rank-hours"));
     found.cost = Cost {
         gpu_hours: 310.0,
         by_cause: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! What it costs: the job so far, by what it was lost to, and each finding by itself.
 
+use paceline_health::event::Signal;
 use paceline_health::report::{Cost, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
 
@@ -25,7 +26,7 @@ impl Block {
                 percent(goodput)
             ));
         }
-        if let (Some(what_if), Some(now)) = (cost.what_if_step_s, report.median_step_s)
+        if let (Some(what_if), Some(now)) = (cost.what_if_step_s, cost.step_s)
             && what_if < now * 0.995
         {
             speed.push(format!(
@@ -52,10 +53,7 @@ impl Block {
 pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     let mut parts = Vec::new();
     if verdict.lost_gpu_hours > 0.0 {
-        let whose = match verdict.subject {
-            Subject::Rank { gpu_uuid: None, .. } => "rank",
-            _ => unit(report),
-        };
+        let whose = unit(report);
         let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
@@ -77,19 +75,22 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     parts.join("; ")
 }
 
-/// Whose hours: a job whose ranks were seen without GPUs has none to count.
+/// Whose hours: a job of which no GPU was seen has none to count.
 pub(super) fn unit(report: &Report) -> &'static str {
-    let ranks = report.verdicts.iter().map(|verdict| &verdict.subject);
-    let on_gpu: Vec<bool> = ranks
-        .filter_map(|subject| match subject {
-            Subject::Rank { gpu_uuid, .. } => Some(gpu_uuid.is_some()),
-            _ => None,
-        })
-        .collect();
-    if !on_gpu.is_empty() && on_gpu.iter().all(|on_gpu| !on_gpu) {
-        "rank"
-    } else {
+    let mut verdicts = report.verdicts.iter().map(|verdict| &verdict.subject);
+    let names_gpu = |subject: &Subject| {
+        matches!(
+            subject,
+            Subject::Rank {
+                gpu_uuid: Some(_),
+                ..
+            } | Subject::Gpu { .. }
+        )
+    };
+    if report.coverage.signals.contains(&Signal::S3) || verdicts.any(names_gpu) {
         "GPU"
+    } else {
+        "rank"
     }
 }
 

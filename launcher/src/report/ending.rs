@@ -1,6 +1,6 @@
 //! How the end of a job reads.
 
-use paceline_health::report::{Ending, Reason};
+use paceline_health::report::{Ending, Reason, headline};
 use paceline_health::verdict::Subject;
 
 /// One sentence, and what was said, if anything.
@@ -31,8 +31,7 @@ pub(super) fn words(ending: &Ending) -> String {
         Some(Subject::Rank { rank, node, .. }) => format!(" for rank {} on {node}", rank.0),
         _ => String::new(),
     };
-    // Of an exception the last line says which.
-    let says = ending.says.lines().last().unwrap_or_default();
+    let says = headline(&ending.says);
     let says = if says.is_empty() {
         String::new()
     } else {
@@ -61,5 +60,20 @@ mod tests {
             words(&ending),
             "out of memory, rank 5 on n3 (code 1): CUDA out of memory"
         );
+    }
+
+    #[test]
+    fn what_an_exception_says_first_is_what_it_is() {
+        let says = "  File \"t.py\", line 3, in <module>\n    x.cpu()\n    ^^^^^^^\ntorch.AcceleratorError: CUDA error: an illegal \
+                    memory access was encountered\nCompile with TORCH_USE_CUDA_DSA to enable device-side assertions.";
+        assert_eq!(
+            headline(says),
+            "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+        );
+        assert_eq!(
+            headline("Killed process 12 (python)"),
+            "Killed process 12 (python)"
+        );
+        assert_eq!(headline(""), "");
     }
 }

@@ -7,7 +7,7 @@ mod clock;
 mod compare;
 mod cost;
 mod ending;
-mod evidence;
+pub(crate) mod evidence;
 pub(crate) mod page;
 mod preflight;
 mod profile;
@@ -30,6 +30,7 @@ use paceline_health::report::{REPORT_VERSION, Report};
 use paceline_health::verdict::{State, Verdict};
 use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::write_whole;
+use serde::Serialize;
 
 pub(crate) use self::args::ReportArgs;
 use crate::journal::{self, Journal};
@@ -103,9 +104,19 @@ pub(crate) fn by_weight(report: &Report) -> Vec<&Verdict> {
     verdicts
 }
 
-/// The report as the one line that every command prints with `--json`.
+/// The report as the one line that every command prints with `--json`: what the aggregator wrote, and what it comes to. It
+/// says of every text exactly what it is, and a terminal that it is printed on reads nothing else into it.
 pub(crate) fn line(report: &Report) -> serde_json::Result<String> {
-    Ok(serde_json::to_string(report)? + "\n")
+    #[derive(Serialize)]
+    struct Line<'a> {
+        #[serde(flatten)]
+        report: &'a Report,
+        /// `null`: no step was seen.
+        advice: Option<advice::Advice>,
+    }
+    let advice = advice::of(report).ok();
+    let json = serde_json::to_string(&Line { report, advice })?;
+    Ok(format!("{}\n", output::escaped(&json)))
 }
 
 /// Reads `report.json`.
@@ -184,7 +195,8 @@ fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
 }
 
 fn fold(path: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
-    let (mut journal, known) = Journal::resume(path, skip_broken)?;
+    let (journal, known) = Journal::resume(path, skip_broken)?;
+    let mut journal = journal.showing(style);
     let detector = journal.fold_on(known, |_, detector| {
         while detector.poll().is_some() {}
         anyhow::Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_health::event::Signal;
 use paceline_health::id::Rank;
 use paceline_health::report::{Cost, Coverage, Part, REPORT_VERSION, RankTimes, Report, Times, Usual};
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
@@ -77,7 +78,7 @@ pub(crate) fn report(verdicts: Vec<Verdict>) -> Report {
             steps_ratio: Some(1.0),
             ranks_seen: 64,
             ranks_expected: 64,
-            signals: Vec::new(),
+            signals: vec![Signal::S2, Signal::S3],
             frames_lost: 0,
             ring_dropped: 0,
             ring_torn: 0,

@@ -28,3 +28,44 @@ pub(crate) struct RunArgs {
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::CommandFactory as _;
+
+    use crate::cli::Cli;
+
+    /// Of the sidecar's own command, which `--help` does not show; or of another program.
+    const OTHERS: [&str; 2] = ["relay", "policy"];
+
+    /// Somebody who reads of an option has `paceline run` to give it to, and not the sidecar.
+    #[test]
+    fn run_takes_what_the_docs_name_of_the_sidecars_options() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+        let pages = fs::read_dir(docs).unwrap().flatten().map(|entry| entry.path());
+        let text: String = pages.filter_map(|path| fs::read_to_string(path).ok()).collect();
+        let cli = Cli::command();
+        let takes = |command: &str, option: &str| {
+            let command = cli.find_subcommand(command).unwrap();
+            command.get_arguments().any(|arg| arg.get_long() == Some(option))
+        };
+        let sidecar = cli.find_subcommand("sidecar").unwrap();
+        let options: Vec<&str> = sidecar.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        let is_named = |option: &&&str| {
+            let flag = format!("--{option}");
+            text.match_indices(&flag).any(|(at, _)| {
+                !text[at + flag.len()..].starts_with(|c: char| c == '-' || c.is_alphanumeric())
+            })
+        };
+        let named: Vec<&&str> = options.iter().filter(is_named).collect();
+        assert!(named.len() > 10, "{named:?}");
+        for option in named {
+            assert!(
+                takes("run", option) || OTHERS.contains(option),
+                "docs name --{option}, and `paceline run` does not take it"
+            );
+        }
+    }
+}

@@ -20,6 +20,19 @@ pub(crate) fn additions(plan: &Plan, rings: Option<(&Path, &Path)>) -> Vec<Varia
     }
     added.push(("PACELINE_JOB", (&plan.job).into()));
     added.push(("PACELINE_NODE", (&plan.node).into()));
+    added.extend(to_the_page(plan));
     added.extend(plan.env.iter().cloned());
     added
+}
+
+/// A tracker in the trainer reads the job's page, and knows only from here what that asks for.
+fn to_the_page(plan: &Plan) -> Vec<Variable> {
+    let page = &plan.settings.page;
+    let token = page.token_file.as_ref();
+    let cert = page.tls.as_ref().map(|(cert, _)| cert);
+    let all = [("PACELINE_HTTP_TOKEN_FILE", token), ("PACELINE_HTTP_CERT", cert)];
+    all.into_iter()
+        .filter_map(|(name, path)| Some((name, path?.as_os_str().to_owned())))
+        .filter(|(name, path)| std::env::var_os(name).as_ref() != Some(path))
+        .collect()
 }

@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use paceline_health::date::Date;
+
 use super::agents;
 use super::cluster::{self, Variable};
 
@@ -89,22 +91,12 @@ fn made_up() -> String {
     format!("{}-{:04x}", stamp(seconds), chance() & 0xffff)
 }
 
-/// Seconds since 1970 as UTC (civil_from_days of <https://howardhinnant.github.io/date_algorithms.html>).
+/// Seconds since 1970 as UTC.
 fn stamp(seconds: u64) -> String {
-    let (days, clock) = (seconds / 86_400, seconds % 86_400);
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let mp = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let at = Date::of(seconds.saturating_mul(1000));
     format!(
-        "{year:04}{month:02}{day:02}-{:02}{:02}{:02}",
-        clock / 3600,
-        clock / 60 % 60,
-        clock % 60
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        at.year, at.month, at.day, at.hour, at.minute, at.second
     )
 }
 

@@ -3,6 +3,7 @@
 //! Three rules hold everywhere in here: the child never waits for us, its exit code is ours, and whatever fails of
 //! ours is a warning.
 
+mod address;
 mod agents;
 mod args;
 mod child;
@@ -13,6 +14,7 @@ mod ending;
 mod environment;
 pub(crate) mod hook;
 pub(crate) mod identity;
+mod missing;
 mod neighbours;
 mod place;
 pub(crate) mod plugin;
@@ -33,9 +35,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use paceline_health::Provenance;
 use paceline_health::event::Event;
 use paceline_health::report::Report;
+use paceline_health::{Provenance, plain};
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
@@ -49,6 +51,7 @@ use crate::slurm;
 pub(crate) use args::RunArgs;
 pub(crate) use detached::Detached;
 pub(crate) use identity::{chance, run_dir};
+pub(crate) use place::{RUN_LINK, places as ring_places};
 pub(crate) use supervise::Watcher;
 
 /// What is run, under which names, and where its traces go.
@@ -164,9 +167,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
         &plan.command,
         &surroundings,
     )?;
-    for problem in plan.remedy.unreadable() {
-        output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
-    }
+    missing::tell(&plan);
     plan.task = cluster::task(&surroundings);
     // Who names its nodes knows better which agent is which.
     if plan.settings.node.is_none() {
@@ -206,7 +207,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
         }
     }
     plan.find_first();
-    let outcome = launch(&plan, &mut supervise::Unwatched)?;
+    let outcome = launch(&plan, &mut address::Announcer::new(&plan))?;
     tell(&plan, &outcome);
     say_untold(&plan, &outcome.known);
     let is_known_elsewhere = outcome.known.elsewhere.is_some() || outcome.known.is_left_to_others;
@@ -248,9 +249,12 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
                 plan.style.paint(Paint::Bad, "paceline: error:")
             ));
             let run_dir = place.as_ref().map(|place| place.run_dir.as_path());
+            let mut known = ending::never_began(plan, run_dir, &failed);
+            // A page of an earlier run must not stand beside this report.
+            known.page = ending::draw(plan, &known);
             return Ok(Outcome {
                 code: failed.code(),
-                known: ending::never_began(plan, run_dir, &failed),
+                known,
                 began: false,
             });
         }
@@ -362,11 +366,10 @@ pub(crate) fn exit_code(code: i32) -> ExitCode {
 
 fn banner(plan: &Plan) -> String {
     let dot = plan.style.glyph(" · ", ", ");
-    let mut parts = vec![format!("job {}", plan.style.paint(Paint::Strong, &plan.job))];
-    // A port of zero is chosen later; it then stands in metrics.addr in the run directory.
-    if let Some(http) = plan.settings.http.as_ref().filter(|http| http.port() != 0) {
-        parts.push(format!("metrics http://{http}/metrics"));
-    }
+    let mut parts = vec![format!(
+        "job {}",
+        plan.style.paint(Paint::Strong, plain::label(&plan.job))
+    )];
     parts.push(format!("run directory {}", plan.run_dir.display()));
     format!(
         "{} {}",

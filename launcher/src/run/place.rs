@@ -15,6 +15,8 @@ use super::share::Share;
 use super::{Plan, hook, identity};
 use crate::{output, profiler, report};
 
+/// In the ring directory: the run directory, so that what looks for jobs on this host finds them.
+pub(crate) const RUN_LINK: &str = "run";
 /// A draft is written in a moment; one this old has no writer.
 const DRAFT_LASTS: Duration = Duration::from_secs(60);
 
@@ -65,6 +67,8 @@ impl Place {
             let _ = fs::remove_file(&link);
         }
         let _ = std::os::unix::fs::symlink(&ring_dir, &link);
+        // Of tasks that share a node the first has made it.
+        let _ = std::os::unix::fs::symlink(&run_dir, ring_dir.join(RUN_LINK));
         let told = tell(plan, &ring_dir);
         Place {
             run_dir,
@@ -196,7 +200,7 @@ fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
 }
 
 /// Where ring directories may be: in memory if there is some.
-pub(super) fn places() -> Vec<PathBuf> {
+pub(crate) fn places() -> Vec<PathBuf> {
     let shared = PathBuf::from("/dev/shm");
     let variable = |name: &str| {
         std::env::var_os(name)

@@ -155,8 +155,8 @@ pub(crate) fn arguments(
     if let Some(key) = &plan.settings.key_file {
         flag("key-file", key.as_os_str());
     }
-    if let Some(http) = &plan.settings.http {
-        flag("http", http.to_string().as_ref());
+    for (name, value) in plan.settings.page.flags() {
+        flag(name, &value);
     }
     if let Some(library) = &plan.settings.nvml_lib {
         flag("nvml-lib", library.as_os_str());
@@ -172,6 +172,12 @@ pub(crate) fn arguments(
         if let Some(pattern) = &plan.settings.step_regex {
             flag("step-regex", pattern.as_ref());
         }
+    }
+    if let Some(endpoint) = &plan.settings.otlp {
+        flag("otlp", endpoint.as_ref());
+    }
+    if let Some(path) = &plan.settings.metrics_textfile {
+        flag("metrics-textfile", path.as_os_str());
     }
     if let Some(path) = &plan.settings.inspector {
         flag("inspector", path.as_os_str());

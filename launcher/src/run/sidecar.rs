@@ -43,6 +43,8 @@ pub(crate) struct Keeper {
     share: Option<Share>,
     /// They go on.
     others: bool,
+    /// What stood there of a sidecar that was ready, as last seen: ours says it there, where all of them find it.
+    ready: Option<Status>,
 }
 
 /// How a sidecar ended that was told to.
@@ -94,6 +96,7 @@ impl Keeper {
             late: false,
             share,
             others: false,
+            ready: None,
         };
         if let Some(share) = &mut keeper.share {
             share.say(format_args!("{{\"child\":{child}}}"));
@@ -108,6 +111,8 @@ impl Keeper {
             self.state = State::Served(Instant::now() + LOOK);
             return;
         }
+        // Of one that was here before.
+        self.ready = self.share.as_ref().and_then(Share::ready);
         match Running::start(&self.args, &self.run_dir, self.child, claim.flatten()) {
             Ok(running) => self.state = State::Up(running),
             Err(problem) => self.down(format_args!("cannot be started: {problem:#}")),
@@ -149,6 +154,13 @@ impl Keeper {
     /// What it said since.
     pub(crate) fn read(&mut self) -> Vec<Status> {
         self.listen();
+        if let (State::Up(_), Some(share)) = (&self.state, &self.share) {
+            let ready = share.ready().filter(|ready| self.ready.as_ref() != Some(ready));
+            if ready.is_some() {
+                self.heard.extend(ready.clone());
+                self.ready = ready;
+            }
+        }
         std::mem::take(&mut self.heard)
     }
 

@@ -32,19 +32,8 @@ pub(crate) trait Watcher {
     fn tick(&mut self, now: Instant) -> bool;
     /// When to call next.
     fn wake_at(&self) -> Option<Instant>;
-}
-
-/// Nobody looks on.
-pub(crate) struct Unwatched;
-
-impl Watcher for Unwatched {
-    fn status(&mut self, _status: &Status) {}
-    fn tick(&mut self, _now: Instant) -> bool {
-        false
-    }
-    fn wake_at(&self) -> Option<Instant> {
-        None
-    }
+    /// The child has ended. What is said after that comes from a sidecar that is about to.
+    fn ended(&mut self) {}
 }
 
 /// How a run ended.
@@ -113,6 +102,7 @@ pub(crate) fn run(
     for signal in signals.drain(at) {
         note(signal, ring_dir);
     }
+    watcher.ended();
     if let Some(keeper) = &mut keeper {
         finish(keeper, &mut signals, code, watcher);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use paceline_health::Provenance;
-use paceline_health::report::{Reason, Report};
+use paceline_health::report::{Reason, Report, headline};
 use paceline_health::verdict::{Severity, Subject, Verdict};
 use paceline_sidecar::host::read_plain;
 use serde::{Deserialize, Serialize};
@@ -192,7 +192,7 @@ fn summary(report: &Report) -> String {
         .map_or("end not seen", |end| end.reason.name());
     let mut text = format!("{end}, {} steps", report.steps);
     if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
-        text += &format!(" ({})", end.says.lines().last().unwrap_or_default());
+        text += &format!(" ({})", headline(&end.says));
     }
     let worst = report
         .verdicts

@@ -10,6 +10,7 @@ mod bounded;
 mod check;
 mod claims;
 pub(crate) mod comment;
+mod listen;
 mod node;
 mod requeue;
 mod scontrol;

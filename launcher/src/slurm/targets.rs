@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use paceline_sidecar::sink::files::metrics_said;
 use paceline_sidecar::sink::write_whole;
 use serde::Serialize;
 
-use super::{scontrol, variable};
+use super::{listen, scontrol, variable};
 use crate::output;
 use crate::run::identity;
 
@@ -30,6 +30,9 @@ pub(super) struct TargetsArgs {
     /// Write there, whole or not at all [default: print].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Serve them over HTTP for Prometheus' http_sd_configs, until it is ended: a port of loopback, or an address and a port.
+    #[arg(long, value_name = "[ADDR:]PORT", value_parser = listen::parse, conflicts_with = "out")]
+    listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -40,13 +43,28 @@ struct Target {
 
 pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
     let node = args.node.clone().unwrap_or_else(|| identity::node(&variable));
+    if let Some(place) = args.listen {
+        let listener = TcpListener::bind(place).with_context(|| place.to_string())?;
+        output::print(&format!("http://{}/\n", listener.local_addr()?))?;
+        listen::serve(&listener, || found(&node));
+    }
+    let text = found(&node)?;
+    match &args.out {
+        Some(path) => write_whole(path, text.as_bytes()).with_context(|| path.display().to_string())?,
+        None => output::print(&text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As Prometheus reads it.
+fn found(node: &str) -> anyhow::Result<String> {
     // Directory and name are the user's, and may hold anything, line ends too. What ends a record no user can foresee.
     let end = format!("|{:016x}", identity::chance());
     let wanted = format!("%A|%u|%N|%Z|%j{end}");
-    let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", &node, "-o", &wanted])?;
+    let shown = scontrol::ask("squeue", &["-h", "-t", "R", "-w", node, "-o", &wanted])?;
     let jobs = records(&shown, &end)
         .filter_map(Job::of)
-        .filter(|job| job.is_led_by(&node));
+        .filter(|job| job.is_led_by(node));
     let found: Vec<Target> = jobs
         .flat_map(|job| {
             let runs = addresses(Path::new(job.dir), job.id);
@@ -54,12 +72,7 @@ pub(super) fn command(args: &TargetsArgs) -> anyhow::Result<ExitCode> {
                 .map(move |(run, address)| target(&job, &run, address))
         })
         .collect();
-    let text = serde_json::to_string_pretty(&found)? + "\n";
-    match &args.out {
-        Some(path) => write_whole(path, text.as_bytes()).with_context(|| path.display().to_string())?,
-        None => output::print(&text)?,
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(serde_json::to_string_pretty(&found)? + "\n")
 }
 
 fn records<'a>(shown: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {

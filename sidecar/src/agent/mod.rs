@@ -23,6 +23,8 @@ use crate::uplink::Uplink;
 
 /// A node's sidecar is alive: told this often.
 const BEAT_EVERY_NS: u64 = 1_000_000_000;
+/// Beats; the others do not say what sources take.
+const SOURCES_EVERY: u64 = 10;
 /// Most time that the rings are drained after the command has ended.
 const DRAIN_NS: u64 = 1_000_000_000;
 /// Most time that the last frames wait for their acknowledgement.
@@ -62,6 +64,9 @@ pub struct Agent {
     stage: Stage,
     alone: Option<String>,
     beat_at_ns: u64,
+    beats: u64,
+    /// What polling each source took so far.
+    spent_ns: Vec<u64>,
     child: Option<Process>,
     orphaned_ns: Option<u64>,
     /// How the command ended; told when what its ranks left was read, since they are over with it.
@@ -82,6 +87,8 @@ impl Agent {
             stage: Stage::Waiting,
             alone: None,
             beat_at_ns: 0,
+            beats: 0,
+            spent_ns: Vec::new(),
             child: None,
             orphaned_ns: None,
             exit: None,
@@ -271,7 +278,17 @@ impl Agent {
     }
 
     fn poll(&mut self, now_ns: u64) {
-        self.each_source(now_ns, |source, send| source.poll(now_ns, send));
+        let mut spent = std::mem::take(&mut self.spent_ns);
+        spent.resize(self.sources.len(), 0);
+        let mut each = spent.iter_mut();
+        self.each_source(now_ns, |source, send| {
+            let began_ns = host::monotonic_ns();
+            source.poll(now_ns, send);
+            if let Some(spent) = each.next() {
+                *spent += host::monotonic_ns().saturating_sub(began_ns);
+            }
+        });
+        self.spent_ns = spent;
         if now_ns >= self.beat_at_ns {
             // With what is read once a second.
             self.beat_at_ns = now_ns - now_ns % BEAT_EVERY_NS + BEAT_EVERY_NS;
@@ -295,6 +312,13 @@ impl Agent {
         for source in &mut self.sources {
             source.notice(&ranks, now_ns);
         }
+        let source_ns = if self.beats.is_multiple_of(SOURCES_EVERY) {
+            let each = self.sources.iter().zip(&self.spent_ns);
+            each.map(|(source, spent)| spent + source.busy_ns()).collect()
+        } else {
+            Vec::new()
+        };
+        self.beats += 1;
         let beat = Beat {
             ranks,
             ring_dropped: losses.dropped,
@@ -304,6 +328,7 @@ impl Agent {
             rss_bytes: host::rss_bytes(),
             plugin_ns: cost.plugin_ns,
             plugin_calls: cost.plugin_calls,
+            source_ns,
         };
         self.push(Event::Beat(beat), now_ns);
     }

@@ -213,23 +213,20 @@ impl Shell {
         } else if alone.is_some() {
             self.agent.part();
         }
-        let http = hosted
-            .as_ref()
-            .and_then(|hosted| hosted.http)
-            .map(|http| http.to_string());
-        let run_dir = hosted
-            .as_ref()
-            .map(|_| self.invitation.plan.run_dir.display().to_string());
-        self.invitation.status.say(&Status::Ready {
-            aggregator: address.to_string(),
-            http,
-            run_dir,
-            alone: alone.clone(),
-        });
         if hosted.is_some() {
             self.hosted = hosted;
             self.address = alone.is_none().then_some(address);
         }
+        // Also of one that was here before: whoever joins it again has not gone elsewhere.
+        let own = self.hosted.as_ref();
+        let run_dir = own.map(|_| self.invitation.plan.run_dir.display().to_string());
+        self.invitation.status.say(&Status::Ready {
+            aggregator: address.to_string(),
+            http: own.and_then(|own| own.http).map(|http| http.to_string()),
+            http_elsewhere: own.and_then(|own| own.http_elsewhere.clone()),
+            run_dir,
+            alone: alone.clone(),
+        });
         self.link = Some(link);
         if let Heard::Welcome { new_journal } = self.agent.uplink().welcomed(&welcome, now_ns) {
             // Who was watched alone says who it is, and that this is over.

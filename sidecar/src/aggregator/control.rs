@@ -367,6 +367,11 @@ pub fn request(dir: &Path, request: &Request) -> Result<Answer, AskError> {
     exchange().map_err(failed)
 }
 
+/// Whether an aggregator of this host, and of this user, has `dir`.
+pub fn is_there(dir: &Path) -> bool {
+    at(dir, UnixStream::connect).is_ok()
+}
+
 /// Calls `open` with a short name of the socket in `dir`: an address holds 108 bytes only (unix(7)), and a run
 /// directory's name may be longer.
 fn at<T>(dir: &Path, open: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {

@@ -6,10 +6,10 @@ mod fold;
 mod held_up;
 mod outlets;
 mod pace;
-mod scraped;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_health::event::{End, Event};
@@ -22,15 +22,13 @@ use self::changes::Said;
 use self::fold::{Fold, Presence, lasts, presence};
 use self::outlets::Outlets;
 use self::pace::Pace;
-use self::scraped::Scraped;
 use super::Plan;
 use super::clock::Clock;
 use super::inject::Injector;
 use super::journal::{Journal, JournalError, Medium, on_disk};
-use crate::guard::gate::Turned;
 use crate::host;
 use crate::sink::files::{self, Files};
-use crate::sink::metrics::{Metrics, Shown, Transport};
+use crate::sink::metrics::{JobFacts, Kept, Metrics};
 use crate::sink::page::STEPS_IN_WAITING;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::Intake;
@@ -69,7 +67,7 @@ pub struct Aggregator {
     own_seq: u64,
     reported_lost: u64,
     report_pace: Pace,
-    scraped: Scraped,
+    told: Kept<Arc<JobFacts>>,
     /// When it last looked at the clock.
     awake_ns: u64,
     progress_at_ns: u64,
@@ -163,7 +161,7 @@ impl Aggregator {
             own_seq: fold.own_seq,
             reported_lost: 0,
             report_pace: Pace::new(now_ns),
-            scraped: Scraped::default(),
+            told: Kept::default(),
             awake_ns: now_ns,
             progress_at_ns: now_ns,
         };
@@ -341,18 +339,6 @@ impl Aggregator {
         self.outlets.fill(self.detector.report())
     }
 
-    /// The metrics page.
-    pub fn page(&mut self, turned: &Turned, shown: Shown) -> String {
-        let transport = Transport {
-            duplicates: self.intake.duplicates(),
-            unreadable: self.intake.unreadable(),
-            turned: turned.counts(),
-        };
-        let (metrics, detector, outlets) = (&self.metrics, &self.detector, &self.outlets);
-        let make = || metrics.page(&outlets.fill(detector.report()), &transport, shown);
-        self.scraped.page(host::monotonic_ns, make).to_owned()
-    }
-
     /// Where it writes.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -373,7 +359,7 @@ impl Aggregator {
     }
 
     /// Closes the journal in order.
-    pub fn close(mut self, now_ns: u64) {
+    pub fn end(&mut self, now_ns: u64) {
         self.wake(now_ns);
         let at = self.clock.at(now_ns);
         self.detector.advance(at);
@@ -383,7 +369,19 @@ impl Aggregator {
         self.journal.close();
         self.write_report(now_ns);
         self.files.close();
+        // What was known before is of no use to anybody.
+        self.told = Kept::default();
+    }
+
+    /// Waits a moment for those who are told. Nothing comes after.
+    pub fn leave(self) {
         self.outlets.close();
+    }
+
+    /// [`Aggregator::end`], and [`Aggregator::leave`].
+    pub fn close(mut self, now_ns: u64) {
+        self.end(now_ns);
+        self.leave();
     }
 }
 

@@ -56,6 +56,19 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
+fn a_lock_that_a_starting_program_has_for_a_moment_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = File::open(dir.path()).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let program = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        drop(lock);
+    });
+    open(dir.path(), "j");
+    program.join().unwrap();
+}
+
+#[test]
 fn a_cut_in_the_middle_of_a_line_is_survived() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(dir.path(), "j");

@@ -26,6 +26,7 @@ use paceline_health::id::{JobId, NodeId};
 pub use self::core::Aggregator;
 
 use crate::remedy::RemedyPlan;
+use crate::sink::doors::DoorPlan;
 
 /// What an aggregator is started with.
 #[derive(Clone, Debug)]
@@ -44,4 +45,6 @@ pub struct Plan {
     pub reload: Option<control::Reload>,
     /// How the journal is kept.
     pub journal: segments::Limits,
+    /// By which ways metrics leave, beside the page.
+    pub doors: DoorPlan,
 }

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use paceline_health::Entry;
 use paceline_health::event::Event;
@@ -10,6 +12,7 @@ use paceline_health::frame::AGGREGATOR;
 use paceline_health::id::JobId;
 use paceline_health::line::{self, MAX_LINE_BYTES};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::de::IgnoredAny;
 
 use super::journal::JournalError;
@@ -18,6 +21,10 @@ use super::owner::{self, Mark, Owner, OwnerError, PACE};
 use super::segments;
 use super::snapshot::{self, Snapshot, Unfit};
 use crate::warn;
+
+/// How often, and how long, a lock that somebody has is asked for again.
+const LOOKS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Takes back what a journal holds.
 pub trait Replay {
@@ -50,9 +57,9 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
         JournalError::Taken(dir.to_owned(), by)
     };
     let lock = File::open(dir).map_err(failed)?;
-    let locked = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    let locked = match patient_lock(&lock) {
         Ok(()) => true,
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
+        Err(Errno::WOULDBLOCK) => return Err(taken(owner::holder(dir))),
         // A file system without locks: the file is the only guard then.
         Err(error) => {
             warn::once("journal lock", format_args!("{}: {error}", dir.display()));
@@ -68,6 +75,17 @@ pub(super) fn occupy(dir: &Path) -> Result<(File, Option<Owner>), JournalError> 
             Ok((lock, None))
         }
     }
+}
+
+/// A program that an aggregator starts has its descriptors until it is executed, and so the lock of one that has just gone.
+fn patient_lock(file: &File) -> Result<(), Errno> {
+    for _ in 0..LOOKS {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(PAUSE),
+            known => return known,
+        }
+    }
+    flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// Whether the journal at `path` is this job's and still open: one that ended with nobody missing is history. The first

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_seal::Key;
 use tokio::sync::{mpsc, oneshot};
@@ -16,7 +16,9 @@ use super::{Aggregator, Plan};
 use crate::guard::den::Den;
 use crate::guard::gate::{Gate, STRANGERS, Turned};
 use crate::host::{self, monotonic_ns};
+use crate::sink::doors::{self, Doors};
 use crate::sink::http::{OpenPage, Page, Scrape};
+use crate::sink::metrics::Ways;
 use crate::sink::status::StatusStream;
 use crate::uplink::bundle::{Bundle, Carried, MAX_HOPS};
 use crate::uplink::link::{Hub, Router};
@@ -36,6 +38,8 @@ pub struct Hosted {
     done: oneshot::Receiver<()>,
     /// Where its metrics page is.
     pub http: Option<SocketAddr>,
+    /// Why it is not where it was wanted, if it is not.
+    pub http_elsewhere: Option<String>,
     /// Where this process reaches it.
     pub inside: PathBuf,
 }
@@ -55,6 +59,7 @@ impl Hosted {
     ) -> std::io::Result<Hosted> {
         let page = http.and_then(Page::open);
         let address = page.as_ref().and_then(OpenPage::address);
+        let http_elsewhere = page.as_ref().and_then(OpenPage::elsewhere);
         // Every node takes one.
         host::raise_descriptors();
         let (socket, inside) = den.listen()?;
@@ -81,6 +86,7 @@ impl Hosted {
             hangup,
             done,
             http: address,
+            http_elsewhere,
             inside,
         })
     }
@@ -161,7 +167,8 @@ pub async fn serve(
     let (scrapes, mut asked) = mpsc::channel::<Scrape>(4);
     let address = page.as_ref().and_then(OpenPage::address);
     let shown = page.as_ref().map(OpenPage::shown).unwrap_or_default();
-    let (job, reload) = (plan.job.clone(), plan.reload.clone());
+    let (job, node, reload) = (plan.job.clone(), plan.node.clone(), plan.reload.clone());
+    let door_plan = plan.doors.clone();
     // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
     let opened: Result<Aggregator, JournalError> = loop {
@@ -195,6 +202,7 @@ pub async fn serve(
         hangups,
         asks,
     ));
+    let mut doors = Doors::open(door_plan, &job, &node, monotonic_ns());
     let mut finish_by: Option<u64> = None;
     loop {
         let now_ns = monotonic_ns();
@@ -202,7 +210,10 @@ pub async fn serve(
         if finish_by.is_some_and(|by| now_ns >= by || aggregator.present().is_empty()) {
             break;
         }
-        let mut idle = aggregator.idle_for(now_ns);
+        let passed = ways(&turned, &doors);
+        doors.tick(now_ns, || aggregator.facts(passed, shown));
+        let until_ns = doors.wakes_at().saturating_sub(now_ns);
+        let mut idle = aggregator.idle_for(now_ns).min(Duration::from_nanos(until_ns));
         if let Some(by) = finish_by {
             idle = idle.min(Duration::from_nanos(by.saturating_sub(now_ns)));
         }
@@ -220,7 +231,7 @@ pub async fn serve(
             },
             Some(scrape) = asked.recv() => {
                 // Whoever asked may have gone.
-                let _ = scrape.send(aggregator.page(&turned, shown));
+                let _ = scrape.send(aggregator.facts(ways(&turned, &doors), shown));
             }
             Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
             _ = &mut finish, if finish_by.is_none() => {
@@ -232,8 +243,20 @@ pub async fn serve(
     // Its files go before the directory is anybody else's.
     control.abort();
     let _ = control.await;
-    aggregator.close(monotonic_ns());
+    aggregator.end(monotonic_ns());
+    let by = Instant::now() + doors::LAST;
+    let passed = ways(&turned, &doors);
+    doors.end(|| aggregator.facts(passed, shown), by);
+    aggregator.leave();
+    doors.close(by);
     tokio::time::sleep(LINGER).await;
+}
+
+fn ways(turned: &Turned, doors: &Doors) -> Ways {
+    Ways {
+        turned: turned.counts(),
+        pushes: doors.pushes(),
+    }
 }
 
 fn change(aggregator: &mut Aggregator, ask: Ask) {

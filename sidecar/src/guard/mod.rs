@@ -31,6 +31,11 @@ pub struct JobKey {
     pub nobody_else: Option<String>,
 }
 
+/// Whether a key file may be missing, or be no good: a Secret that a pod does not wait for (PACELINE_KEY_OPTIONAL).
+pub fn is_optional() -> bool {
+    std::env::var("PACELINE_KEY_OPTIONAL").is_ok_and(|word| word == "true")
+}
+
 impl JobKey {
     /// The key that everybody of the job has; else one of chance, which nobody has.
     ///
@@ -40,11 +45,9 @@ impl JobKey {
     pub fn of(job: &JobId, file: Option<&Path>) -> Result<JobKey, KeyError> {
         let variable = |name: &str| std::env::var(name).ok();
         let asked = file.is_some() || variable("PACELINE_KEY_FILE").is_some_and(|path| !path.is_empty());
-        // A Secret that a pod does not wait for.
-        let is_optional = variable("PACELINE_KEY_OPTIONAL").is_some_and(|word| word == "true");
         let (key, nobody_else) = match Key::find(file, variable) {
             Ok(key) => (key, None),
-            Err(error) if asked && !is_optional => return Err(error),
+            Err(error) if asked && !is_optional() => return Err(error),
             Err(error) => (Key::of_chance()?, Some(error.to_string())),
         };
         Ok(JobKey {

@@ -22,7 +22,7 @@ use crate::guard::gate::{Gate, STRANGERS, Turned};
 use crate::guard::hall::{Entrance, Hall};
 use crate::guard::{JobKey, Key};
 use crate::sink::http::{OpenPage, Scrape};
-use crate::sink::metrics::relay_page;
+use crate::sink::metrics::RelayFacts;
 use crate::sink::status::{Status, StatusStream};
 use crate::uplink::bundle::{Bundle, MAX_CARRIED_BYTES};
 use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_down, decode_up, encode};
@@ -105,6 +105,7 @@ fn start(options: &SidecarOptions, at: SocketAddr) -> anyhow::Result<()> {
     status.say(&Status::Ready {
         aggregator: at.to_string(),
         http: page.as_ref().and_then(OpenPage::address).map(|at| at.to_string()),
+        http_elsewhere: page.as_ref().and_then(OpenPage::elsewhere),
         run_dir: None,
         alone: None,
     });
@@ -155,7 +156,10 @@ async fn show(page: OpenPage, turned: Arc<Turned>, peers: Entrance) {
     tokio::spawn(page.serve(scrapes, None));
     while let Some(scrape) = asked.recv().await {
         // Whoever asked may have gone.
-        let _ = scrape.send(relay_page(&turned.counts(), peers.peers()));
+        let _ = scrape.send(Arc::new(RelayFacts {
+            turned: turned.counts(),
+            links: peers.peers(),
+        }));
     }
 }
 

@@ -43,7 +43,7 @@ pub struct RemedyOptions {
     #[arg(long, env = "PACELINE_REQUEUE_COMMAND", value_name = "COMMAND")]
     pub requeue_command: Option<String>,
     /// Whom to tell: alertmanager=URL, webhook=URL, slack=env:NAME, pagerduty=env:NAME or exec=PROGRAM, and after commas
-    /// severity=critical, hmac=file:PATH. Secrets by env:NAME or file:PATH only. May be repeated.
+    /// severity=critical, hmac=file:PATH, bearer=file:PATH, ca=file:PATH. Secrets by env:NAME or file:PATH only. May be repeated.
     // Checked by `check_notify`: a mistake that clap finds is told with the value, and a value may be a secret.
     #[arg(
         long,

@@ -1,34 +1,47 @@
-//! The metrics page. Counts are kept as plain numbers and become a page only when somebody asks: a scrape costs
-//! microseconds, a frame nothing but an addition.
+//! What is counted, and the families that are made of it. Counts are plain numbers and become families only when somebody
+//! asks: a frame costs nothing but an addition. Whoever asks gets a copy (`facts`) and makes families and text of it
+//! elsewhere, so that frames do not wait; what 16,384 ranks and their GPUs said is shared with the copy until it changes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use paceline_health::Frame;
-use paceline_health::event::{Attach, Event, Step};
-use paceline_health::id::{NodeId, Rank};
+use paceline_health::event::{Event, Step};
+use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::verdict::State;
-use prometheus::{Registry, TextEncoder};
 use serde::{Deserialize, Serialize};
 
 use durations::Durations;
+#[cfg(test)]
+pub(in crate::sink) use facts::samples;
+pub use facts::{Facts, JobFacts, RelayFacts};
+pub use families::Families;
 use families::{counters, gauges};
+pub use kept::Kept;
+use seats::{LastStep, RankTally};
+pub use text::Format;
 
 mod dcgm;
 mod durations;
 pub mod ends;
 mod fabric;
+mod facts;
 mod families;
 mod gpu_table;
 pub(in crate::sink) mod gpus;
+mod kept;
+mod nodes;
 mod preflight;
 mod ranks;
-mod seats;
+pub(in crate::sink) mod seats;
 mod shown;
+mod text;
 mod times;
+pub(in crate::sink) mod units;
 
-pub use shown::{MetricsOptions, Shown};
+pub use shown::{Compat, Detail, MetricsOptions, Shown};
 
 /// Jobs of more ranks than this have no series per rank or GPU, unless they are asked for: ranks × series would fit no page.
 const MAX_RANK_SERIES: usize = 512;
@@ -40,42 +53,32 @@ pub struct Transport {
     pub duplicates: u64,
     /// Frames whose event could not be read.
     pub unreadable: u64,
+    /// What is counted outside of the fold.
+    pub ways: Ways,
+}
+
+/// What is counted on the way in and on the way out.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
     /// Connections that were not let in or were cut, by reason.
     pub turned: Vec<(&'static str, u64)>,
+    /// Pushes to OpenTelemetry, by what became of them.
+    pub pushes: Vec<(&'static str, u64)>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct RankTally {
-    node: Option<NodeId>,
-    attach: Option<Attach>,
-    wait_s: f64,
-    last_step_unix_s: f64,
-    up: bool,
-}
+/// What is known of each rank.
+type Ranks = BTreeMap<Rank, Arc<RankTally>>;
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct NodeTally {
-    agent: u64,
-    /// CPU time of the incarnations before this one.
-    past_cpu_s: f64,
-    past_plugin_s: f64,
-    plugin_s: f64,
-    cpu_s: f64,
-    rss_bytes: u64,
-    spool_dropped: u64,
-    past_spool_dropped: u64,
-}
-
-/// What the page is made of.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// What the page is made of. A clone costs a pointer for each rank, GPU and node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Metrics {
     steps: Durations,
     phases_s: BTreeMap<Cow<'static, str>, f64>,
-    ranks: BTreeMap<Rank, RankTally>,
-    nodes: BTreeMap<NodeId, NodeTally>,
+    ranks: Ranks,
+    nodes: nodes::Nodes,
     gpus: gpus::Gpus,
     ports: fabric::Ports,
-    benches: preflight::Benches,
+    benches: Arc<preflight::Benches>,
 }
 
 impl Metrics {
@@ -83,40 +86,44 @@ impl Metrics {
     pub fn observe(&mut self, frame: &Frame, unix_s: f64) {
         match &frame.event {
             Event::Attach(attach) => {
-                let rank = self.ranks.entry(attach.rank).or_default();
+                let rank = self.rank(attach.rank);
                 (rank.node, rank.attach, rank.up) = (Some(frame.node.clone()), Some(attach.clone()), true);
             }
+            Event::Agent(agent) => nodes::agent(&mut self.nodes, &frame.node, agent),
             Event::Step(step) => self.step(step, unix_s),
-            Event::Detach(detach) => self.ranks.entry(detach.rank).or_default().up = false,
+            Event::Detach(detach) => self.rank(detach.rank).up = false,
             Event::Gpu(reading) => gpus::observe(&mut self.gpus, frame, reading),
             Event::GpuFault(fault) => gpus::fault(&mut self.gpus, fault),
             Event::Port(reading) => fabric::observe(&mut self.ports, &frame.node, reading),
-            Event::Bench(bench) => preflight::observe(&mut self.benches, bench),
-            Event::GpuAccess(news) => gpus::access(&mut self.gpus, frame, news),
+            Event::Bench(bench) => preflight::observe(Arc::make_mut(&mut self.benches), bench),
+            Event::GpuAccess(news) => {
+                nodes::gpus(&mut self.nodes, &frame.node, news);
+                gpus::access(&mut self.gpus, frame, news);
+            }
             Event::Beat(beat) => {
                 for pulse in &beat.ranks {
-                    self.ranks.entry(pulse.rank).or_default().up = pulse.alive;
+                    self.rank(pulse.rank).up = pulse.alive;
                 }
-                let node = self.nodes.entry(frame.node.clone()).or_default();
-                if node.agent != frame.agent {
-                    node.agent = frame.agent;
-                    node.past_cpu_s += node.cpu_s;
-                    node.past_plugin_s += node.plugin_s;
-                    node.past_spool_dropped += node.spool_dropped;
-                }
-                node.cpu_s = beat.cpu_ns as f64 / 1e9;
-                node.plugin_s = beat.plugin_ns as f64 / 1e9;
-                node.rss_bytes = beat.rss_bytes;
-                node.spool_dropped = beat.spool_dropped;
+                nodes::beat(&mut self.nodes, frame, beat);
             }
+            Event::Source(state) => nodes::source(&mut self.nodes, &frame.node, state),
             _ => {}
         }
     }
 
+    fn rank(&mut self, rank: Rank) -> &mut RankTally {
+        Arc::make_mut(self.ranks.entry(rank).or_default())
+    }
+
     fn step(&mut self, step: &Step, unix_s: f64) {
         self.steps.observe(step.dur_ns as f64 / 1e9);
-        let rank = self.ranks.entry(step.rank).or_default();
+        let rank = self.rank(step.rank);
         rank.last_step_unix_s = unix_s;
+        rank.last = Some(LastStep {
+            step: step.step,
+            dur_ns: step.dur_ns,
+            phases: step.phases,
+        });
         let Some(phases) = &step.phases else { return };
         rank.wait_s += phases.wait_ns as f64 / 1e9;
         let parts = [
@@ -131,47 +138,38 @@ impl Metrics {
         }
     }
 
-    /// The page in Prometheus' text format.
-    pub fn page(&self, report: &Report, transport: &Transport, shown: Shown) -> String {
-        // A family that cannot be registered is one that is missing on the page; a test holds the whole page.
-        let registry = Registry::new();
-        self.job_families(&registry, report);
-        self.loss_families(&registry, report, transport);
-        self.node_families(&registry);
-        if let Some(section) = &report.preflight {
-            preflight::summary(&registry, section);
-            let series = self.benches.values().map(|bench| bench.of_gpus.len().max(1));
-            if series.sum::<usize>() <= MAX_RANK_SERIES {
-                preflight::families(&registry, section, &self.benches);
-            }
-        }
+    /// All families, one after another.
+    fn families(&self, report: &Report, transport: &Transport, shown: Shown, out: &mut Families<'_>) {
+        self.job_families(out, report);
+        self.step_families(out, report);
+        self.loss_families(out, report, transport);
+        nodes::families(out, &self.nodes);
         let has_all = shown.has_ranks(self.ranks.len());
-        ranks::families(&registry, &self.ranks, report, has_all);
+        ranks::families(out, &self.ranks, report, has_all);
         if has_all {
-            times::ranks(&registry, report);
+            times::ranks(out, report);
         }
         if shown.has_gpus(self.ranks.len()) {
-            gpus::families(&registry, &self.gpus);
-            fabric::families(&registry, &self.ports);
+            gpus::families(out, &self.gpus);
+            fabric::families(out, &self.ports);
             if shown.as_dcgm {
-                dcgm::families(&registry, &self.gpus);
+                dcgm::families(out, &self.gpus);
             }
         }
-        let mut families = registry.gather();
-        families.push(self.steps.family(
-            "paceline_step_duration_seconds",
-            "Duration of optimizer steps, every rank.",
-        ));
-        families.extend(times::summary(report));
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-        TextEncoder::new().encode_to_string(&families).unwrap_or_default()
+        if let Some(section) = &report.preflight {
+            preflight::summary(out, section);
+            let series = self.benches.values().map(|bench| bench.of_gpus.len().max(1));
+            if series.sum::<usize>() <= MAX_RANK_SERIES {
+                preflight::families(out, section, &self.benches);
+            }
+        }
     }
 
-    fn job_families(&self, registry: &Registry, report: &Report) {
+    fn job_families(&self, out: &mut Families<'_>, report: &Report) {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let build = [([version], 1.0)];
         gauges(
-            registry,
+            out,
             "paceline_build_info",
             "Version of paceline.",
             ["version"],
@@ -179,7 +177,7 @@ impl Metrics {
         );
         let labels = [report.job.to_string(), report.world_size.to_string()];
         gauges(
-            registry,
+            out,
             "paceline_job_info",
             "The job.",
             ["job_id", "world_size"],
@@ -190,7 +188,7 @@ impl Metrics {
             .as_ref()
             .map(|end| ([end.reason.name().to_owned()], 1.0));
         gauges(
-            registry,
+            out,
             "paceline_job_end_info",
             "Why the job ended, once it has.",
             ["reason"],
@@ -198,32 +196,25 @@ impl Metrics {
         );
         let steps = [([], report.steps as f64)];
         counters(
-            registry,
+            out,
             "paceline_steps_total",
             "Steps that every live rank finished.",
             [],
             steps,
         );
+        // A launcher that counts tells each rank; the rank that heard of most restarts is right.
+        let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
+        let restarts = told.map(|attach| ([], f64::from(attach.restart)));
+        let restarts = restarts.reduce(|most, one| if one.1 > most.1 { one } else { most });
+        let help = "How often the launcher has started the training again.";
+        counters(out, "paceline_restarts_total", help, [], restarts);
         let help = "GPU time that the job took so far (rank time without GPUs).";
         let gpu_s = report.cost.gpu_hours * 3600.0;
-        counters(registry, "paceline_gpu_seconds_total", help, [], [([], gpu_s)]);
+        counters(out, "paceline_gpu_seconds_total", help, [], [([], gpu_s)]);
         let help =
             "Share of that time that made progress at the speed the job would have with nothing wrong.";
         let goodput = report.cost.goodput_ratio.map(|ratio| ([], ratio));
-        gauges(registry, "paceline_goodput_ratio", help, [], goodput);
-        let phases = self
-            .phases_s
-            .iter()
-            .map(|(phase, seconds)| ([phase.to_string()], *seconds));
-        let help = "Time of all ranks by phase of the step.";
-        counters(
-            registry,
-            "paceline_step_phase_seconds_total",
-            help,
-            ["phase"],
-            phases,
-        );
-
+        gauges(out, "paceline_goodput_ratio", help, [], goodput);
         let mut active: BTreeMap<[String; 3], f64> = BTreeMap::new();
         let mut raised: BTreeMap<[String; 1], f64> = BTreeMap::new();
         let mut lost: BTreeMap<[String; 1], f64> = BTreeMap::new();
@@ -240,31 +231,41 @@ impl Metrics {
         }
         let labels = ["finding", "cause", "severity"];
         gauges(
-            registry,
+            out,
             "paceline_finding_active",
             "Findings that hold now.",
             labels,
             active,
         );
         counters(
-            registry,
+            out,
             "paceline_findings_total",
             "Findings raised so far.",
             ["finding"],
             raised,
         );
-        remedies(registry, report);
+        remedies(out, report);
         let help = "GPU time that the whole job lost to findings.";
-        counters(registry, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
+        counters(out, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
     }
 
-    fn loss_families(&self, registry: &Registry, report: &Report, transport: &Transport) {
+    fn step_families(&self, out: &mut Families<'_>, report: &Report) {
+        let help = "Duration of optimizer steps, every rank.";
+        out.add(&self.steps.family("paceline_step_duration_seconds", help));
+        if let Some(times) = times::summary(report) {
+            out.add(&times);
+        }
+        let phases = self
+            .phases_s
+            .iter()
+            .map(|(phase, seconds)| ([phase.to_string()], *seconds));
+        let help = "Time of all ranks by phase of the step.";
+        counters(out, "paceline_step_phase_seconds_total", help, ["phase"], phases);
+    }
+
+    fn loss_families(&self, out: &mut Families<'_>, report: &Report, transport: &Transport) {
         let coverage = &report.coverage;
-        let spools = self
-            .nodes
-            .values()
-            .map(|node| node.past_spool_dropped + node.spool_dropped)
-            .sum();
+        let spools = self.nodes.values().map(nodes::NodeTally::spool_dropped).sum();
         let reasons: [(&str, u64); 7] = [
             ("frames_lost", coverage.frames_lost),
             ("ring_full", coverage.ring_dropped),
@@ -276,46 +277,16 @@ impl Metrics {
         ];
         let reasons = reasons.map(|(reason, count)| ([reason.to_owned()], count as f64));
         let help = "Records and frames that did not arrive, by where they were dropped.";
-        counters(
-            registry,
-            "paceline_transport_dropped_total",
-            help,
-            ["reason"],
-            reasons,
-        );
-        refused(registry, &transport.turned);
-    }
-
-    fn node_families(&self, registry: &Registry) {
-        let nodes = || self.nodes.iter().take(MAX_RANK_SERIES);
-        let cpu = nodes().map(|(node, tally)| ([node.to_string()], tally.past_cpu_s + tally.cpu_s));
-        counters(
-            registry,
-            "paceline_sidecar_cpu_seconds_total",
-            "CPU time of the sidecar.",
-            ["node"],
-            cpu,
-        );
-        let plugin = nodes().map(|(node, tally)| ([node.to_string()], tally.past_plugin_s + tally.plugin_s));
-        counters(
-            registry,
-            "paceline_nccl_plugin_seconds_total",
-            "Time that NCCL spent in our profiler plugin, in all trainers of the node.",
-            ["node"],
-            plugin,
-        );
-        let rss = nodes().map(|(node, tally)| ([node.to_string()], tally.rss_bytes as f64));
-        gauges(
-            registry,
-            "paceline_sidecar_resident_bytes",
-            "Memory of the sidecar.",
-            ["node"],
-            rss,
-        );
+        counters(out, "paceline_transport_dropped_total", help, ["reason"], reasons);
+        refused(out, &transport.ways.turned);
+        let pushes = transport.ways.pushes.iter();
+        let pushes = pushes.map(|(outcome, count)| ([(*outcome).to_owned()], *count as f64));
+        let help = "Pushes of metrics to OpenTelemetry, by what became of them.";
+        counters(out, "paceline_otlp_pushes_total", help, ["outcome"], pushes);
     }
 }
 
-fn remedies(registry: &Registry, report: &Report) {
+fn remedies(out: &mut Families<'_>, report: &Report) {
     let counts = report.remedies.counts.iter();
     let counts = counts.map(|one| {
         let labels = [one.response.name().to_owned(), one.outcome.to_string()];
@@ -323,7 +294,7 @@ fn remedies(registry: &Registry, report: &Report) {
     });
     let help = "Remedies that were decided on, by what was done (act) or why nothing was.";
     counters(
-        registry,
+        out,
         "paceline_remedies_total",
         help,
         ["response", "outcome"],
@@ -331,27 +302,17 @@ fn remedies(registry: &Registry, report: &Report) {
     );
 }
 
-fn refused(registry: &Registry, turned: &[(&'static str, u64)]) {
+fn refused(out: &mut Families<'_>, turned: &[(&'static str, u64)]) {
     let turned = turned.iter();
     let turned = turned.map(|(reason, count)| ([(*reason).to_owned()], *count as f64));
     let help = "Connections that were turned away from the aggregator or cut, by reason.";
     counters(
-        registry,
+        out,
         "paceline_connections_refused_total",
         help,
         ["reason"],
         turned,
     );
-}
-
-/// The page of a relay, which knows its peers and nothing of what they say.
-pub fn relay_page(turned: &[(&'static str, u64)], nodes: usize) -> String {
-    let registry = Registry::new();
-    refused(&registry, turned);
-    let help = "Links of nodes and relays that this relay carries now.";
-    gauges(&registry, "paceline_relay_links", help, [], [([], nodes as f64)]);
-    let page = TextEncoder::new().encode_to_string(&registry.gather());
-    page.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use paceline_health::event::{Access, Beat, GpuAccess, GpuReading, GpuSignal, Phases, Pulse, Reading};
+use paceline_health::event::{
+    Access, Attach, Beat, GpuAccess, GpuReading, GpuSignal, Phases, Pulse, Reading,
+};
 use paceline_health::verdict::Severity;
 use paceline_health::{Detector, Policy, Provenance};
 
@@ -33,6 +35,18 @@ fn attach(rank: u32) -> Event {
 
 pub(super) fn report() -> Report {
     Detector::new(Policy::default()).report()
+}
+
+impl Metrics {
+    /// The page of this moment.
+    pub(super) fn page(&self, report: &Report, transport: &Transport, shown: Shown) -> String {
+        Format::Text.page(&JobFacts {
+            metrics: self.clone(),
+            report: report.clone(),
+            transport: transport.clone(),
+            shown,
+        })
+    }
 }
 
 #[test]
@@ -105,7 +119,10 @@ fn the_page_has_what_was_seen() {
         &Transport {
             duplicates: 5,
             unreadable: 0,
-            turned: vec![("key", 3)],
+            ways: Ways {
+                turned: vec![("key", 3)],
+                pushes: vec![("sent", 2)],
+            },
         },
         Shown::default(),
     );
@@ -125,6 +142,7 @@ fn the_page_has_what_was_seen() {
         "paceline_sidecar_resident_bytes{node=\"n1\"} 9000000",
         "paceline_transport_dropped_total{reason=\"duplicate\"} 5",
         "paceline_connections_refused_total{reason=\"key\"} 3",
+        "paceline_otlp_pushes_total{outcome=\"sent\"} 2",
         "paceline_build_info{version=",
     ] {
         assert!(page.contains(wanted), "no {wanted} in\n{page}");
@@ -185,6 +203,26 @@ fn a_lost_gpu_has_no_readings() {
             assert_eq!(page.contains(line), is_read, "{state:?}: {page}");
         }
         assert!(page.contains("model=\"Simulated\""), "{page}");
+    }
+}
+
+/// A rank that has not come back yet takes nothing back.
+#[test]
+fn restarts_are_counted_by_who_knows_most() {
+    let mut metrics = Metrics::default();
+    let page = |metrics: &Metrics| metrics.page(&report(), &Transport::default(), Shown::default());
+    assert!(!page(&metrics).contains("paceline_restarts_total"));
+    for (rank, restart, told) in [(0, 0, 0), (1, 0, 0), (1, 2, 2), (0, 2, 2)] {
+        let Event::Attach(attach) = attach(rank) else {
+            unreachable!()
+        };
+        metrics.observe(&frame(Event::Attach(Attach { restart, ..attach })), 1.0);
+        let page = page(&metrics);
+        assert!(
+            page.contains(&format!("\npaceline_restarts_total {told}\n")),
+            "{page}"
+        );
+        is_in_the_contract(&page);
     }
 }
 
@@ -258,7 +296,10 @@ fn percentiles_are_a_summary_and_of_ranks_gauges() {
 
 #[test]
 fn a_relay_shows_its_links_and_whom_it_turned_away() {
-    let page = relay_page(&[("key", 3)], 2);
+    let page = Format::Text.page(&RelayFacts {
+        turned: vec![("key", 3)],
+        links: 2,
+    });
     assert!(page.contains("\npaceline_relay_links 2\n"), "{page}");
     assert!(
         page.contains("paceline_connections_refused_total{reason=\"key\"} 3"),

@@ -1,12 +1,16 @@
-//! Where conclusions go: files in the run directory, a page of metrics, a page for people, a stream of status lines. Nothing of it ever
-//! comes back to the detector.
+//! Where conclusions go: files in the run directory, a page of metrics, a page for people, a stream of status lines, and what was asked
+//! for beside ([`doors`]). Nothing of it ever comes back to the detector.
 
+mod carrier;
+pub mod doors;
 pub mod files;
 pub mod http;
 pub mod metrics;
 pub mod notify;
+pub mod otlp;
 pub mod page;
 pub mod status;
+mod textfile;
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};

@@ -25,6 +25,9 @@ pub enum Status {
         aggregator: String,
         /// Where the metrics page is, when the aggregator is in this process.
         http: Option<String>,
+        /// Why that is not where it was wanted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        http_elsewhere: Option<String>,
         /// Where the journal and the report are, when the aggregator is in this process.
         run_dir: Option<String>,
         /// Why it is watched alone, and not with the rest of its job.
@@ -146,6 +149,7 @@ mod tests {
         stream.say(&Status::Ready {
             aggregator: "127.0.0.1:4711".into(),
             http: None,
+            http_elsewhere: None,
             run_dir: None,
             alone: None,
         });
@@ -167,6 +171,7 @@ mod tests {
         let ready = |aggregator: &str| Status::Ready {
             aggregator: aggregator.into(),
             http: None,
+            http_elsewhere: None,
             run_dir: None,
             alone: None,
         };

@@ -74,6 +74,11 @@ pub trait Source {
         Cost::default()
     }
 
+    /// Time that threads of its own spent reading so far, nanoseconds.
+    fn busy_ns(&self) -> u64 {
+        0
+    }
+
     /// Whether nothing more will come after one more poll, unless something new begins.
     fn is_idle(&mut self) -> bool {
         true

@@ -98,6 +98,7 @@ impl Hub {
             remedy: Default::default(),
             reload: None,
             journal: self.limits,
+            doors: Default::default(),
         };
         let disk = self.disk.clone();
         let mut medium = |file: File| Box::new(SimDisk::new(file, disk.clone())) as _;

@@ -21,15 +21,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 @contextlib.contextmanager
-def job(binary, ranks, words, faults, steps, slow_every):
-    """An aggregator with a job of so many ranks; gives its address and its process."""
+def job(binary, ranks, words, faults, steps, slow_every, name=None, more=()):
+    """An aggregator with a job of so many ranks; gives its address and its process. `more`: words of the simulation."""
     with tempfile.TemporaryDirectory(prefix="paceline-page-") as home:
         key = pathlib.Path(home, "key")
         key.write_text(secrets.token_hex(32))
         key.chmod(0o600)
         run_dir = pathlib.Path(home, "run")
         port = 20000 + os.getpid() % 20000
-        common = ["--job", f"page-{ranks}", "--key-file", str(key)]
+        common = ["--job", name or f"page-{ranks}", "--key-file", str(key)]
         logs = open(pathlib.Path(home, "log"), "wb")
         aggregator = subprocess.Popen(
             [binary, "sidecar", *common, "--node", "head", "--run-dir", str(run_dir), "--aggregator", f"127.0.0.1:{port}"],
@@ -44,7 +44,7 @@ def job(binary, ranks, words, faults, steps, slow_every):
                     raise TimeoutError(pathlib.Path(home, "log").read_text())
                 time.sleep(0.05)
             command = [binary, "simulate", *common, "--connect", f"127.0.0.1:{port}", "--ranks", str(ranks), "--steps", str(steps),
-                       "--slow-every", str(slow_every), "--world", words]
+                       "--slow-every", str(slow_every), "--world", words, *more]
             for fault in faults:
                 command += ["--fault", fault]
             load = subprocess.Popen(command, stdout=logs, stderr=logs)

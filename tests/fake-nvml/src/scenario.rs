@@ -143,6 +143,8 @@ pub struct Scenario {
     /// Which GPUs.
     #[serde(default = "profile")]
     pub profile: String,
+    /// What they call themselves, instead of the model's name.
+    pub model: Option<String>,
     /// How many of them, up to 16.
     #[serde(default)]
     pub gpus: u32,

@@ -100,7 +100,9 @@ pub unsafe extern "C" fn nvmlDeviceGetUUID(of: nvmlDevice_t, to: *mut c_char, le
 pub unsafe extern "C" fn nvmlDeviceGetName(of: nvmlDevice_t, to: *mut c_char, length: u32) -> u32 {
     let result = device(of as usize, "nvmlDeviceGetName");
     code(result.and_then(|of| {
-        let model = profile::model(&of.view.scenario.profile);
+        let scenario = &of.view.scenario;
+        let own = scenario.model.as_deref();
+        let model = own.unwrap_or_else(|| profile::model(&scenario.profile));
         let model = of
             .instance
             .map_or(model.into(), |_| format!("{model} MIG 3g.40gb"));

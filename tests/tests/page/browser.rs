@@ -19,6 +19,8 @@ pub struct Browser {
     number: u64,
     /// What the page complained of.
     pub complaints: Vec<String>,
+    /// What the page asked of whoever looks at it, in dialogs that stop it; each is closed again.
+    pub dialogs: Vec<String>,
     _home: TempDir,
 }
 
@@ -42,6 +44,7 @@ impl Browser {
             session: None,
             number: 0,
             complaints: Vec::new(),
+            dialogs: Vec::new(),
             _home: home,
         };
         let page = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
@@ -81,12 +84,23 @@ impl Browser {
                 assert!(answer.get("error").is_none(), "{method}: {answer}");
                 return answer["result"].clone();
             }
-            if matches!(
-                answer["method"].as_str(),
-                Some("Runtime.exceptionThrown" | "Log.entryAdded")
-            ) {
-                self.complaints.push(answer["params"].to_string());
+            self.heard(&answer);
+        }
+    }
+
+    fn heard(&mut self, event: &Value) {
+        match event["method"].as_str() {
+            Some("Runtime.exceptionThrown" | "Log.entryAdded") => {
+                self.complaints.push(event["params"].to_string());
             }
+            Some("Page.javascriptDialogOpening") => {
+                self.dialogs.push(event["params"]["message"].to_string());
+                // Nobody waits for the answer, which has a number that no other call has.
+                let close = json!({ "id": 0, "method": "Page.handleJavaScriptDialog", "params": { "accept": false },
+                    "sessionId": self.session });
+                self.to.write_all(format!("{close}\0").as_bytes()).unwrap();
+            }
+            _ => {}
         }
     }
 

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
+mod axe;
 mod browser;
+mod hostile;
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,6 +19,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\u{1b}[31m";
+/// The node of the aggregator.
+const HOSTILE_NODE: &str = "head</script><script>document.title=1</script>\u{202e}\"'&amp;${{x}}";
 
 /// An aggregator, and a job that speaks to it.
 struct Job {
@@ -58,7 +62,7 @@ impl Job {
                 "--job",
                 HOSTILE,
                 "--node",
-                "head",
+                HOSTILE_NODE,
                 "--aggregator",
                 &gate,
             ])

@@ -129,11 +129,12 @@ fn the_configuration_in_force_and_its_origins() {
     );
     place.write(
         "paceline.toml",
-        "node = \"near\"\non_fault = [\"log\", \"gpu-lost=requeue\"]\nstop_grace = 60\n",
+        "node = \"near\"\non_fault = [\"log\", \"gpu-lost=requeue\"]\nstop_grace = 60\nmetrics = \"rank\"\n",
     );
     let mut command = place.paceline(["config", "--origin", "--job", "j"]);
     command
         .env("PACELINE_HTTP", "127.0.0.1:9810")
+        .env("PACELINE_METRICS_COMPAT", "dcgm")
         .env("PACELINE_STOP_GRACE", "90");
     let output = command.output().unwrap();
     let shown = text(&output.stdout);
@@ -145,6 +146,8 @@ fn the_configuration_in_force_and_its_origins() {
         ("http", "\"127.0.0.1:9810\"", "PACELINE_HTTP"),
         ("quiet", "false", "default"),
         ("on_fault", "\"log,gpu-lost=requeue\"", "./paceline.toml:2:1"),
+        ("metrics", "\"rank\"", "./paceline.toml:4:1"),
+        ("metrics_compat", "\"dcgm\"", "PACELINE_METRICS_COMPAT"),
         ("stop_grace", "90", "PACELINE_STOP_GRACE"),
         ("checkpoint_wait", "300", "default"),
         (

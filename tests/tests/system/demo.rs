@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::launched::{Place, text};
+use crate::launched::{Place, report_and_advice, text};
 use crate::report::assert_balanced;
 
 #[test]
@@ -14,8 +14,9 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
         .unwrap();
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    let report: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    let (report, advice) = report_and_advice(text(&output.stdout));
     assert_eq!(report, place.report("paceline-demo/report.json"));
+    assert!(advice["bound"].is_string(), "{advice}");
     let page = place.read("paceline-demo/report.html");
     assert_balanced(&page);
     for part in [
@@ -49,6 +50,10 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     assert!(report["duration_s"].as_f64().unwrap() < 32.0, "{report}");
     assert!(
         stderr.contains("rank 2: straggler, thermal") && stderr.contains("paceline-demo/report.json"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("live page http://127.0.0.1:") && stderr.contains("paceline top"),
         "{stderr}"
     );
 

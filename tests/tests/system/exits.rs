@@ -122,7 +122,7 @@ fn input_and_output_are_untouched() {
     assert_eq!(output.stdout, b"\x00\xffbytes");
     let stderr = text(&output.stderr);
     assert!(stderr.starts_with("paceline: job "), "{stderr}");
-    assert_eq!(stderr.matches("paceline: ").count(), 1, "one banner: {stderr}");
+    assert_eq!(stderr.matches("paceline: job").count(), 1, "one banner: {stderr}");
     assert!(stderr.contains("\nto-stderr\n"), "{stderr}");
 }
 
@@ -220,4 +220,27 @@ fn an_empty_variable_says_nothing() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn what_nothing_can_be_written_to_or_told_by_is_said_at_the_start() {
+    let place = Place::new();
+    let options = [
+        "--metrics-textfile",
+        "none/m.prom",
+        "--notify",
+        "exec=/none/tell",
+        "--notify",
+        "exec=true",
+    ];
+    let output = place.run(&options, "exit 3");
+    assert_eq!(output.status.code(), Some(3));
+    let stderr = text(&output.stderr);
+    for said in [
+        "warning: --metrics-textfile none/m.prom: No such file or directory (os error 2); no metrics are written there",
+        "warning: --notify exec=/none/tell: No such file or directory (os error 2); it is told nothing until it can be started",
+    ] {
+        assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    }
+    assert!(!stderr.contains("exec=true"), "{stderr}");
 }

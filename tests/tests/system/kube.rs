@@ -165,3 +165,27 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
         assert_eq!(until("its end", || child.try_wait().unwrap()).code(), Some(0));
     }
 }
+
+/// A Secret that is not there yet, or that this user may not read: the trainer does not wait for it, and does not end by it.
+#[test]
+fn a_command_begins_without_its_jobs_key() {
+    let place = Place::new();
+    fs::write(place.path("short"), "too short").unwrap();
+    for file in ["no/key", "short"] {
+        let output = place
+            .paceline([
+                "run",
+                "--run-dir",
+                file.trim_start_matches("no/"),
+                "--",
+                "sh",
+                "-c",
+                "exit 7",
+            ])
+            .env("PACELINE_KEY_FILE", place.path(file))
+            .env("PACELINE_KEY_OPTIONAL", "true")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    }
+}

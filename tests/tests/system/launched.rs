@@ -16,6 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A directory to run in, and the files in it.
 pub struct Place(TempDir);
 
+/// Of the line that a command prints with `--json` the report as it is on the disk, and what it comes to.
+pub fn report_and_advice(line: &str) -> (Value, Value) {
+    let mut report: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let advice = report.as_object_mut().and_then(|report| report.remove("advice"));
+    (report, advice.expect("advice"))
+}
+
 impl Place {
     pub fn new() -> Place {
         Place(TempDir::new().unwrap())

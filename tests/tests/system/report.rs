@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::launched::{Place, text};
+use crate::launched::{Place, report_and_advice, text};
+use crate::terminal::Typed;
 
 const SLOW: [&str; 8] = [
     "simulate",
@@ -36,6 +37,11 @@ fn a_simulated_job_its_replay_and_its_report_agree() {
     assert_eq!(
         (simulated["schema_version"].as_u64(), &verdict["provenance"]),
         (Some(1), &"sim".into())
+    );
+    let numbers = &simulated["advice"]["questions"][0]["numbers"][0];
+    assert!(
+        numbers["value"].is_f64() && numbers["limit"].is_f64(),
+        "{numbers}"
     );
     assert_eq!(json(&place, &["replay", "run.ndjson", "--json"]), simulated);
     assert_eq!(json(&place, &["report", "run.ndjson", "--json"]), simulated);
@@ -100,10 +106,10 @@ fn a_run_prints_one_line_of_json_behind_the_commands_own_output() {
     assert_eq!(output.status.code(), Some(3));
     let lines: Vec<&str> = text(&output.stdout).lines().collect();
     assert_eq!((lines.len(), lines[0]), (2, "own"));
-    let report: Value = serde_json::from_str(lines[1]).unwrap();
+    let (report, advice) = report_and_advice(lines[1]);
     assert_eq!(
-        (&report["job"], &report["exits"][0]["code"]),
-        (&"j".into(), &3.into())
+        (&report["job"], &report["exits"][0]["code"], advice),
+        (&"j".into(), &3.into(), Value::Null)
     );
     assert_eq!(report, place.report("run/report.json"));
 }
@@ -153,6 +159,13 @@ fn a_run_that_nobody_saw_has_a_page_that_says_so() {
         page.contains("&lt;script&gt;alert(1)") && !page.contains("<script"),
         "{page}"
     );
+    // What another run left is not taken for that of this one.
+    let output = place
+        .paceline(["run", "--run-dir", "run", "--job", "second", "--", "./nowhere"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
+    assert!(place.read("run/report.html").contains("Job second"));
     // Somebody's own page is not lost.
     place.write("run/report.html", "<h1>mine</h1>");
     let output = place.run(&["--job", "j"], "exit 3");
@@ -275,4 +288,30 @@ fn a_reader_that_goes_away_is_no_error() {
         .unwrap();
     assert_eq!(text(&output.stderr), "");
     assert!(output.status.success());
+}
+
+/// A person who waits sees how far it is, and a file sees nothing of that.
+#[test]
+fn a_long_journal_shows_how_far_it_is() {
+    let place = Place::new();
+    let simulated = [
+        "simulate",
+        "--gpus",
+        "8",
+        "--steps",
+        "10000",
+        "--journal",
+        "run.ndjson",
+    ];
+    assert!(place.paceline(simulated).output().unwrap().status.success());
+    let length = std::fs::metadata(place.path("run.ndjson")).unwrap().len() / 1_000_000;
+    assert!(length > 20, "{length} MB");
+    for words in [&["replay", "run.ndjson"][..], &["report", "run.ndjson"]] {
+        let output = place.paceline(words).output().unwrap();
+        assert_eq!(text(&output.stderr), "");
+        let mut typed = Typed::start_as(place.paceline(words));
+        typed.until_shown(&format!("/{length} MB, "));
+        typed.until_shown("coverage");
+        assert_eq!(typed.end(), Some(0));
+    }
 }

@@ -4,46 +4,61 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::launched::{Place, until};
 
-/// A terminal, and the launcher as the first process on it.
-struct Typed {
+/// A terminal as its window has it, and a program as the first process on it.
+pub fn begin(mut command: Command) -> (File, Child) {
+    let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = ptsname(&keys, Vec::new()).unwrap();
+    let screen = open(
+        name,
+        OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .unwrap();
+    let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
+    command
+        .stdin(copy(&screen))
+        .stdout(copy(&screen))
+        .stderr(copy(&screen));
+    // SAFETY: two system calls, as signal-safety(7) allows between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(std::io::stdin())?;
+            Ok(())
+        });
+    }
+    let child = command.spawn().unwrap();
+    (File::from(keys), child)
+}
+
+/// Somebody at a terminal.
+pub struct Typed {
     keys: File,
     screen: Receiver<String>,
-    seen: String,
+    /// All that came to the screen so far.
+    pub seen: String,
     child: Child,
 }
 
 impl Typed {
     fn start(place: &Place, script: &str) -> Typed {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&keys).unwrap();
-        unlockpt(&keys).unwrap();
-        let name = ptsname(&keys, Vec::new()).unwrap();
-        let screen = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().unwrap());
-        let mut command = place.shell(&["--quiet"], script);
-        command
-            .stdin(copy(&screen))
-            .stdout(copy(&screen))
-            .stderr(copy(&screen));
-        // SAFETY: two system calls, as signal-safety(7) allows between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                rustix::process::setsid()?;
-                rustix::process::ioctl_tiocsctty(std::io::stdin())?;
-                Ok(())
-            });
-        }
-        let child = command.spawn().unwrap();
-        drop(screen);
-        let keys = File::from(keys);
+        Typed::start_as(place.shell(&["--quiet"], script))
+    }
+
+    /// Any command of the program.
+    pub fn start_as(command: Command) -> Typed {
+        let (keys, child) = begin(command);
         let (sender, screen) = channel();
         let mut reader = keys.try_clone().unwrap();
         std::thread::spawn(move || {
@@ -61,19 +76,41 @@ impl Typed {
         }
     }
 
-    fn until_shown(&mut self, text: &str) {
+    /// Polls until it is on the screen.
+    pub fn until_shown(&mut self, text: &str) {
         until(text, || {
             self.seen.extend(self.screen.try_iter());
             self.seen.contains(text).then_some(())
         });
     }
 
-    fn press(&mut self, keys: &str) {
+    /// As if typed.
+    pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn end(mut self) -> Option<i32> {
+    /// The screen has another size from now on.
+    pub fn resize(&self, columns: u16, rows: u16) {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.keys, size).unwrap();
+    }
+
+    /// Its exit code.
+    pub fn end(mut self) -> Option<i32> {
         until("the end", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Typed {
+    /// What a failed test left is not left running.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

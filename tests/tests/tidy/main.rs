@@ -51,7 +51,7 @@ fn rooms_depend_on_each_other_in_one_direction() {
         ("sidecar/probe/ring", vec![]),
         ("sidecar/probe/nccl-profiler", vec!["paceline-ring"]),
         ("deploy/inject", vec![]),
-        ("deploy/operator", vec!["paceline-inject"]),
+        ("deploy/operator", vec!["paceline-health", "paceline-inject"]),
         ("health", vec![]),
         (
             "nccl-bench",

@@ -144,28 +144,37 @@ impl Webhook {
     }
 }
 
+/// TLS that trusts what is in this file, and, as API servers have it, takes up no session again.
+pub fn trust(ca: &Path) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.resumption = rustls::client::Resumption::disabled();
+    Arc::new(config)
+}
+
 /// One connection of an API server.
 pub struct Caller(TlsStream<TcpStream>);
 
 impl Caller {
     /// Trusts what is in `ca`, and nothing else.
     pub async fn connect(port: u16, ca: &Path, name: &str) -> std::io::Result<Caller> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_file_iter(ca).unwrap() {
-            roots.add(certificate.unwrap()).unwrap();
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        Caller::connect_by(port, trust(ca), name).await
+    }
+
+    /// The same for many connections.
+    pub async fn connect_by(port: u16, trust: Arc<ClientConfig>, name: &str) -> std::io::Result<Caller> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(name.to_owned()).unwrap();
-        Ok(Caller(
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await?,
-        ))
+        Ok(Caller(TlsConnector::from(trust).connect(name, stream).await?))
     }
 
     /// The answer, and how many pieces it came in.

@@ -39,10 +39,10 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
         );
         let _ = writeln!(text, "{name}  {facts}");
     }
-    let heads = format!("\n{:LABEL$}{:>12}{:>12}{:>10}", "", "A", "B", "change");
+    let heads = format!("\n{:LABEL$} {:>11} {:>11} {:>9}", "", "A", "B", "change");
     let _ = writeln!(text, "{}", style.paint(Paint::Faint, heads));
     for [name, a, b, change] in rows(found) {
-        let line = format!("{name:LABEL$}{a:>12}{b:>12}{change:>10}");
+        let line = format!("{name:LABEL$} {a:>11} {b:>11} {change:>9}");
         let _ = writeln!(text, "{}", line.trim_end());
     }
     for (head, list) in [("new in B", &found.new), ("gone in B", &found.gone)] {

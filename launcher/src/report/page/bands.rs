@@ -76,7 +76,7 @@ fn steps(history: &History) -> Html {
     line(&mut html, "<path class=\"median\" d=\"", of_median, columns.len());
     restarts(&mut html, columns);
     axis(&mut html, columns);
-    html.tag("</svg>");
+    html.tag("</svg></div>");
     html
 }
 
@@ -113,7 +113,7 @@ fn phases(history: &History) -> Html {
         html.tag("\"/>");
     }
     axis(&mut html, columns);
-    html.tag("</svg>");
+    html.tag("</svg></div>");
     html
 }
 
@@ -125,7 +125,7 @@ fn usual(columns: &[Column]) -> Option<f64> {
 }
 
 fn open(html: &mut Html, says: &'static str) {
-    html.tag("<svg class=\"plot\" viewBox=\"0 0 ")
+    html.tag("<div class=\"wide\" tabindex=\"0\"><svg class=\"plot\" viewBox=\"0 0 ")
         .number(WIDE)
         .tag(" ")
         .number(TALL + BELOW + 4.0)

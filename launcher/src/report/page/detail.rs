@@ -278,7 +278,7 @@ fn nodes(section: &paceline_health::preflight::Section) -> Html {
     if metrics.is_empty() || section.rows.len() < 2 {
         return html;
     }
-    html.tag("<div class=\"wide\"><table><tr><th>node</th>");
+    html.tag("<div class=\"wide\" tabindex=\"0\"><table><tr><th>node</th>");
     for metric in &metrics {
         let (head, unit, _) = show::unit(*metric);
         html.element("<th class=\"n\">", format_args!("{head} ({unit})"), "</th>");

@@ -45,7 +45,7 @@ pub(super) fn draw(report: &Report, history: &History) -> Html {
     let height = (rows as f64 * ROW).min(TALLEST);
     let mut html = Html::default();
     html.tag("<h2>Ranks by steps</h2>").part(legend(history));
-    html.tag("<svg class=\"plot\" viewBox=\"0 0 ")
+    html.tag("<div class=\"wide\" tabindex=\"0\"><svg class=\"plot\" viewBox=\"0 0 ")
         .number(WIDE)
         .tag(" ")
         .number(height + 4.0)
@@ -68,7 +68,7 @@ pub(super) fn draw(report: &Report, history: &History) -> Html {
         .tag("\"/>");
     names(&mut html, history, rows, height);
     marks(&mut html, report, history, rows, height);
-    html.tag("</svg>");
+    html.tag("</svg></div>");
     html.element("<p class=\"faint\">", says(report, history), "</p>");
     html
 }

@@ -139,7 +139,7 @@ pub(crate) enum Head {
 /// A table: heads, and rows of cells.
 pub(crate) fn table(heads: &[Head], rows: impl IntoIterator<Item = Vec<String>>) -> Html {
     let mut html = Html::default();
-    html.tag("<div class=\"wide\"><table><tr>");
+    html.tag("<div class=\"wide\" tabindex=\"0\"><table><tr>");
     for head in heads {
         match head {
             Head::Words(head) => html.element("<th>", head, "</th>"),

@@ -48,7 +48,7 @@ pub(super) fn draw(report: &Report) -> Html {
             "--gpu-hour-price 2.50 (or [MODEL=]PRICE) says what was lost in money",
         ),
     }
-    if let (Some(what_if), Some(now)) = (cost.what_if_step_s, report.median_step_s)
+    if let (Some(what_if), Some(now)) = (cost.what_if_step_s, cost.step_s)
         && what_if < now * 0.995
     {
         let says = format!("a step, instead of {}, if nothing were wrong now", span(now));
@@ -77,13 +77,13 @@ fn by_cause(report: &Report, whose: &str) -> Html {
     let Some((_, most)) = causes.first() else {
         return html;
     };
-    html.tag("<div class=\"wide\"><table><tr><th>lost to</th><th class=\"n\">")
+    html.tag("<div class=\"wide\" tabindex=\"0\"><table><tr><th>lost to</th><th class=\"n\">")
         .text(format_args!("{whose}-time"))
         .tag("</th><th class=\"n\">of the job</th>");
     if cost.gpu_hour_price.is_some() {
         html.tag("<th class=\"n\">money</th>");
     }
-    html.tag("<th></th></tr>\n");
+    html.tag("<td></td></tr>\n");
     for (cause, lost) in causes.iter().take(CAUSES) {
         html.element("<tr><td>", cause, "</td>")
             .element("<td class=\"n\">", hours(**lost, whose), "</td>");

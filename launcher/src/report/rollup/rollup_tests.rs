@@ -88,7 +88,7 @@ fn the_text_is_this() {
     let wanted = "\
 3 runs in the last 7 days below runs: 14.00 GPU-hours of 300.00 GPU-hours lost (4.7 %), worth 35.00 in the 2 runs that had a price
 goodput 95 %
-1 report could not be read and are not in it
+1 report could not be read and is not in it
 
 lost to                                lost   share      money   runs
 power                       12.00 GPU-hours    86 %      30.00      2

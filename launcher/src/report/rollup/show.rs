@@ -129,7 +129,8 @@ fn left_out(rollup: &Rollup) -> Vec<String> {
     let mut lines = Vec::new();
     if !rollup.damaged.is_empty() {
         let reports = count(rollup.damaged.len() as u64, "report");
-        lines.push(format!("{reports} could not be read and are not in it"));
+        let are = if rollup.damaged.len() == 1 { "is" } else { "are" };
+        lines.push(format!("{reports} could not be read and {are} not in it"));
     }
     if rollup.foreign > 0 {
         let files = count(rollup.foreign, "file");

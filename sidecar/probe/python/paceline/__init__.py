@@ -6,13 +6,14 @@ call does nothing.
     paceline.mark(tokens=4096)            # work of the running step; sum_sq=, expert_tokens=
     paceline.mark("checkpoint", value=7)  # something happened in the running step
     paceline.layout(tp=8, pp=4)           # sizes of the parallel layout
+    paceline.track()                      # all ranks' health into this program's W&B or MLflow run
 """
 
 from ._layout import place as _place
 from ._tracker import PHASES as _PHASES
 from ._tracker import tracker as _state
 
-__all__ = ["layout", "mark", "phase", "step"]
+__all__ = ["layout", "mark", "phase", "step", "track"]
 
 
 def step(step=None, tokens=None, sum_sq=None, expert_tokens=None):
@@ -73,3 +74,15 @@ def layout(dp=None, tp=None, pp=None, ep=None, cp=None, micro_batches=None):
     of the world. Megatron-Core's own state and named DeviceMeshes are found without this. Sizes that do not fit the
     world are reported and not used."""
     _place.declare({"dp": dp, "tp": tp, "pp": pp, "ep": ep, "cp": cp}, micro_batches)
+
+
+def track(wandb=None, mlflow=None, tensorboard=None, every=None):
+    """Log the health of all ranks into this program's own trackers, from rank 0, at most once in `every` seconds (15).
+
+    Without arguments: into the run of W&B and of MLflow that is active, now or later. `wandb`: True, or a run; `mlflow`:
+    True, or the id of a run; `tensorboard`: a SummaryWriter. On other ranks it does nothing, and where a tracker is not
+    there. Several calls add up. What it gives has `close()`, which writes a last row, and is a context manager; at the
+    end of the program that happens by itself. PACELINE_TRACK=wandb,mlflow asks for it from outside, `off` forbids it."""
+    from . import _stream
+
+    return _stream.track(wandb, mlflow, tensorboard, every)

@@ -8,6 +8,7 @@ torch.compile of the *model* took the hooked layer off every optimizer class, an
 """
 
 import functools
+import os
 import sys
 import weakref
 
@@ -189,6 +190,8 @@ def _look():
     _layout.place.begin()
     _comms.tried = False
     tracker.on_flush = _on_flush
+    if os.environ.get("PACELINE_TRACK"):
+        from . import _stream  # noqa: F401
     _on_flush(tracker.began)
     return tracker.on
 
@@ -197,6 +200,9 @@ def _on_flush(now):
     _layout.place.look(now, tracker.ring, tracker.rank)
     if not _comms.tried and _comms.is_needed():
         _comms.start(sys.modules["torch"], _ddp() if _ddp is not None else None)
+    stream = sys.modules.get("paceline._stream")  # only where trackers were asked for
+    if stream is not None:
+        stream.look(now)
 
 
 def _device(optimizer):

@@ -27,6 +27,7 @@ fn open(dir: &std::path::Path) -> Aggregator {
         remedy: Default::default(),
         reload: None,
         journal: Default::default(),
+        doors: Default::default(),
     };
     Aggregator::open(plan, StatusStream::to(std::io::sink()).0, 1_000).unwrap()
 }

@@ -2,6 +2,7 @@
 //! None of it ever comes back to the detector.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use paceline_health::Frame;
 use paceline_health::id::JobId;
@@ -13,7 +14,7 @@ use crate::host;
 use crate::remedy::books::Books;
 use crate::remedy::warden::Warden;
 use crate::remedy::{RemedyPlan, order::Order};
-use crate::sink::metrics::Metrics;
+use crate::sink::metrics::{JobFacts, Metrics, Shown, Transport, Ways};
 use crate::sink::notify::{Notifier, Untold};
 use crate::sink::page::Live;
 use crate::uplink::wire::{Batch, Down, Hello};
@@ -98,6 +99,25 @@ impl Aggregator {
     /// What the live page shows.
     pub fn live(&self) -> Live {
         self.outlets.live.clone()
+    }
+
+    /// What metrics are made of. `ways`: what is counted on the way in and on the way out.
+    pub fn facts(&mut self, ways: Ways, shown: Shown) -> Arc<JobFacts> {
+        let transport = Transport {
+            duplicates: self.intake.duplicates(),
+            unreadable: self.intake.unreadable(),
+            ways,
+        };
+        let (metrics, detector, outlets) = (&self.metrics, &self.detector, &self.outlets);
+        let make = || {
+            Arc::new(JobFacts {
+                metrics: metrics.clone(),
+                report: outlets.fill(detector.report()),
+                transport,
+                shown,
+            })
+        };
+        self.told.get(host::monotonic_ns, make)
     }
 
     /// Steps that were compared go to the live page.

@@ -105,6 +105,7 @@ impl World {
             remedy: Default::default(),
             reload: None,
             journal: self.limits,
+            doors: Default::default(),
         };
         let status = StatusStream::to(io::sink()).0;
         let mut medium = |file: File| Box::new(AtOnce(on_disk(file))) as Box<dyn Disk>;

@@ -3,9 +3,13 @@
 
 mod door;
 mod place;
+mod scraped;
+pub mod visit;
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -18,13 +22,14 @@ use paceline_seal::Key;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::sink::metrics::{MetricsOptions, Shown};
+use crate::sink::metrics::{Facts, MetricsOptions, Shown};
 use crate::sink::page::{Live, serve};
 use crate::warn;
 pub use place::{NoPlace, Place};
+use scraped::Pages;
 
-/// Asks the aggregator for the page of this moment.
-pub type Scrape = oneshot::Sender<String>;
+/// Asks the aggregator for what it knows at this moment.
+pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
 
 /// What was typed of it.
 #[derive(Args, Clone, Debug)]
@@ -93,14 +98,17 @@ impl Page {
     /// Listens. A place that is taken, that is none, or that nobody has named is replaced by one that is free on loopback.
     pub fn open(self) -> Option<OpenPage> {
         let loopback = |port| Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        let mut elsewhere = Vec::new();
         let place = if self.place.is_everywhere() && self.token.is_none() {
+            let why = format!(
+                "{}: every address takes a token (--http-token-file), or name one",
+                self.place
+            );
             warn::once(
                 "http",
-                format_args!(
-                    "{}: every address takes a token (--http-token-file), or name one: metrics are served on 127.0.0.1 only",
-                    self.place
-                ),
+                format_args!("{why}: metrics are served on 127.0.0.1 only"),
             );
+            elsewhere.push(why);
             loopback(self.place.port())
         } else {
             self.place.clone()
@@ -110,10 +118,18 @@ impl Page {
                 "http",
                 format_args!("{place}: {error}; metrics are served on another port of 127.0.0.1"),
             );
+            elsewhere.push(match error.kind() {
+                ErrorKind::AddrInUse => format!("port {} is taken", place.port()),
+                _ => format!("{place}: {error}"),
+            });
             loopback(0).bind()
         });
         match listener {
-            Ok(listener) => Some(OpenPage { listener, page: self }),
+            Ok(listener) => Some(OpenPage {
+                listener,
+                page: self,
+                elsewhere: (!elsewhere.is_empty()).then(|| elsewhere.join("; ")),
+            }),
             Err(error) => {
                 warn::once("http", format_args!("127.0.0.1: {error}; no metrics are served"));
                 None
@@ -135,12 +151,18 @@ impl std::fmt::Debug for Page {
 pub struct OpenPage {
     listener: TcpListener,
     page: Page,
+    elsewhere: Option<String>,
 }
 
 impl OpenPage {
     /// Where.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
+    }
+
+    /// Why it is not where it was wanted, if it is not.
+    pub fn elsewhere(&self) -> Option<String> {
+        self.elsewhere.clone()
     }
 
     /// What its metrics show.
@@ -150,7 +172,7 @@ impl OpenPage {
 
     /// Serves until the runtime ends; the live page where there is one.
     pub async fn serve(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
-        let OpenPage { listener, page } = self;
+        let OpenPage { listener, page, .. } = self;
         let visitors = listener
             .set_nonblocking(true)
             .and_then(|()| tokio::net::TcpListener::from_std(listener))
@@ -173,7 +195,11 @@ where
         .route("/", get(index))
         .route("/v1/live", get(state))
         .route("/v1/live/events", get(events))
-        .with_state(Desk { scrapes, token, live });
+        .with_state(Desk {
+            pages: Arc::new(Pages::new(scrapes)),
+            token,
+            live,
+        });
     if let Err(error) = axum::serve(visitors, app).await {
         warn::once("http", format_args!("metrics: {error}"));
     }
@@ -181,7 +207,7 @@ where
 
 #[derive(Clone)]
 struct Desk {
-    scrapes: mpsc::Sender<Scrape>,
+    pages: Arc<Pages>,
     token: Option<Key>,
     live: Option<Live>,
 }
@@ -232,20 +258,11 @@ async fn events(State(desk): State<Desk>, headers: HeaderMap) -> Response {
     }
 }
 
-async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> impl IntoResponse {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    if !is_admitted(desk.token.as_ref(), &headers) {
-        return (StatusCode::UNAUTHORIZED, kind, "# a token is needed\n".to_owned());
-    }
-    let (sender, page) = oneshot::channel();
-    let asked = desk.scrapes.send(sender).await;
-    match (asked, page.await) {
-        (Ok(()), Ok(page)) => (StatusCode::OK, kind, page),
-        _ => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            kind,
-            "# the aggregator is ending\n".to_owned(),
-        ),
+async fn metrics(State(desk): State<Desk>, headers: HeaderMap) -> Response {
+    if is_admitted(desk.token.as_ref(), &headers) {
+        desk.pages.answer(&headers).await
+    } else {
+        (StatusCode::UNAUTHORIZED, "# a token is needed\n").into_response()
     }
 }
 

@@ -57,6 +57,11 @@ impl fmt::Display for Place {
 }
 
 impl Place {
+    /// Any free port of 127.0.0.1.
+    pub fn loopback() -> Place {
+        Place::Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
+    }
+
     /// Zero: any.
     pub fn port(&self) -> u16 {
         match self {

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use paceline_health::event::GpuSignal;
 use paceline_health::id::NodeId;
-use prometheus::Registry;
 
-use super::families::{counters, gauges};
+use super::families::{Families, counters, gauges};
 use super::gpus::{Gpu, Gpus};
 
 const LABELS: [&str; 6] = ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname"];
@@ -175,7 +174,7 @@ const FIELDS: &[Field] = &[
 
 /// The families of every GPU that was read. A GPU's number is its place among those of its node by PCI address, which is how
 /// NVML numbers them.
-pub(super) fn families(registry: &Registry, gpus: &Gpus) {
+pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let mut of_nodes: BTreeMap<&NodeId, Vec<(&str, &str, &Gpu)>> = BTreeMap::new();
     for (id, gpu) in gpus {
         let of_node = of_nodes.entry(gpu.node()).or_default();
@@ -201,9 +200,9 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
             .iter()
             .filter_map(|(labels, gpu)| Some((labels.clone(), gpu.value(*signal)? * unit)));
         if *is_counter {
-            counters(registry, name, help, LABELS, values);
+            counters(out, name, help, LABELS, values);
         } else {
-            gauges(registry, name, help, LABELS, values);
+            gauges(out, name, help, LABELS, values);
         }
     }
     let free = all.iter().filter_map(|(labels, gpu)| {
@@ -211,7 +210,7 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         Some((labels.clone(), free * MIB))
     });
     gauges(
-        registry,
+        out,
         "DCGM_FI_DEV_FB_FREE",
         "Memory that is free (in MiB).",
         LABELS,
@@ -222,18 +221,12 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         Some((labels.clone(), sent + gpu.value(GpuSignal::NvlinkReceivedBytes)?))
     });
     let help = "Bytes over all NVLinks.";
-    counters(
-        registry,
-        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-        help,
-        LABELS,
-        links,
-    );
+    counters(out, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", help, LABELS, links);
     let xids = all
         .iter()
         .map(|(labels, gpu)| (labels.clone(), f64::from(gpu.last_xid())));
     let help = "The XID that was reported last; 0: none was.";
-    gauges(registry, "DCGM_FI_DEV_XID_ERRORS", help, LABELS, xids);
+    gauges(out, "DCGM_FI_DEV_XID_ERRORS", help, LABELS, xids);
 }
 
 /// `0000:b3:00.0` as DCGM writes it: a domain of eight digits, and capitals.

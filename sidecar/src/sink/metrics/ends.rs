@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_health::report::Reason;
-use prometheus::{Registry, TextEncoder};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use super::families::counters;
+use super::families::{Families, counters};
+use super::{Facts, Format};
 use crate::host::read_plain;
 use crate::sink::write_whole;
 
@@ -110,12 +110,18 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, f64>> {
     Ok(counts)
 }
 
+/// How many ended how.
+struct Ends(BTreeMap<String, f64>);
+
+impl Facts for Ends {
+    fn families(&self, out: &mut Families<'_>) {
+        let values = self.0.iter().map(|(reason, count)| ([reason.clone()], *count));
+        counters(out, NAME, HELP, ["reason"], values);
+    }
+}
+
 fn page(counts: BTreeMap<String, f64>) -> String {
-    let registry = Registry::new();
-    let values = counts.into_iter().map(|(reason, count)| ([reason], count));
-    counters(&registry, NAME, HELP, ["reason"], values);
-    let page = TextEncoder::new().encode_to_string(&registry.gather());
-    page.unwrap_or_default()
+    Format::Text.page(&Ends(counts))
 }
 
 #[cfg(test)]

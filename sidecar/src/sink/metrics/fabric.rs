@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use paceline_health::event::{PortLink, PortReading, PortSignal, Reading};
 use paceline_health::id::NodeId;
-use prometheus::Registry;
 use serde::{Deserialize, Serialize};
 
-use super::families::{counters, gauges};
+use super::families::{Families, counters, gauges};
 
 /// What is known of each node's ports, by their names there.
-pub(super) type Ports = BTreeMap<NodeId, BTreeMap<Arc<str>, Port>>;
+pub(super) type Ports = BTreeMap<NodeId, Arc<BTreeMap<Arc<str>, Port>>>;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Port {
     link: PortLink,
     readings: BTreeMap<PortSignal, Reading>,
@@ -21,7 +20,7 @@ pub(super) struct Port {
 
 /// Takes a reading. It may hold only what has changed.
 pub(super) fn observe(ports: &mut Ports, node: &NodeId, reading: &PortReading) {
-    let of_node = ports.entry(node.clone()).or_default();
+    let of_node = Arc::make_mut(ports.entry(node.clone()).or_default());
     let port = of_node.entry(Arc::clone(&reading.port)).or_insert_with(|| Port {
         link: reading.link,
         readings: BTreeMap::new(),
@@ -33,7 +32,7 @@ pub(super) fn observe(ports: &mut Ports, node: &NodeId, reading: &PortReading) {
 }
 
 /// The families of every port that was read.
-pub(super) fn families(registry: &Registry, ports: &Ports) {
+pub(super) fn families(out: &mut Families<'_>, ports: &Ports) {
     let all = || {
         ports.iter().flat_map(|(node, of_node)| {
             of_node
@@ -49,19 +48,13 @@ pub(super) fn families(registry: &Registry, ports: &Ports) {
     };
     let up = values(PortSignal::Up).map(|((node, port, link), up)| ([node, port, kind(link).to_owned()], up));
     let help = "Whether a network port can carry data.";
-    gauges(
-        registry,
-        "paceline_fabric_port_up",
-        help,
-        ["node", "port", "link"],
-        up,
-    );
+    gauges(out, "paceline_fabric_port_up", help, ["node", "port", "link"], up);
     let rate = values(PortSignal::RateBps).map(|((node, port, _), bits)| ([node, port], bits / 8.0));
     let (name, help) = (
         "paceline_fabric_port_rate_bytes_per_second",
         "Rate of a network port's link.",
     );
-    gauges(registry, name, help, ["node", "port"], rate);
+    gauges(out, name, help, ["node", "port"], rate);
     let counts = [
         ("link_down", PortSignal::LinkDowns),
         ("error", PortSignal::Errors),
@@ -72,7 +65,7 @@ pub(super) fn families(registry: &Registry, ports: &Ports) {
     });
     let help = "Lost links, damaged or dropped packets, and repeated transmissions of a network port, since the sidecar began.";
     let labels = ["node", "port", "counter"];
-    counters(registry, "paceline_fabric_errors_total", help, labels, errors);
+    counters(out, "paceline_fabric_errors_total", help, labels, errors);
 }
 
 fn kind(link: PortLink) -> &'static str {

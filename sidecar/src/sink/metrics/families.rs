@@ -1,47 +1,132 @@
-//! Plain numbers as metric families of one page.
+//! Plain numbers as metric families, one after another. Values of labels are names from elsewhere: here they become short,
+//! of one line, and visible.
 
-use prometheus::proto::{LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
-use prometheus::{CounterVec, GaugeVec, Opts, Registry};
+use std::borrow::Cow;
+use std::collections::HashSet;
 
-/// A counter family with these values.
-pub(super) fn counters<const N: usize>(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: [&str; N],
-    values: impl IntoIterator<Item = ([String; N], f64)>,
-) {
-    let Ok(family) = CounterVec::new(Opts::new(name, help), &labels) else {
-        return;
-    };
-    for (labels, value) in values {
-        // A counter refuses to shrink by a panic; what is negative or no number has no place on the page.
-        if value >= 0.0 {
-            family
-                .with_label_values(&labels.each_ref().map(String::as_str))
-                .inc_by(value);
+use paceline_health::plain;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
+
+/// Takes families in the order in which they stand on the page. One is written and forgotten before the next is made: what
+/// 16,384 ranks say fits no page that is kept twice.
+pub struct Families<'a>(pub &'a mut dyn FnMut(&MetricFamily));
+
+impl Families<'_> {
+    /// One more. A family without a value is not on the page.
+    pub fn add(&mut self, family: &MetricFamily) {
+        if !family.get_metric().is_empty() {
+            (self.0)(family);
         }
     }
-    let _ = registry.register(Box::new(family));
 }
 
-/// A gauge family with these values.
-pub(super) fn gauges<const N: usize>(
-    registry: &Registry,
+impl std::fmt::Debug for Families<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Families").finish_non_exhaustive()
+    }
+}
+
+/// A counter family with these values, each with labels of its own.
+pub(super) fn counters<const N: usize>(
+    out: &mut Families<'_>,
     name: &str,
     help: &str,
     labels: [&str; N],
     values: impl IntoIterator<Item = ([String; N], f64)>,
 ) {
-    let Ok(family) = GaugeVec::new(Opts::new(name, help), &labels) else {
-        return;
-    };
-    for (labels, value) in values {
-        family
-            .with_label_values(&labels.each_ref().map(String::as_str))
-            .set(value);
+    // What is negative or no number has no place on the page.
+    let values = values.into_iter().filter(|(_, value)| *value >= 0.0);
+    numbers(
+        out,
+        (name, help, MetricType::COUNTER),
+        labels,
+        values,
+        |metric, value| {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        },
+    );
+}
+
+/// A gauge family with these values, each with labels of its own.
+pub(super) fn gauges<const N: usize>(
+    out: &mut Families<'_>,
+    name: &str,
+    help: &str,
+    labels: [&str; N],
+    values: impl IntoIterator<Item = ([String; N], f64)>,
+) {
+    numbers(
+        out,
+        (name, help, MetricType::GAUGE),
+        labels,
+        values,
+        |metric, value| {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        },
+    );
+}
+
+fn numbers<const N: usize>(
+    out: &mut Families<'_>,
+    (name, help, kind): (&str, &str, MetricType),
+    labels: [&str; N],
+    values: impl IntoIterator<Item = ([String; N], f64)>,
+    set: fn(&mut Metric, f64),
+) {
+    // As the crate's own registry has them: labels by name.
+    let mut order: Vec<usize> = (0..N).collect();
+    order.sort_unstable_by_key(|at| labels[*at]);
+    let mut is_changed = false;
+    let metrics = values.into_iter().map(|(mut said, value)| {
+        let pairs = order.iter().map(|at| {
+            let mut pair = LabelPair::default();
+            pair.set_name(labels[*at].to_owned());
+            let mut name = std::mem::take(&mut said[*at]);
+            let shown = match plain::label(&name) {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(shown) => Some(shown),
+            };
+            if let Some(shown) = shown {
+                is_changed |= shown != name;
+                name = shown;
+            }
+            pair.set_value(name);
+            pair
+        });
+        let mut metric = Metric::from_label(pairs.collect());
+        set(&mut metric, value);
+        metric
+    });
+    let mut metrics: Vec<Metric> = metrics.collect();
+    if is_changed {
+        // Two that look the same now: the first is as good as the other, and both would cost the page.
+        let mut seen = HashSet::new();
+        metrics.retain(|metric| {
+            let labels = metric.get_label().iter();
+            seen.insert(labels.map(|pair| pair.value().to_owned()).collect::<Vec<_>>())
+        });
     }
-    let _ = registry.register(Box::new(family));
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help.to_owned());
+    family.set_field_type(kind);
+    family.set_metric(metrics);
+    debug_assert!(!has_twins(&family), "{name}: two values with the same labels");
+    out.add(&family);
+}
+
+/// Whether two values have the same labels: whoever reads the page would refuse all of it.
+fn has_twins(family: &MetricFamily) -> bool {
+    let mut seen = HashSet::new();
+    let mut values = family.get_metric().iter();
+    values.any(|metric| {
+        let labels = metric.get_label().iter();
+        !seen.insert(labels.map(LabelPair::value).collect::<Vec<_>>())
+    })
 }
 
 /// A summary as it stands on the page: quantiles with their values, the sum and the count.

@@ -8,17 +8,16 @@ use paceline_health::event::{
 };
 use paceline_health::frame::{Frame, Provenance};
 use paceline_health::id::{GpuId, NodeId};
-use prometheus::Registry;
 use serde::{Deserialize, Serialize};
 
-use super::families::{counters, gauges};
+use super::families::{Families, counters, gauges};
 use super::gpu_table;
 
 /// What is known of each GPU.
-pub(in crate::sink) type Gpus = BTreeMap<GpuId, Gpu>;
+pub(in crate::sink) type Gpus = BTreeMap<GpuId, Arc<Gpu>>;
 
 /// One GPU: whether it can be read, and what was read last.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::sink) struct Gpu {
     node: NodeId,
     provenance: Provenance,
@@ -77,7 +76,8 @@ impl Gpu {
 pub(super) fn observe(gpus: &mut Gpus, frame: &Frame, reading: &GpuReading) {
     let gpu = gpus
         .entry(reading.gpu.clone())
-        .or_insert_with(|| Gpu::new(frame, &reading.pci));
+        .or_insert_with(|| Arc::new(Gpu::new(frame, &reading.pci)));
+    let gpu = Arc::make_mut(gpu);
     (gpu.node, gpu.provenance) = (frame.node.clone(), frame.provenance);
     if gpu.model != reading.model {
         gpu.model = Arc::clone(&reading.model);
@@ -95,7 +95,8 @@ pub(super) fn access(gpus: &mut Gpus, frame: &Frame, news: &GpuAccess) {
     let Some(id) = &news.gpu else { return };
     let gpu = gpus
         .entry(id.clone())
-        .or_insert_with(|| Gpu::new(frame, &news.pci));
+        .or_insert_with(|| Arc::new(Gpu::new(frame, &news.pci)));
+    let gpu = Arc::make_mut(gpu);
     gpu.access = Some(news.state);
     if !gpu.is_readable() {
         gpu.readings.clear();
@@ -119,13 +120,14 @@ pub(super) fn fault(gpus: &mut Gpus, fault: &GpuFault) {
         at.map(|(id, _)| id.clone())
     });
     if let Some(gpu) = id.and_then(|id| gpus.get_mut(&id)) {
+        let gpu = Arc::make_mut(gpu);
         gpu.xids.entry(fault.xid).or_default()[source] += u64::from(fault.count);
         gpu.last_xid = fault.xid;
     }
 }
 
 /// The families of every GPU that was read.
-pub(super) fn families(registry: &Registry, gpus: &Gpus) {
+pub(super) fn families(out: &mut Families<'_>, gpus: &Gpus) {
     let info = gpus.iter().map(|(id, gpu)| {
         let source = match gpu.provenance {
             Provenance::Live => "live",
@@ -144,7 +146,7 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
     });
     let labels = ["gpu_uuid", "node", "model", "pci_bus_id", "provenance"];
     gauges(
-        registry,
+        out,
         "paceline_gpu_info",
         "A GPU, and whether it is real.",
         labels,
@@ -156,13 +158,7 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         Some(([id.to_string(), state.as_str()?.to_owned()], 1.0))
     });
     let help = "Whether a GPU can be read: its state is readable or no_events, and every other means that it cannot.";
-    gauges(
-        registry,
-        "paceline_gpu_access",
-        help,
-        ["gpu_uuid", "state"],
-        access,
-    );
+    gauges(out, "paceline_gpu_access", help, ["gpu_uuid", "state"], access);
     for family in gpu_table::FAMILIES {
         let values = family.rows.iter().flat_map(|row| {
             let read = gpus
@@ -172,10 +168,10 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
         });
         let (name, help) = (family.name, family.help);
         match (family.label, family.is_counter) {
-            (Some(label), true) => counters(registry, name, help, ["gpu_uuid", label], values),
-            (Some(label), false) => gauges(registry, name, help, ["gpu_uuid", label], values),
-            (None, true) => counters(registry, name, help, ["gpu_uuid"], values.map(first)),
-            (None, false) => gauges(registry, name, help, ["gpu_uuid"], values.map(first)),
+            (Some(label), true) => counters(out, name, help, ["gpu_uuid", label], values),
+            (Some(label), false) => gauges(out, name, help, ["gpu_uuid", label], values),
+            (None, true) => counters(out, name, help, ["gpu_uuid"], values.map(first)),
+            (None, false) => gauges(out, name, help, ["gpu_uuid"], values.map(first)),
         }
     }
     let faults = gpus.iter().flat_map(|(id, gpu)| {
@@ -184,7 +180,7 @@ pub(super) fn families(registry: &Registry, gpus: &Gpus) {
     });
     let help = "XIDs that the driver reported of a GPU, by number.";
     counters(
-        registry,
+        out,
         "paceline_gpu_xid_errors_total",
         help,
         ["gpu_uuid", "xid"],

@@ -6,9 +6,8 @@ use paceline_health::event::Bench;
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, Section};
 use paceline_health::verdict::Severity;
-use prometheus::Registry;
 
-use super::families::gauges;
+use super::families::{Families, gauges};
 
 /// What was measured of each node.
 pub(super) type Benches = BTreeMap<NodeId, Bench>;
@@ -19,7 +18,7 @@ pub(super) fn observe(benches: &mut Benches, bench: &Bench) {
 }
 
 /// What it came to, for jobs of any size.
-pub(super) fn summary(registry: &Registry, section: &Section) {
+pub(super) fn summary(out: &mut Families<'_>, section: &Section) {
     let outcome = serde_json::to_value(section.told.outcome).ok();
     let outcome = outcome
         .as_ref()
@@ -31,14 +30,14 @@ pub(super) fn summary(registry: &Registry, section: &Section) {
         section.told.policy.to_string(),
     ];
     gauges(
-        registry,
+        out,
         "paceline_preflight_info",
         "The preflight before the job, and what it came to.",
         ["mode", "outcome", "policy"],
         [(labels, 1.0)],
     );
     gauges(
-        registry,
+        out,
         "paceline_preflight_duration_seconds",
         "How long the preflight took.",
         [],
@@ -49,7 +48,7 @@ pub(super) fn summary(registry: &Registry, section: &Section) {
         ("left_out", section.told.left_out.len() as f64),
     ];
     gauges(
-        registry,
+        out,
         "paceline_preflight_nodes",
         "Nodes that the preflight expected, and those of them that were left out of the job.",
         ["state"],
@@ -64,7 +63,7 @@ pub(super) fn summary(registry: &Registry, section: &Section) {
     };
     let found = [Severity::Warning, Severity::Critical];
     gauges(
-        registry,
+        out,
         "paceline_preflight_findings",
         "What the preflight found, by how bad it is.",
         ["severity"],
@@ -73,7 +72,7 @@ pub(super) fn summary(registry: &Registry, section: &Section) {
 }
 
 /// What was measured of each node and GPU.
-pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches) {
+pub(super) fn families(out: &mut Families<'_>, section: &Section, benches: &Benches) {
     let of_nodes = |metric: Metric| {
         let (_, scale) = metric.base_unit();
         benches.values().filter_map(move |bench| {
@@ -91,12 +90,18 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
         })
     };
     let busbw = [
-        ("local", Metric::LocalBusbw),
-        ("local", Metric::LocalBusbwHost),
-        ("pair", Metric::PairBusbw),
+        // Of both the one through host memory.
+        ("local", Metric::LocalBusbwHost, None),
+        ("local", Metric::LocalBusbw, Some(Metric::LocalBusbwHost)),
+        ("pair", Metric::PairBusbw, None),
     ];
-    let busbw = busbw.into_iter().flat_map(|(scope, metric)| {
-        of_nodes(metric).map(move |(node, value)| (["all_reduce".to_owned(), scope.to_owned(), node], value))
+    let busbw = busbw.into_iter().flat_map(|(scope, metric, better)| {
+        let has_better = move |node: &str| {
+            let bench = benches.iter().find(|(name, _)| name.as_str() == node);
+            bench.is_some_and(|(_, bench)| better.is_some_and(|better| bench.values.contains_key(&better)))
+        };
+        let values = of_nodes(metric).filter(move |(node, _)| !has_better(node));
+        values.map(move |(node, value)| (["all_reduce".to_owned(), scope.to_owned(), node], value))
     });
     let (_, scale) = Metric::AllBusbw.base_unit();
     let all = section.told.values.get(&Metric::AllBusbw).map(|value| {
@@ -104,7 +109,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
         (labels, value * scale)
     });
     gauges(
-        registry,
+        out,
         "paceline_preflight_busbw_bytes_per_second",
         "Bus bandwidth of all-reduce inside a node, with the best of its partners, and over all nodes.",
         ["op", "scope", "node"],
@@ -134,7 +139,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
     ];
     for (name, help, metric) in plain {
         let values = of_nodes(metric).map(|(node, value)| ([node], value));
-        gauges(registry, name, help, ["node"], values);
+        gauges(out, name, help, ["node"], values);
     }
     let gpus = [
         (
@@ -150,7 +155,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
     ];
     for (name, help, metric) in gpus {
         let values = of_gpus(metric).map(|(node, gpu, value)| ([node, gpu], value));
-        gauges(registry, name, help, ["node", "gpu_uuid"], values);
+        gauges(out, name, help, ["node", "gpu_uuid"], values);
     }
     let copies = [
         ("to_gpu", Metric::HostToDevice),
@@ -160,7 +165,7 @@ pub(super) fn families(registry: &Registry, section: &Section, benches: &Benches
         of_gpus(metric).map(move |(node, gpu, value)| ([node, gpu, direction.to_owned()], value))
     });
     gauges(
-        registry,
+        out,
         "paceline_preflight_host_copy_bytes_per_second",
         "Copies between the host and a GPU.",
         ["node", "gpu_uuid", "direction"],
@@ -202,12 +207,16 @@ mod tests {
             findings: Vec::new(),
             problems: Vec::new(),
         };
-        let registry = Registry::new();
         let mut benches = Benches::new();
         observe(&mut benches, &bench);
-        summary(&registry, &section);
-        families(&registry, &section, &benches);
-        let page = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        let mut page = String::new();
+        let mut write = |family: &_| {
+            let one = std::slice::from_ref(family);
+            TextEncoder::new().encode_utf8(one, &mut page).unwrap();
+        };
+        let mut out = Families(&mut write);
+        summary(&mut out, &section);
+        families(&mut out, &section, &benches);
         for line in [
             r#"paceline_preflight_info{mode="quick",outcome="ok",policy="warn"} 1"#,
             r#"paceline_preflight_nodes{state="left_out"} 0"#,

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::verdict::{State, Subject};
-use prometheus::Registry;
 
-use super::RankTally;
-use super::families::{counters, gauges};
+use super::families::{Families, counters, gauges};
+use super::{RankTally, Ranks};
 
 /// The families of all ranks, or of those alone that were found slow.
-pub(super) fn families(registry: &Registry, all: &BTreeMap<Rank, RankTally>, report: &Report, has_all: bool) {
+pub(super) fn families(out: &mut Families<'_>, all: &Ranks, report: &Report, has_all: bool) {
     let slow = slow(report);
     let ranks: Vec<(&Rank, &RankTally)> = all
         .iter()
         .filter(|(rank, _)| has_all || slow.contains_key(rank))
+        .map(|(rank, tally)| (rank, &**tally))
         .collect();
     let ranks = || ranks.iter().copied();
     let info = ranks().filter_map(|(rank, tally)| {
@@ -25,26 +25,26 @@ pub(super) fn families(registry: &Registry, all: &BTreeMap<Rank, RankTally>, rep
         Some(([rank.to_string(), attach.local_rank.to_string(), node, gpu], 1.0))
     });
     let labels = ["rank", "local_rank", "node", "gpu_uuid"];
-    gauges(registry, "paceline_rank_info", "Where a rank runs.", labels, info);
+    gauges(out, "paceline_rank_info", "Where a rank runs.", labels, info);
     let up = ranks().map(|(rank, tally)| ([rank.to_string()], f64::from(u8::from(tally.up))));
     let help = "Whether the rank's process lives.";
-    gauges(registry, "paceline_rank_up", help, ["rank"], up);
+    gauges(out, "paceline_rank_up", help, ["rank"], up);
     let wait = ranks().map(|(rank, tally)| ([rank.to_string()], tally.wait_s));
     let (name, help) = (
         "paceline_collective_wait_seconds_total",
         "Time in collectives, transfer included.",
     );
-    counters(registry, name, help, ["rank"], wait);
+    counters(out, name, help, ["rank"], wait);
     let last = ranks().filter(|(_, tally)| tally.last_step_unix_s > 0.0);
     let last = last.map(|(rank, tally)| ([rank.to_string()], tally.last_step_unix_s));
     let (name, help) = (
         "paceline_last_step_timestamp_seconds",
         "When a step of the rank last arrived, seconds since 1970.",
     );
-    gauges(registry, name, help, ["rank"], last);
+    gauges(out, name, help, ["rank"], last);
     let slow = slow.iter().map(|(rank, ratio)| ([rank.to_string()], *ratio));
     let help = "Self-time over that of the peers, of ranks that were found slow.";
-    gauges(registry, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
+    gauges(out, "paceline_rank_slowdown_ratio", help, ["rank"], slow);
 }
 
 /// How much slower than their peers those are that were found slow.

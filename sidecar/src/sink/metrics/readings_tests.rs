@@ -101,3 +101,33 @@ fn network_ports() {
         assert!(page.contains(wanted), "no {wanted} in\n{page}");
     }
 }
+
+/// Prometheus' format escapes a backslash, a quote and the end of a line, and takes everything else as it is; what would
+/// speak to a terminal, or fill the page, is made visible and short before.
+#[test]
+fn hostile_names_are_labels_on_one_line() {
+    let words = "\"} 1\nup{x=\"\x1b[31m\r\0\u{9b}\u{202e}\\".repeat(1 << 15);
+    let mut metrics = Metrics::default();
+    let reading = GpuReading {
+        gpu: words.as_str().into(),
+        pci: "0000:1b:00.0".into(),
+        model: words.as_str().into(),
+        readings: [(GpuSignal::PowerW, Reading::Value(312.5))].into(),
+    };
+    let mut frame = frame(Event::Gpu(reading));
+    frame.node = words.as_str().into();
+    metrics.observe(&frame, 1.0);
+    let mut report = report();
+    report.job = words.as_str().into();
+    let page = metrics.page(
+        &report,
+        &Transport::default(),
+        shown(&["--metrics-compat", "dcgm"]),
+    );
+    assert!(page.len() < 128 << 10, "{} bytes", page.len());
+    let bad =
+        page.contains(|letter: char| letter != '\n' && paceline_health::plain::visible(letter) != letter);
+    assert!(!bad, "{page}");
+    assert!(page.lines().all(|line| !line.starts_with("up{")), "{page}");
+    assert!(page.contains(r#"job_id="\"} 1 up{x=\"␛[31m "#), "{page}");
+}

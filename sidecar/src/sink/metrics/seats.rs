@@ -1,9 +1,24 @@
-//! What the metrics know of ranks and GPUs, for those who show it in another way.
+//! What the metrics know of ranks and GPUs, and those who show it in another way get.
 
+use paceline_health::event::{Attach, Phases};
 use paceline_health::id::{GpuId, NodeId, Rank};
+
+use serde::{Deserialize, Serialize};
 
 use super::Metrics;
 use super::gpus::Gpus;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct RankTally {
+    pub node: Option<NodeId>,
+    pub attach: Option<Attach>,
+    pub wait_s: f64,
+    pub last_step_unix_s: f64,
+    pub up: bool,
+    /// Not in a snapshot: the next step says it anew.
+    #[serde(skip)]
+    pub last: Option<LastStep>,
+}
 
 /// Where a rank runs.
 pub(in crate::sink) struct Seat<'a> {
@@ -12,6 +27,16 @@ pub(in crate::sink) struct Seat<'a> {
     pub gpu: Option<&'a GpuId>,
     /// Its process lives.
     pub is_up: bool,
+    /// Its last step; `None`: none came since the aggregator began.
+    pub last: Option<&'a LastStep>,
+}
+
+/// The last step that came of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sink) struct LastStep {
+    pub step: u64,
+    pub dur_ns: u64,
+    pub phases: Option<Phases>,
 }
 
 impl Metrics {
@@ -22,7 +47,15 @@ impl Metrics {
             node: tally.node.as_ref(),
             gpu: tally.attach.as_ref().and_then(|attach| attach.gpu.as_ref()),
             is_up: tally.up,
+            last: tally.last.as_ref(),
         })
+    }
+
+    /// Whether every rank of the job was heard of.
+    pub(in crate::sink) fn is_whole(&self) -> bool {
+        let told = self.ranks.values().filter_map(|rank| rank.attach.as_ref());
+        let world = told.map(|attach| attach.world_size).max().unwrap_or_default();
+        world > 0 && self.ranks.len() >= world as usize
     }
 
     /// What was last read of each GPU.

@@ -61,6 +61,15 @@ impl MetricsOptions {
 }
 
 impl Shown {
+    /// All there is.
+    #[cfg(test)]
+    pub(in crate::sink) fn gpu() -> Shown {
+        Shown {
+            detail: Detail::Gpu,
+            as_dcgm: false,
+        }
+    }
+
     /// Whether every rank of so many has series.
     pub(super) fn has_ranks(self, ranks: usize) -> bool {
         match self.detail {

@@ -1,10 +1,9 @@
 //! How long steps and their parts take, as the report tells it.
 
 use paceline_health::report::{Part, Report};
-use prometheus::Registry;
 use prometheus::proto::MetricFamily;
 
-use super::families::{Summed, gauges, summaries};
+use super::families::{Families, Summed, gauges, summaries};
 
 /// Of the job: a summary by part.
 pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
@@ -24,7 +23,7 @@ pub(super) fn summary(report: &Report) -> Option<MetricFamily> {
 }
 
 /// Of each rank: its step and its self-time since the last restart.
-pub(super) fn ranks(registry: &Registry, report: &Report) {
+pub(super) fn ranks(out: &mut Families<'_>, report: &Report) {
     let of_ranks = |quantile: fn(&paceline_health::report::Usual) -> f64| {
         let ranks = report.times.ranks.iter();
         ranks.flat_map(move |times| {
@@ -36,14 +35,14 @@ pub(super) fn ranks(registry: &Registry, report: &Report) {
     };
     let labels = ["rank", "phase"];
     gauges(
-        registry,
+        out,
         "paceline_rank_step_median_seconds",
         "Median of the rank's ordinary steps and of its self-time in them.",
         labels,
         of_ranks(|usual| usual.p50_s),
     );
     gauges(
-        registry,
+        out,
         "paceline_rank_step_p99_seconds",
         "99th percentile of the rank's ordinary steps and of its self-time in them.",
         labels,

@@ -1,6 +1,7 @@
 //! What each kind of receiver is sent.
 
 use paceline_health::Provenance;
+use paceline_health::date::rfc3339;
 use paceline_health::verdict::Severity;
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ const LASTS_MS: u64 = 300_000;
 const LASTS_UNWATCHED_MS: u64 = 86_400_000;
 /// Longest summary that PagerDuty takes, characters (<https://developer.pagerduty.com/docs/send-alert-event>).
 const SUMMARY: usize = 1024;
+/// Longest key that it takes, bytes (the same page).
+const DEDUP_KEY: usize = 255;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,26 +58,6 @@ pub fn letters(kind: &Kind, parcel: &Parcel, number: u64) -> Vec<Letter> {
         .enumerate()
         .map(|(index, body)| Letter { id: id(index), body })
         .collect()
-}
-
-/// Milliseconds since 1970 as RFC 3339.
-pub fn rfc3339(unix_ms: u64) -> String {
-    let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
-    // Days to a date: Howard Hinnant's civil_from_days, for days since 1970
-    // (<https://howardhinnant.github.io/date_algorithms.html>).
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (
-        doy - (153 * mp + 2) / 5 + 1,
-        if mp < 10 { mp + 3 } else { mp - 9 },
-    );
-    let year = yoe + era * 400 + u64::from(month <= 2);
-    let (s, ms) = (ms / 1000, ms % 1000);
-    let (h, m, s) = (s / 3600, s / 60 % 60, s % 60);
-    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
 }
 
 /// `gpu-lost` as `PacelineGpuLost`, as the rules of deploy/prometheus name it.
@@ -198,7 +181,7 @@ fn events(parcel: &Parcel) -> Vec<Value> {
     }
     if let (true, Some(first)) = (rest > 0 && count > PAGES, parcel.notices.first()) {
         let mut more = event(first);
-        more["dedup_key"] = Value::from(format!("{}/storm", first.job));
+        more["dedup_key"] = Value::from(dedup_key(&format!("{}/storm", first.job)));
         let summary = format!("job {}: and {} troubles more", first.job, count - PAGES);
         more["payload"]["summary"] = Value::from(summary);
         paged.push(more);
@@ -206,11 +189,23 @@ fn events(parcel: &Parcel) -> Vec<Value> {
     paged
 }
 
+/// What PagerDuty knows an incident by: of a longer key as much as it takes, and what tells it from others that begin so.
+fn dedup_key(key: &str) -> String {
+    if key.len() <= DEDUP_KEY {
+        return key.to_owned();
+    }
+    // FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same after every restart.
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
+    let end = key.floor_char_boundary(DEDUP_KEY - 17);
+    format!("{}#{hash:016x}", &key[..end])
+}
+
 fn event(notice: &Notice) -> Value {
     let summary: String = line(notice).chars().take(SUMMARY).collect();
     json!({
         "event_action": match notice.status { Status::Firing => "trigger", Status::Resolved => "resolve" },
-        "dedup_key": notice.key,
+        "dedup_key": dedup_key(&notice.key),
         "payload": {
             "summary": summary,
             "source": notice.node.as_deref().unwrap_or(notice.job.as_str()),

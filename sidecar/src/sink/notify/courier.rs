@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::body::{self, Letter};
 use super::exec::{self, Leash};
 use super::http;
+use super::http::Shown;
 use super::receiver::{Kind, Receiver};
 use super::spool::Spool;
 use crate::warn;
@@ -166,28 +167,29 @@ impl Courier {
                         .read()
                         .map(|url| format!("{}{path}", url.trim_end_matches('/'))),
                     letter,
-                    None,
+                    &Shown::default(),
                 )
             }
-            Kind::Webhook(address, None) => self.post(address.read(), letter, None),
-            Kind::Webhook(address, Some(key)) => match key.read() {
-                Ok(key) => self.post(address.read(), letter, Some(key)),
+            Kind::Webhook(address, proof) => match Shown::read(proof) {
+                Ok(shown) => self.post(address.read(), letter, &shown),
                 Err(why) => Delivery::Later(why, None),
             },
-            Kind::Slack(address) => self.post(address.read(), letter, None),
+            Kind::Slack(address) => self.post(address.read(), letter, &Shown::default()),
             Kind::PagerDuty(address, key) => match (address.read(), key.read()) {
                 (Ok(url), Ok(key)) => {
                     let letter = letter.with_routing_key(&key);
-                    self.client.post(&url, &letter, None).without(&[&url, &key])
+                    let sent = self.client.post(&url, &letter, &Shown::default());
+                    sent.without(&[&url, &key])
                 }
                 (Err(why), _) | (_, Err(why)) => Delivery::Later(why, None),
             },
         }
     }
 
-    fn post(&self, url: Result<String, String>, letter: &Letter, key: Option<String>) -> Delivery {
+    fn post(&self, url: Result<String, String>, letter: &Letter, shown: &Shown) -> Delivery {
+        let token = shown.bearer.as_deref().unwrap_or_default();
         match url {
-            Ok(url) => self.client.post(&url, letter, key.as_deref()).without(&[&url]),
+            Ok(url) => self.client.post(&url, letter, shown).without(&[&url, token]),
             Err(why) => Delivery::Later(why, None),
         }
     }

@@ -1,7 +1,7 @@
 //! One POST: with time limits, without redirects, TLS by the certificates of the system.
 
 use std::fs;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ring::hmac;
@@ -10,6 +10,8 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 use super::body::Letter;
 use super::courier::Delivery;
+use super::receiver::Proof;
+use super::secret::Secret;
 
 /// Longest that a request may take.
 const WHOLE: Duration = Duration::from_secs(10);
@@ -24,22 +26,55 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// A client that is made when it is first needed.
+/// A client that is made when it is first needed, and anew when other authorities are to be trusted.
 #[derive(Debug, Default)]
-pub struct Client(OnceLock<Agent>);
+pub struct Client(Mutex<Option<(Option<String>, Agent)>>);
+
+/// What goes with a letter, read anew for each: keys and tokens are rotated.
+#[derive(Clone, Default)]
+pub struct Shown {
+    /// The letter is signed with it.
+    pub hmac: Option<String>,
+    /// It is sent along.
+    pub bearer: Option<String>,
+    /// Authorities (PEM) to trust instead of the system's.
+    pub ca: Option<String>,
+}
+
+impl Shown {
+    /// What a webhook is shown.
+    pub fn read(proof: &Proof) -> Result<Shown, String> {
+        let read = |secret: &Option<Secret>| secret.as_ref().map(Secret::read).transpose();
+        Ok(Shown {
+            hmac: read(&proof.hmac)?,
+            bearer: read(&proof.bearer)?,
+            ca: read(&proof.ca)?,
+        })
+    }
+}
 
 impl Client {
+    fn agent(&self, ca: Option<&String>) -> Agent {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((of, agent)) if of.as_ref() == ca => agent.clone(),
+            _ => made.insert((ca.cloned(), agent_of(ca))).1.clone(),
+        }
+    }
+
     /// Sends a letter, signed where there is a key.
-    pub fn post(&self, url: &str, letter: &Letter, key: Option<&str>) -> Delivery {
+    pub fn post(&self, url: &str, letter: &Letter, shown: &Shown) -> Delivery {
         let body = letter.body.to_string();
         let mut request = self
-            .0
-            .get_or_init(agent)
+            .agent(shown.ca.as_ref())
             .post(url)
             .header("Content-Type", "application/json")
             .header("User-Agent", concat!("paceline/", env!("CARGO_PKG_VERSION")))
             .header("Paceline-Delivery", &letter.id);
-        if let Some(key) = key {
+        if let Some(token) = &shown.bearer {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        if let Some(key) = &shown.hmac {
             request = request.header("Paceline-Signature", &sign(key, &letter.id, &body));
         }
         match request.send(body.as_bytes()) {
@@ -80,11 +115,17 @@ pub fn sign(key: &str, id: &str, body: &str) -> String {
     format!("sha256={digits}")
 }
 
-fn agent() -> Agent {
+/// A client without redirects, with the certificates of this system.
+pub(in crate::sink) fn agent() -> Agent {
+    agent_of(None)
+}
+
+/// The same with other authorities.
+fn agent_of(ca: Option<&String>) -> Agent {
     let tls = TlsConfig::builder()
         .provider(TlsProvider::Rustls)
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .root_certs(roots())
+        .root_certs(trusted(ca))
         .build();
     Agent::config_builder()
         .timeout_global(Some(WHOLE))
@@ -98,14 +139,18 @@ fn agent() -> Agent {
 }
 
 /// The authorities that this system trusts; none: no TLS address is reached, and the warning says so.
-fn roots() -> RootCerts {
+pub(in crate::sink) fn roots() -> RootCerts {
+    trusted(None)
+}
+
+/// These authorities, or those of the system.
+fn trusted(ca: Option<&String>) -> RootCerts {
     let own = std::env::var("SSL_CERT_FILE").ok();
-    let pem = own
-        .iter()
-        .map(String::as_str)
-        .chain(ROOTS)
-        .find_map(|path| fs::read(path).ok())
-        .unwrap_or_default();
+    let system = || {
+        let mut paths = own.iter().map(String::as_str).chain(ROOTS);
+        paths.find_map(|path| fs::read(path).ok()).unwrap_or_default()
+    };
+    let pem = ca.map_or_else(system, |ca| ca.clone().into_bytes());
     let items = parse_pem(&pem).filter_map(Result::ok);
     let certificates = items.filter_map(|item| match item {
         PemItem::Certificate(certificate) => Some(certificate),

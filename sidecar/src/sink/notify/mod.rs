@@ -7,7 +7,7 @@
 mod body;
 mod courier;
 mod exec;
-mod http;
+pub(in crate::sink) mod http;
 mod news;
 mod receiver;
 mod secret;
@@ -227,3 +227,11 @@ pub(in crate::sink) mod tests;
 #[cfg(test)]
 #[path = "programs_tests.rs"]
 mod programs_tests;
+
+#[cfg(test)]
+#[path = "news_tests.rs"]
+mod news_tests;
+
+#[cfg(test)]
+#[path = "token_tests.rs"]
+mod token_tests;

@@ -7,13 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use paceline_health::Provenance;
+use paceline_health::fault::Order;
 use paceline_health::id::JobId;
+use paceline_health::plain;
 use paceline_health::policy::Policy;
-use paceline_health::verdict::{Severity, State, Verdict};
+use paceline_health::verdict::{Cause, Severity, State, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// The same trouble in the same place is told this often at most.
 const COOL_DOWN_MS: u64 = 300_000;
+/// Characters of an advice.
+const ACTION: usize = 2000;
 /// Most troubles that are remembered; what is over goes first.
 const MOST: usize = 4096;
 
@@ -66,6 +70,12 @@ pub struct Notice {
     pub unix_ms: u64,
     /// It is not over with the job: something is wrong with a machine.
     pub unwatched: bool,
+    /// The job's policy only observes it.
+    #[serde(default)]
+    pub observe_only: bool,
+    /// What policy asks for, for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<Order>,
     /// It was told before, and nothing of it has changed.
     #[serde(skip)]
     pub is_told_again: bool,
@@ -134,18 +144,24 @@ impl News {
                     notice.was = Some(memory.notice.severity);
                 }
                 let is_worse = memory.told && notice.severity > memory.notice.severity;
+                // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
+                let is_explained = memory.told && is_unknown(&memory.notice) && !is_unknown(&notice);
                 if memory.told && !is_worse {
-                    // What was told stands: a message for every change would be one for every second.
+                    // What else was told stands: a message for every change would be one for every second.
                     notice.severity = memory.notice.severity;
                     notice.was = memory.notice.was;
                 }
-                if is_worse {
+                if is_worse || is_explained {
                     self.out.push(notice.clone());
                 }
                 let memory = Memory {
                     notice,
                     holds: true,
-                    told_ms: if is_worse { now_ms } else { memory.told_ms },
+                    told_ms: if is_worse || is_explained {
+                        now_ms
+                    } else {
+                        memory.told_ms
+                    },
                     ..memory
                 };
                 self.known.0.insert(memory.notice.key.clone(), memory);
@@ -240,20 +256,23 @@ impl News {
         last
     }
 
+    /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
+        let job = plain::label(self.job.as_str());
+        let subject = plain::clip(&verdict.subject.to_string(), plain::SENTENCE);
         Notice {
-            key: format!("{}/{}/{}", self.job, verdict.finding, verdict.subject),
+            key: format!("{job}/{}/{subject}", verdict.finding),
             status: Status::Firing,
             severity: verdict.severity,
             worst: verdict.severity,
             was: None,
-            job: self.job.clone(),
+            job: JobId::from(&*job),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
-            subject: verdict.whom(),
+            subject: plain::clip(&verdict.whom(), plain::SENTENCE),
             title: self.policy.finding(verdict.finding).title.clone(),
             cause: Arc::from(verdict.cause.name()),
-            action: verdict.action.clone(),
+            action: plain::clip(&verdict.action, ACTION).into(),
             provenance: verdict.provenance,
             incident: verdict.id,
             times: 1,
@@ -261,6 +280,8 @@ impl News {
             unix_ms: now_ms,
             is_told_again: false,
             unwatched: verdict.order.is_some_and(|order| order.remedy.acts_on_node()),
+            observe_only: verdict.observe_only,
+            order: verdict.order,
         }
     }
 
@@ -281,7 +302,11 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
         Subject::Node { node }
         | Subject::Rank { node, .. }
         | Subject::Gpu { node, .. }
-        | Subject::Link { node, .. } => Some(node.0.clone()),
+        | Subject::Link { node, .. } => Some(plain::label(node.as_str()).into()),
         Subject::Job { .. } | Subject::Rack { .. } => None,
     }
+}
+
+fn is_unknown(notice: &Notice) -> bool {
+    *notice.cause == *Cause::Unknown.name()
 }

@@ -1,7 +1,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use paceline_health::verdict::{Severity, State};
+use paceline_health::plain;
+use paceline_health::verdict::{Severity, State, Subject};
 
 use super::tests::{NOW, PATIENCE, verdict};
 use super::*;
@@ -99,5 +100,49 @@ fn refusals_repeat_no_value() {
     ] {
         let said = Receiver::parse(words).unwrap_err().to_string();
         assert!(!said.contains("s3cret"), "{words}: {said}");
+    }
+}
+
+/// A megabyte of names that speak to terminals, to every kind of receiver.
+#[test]
+fn hostile_words_are_short_and_visible_to_everybody() {
+    let words = "<script>\x1b[31m\r\n\0\u{9b}\u{202e}\"${{x}}".repeat(1 << 15);
+    let mut news = News::open(words.as_str().into(), Default::default());
+    for id in 1..=2 {
+        let mut verdict = verdict(id, 3, Severity::Critical, State::Raised);
+        verdict.subject = Subject::Gpu {
+            gpu_uuid: format!("GPU-{id}").as_str().into(),
+            node: words.as_str().into(),
+        };
+        verdict.action = words.as_str().into();
+        news.verdict(&verdict, NOW);
+    }
+    let parcel = Parcel {
+        unix_ms: NOW,
+        notices: news.poll(NOW),
+    };
+    assert_eq!(parcel.notices.len(), 2, "two GPUs are two troubles");
+    let secret = || secret::Secret::Env("X".to_owned());
+    let address = || receiver::Address::Open("http://h".to_owned());
+    for kind in [
+        Kind::Alertmanager(address()),
+        Kind::Webhook(address(), receiver::Proof::default()),
+        Kind::Exec("/bin/true".into()),
+        Kind::Slack(address()),
+        Kind::PagerDuty(address(), secret()),
+    ] {
+        let letters = body::letters(&kind, &parcel, 1);
+        for letter in &letters {
+            let text = letter.body.to_string();
+            assert!(text.len() < 32 << 10, "{}: {} bytes", kind.name(), text.len());
+            let bad = text
+                .replace("\\n", " ")
+                .contains(|letter: char| plain::visible(letter) != letter);
+            assert!(!bad && !text.contains("\\u00"), "{}: {text}", kind.name());
+        }
+        if let Kind::PagerDuty(..) = kind {
+            let key = |index: usize| letters[index].body["dedup_key"].as_str().unwrap().to_owned();
+            assert!(key(0).len() <= 255 && key(0) != key(1), "{}", key(0));
+        }
     }
 }

@@ -35,8 +35,13 @@ pub enum ReceiverError {
     #[error("{0}: the value of {1} must be env:NAME or file:PATH")]
     Secret(&'static str, &'static str),
     /// No such key. What was written is not repeated: it may be a secret that stands where none should.
-    #[error("{0}: word {1} after the address is none of severity=, hmac= (webhook) and url= (pagerduty)")]
+    #[error(
+        "{0}: word {1} after the address is none of severity=, hmac=, bearer=, ca= (webhook) and url= (pagerduty)"
+    )]
     Key(&'static str, usize),
+    /// A token for all to read.
+    #[error("{0}: a bearer token goes to https:// only, or to this machine")]
+    Plain(&'static str),
     /// Not a severity.
     #[error("{0}: severity must be info, warning or critical")]
     Severity(&'static str),
@@ -84,13 +89,24 @@ impl Address {
     }
 }
 
+/// How a webhook knows us, and we it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// What is sent is signed with it, by HMAC-SHA256.
+    pub hmac: Option<Secret>,
+    /// A token that is sent along, such as that of a pod's ServiceAccount.
+    pub bearer: Option<Secret>,
+    /// The authorities (PEM) that its certificate may be of, instead of the system's.
+    pub ca: Option<Secret>,
+}
+
 /// What kind of receiver, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Prometheus' Alertmanager, API version 2.
     Alertmanager(Address),
-    /// Anything that takes our JSON; signed with HMAC-SHA256 where there is a key.
-    Webhook(Address, Option<Secret>),
+    /// Anything that takes our JSON.
+    Webhook(Address, Proof),
     /// Slack, or what takes its messages: an incoming webhook.
     Slack(Address),
     /// PagerDuty's Events API version 2: its address, and the routing key.
@@ -113,7 +129,9 @@ impl Kind {
 
     /// Takes for over what is not said again.
     pub(super) fn forgets(&self) -> bool {
+        // Who is known by a token is one of ours, which acts on nothing that it heard before it was started.
         matches!(self, Kind::Alertmanager(_))
+            || matches!(self, Kind::Webhook(_, Proof { bearer: Some(_), .. }))
     }
 }
 
@@ -140,9 +158,12 @@ impl Receiver {
         let receiver = Receiver::of(words)?;
         let secrets = match &receiver.kind {
             Kind::Alertmanager(address) | Kind::Slack(address) => vec![address.read()],
-            Kind::Webhook(address, key) => {
-                let key = key.as_ref().map(Secret::read);
-                [address.read()].into_iter().chain(key).collect()
+            Kind::Webhook(address, proof) => {
+                let secrets = [&proof.hmac, &proof.bearer, &proof.ca].into_iter().flatten();
+                [address.read()]
+                    .into_iter()
+                    .chain(secrets.map(Secret::read))
+                    .collect()
             }
             Kind::PagerDuty(address, key) => vec![address.read(), key.read()],
             Kind::Exec(_) => Vec::new(),
@@ -163,7 +184,7 @@ impl Receiver {
         let place = parts.next().filter(|place| !place.is_empty());
         let place = place.ok_or(ReceiverError::Shape)?;
         let mut severity = Severity::Warning;
-        let (mut key, mut url) = (None, None);
+        let (mut proof, mut url) = (Proof::default(), None);
         let name = match kind {
             "alertmanager" => "alertmanager",
             "webhook" => "webhook",
@@ -180,8 +201,13 @@ impl Receiver {
                         .find(|severity| severity.name() == word)
                         .ok_or(ReceiverError::Severity(name))?;
                 }
-                Some(("hmac", word)) if name == "webhook" => {
-                    key = Some(Secret::of(word).ok_or(ReceiverError::Secret(name, "hmac"))?);
+                Some((which @ ("hmac" | "bearer" | "ca"), word)) if name == "webhook" => {
+                    let (place, which) = match which {
+                        "hmac" => (&mut proof.hmac, "hmac"),
+                        "bearer" => (&mut proof.bearer, "bearer"),
+                        _ => (&mut proof.ca, "ca"),
+                    };
+                    *place = Some(Secret::of(word).ok_or(ReceiverError::Secret(name, which))?);
                 }
                 Some(("url", word)) if name == "pagerduty" => url = Some(open(name, word)?),
                 _ => return Err(ReceiverError::Key(name, index + 1)),
@@ -189,7 +215,14 @@ impl Receiver {
         }
         let kind = match name {
             "alertmanager" => Kind::Alertmanager(open(name, place)?),
-            "webhook" => Kind::Webhook(open(name, place)?, key),
+            "webhook" => {
+                let address = open(name, place)?;
+                if proof.bearer.is_some() && matches!(&address, Address::Open(url) if is_for_all_to_read(url))
+                {
+                    return Err(ReceiverError::Plain(name));
+                }
+                Kind::Webhook(address, proof)
+            }
             "slack" => Kind::Slack(Address::Secret(
                 Secret::of(place).ok_or(ReceiverError::InTheOpen(name))?,
             )),
@@ -234,6 +267,22 @@ impl Receiver {
     pub(super) fn wants(&self, notice: &Notice) -> bool {
         notice.worst >= self.severity
     }
+}
+
+/// Whether what is sent there can be read on its way.
+fn is_for_all_to_read(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else {
+        return false;
+    };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = host.strip_prefix('[').map_or_else(
+        || host.split(':').next().unwrap_or_default(),
+        |host| host.split(']').next().unwrap_or_default(),
+    );
+    let is_here = host
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|address| address.is_loopback());
+    !is_here && host != "localhost"
 }
 
 fn open(name: &'static str, text: &str) -> Result<Address, ReceiverError> {

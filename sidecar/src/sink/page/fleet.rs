@@ -9,8 +9,10 @@ use paceline_health::base64;
 use paceline_health::event::{Event, GpuSignal, PortLink, PortSignal};
 use paceline_health::id::{GpuId, NodeId, Rank};
 use paceline_health::plain::name;
+use paceline_health::seen::Seen;
 use serde_json::{Value, json};
 
+use super::ranks::{Lately, ranks};
 use crate::sink::metrics::Metrics;
 use crate::sink::metrics::gpus::Gpu;
 
@@ -51,6 +53,7 @@ pub(super) struct Fleet {
     /// GPUs in the order in which they are told.
     order: Vec<GpuId>,
     counted: BTreeMap<GpuId, Counted>,
+    lately: Lately,
     places: String,
     is_changed: bool,
     due_ns: u64,
@@ -60,6 +63,7 @@ pub(super) struct Fleet {
 pub(super) struct Made {
     pub places: String,
     pub gpus: String,
+    pub ranks: String,
     pub ports: String,
 }
 
@@ -100,6 +104,11 @@ impl Fleet {
         }
     }
 
+    /// A step was compared.
+    pub fn step(&mut self, seen: &Seen) {
+        self.lately.step(seen);
+    }
+
     /// Makes the pieces anew, if it is time.
     pub fn make(&mut self, metrics: &Metrics, now_ns: u64, clock_ns: impl Fn() -> u64) -> Option<Made> {
         if now_ns < self.due_ns {
@@ -127,6 +136,7 @@ impl Fleet {
         let made = Made {
             places: self.places.clone(),
             gpus: self.readings(metrics),
+            ranks: ranks(metrics, &self.lately),
             ports: self.ports().to_string(),
         };
         let took_ns = clock_ns().saturating_sub(began_ns);
@@ -137,8 +147,12 @@ impl Fleet {
     /// Names: `ranks[r]` is `[node, gpu, up]`, where node and gpu are places in their lists, or -1.
     fn places(&self, metrics: &Metrics) -> Value {
         let mut nodes: Vec<&NodeId> = metrics.ranks().filter_map(|rank| rank.node).collect();
-        nodes.extend(metrics.gpus().values().map(Gpu::node));
-        nodes.extend(self.racks.keys());
+        nodes.extend(metrics.gpus().values().map(|gpu| gpu.node()));
+        // Where all ranks are known, a node that has none and no GPU is not of the job: the aggregator's own, say. Before that
+        // it may be one whose ranks do not come.
+        if !metrics.is_whole() {
+            nodes.extend(self.racks.keys());
+        }
         nodes.sort_unstable();
         nodes.dedup();
         let place = |node: &NodeId| nodes.binary_search(&node).map_or(-1, |place| place as i64);

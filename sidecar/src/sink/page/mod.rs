@@ -7,12 +7,14 @@
 //! - [`heat`]: a step as a column of the heat map.
 //! - [`told`]: what of the report the page shows.
 //! - `fleet`: nodes, ranks, GPUs, ports.
+//! - [`ranks`]: where each rank stands, in a few bytes.
 //! - `events`: the timeline.
 //! - [`serve`]: the page itself, and its data over HTTP.
 
 mod events;
 mod fleet;
 pub mod heat;
+pub mod ranks;
 pub mod serve;
 pub mod told;
 
@@ -68,6 +70,7 @@ struct Board {
     report: Piece,
     places: Piece,
     gpus: Piece,
+    ranks: Piece,
     ports: Piece,
     timeline: Timeline,
     fleet: Fleet,
@@ -118,6 +121,7 @@ impl Live {
         let column = heat::column(seen);
         let most = heat::columns(seen.cells.len());
         self.news(|board, serial| {
+            board.fleet.step(seen);
             while board.steps.len() >= most {
                 board.steps.pop_front();
             }
@@ -152,6 +156,7 @@ impl Live {
             let news = [
                 board.places.put(serial, made.places),
                 board.gpus.put(serial, made.gpus),
+                board.ranks.put(serial, made.ranks),
                 board.ports.put(serial, made.ports),
             ];
             news.contains(&true)
@@ -175,6 +180,7 @@ impl Live {
             ("report", &board.report),
             ("places", &board.places),
             ("gpus", &board.gpus),
+            ("ranks", &board.ranks),
             ("ports", &board.ports),
         ];
         for (name, piece) in pieces {

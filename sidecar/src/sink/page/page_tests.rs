@@ -1,7 +1,10 @@
 use paceline_health::Detector;
 use paceline_health::base64;
-use paceline_health::event::{Event, GpuReading, GpuSignal, Reading, Signal, StepKind, Trouble, TroubleKind};
+use paceline_health::event::{
+    Agent, Attach, Event, GpuReading, GpuSignal, Reading, Signal, StepKind, Trouble, TroubleKind,
+};
 use paceline_health::frame::Provenance;
+use paceline_health::id::Rank;
 use paceline_health::report::Coverage;
 use paceline_health::seen::LEVEL;
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
@@ -207,6 +210,54 @@ fn what_is_unknown_of_a_gpu_is_not_zero() {
     bytes[14] = 1;
     assert_eq!(told["gpus"], base64::encode(&bytes));
     assert!(told.get("places").is_none(), "names are told when they change");
+}
+
+/// The aggregator's own node is none of the job's where it has no ranks; while ranks are missing, they may be there.
+#[test]
+fn a_node_without_ranks_counts_while_ranks_are_missing() {
+    let live = Live::default();
+    let mut metrics = Metrics::default();
+    let watch = Agent {
+        paceline: "0".into(),
+        sources: Vec::new(),
+        unix_ms: 0,
+        rack: "".into(),
+        versions: Default::default(),
+    };
+    let attach = |rank: u32| Attach {
+        rank: Rank(rank),
+        local_rank: 0,
+        world_size: 2,
+        restart: 0,
+        pid: 1,
+        gpu: None,
+        role: "".into(),
+        framework: "".into(),
+    };
+    let mut frames = ["head", "node0", "node1"]
+        .map(|node| (node, Event::Agent(watch.clone())))
+        .to_vec();
+    frames.extend([
+        ("node0", Event::Attach(attach(0))),
+        ("node1", Event::Attach(attach(1))),
+    ]);
+    let mut told = Vec::new();
+    for (at, (node, event)) in (1..).zip(frames) {
+        let frame = Frame {
+            node: node.into(),
+            ..frame(event)
+        };
+        metrics.observe(&frame, 0.0);
+        live.frame(&frame);
+        live.tick(&metrics, at * 60_000_000_000);
+        told.push(
+            parsed(&live.since(0).1)["places"]["nodes"]
+                .as_array()
+                .unwrap()
+                .len(),
+        );
+    }
+    assert_eq!(told, [1, 2, 3, 3, 2]);
 }
 
 /// The page itself takes text from nobody: no script of it makes elements from text, and it asks nobody else.

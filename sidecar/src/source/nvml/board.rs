@@ -36,6 +36,8 @@ struct State {
     faults: Bursts,
     /// Grows when everything is to be told again.
     epoch: u64,
+    /// What all rounds took together.
+    busy_ns: u64,
 }
 
 /// One GPU, for good: one that is lost stays.
@@ -260,6 +262,16 @@ impl Board {
             seen_by: FaultSource::Nvml,
             text: text.into(),
         });
+    }
+
+    /// A round took so long.
+    pub fn took(&self, ns: u64) {
+        self.state().busy_ns += ns;
+    }
+
+    /// What all rounds took together.
+    pub fn busy_ns(&self) -> u64 {
+        self.state().busy_ns
     }
 
     /// Faults that were too many to be told apart.

@@ -74,6 +74,10 @@ impl Source for NvmlSource {
         self.board.tell_again();
     }
 
+    fn busy_ns(&self) -> u64 {
+        self.board.busy_ns()
+    }
+
     fn losses(&self) -> Losses {
         Losses {
             torn: self.board.lost(),

@@ -62,7 +62,10 @@ impl Worker {
     pub fn run(mut self, halt: &Halt) {
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.round() {
+            let began_ns = monotonic_ns();
+            let done = self.round();
+            self.board.took(monotonic_ns().saturating_sub(began_ns));
+            match done {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(code) => {
                     self.reader = None;

@@ -19,21 +19,36 @@ function nodeFindings() {
   return worst;
 }
 
-function drawNodes() {
+// Nodes by name with their ranks: that changes with who is where, and not with every finding.
+const byName = new Intl.Collator('en', {numeric: true});
+const placed = {places: null, nodes: []};
+function nodesByName() {
   const {places} = data;
-  if (!places) return;
-  const worst = nodeFindings();
-  const ranks = places.nodes.map(() => ({from: Infinity, to: -1, count: 0, up: 0}));
+  if (placed.places === places) return placed.nodes;
+  const nodes = places.nodes.map(([name, rack]) => ({name, rack, from: Infinity, to: -1, count: 0, up: 0, verdict: undefined}));
   places.ranks.forEach(([node, , up], rank) => {
     if (node < 0) return;
-    const own = ranks[node];
-    Object.assign(own, {from: Math.min(own.from, rank), to: Math.max(own.to, rank), count: own.count + 1, up: own.up + (up ? 1 : 0)});
+    const own = nodes[node];
+    own.from = Math.min(own.from, rank);
+    own.to = rank;
+    own.count += 1;
+    if (up) own.up += 1;
   });
+  nodes.sort((a, b) => byName.compare(a.name, b.name));
+  Object.assign(placed, {places, nodes});
+  return nodes;
+}
+
+function drawNodes() {
+  if (!data.places) return;
+  const worst = nodeFindings();
   const {text, rank} = query();
   const only = rank !== null ? nodeOf(rank) : null;
-  const order = places.nodes.map(([name, rack], index) => ({name, rack, ...ranks[index], verdict: worst.get(name)}))
-    .filter(node => !text || (rank !== null ? node.name === only : node.name.toLowerCase().includes(text) || node.rack.toLowerCase().includes(text) || (node.verdict && concerns(node.verdict))));
-  order.sort((a, b) => (RANKED[b.verdict?.severity] ?? 0) - (RANKED[a.verdict?.severity] ?? 0) || a.name.localeCompare(b.name, 'en', {numeric: true}));
+  const all = nodesByName();
+  for (const node of all) node.verdict = worst.get(node.name);
+  const order = text ? all.filter(node => rank !== null ? node.name === only : node.name.toLowerCase().includes(text) || node.rack.toLowerCase().includes(text) || (node.verdict && concerns(node.verdict))) : [...all];
+  // Those without a finding stay as they are, by name.
+  if (worst.size) order.sort((a, b) => (b.verdict ? RANKED[b.verdict.severity] : 0) - (a.verdict ? RANKED[a.verdict.severity] : 0));
   const bad = order.filter(node => node.verdict);
   fill('node-cards', ...bad.slice(0, 12).map(node => el('div', `card ${node.verdict.severity}`,
     el('b', null, `${SEVERITY[node.verdict.severity].mark} `, told(node.name)),
@@ -60,12 +75,14 @@ function drawTiles(order) {
   pen.clearRect(0, 0, pen.canvas.width, pen.canvas.height);
   const fills = {critical: colour('--bad'), warning: colour('--warn'), info: colour('--well')};
   const [well, ended, paper] = [colour('--well-bg'), colour('--line'), colour('--paper')];
+  let dipped = null;
+  const dip = own => { if (own !== dipped) pen.fillStyle = dipped = own; };
   order.forEach((node, index) => {
     const [x, y] = [index % across * size, Math.floor(index / across) * size];
-    pen.fillStyle = node.verdict ? fills[node.verdict.severity] : node.count > 0 && node.up === 0 ? ended : well;
+    dip(node.verdict ? fills[node.verdict.severity] : node.count > 0 && node.up === 0 ? ended : well);
     pen.fillRect(x, y, size - 2, size - 2);
     if (!node.verdict) return;
-    pen.fillStyle = paper;
+    dip(paper);
     const inner = size - 2;
     if (node.verdict.severity === 'critical') pen.fillRect(x + inner / 2 - 1, y + 1, 2, inner - 2);
     pen.fillRect(x + 1, y + inner / 2 - 1, inner - 2, 2);
@@ -83,7 +100,7 @@ function listenToNodes() {
   at('nodes').addEventListener('click', event => { const node = under(event); if (node) setFilter(node.name); });
 }
 
-// Strips: what is told, how bad a value is (0 to 1), and how it is written.
+// Strips: what is told, how bad that is (0 to 1), and how it is written.
 const LANES = [
   ['temperature', read => read.temperature, read => read.margin === null ? (read.temperature - 60) / 30 : 1 - read.margin / 25, value => `${value} °C`],
   ['SM clock', read => read.clock, read => read.clockMax ? (1 - read.clock / read.clockMax) * 4 : 0, value => `${value} MHz`],
@@ -91,6 +108,23 @@ const LANES = [
   ['in use', read => read.busy, read => (0.5 - read.busy) * 2, value => percent(value)],
   ['memory errors', read => read.uncorrected === null && read.corrected === null ? null : (read.uncorrected ?? 0) * 1000 + (read.corrected ?? 0), read => (read.uncorrected ?? 0) > 0 ? 1 : Math.min(0.6, (read.corrected ?? 0) / 100), null],
 ];
+
+// What a strip shows of each GPU: its value and how bad that is, NaN where it was not read; and which GPUs are in trouble.
+function readLanes(shown) {
+  const lanes = LANES.map(() => ({values: new Float64Array(shown.length), bad: new Float32Array(shown.length)}));
+  const troubled = [];
+  const read = {};
+  for (let index = 0; index < shown.length; index += 1) {
+    gpu(shown[index], read);
+    for (let lane = 0; lane < LANES.length; lane += 1) {
+      const value = LANES[lane][1](read);
+      lanes[lane].values[index] = value === null ? NaN : value;
+      lanes[lane].bad[index] = value === null ? NaN : Math.max(0, Math.min(1, LANES[lane][2](read)));
+    }
+    if ((read.bits ?? 0) & GPU_TROUBLE || read.uncorrected > 0) troubled.push(shown[index]);
+  }
+  return {lanes, troubled};
+}
 
 function gpuSays(place) {
   const [uuid, node, bus, model] = data.places.gpus[place];
@@ -132,10 +166,10 @@ function drawGpus() {
     return;
   }
   const shown = gpusShown();
-  const reads = shown.map(gpu);
-  const lanes = LANES.map(lane => drawLane(lane, shown, reads));
-  const troubled = shown.map((place, index) => [place, reads[index]]).filter(([, read]) => (read.bits ?? 0) & GPU_TROUBLE || read.uncorrected > 0);
-  const list = troubled.slice(0, 8).map(([place, read]) => {
+  const {lanes: found, troubled} = readLanes(shown);
+  const lanes = LANES.map((lane, index) => drawLane(lane, shown, found[index]));
+  const list = troubled.slice(0, 8).map(place => {
+    const read = gpu(place);
     const [who, name, values] = gpuSays(place);
     const what = [...gpuBits({bits: read.bits & GPU_TROUBLE}), ...read.uncorrected > 0 ? ['uncorrected memory errors'] : []].join(', ');
     return el('p', null, el('b', 'warning', '▲ '), told(`${who}: ${what}`), el('span', 'faint', ' ', told(`${name.split(' ')[0]}, ${values}`)));
@@ -145,13 +179,25 @@ function drawGpus() {
   fill('gpus', ...lanes, ...list);
 }
 
-function drawLane([name, value, bad, tell], shown, reads) {
+// What a strip says of all its GPUs.
+function laneSays(values, tell) {
+  let [low, high, uncorrected, corrected] = [Infinity, -Infinity, 0, 0];
+  for (const value of values) {
+    if (Number.isNaN(value)) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+    uncorrected += value >= 1000 ? 1 : 0;
+    corrected += value % 1000 > 0 ? 1 : 0;
+  }
+  if (high === -Infinity) return 'not read';
+  if (tell === null) return high === 0 ? 'none' : `uncorrected on ${uncorrected}, corrected on ${corrected}`;
+  return low === high ? tell(low) : `${tell(low).split(' ')[0]} to ${tell(high)}`;
+}
+
+function drawLane([name, , , tell], shown, {values, bad}) {
   const strip = el('canvas');
   strip.setAttribute('role', 'img');
-  const values = reads.map(value).filter(own => own !== null);
-  const [low, high] = values.reduce(([low, high], own) => [Math.min(low, own), Math.max(high, own)], [Infinity, -Infinity]);
-  const errors = () => `uncorrected on ${values.filter(own => own >= 1000).length}, corrected on ${values.filter(own => own % 1000 > 0).length}`;
-  const says = values.length === 0 ? 'not read' : tell === null ? (high === 0 ? 'none' : errors()) : low === high ? tell(low) : `${tell(low).split(' ')[0]} to ${tell(high)}`;
+  const says = laneSays(values, tell);
   strip.setAttribute('aria-label', `${name} of ${count(shown.length, 'GPU')}: ${says}`);
   const row = el('div', 'lane', el('span', null, name), el('div', null, strip), el('span', null, says));
   const width = Math.max(50, (at('gpus').clientWidth || 400) - 240);
@@ -159,15 +205,13 @@ function drawLane([name, value, bad, tell], shown, reads) {
   const pen = strip.getContext('2d');
   const at_ = x => Math.floor(x * shown.length / width);
   for (let x = 0; x < width; x += 1) {
-    let worst = null;
-    for (let index = at_(x); index < Math.max(at_(x) + 1, at_(x + 1)); index += 1) {
-      if (value(reads[index]) !== null) worst = Math.max(worst ?? 0, bad(reads[index]));
-    }
+    const [from, to] = [at_(x), at_(x + 1)];
+    let worst = -1;
+    for (let index = from; index < Math.max(from + 1, to); index += 1) worst = bad[index] > worst ? bad[index] : worst;
     // Bad is dark (light on dark) and tall, so that it is seen without colours.
-    const share = worst === null ? 0 : Math.max(0, Math.min(1, worst));
-    pen.fillStyle = worst === null ? colourOf('--line') : `rgb(${shade(1 + share * 0.6).join(' ')})`;
-    const tall = worst === null ? 2 : 7 + 11 * share;
-    const gap = shown.length * 4 < width && at_(x) !== at_(x + 1) ? 1 : 0;
+    pen.fillStyle = worst < 0 ? colourOf('--line') : strength(worst);
+    const tall = worst < 0 ? 2 : 7 + 11 * worst;
+    const gap = shown.length * 4 < width && from !== to ? 1 : 0;
     if (!gap) pen.fillRect(x, 18 - tall, 1, tall);
   }
   const place = event => shown[Math.floor(event.offsetX / strip.clientWidth * shown.length)];
@@ -181,6 +225,13 @@ const colours = {};
 function colourOf(name) {
   const key = `${name} ${isDark()}`;
   return colours[key] ??= colour(name);
+}
+
+// How bad something is, from 0 to 1, as a colour; of so many as one can tell apart.
+const strengths = {};
+function strength(share) {
+  const own = strengths[isDark()] ??= Array.from({length: 65}, (_, step) => `rgb(${shade(1 + step / 64 * 0.6).join(' ')})`);
+  return own[Math.round(share * 64)];
 }
 
 function drawFabric() {

@@ -1,6 +1,6 @@
 // Ranks by steps: each cell is a rank's self-time beside that of its peers. Where several share a pixel the worst shows.
 
-const heat = {rows: [], columns: [], map: null, cursor: null, width: 0, height: 0, rowHeight: 1};
+const heat = {rows: [], columns: [], map: null, cursor: null, width: 0, height: 0, rowHeight: 1, image: null};
 
 // A slow row among hundreds is drawn this many lines to either side of its own, or nobody would see it.
 const SPREAD = 1;
@@ -29,7 +29,12 @@ function shade(value) {
 }
 
 // One colour for each cell, as canvases have them; the two of the stripes of what is absent at the end.
+const palettes = {};
 function palette() {
+  return palettes[isDark()] ??= madePalette();
+}
+
+function madePalette() {
   const pack = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
   const made = new Uint32Array(258);
   for (let cell = 1; cell < 256; cell += 1) made[cell] = pack(shade(ratio(cell)));
@@ -87,45 +92,71 @@ function drawHeat() {
   const {pen, width} = canvas('heat', height, false);
   const map = mapping(columns.length, width);
   Object.assign(heat, {rows, columns, map, width, height, rowHeight});
-  const image = pen.createImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
+  if (heat.image?.width !== width || heat.image.height !== height) heat.image = pen.createImageData(width, height);
+  const pixels = new Uint32Array(heat.image.data.buffer);
+  pixels.fill(0);
   paint(pixels, width, height);
-  pen.putImageData(image, 0, 0);
+  pen.putImageData(heat.image, 0, 0);
   drawScale();
   drawRowNames(height);
   drawSays();
   drawCursor();
 }
 
+// Which pixels of a line are whose: where they begin and end, and the worst cell of each line there.
+function spans(lines, width) {
+  const {columns, map, rowHeight} = heat;
+  const found = [];
+  // A line between cells that are large enough for one.
+  const gap = map.wide >= 6 && rowHeight > 6 ? 1 : 0;
+  let from = Math.max(0, map.at(0));
+  for (let x = Math.ceil(map.left); x < width && from < columns.length;) {
+    const to = map.wide >= 1 ? from + 1 : Math.max(from + 1, Math.min(columns.length, map.at(x + 1)));
+    const end = map.wide >= 1 ? Math.min(width, Math.round(map.x(from + 1))) : x + 1;
+    found.push({x, end: end - gap, worst: worstLines(lines, from, Math.min(to, columns.length))});
+    x = end;
+    from = to;
+  }
+  return found;
+}
+
+// A step that has its own pixels looks the same as long as the same rows are shown: only the newest is looked through.
+const kept = {shown: '', of: new WeakMap()};
+function worstLines(lines, from, to) {
+  if (to - from > 1) return worstOf(lines, from, to);
+  const step = heat.columns[from];
+  const made = kept.of.get(step) ?? worstOf(lines, from, to);
+  kept.of.set(step, made);
+  return made;
+}
+
+function forgetOtherRows(lines) {
+  const shown = `${lines} ${heat.rowHeight} ${heat.rows.join()}`;
+  if (kept.shown !== shown) Object.assign(kept, {shown, of: new WeakMap()});
+}
+
 // The worst cell of each pixel line, column by column.
 function paint(pixels, width, height) {
-  const {rows, columns, map, rowHeight} = heat;
+  const {rows, rowHeight} = heat;
   const colours = palette();
   const lines = rowHeight > 1 ? rows.length : height;
-  const worst = new Uint8Array(lines);
-  let from = Math.max(0, map.at(0));
-  for (let x = Math.ceil(map.left); x < width;) {
-    const to = map.wide >= 1 ? from + 1 : Math.max(from + 1, Math.min(columns.length, map.at(x + 1)));
-    worstOf(worst, lines, from, Math.min(to, columns.length));
-    const end = map.wide >= 1 ? Math.min(width, Math.round(map.x(from + 1))) : x + 1;
-    // A line between cells that are large enough for one.
-    const gap = map.wide >= 6 && rowHeight > 6 ? 1 : 0;
-    for (let y = 0; y < height; y += 1) {
-      const line = rowHeight > 1 ? Math.floor(y / rowHeight) : y;
-      if (rowHeight > 6 && y % rowHeight === rowHeight - 1) continue;
+  forgetOtherRows(lines);
+  const all = spans(lines, width);
+  for (let y = 0; y < height; y += 1) {
+    if (rowHeight > 6 && y % rowHeight === rowHeight - 1) continue;
+    const line = rowHeight > 1 ? Math.floor(y / rowHeight) : y;
+    for (const {x, end, worst} of all) {
       const cell = worst[line];
-      for (let own = x; own < end - gap; own += 1) {
+      for (let own = x; own < end; own += 1) {
         pixels[y * width + own] = cell === 0 ? colours[256 + ((own + y) % 6 < 3 ? 0 : 1)] : colours[cell];
       }
     }
-    x = end;
-    from = to;
-    if (from >= columns.length) break;
   }
 }
 
-function worstOf(worst, lines, from, to) {
+function worstOf(lines, from, to) {
   const {rows, columns} = heat;
+  const worst = new Uint8Array(lines);
   const each = rows.length / lines;
   for (let line = 0; line < lines; line += 1) {
     let [found, bad] = [0, -1];
@@ -140,7 +171,7 @@ function worstOf(worst, lines, from, to) {
     }
     worst[line] = found;
   }
-  if (heat.rowHeight > 2) return;
+  if (heat.rowHeight > 2) return worst;
   for (let line = 0, before = worst[0]; line < lines; line += 1) {
     const own = worst[line];
     for (const other of [before, line + SPREAD < lines ? worst[line + SPREAD] : 0]) {
@@ -148,6 +179,7 @@ function worstOf(worst, lines, from, to) {
     }
     before = own;
   }
+  return worst;
 }
 
 function drawScale() {
@@ -205,10 +237,12 @@ function cellSays(row, index) {
 function drawSays() {
   const last = heat.columns.length - 1;
   const {cells} = heat.columns[last];
-  const order = heat.rows.map((_, row) => row).filter(row => cells[heat.rows[row]] !== 0);
-  order.sort((a, b) => cells[heat.rows[b]] - cells[heat.rows[a]]);
-  const worst = order.length ? cellSays(order[0], last) : null;
-  const missing = heat.rows.length - order.length;
+  let [slowest, missing] = [0, 0];
+  heat.rows.forEach((place, row) => {
+    if (cells[place] === 0) missing += 1;
+    if (cells[place] > cells[heat.rows[slowest]]) slowest = row;
+  });
+  const worst = missing < heat.rows.length ? cellSays(slowest, last) : null;
   const {bin, ranks} = heat.columns[last];
   const text = [
     worst ? `Slowest in the last step: ${worst.lines[0]}, ${worst.lines[1].replace(/^step \d+/, match => match)}.` : '',

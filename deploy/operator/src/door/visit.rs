@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 const QUIET: Duration = Duration::from_secs(180);
 
 /// See the module.
-pub(super) struct Visit {
+pub(crate) struct Visit {
     stream: TlsStream<TcpStream>,
     until: Pin<Box<Sleep>>,
     count: IntGauge,
@@ -24,7 +24,7 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    pub(super) fn new(stream: TlsStream<TcpStream>, permit: OwnedSemaphorePermit, count: IntGauge) -> Visit {
+    pub(crate) fn new(stream: TlsStream<TcpStream>, permit: OwnedSemaphorePermit, count: IntGauge) -> Visit {
         count.inc();
         Visit {
             stream,

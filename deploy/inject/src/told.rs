@@ -1,0 +1,187 @@
+//! How a pod reaches the cluster's remediator: its address beside whomever the pod tells already, a token of its own that is good for
+//! nothing else, and whom to trust. The pod does not wait for the latter, and what cannot be sent is kept and tried again; the token is the
+//! kubelet's affair, as that of the pod's own ServiceAccount.
+
+use serde_json::{Value, json};
+
+use crate::Note;
+use crate::complete::list;
+use crate::wish::Mode;
+
+/// The volume with token and authority.
+pub const VOLUME: &str = "paceline-remediator";
+/// Where it is mounted.
+pub const PLACE: &str = "/paceline/remediator";
+/// The ConfigMap of a pod's own namespace whose `ca.crt` tells whom to trust.
+pub const AUTHORITY: &str = "paceline-remediator-ca";
+/// For whom the token is: the API server does not take it for anything.
+pub const AUDIENCE: &str = "paceline-remediator";
+/// The token's life, seconds. Kubelets renew it when a fifth is left.
+const LIFE_S: u32 = 1800;
+
+/// Whom a sidecar tells.
+pub(crate) const NOTIFY: &str = "PACELINE_NOTIFY";
+const BEFORE: &str = "PACELINE_NOTIFY_BEFORE";
+
+/// Whether this can be an address of a remediator: `https://HOST[:PORT]/PATH`. What a receiver's words are parted by, and what a
+/// kubelet would replace, has no place in it.
+pub fn is_address(text: &str) -> bool {
+    let Some((host, _)) = text
+        .strip_prefix("https://")
+        .and_then(|rest| rest.split_once('/'))
+    else {
+        return false;
+    };
+    let good = |c: char| c.is_ascii_alphanumeric() || "-._:/[]".contains(c);
+    !host.is_empty() && text.len() <= 512 && text.chars().all(good)
+}
+
+/// The receiver, as PACELINE_NOTIFY has it.
+fn receiver(address: &str) -> String {
+    format!("webhook={address},bearer=file:{PLACE}/token,ca=file:{PLACE}/ca.crt")
+}
+
+/// Token and authority, each as soon as there is one.
+pub(crate) fn volume() -> Value {
+    json!({ "name": VOLUME, "projected": {
+        // Only containers of ours have it; as which user a trainer's container runs may be known to its image alone.
+        "defaultMode": 0o444,
+        "sources": [
+            { "serviceAccountToken": { "path": "token", "audience": AUDIENCE, "expirationSeconds": LIFE_S } },
+            { "configMap": { "name": AUTHORITY, "items": [{ "key": "ca.crt", "path": "ca.crt" }], "optional": true } },
+        ],
+    } })
+}
+
+/// Puts the remediator behind those whom a container tells already. `trainers`: what the trainer's container has, where that is
+/// another one.
+pub(crate) fn tell(
+    container: &mut Value,
+    trainers: Option<Value>,
+    address: &str,
+    mode: Mode,
+    notes: &mut Vec<Note>,
+) {
+    let Some(container) = container.as_object_mut() else {
+        return;
+    };
+    let env = list(container, "env");
+    let ours = receiver(address);
+    let at = env.iter().rposition(|entry| entry["name"] == NOTIFY).or_else(|| {
+        env.push(trainers?);
+        Some(env.len() - 1)
+    });
+    let Some(at) = at else {
+        env.push(json!({ "name": NOTIFY, "value": ours }));
+        return;
+    };
+    if env[at]["valueFrom"].is_object() {
+        if mode == Mode::Wrap {
+            // What comes of it when it is empty, or not there, would be refused by `paceline run`, and the job would not begin.
+            let says = "PACELINE_NOTIFY comes from elsewhere (valueFrom), so the remediator is not told of this job: add it there";
+            notes.push(Note::new("notify-from-elsewhere", says));
+            return;
+        }
+        let mut before = env[at].clone();
+        before["name"] = json!(BEFORE);
+        env[at] = json!({ "name": NOTIFY, "value": format!("{ours} $({BEFORE})") });
+        env.insert(at, before);
+        return;
+    }
+    let old = env[at]["value"].as_str().unwrap_or("");
+    let is_ours =
+        |word: &str| word.starts_with("webhook=") && word.contains(&format!("bearer=file:{PLACE}/"));
+    if !old.split_whitespace().any(is_ours) {
+        let words: Vec<&str> = old.split_whitespace().chain([ours.as_str()]).collect();
+        env[at] = json!({ "name": NOTIFY, "value": words.join(" ") });
+    }
+}
+
+/// Whether a pod was made to tell a remediator.
+pub fn is_told(pod: &Value) -> bool {
+    let volumes = pod["spec"]["volumes"].as_array();
+    volumes.is_some_and(|volumes| volumes.iter().any(|volume| volume["name"] == VOLUME))
+}
+
+/// The ConfigMap that a namespace with such pods has.
+pub fn authority(namespace: &str, ca: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": AUTHORITY, "namespace": namespace, "labels": { "app.kubernetes.io/managed-by": "paceline-injector" },
+        },
+        "data": { "ca.crt": ca },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "https://r.ns.svc/verdicts";
+    const OURS: &str = "webhook=https://r.ns.svc/verdicts,bearer=file:/paceline/remediator/token,ca=file:/paceline/remediator/ca.crt";
+
+    fn told(env: Value, trainers: Option<Value>, mode: Mode) -> (Value, usize) {
+        let mut container = json!({ "env": env });
+        let mut notes = Vec::new();
+        tell(&mut container, trainers.clone(), URL, mode, &mut notes);
+        let once = container.clone();
+        tell(&mut container, trainers, URL, mode, &mut Vec::new());
+        assert_eq!(container, once, "again changes nothing");
+        (container["env"].clone(), notes.len())
+    }
+
+    #[test]
+    fn the_remediator_comes_behind_whom_the_author_named() {
+        let plain = |value: &str| json!({ "name": "PACELINE_NOTIFY", "value": value });
+        let from = json!({ "name": "PACELINE_NOTIFY", "valueFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } });
+        let both = plain(&format!("slack=env:A alertmanager=http://am {OURS}"));
+        for mode in [Mode::Sidecar, Mode::Wrap] {
+            assert_eq!(told(json!(null), None, mode), (json!([plain(OURS)]), 0));
+            assert_eq!(
+                told(json!([plain("")]), None, mode),
+                (json!([plain(OURS)]), 0),
+                "no empty word"
+            );
+            let author = plain(" slack=env:A  alertmanager=http://am ");
+            assert_eq!(told(json!([author]), None, mode), (json!([both]), 0));
+        }
+        // A sidecar tells those whom its trainer's container names, unless it has its own.
+        let author = plain("slack=env:A alertmanager=http://am");
+        assert_eq!(
+            told(json!([]), Some(author.clone()), Mode::Sidecar),
+            (json!([both]), 0)
+        );
+        let own = told(json!([plain("exec=/x")]), Some(author), Mode::Sidecar);
+        assert_eq!(own, (json!([plain(&format!("exec=/x {OURS}"))]), 0));
+        // What is read from elsewhere goes first by another name; where a bad word would end the job, nothing is added.
+        let mut before = from.clone();
+        before["name"] = json!("PACELINE_NOTIFY_BEFORE");
+        let after = plain(&format!("{OURS} $(PACELINE_NOTIFY_BEFORE)"));
+        assert_eq!(
+            told(json!([from]), None, Mode::Sidecar),
+            (json!([before, after]), 0)
+        );
+        assert_eq!(told(json!([from]), None, Mode::Wrap), (json!([from]), 1));
+    }
+
+    #[test]
+    fn addresses() {
+        for good in [URL, "https://10.0.0.1:9445/verdicts", "https://[fd00::1]/v"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in [
+            "",
+            "https:///v",
+            "http://r.ns.svc/verdicts",
+            "https://r.ns.svc",
+            "https://u@r/v",
+            "https://r/v,hmac=env:A",
+            "https://r/v x",
+            "https://$(A)/v",
+            "https://r/v?a=b",
+        ] {
+            assert!(!is_address(bad), "{bad}");
+        }
+    }
+}

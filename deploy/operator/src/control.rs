@@ -1,0 +1,117 @@
+//! What goes on beside the webhook, in the replica that holds the Lease: certificates are renewed, jobs get their Secrets, and pods
+//! that asked for Paceline and do not have it are told of. No admission waits for any of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::api::Api;
+use crate::certificate::Certificate;
+use crate::keeper::{Keeper, Place};
+use crate::lease::{Lead, Lease, leads};
+use crate::options::Options;
+use crate::review::Rules;
+use crate::stamp;
+
+pub mod counts;
+pub mod jobs;
+mod pods;
+mod trust;
+
+use counts::Counts;
+
+/// The Lease.
+const LEASE: &str = "paceline-injector";
+
+/// What runs beside the webhook.
+#[derive(Debug)]
+pub struct Control {
+    tasks: Vec<JoinHandle<()>>,
+    end: Option<(Arc<str>, Arc<str>)>,
+}
+
+impl Control {
+    /// Starts what the options ask for; nothing if they ask for nothing.
+    ///
+    /// # Errors
+    /// When it is asked for and there is neither a pod's ServiceAccount nor a kubeconfig.
+    pub async fn start(
+        options: &Options,
+        rules: &Rules,
+        certificate: &Arc<Certificate>,
+        counts: &Arc<Counts>,
+    ) -> anyhow::Result<Control> {
+        let mut control = Control {
+            tasks: Vec::new(),
+            end: None,
+        };
+        let trust = options.remediator_ca.clone().map(trust::Trust::of);
+        let certificates = &options.certificates;
+        if !options.secrets && certificates.self_signed.is_none() && trust.is_none() {
+            return Ok(control);
+        }
+        let api = Api::open().await?;
+        let me = me();
+        let until = Arc::new(watch::Sender::new(None));
+        let lead = until.subscribe();
+        let lasts = Duration::from_secs(options.lease);
+        let lease = Lease::of(api.clone(), &options.namespace, LEASE, &me, lasts);
+        control.tasks.push(tokio::spawn(lease.hold(until)));
+        control
+            .tasks
+            .push(tokio::spawn(count(lead.clone(), Arc::clone(counts))));
+        control.end = Some((options.namespace.as_str().into(), me.as_str().into()));
+        let place = options.webhook.clone().map(Place::Webhook);
+        let keeper = place.and_then(|place| {
+            let renewals = &counts.renewals;
+            Keeper::of(
+                &api,
+                certificates,
+                &options.namespace,
+                place,
+                certificate,
+                renewals,
+            )
+        });
+        if let Some(keeper) = keeper {
+            control.tasks.push(tokio::spawn(keeper.run(lead.clone())));
+        }
+        if options.secrets || trust.is_some() {
+            let watcher = pods::Watcher::new(api, rules.clone(), Arc::clone(counts), options.secrets, trust);
+            control.tasks.push(tokio::spawn(watcher.run(lead)));
+        }
+        Ok(control)
+    }
+
+    /// Stops, and gives the Lease back so that the other replica need not wait for its end.
+    pub async fn stop(self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for task in self.tasks {
+            // That it was aborted is what was asked.
+            let _ = task.await;
+        }
+        if let Some((namespace, me)) = self.end
+            && let Ok(api) = Api::open().await
+        {
+            // Who does not answer now lets it run out.
+            let _ = Lease::release(&api, &namespace, LEASE, &me).await;
+        }
+    }
+}
+
+/// Another name for each process: one that comes back does not take its dead self's Lease for its own.
+fn me() -> String {
+    let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "injector".to_owned());
+    format!("{pod}_{}_{}", std::process::id(), stamp::now_ms())
+}
+
+async fn count(lead: Lead, counts: Arc<Counts>) {
+    loop {
+        counts.leads(leads(&lead));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}

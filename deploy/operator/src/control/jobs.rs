@@ -1,0 +1,236 @@
+//! What a pod that is there calls for: a Secret for its job, or a word to its owner. Pure.
+
+use paceline_inject::presence::{Presence, presence};
+use paceline_inject::{Settings, inject, is_wanted, told};
+use serde_json::{Value, json};
+
+use crate::review::{Rules, is_left_alone};
+use crate::stamp;
+
+/// JobSet puts its own uid on its pods; the Jobs between come and go with each restart.
+const SET: &str = "jobset.sigs.k8s.io/jobset-name";
+const SET_UID: &str = "jobset.sigs.k8s.io/jobset-uid";
+const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
+const WORKER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
+/// The Secret's place in a pod.
+const VOLUME: &str = "paceline-key";
+/// Kubernetes takes 1,024.
+const LONGEST: usize = 900;
+
+/// A Secret that a job is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Where.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// With whom it goes: an ownerReference as JSON.
+    pub owner: String,
+}
+
+/// Something that the owner of a pod should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Where.
+    pub namespace: String,
+    /// Why not, or what is missing: lower case with dashes.
+    pub code: &'static str,
+    /// Whether Paceline is not there at all.
+    pub is_missing: bool,
+    /// In words.
+    pub says: String,
+    /// Whom it is about, as Events refer to objects.
+    pub about: Value,
+    /// The pod in which it was seen.
+    pub pod: String,
+}
+
+/// What a pod calls for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call {
+    /// A Secret.
+    pub key: Option<Key>,
+    /// The remediator's authority, in this namespace.
+    pub authority: Option<String>,
+    /// Words.
+    pub words: Vec<Word>,
+}
+
+impl Call {
+    /// Why the pod has no Paceline though it asked; `None`: it has, or did not ask.
+    pub fn missing(&self) -> Option<&'static str> {
+        self.words
+            .iter()
+            .find(|word| word.is_missing)
+            .map(|word| word.code)
+    }
+}
+
+/// Looks at a pod.
+pub fn look(pod: &Value, rules: &Rules) -> Call {
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("");
+    let phase = pod["status"]["phase"].as_str().unwrap_or("");
+    let is_over = pod["metadata"]["deletionTimestamp"].is_string() || matches!(phase, "Succeeded" | "Failed");
+    if is_over || is_wanted(pod) != Some(true) || is_left_alone(namespace, rules) {
+        return Call::default();
+    }
+    let word = |code: &'static str, is_missing: bool, says: String| Word {
+        namespace: namespace.to_owned(),
+        code,
+        is_missing,
+        says,
+        about: about(pod),
+        pod: pod["metadata"]["name"].as_str().unwrap_or("").to_owned(),
+    };
+    match presence(pod) {
+        Presence::Whole => Call {
+            key: key(pod, namespace),
+            authority: told::is_told(pod).then(|| namespace.to_owned()),
+            words: notes(pod, &rules.settings)
+                .into_iter()
+                .map(|(code, says)| word(code, false, says))
+                .collect(),
+        },
+        Presence::Broken(code) => {
+            let says =
+                "Paceline was put into the pod, and another webhook has taken a part of it away".to_owned();
+            Call {
+                words: vec![word(code, true, says)],
+                ..Call::default()
+            }
+        }
+        Presence::Absent => {
+            let (code, says) = match inject(pod, &rules.settings, None) {
+                Err(refusal) => (refusal.code, refusal.says),
+                Ok(_) => (
+                    "not-injected",
+                    "the pod asked for Paceline and was made without it: the webhook was not reached, or does not select this namespace".to_owned(),
+                ),
+            };
+            Call {
+                words: vec![word(code, true, says)],
+                ..Call::default()
+            }
+        }
+    }
+}
+
+/// What a person should know though it was done.
+fn notes(pod: &Value, settings: &Settings) -> Vec<(&'static str, String)> {
+    inject(pod, settings, None).map_or_else(
+        |_| Vec::new(),
+        |done| {
+            done.notes
+                .into_iter()
+                .map(|note| (note.code, note.says))
+                .collect()
+        },
+    )
+}
+
+fn key(pod: &Value, namespace: &str) -> Option<Key> {
+    let mut volumes = pod["spec"]["volumes"].as_array()?.iter();
+    let volume = volumes.find(|volume| volume["name"] == VOLUME)?;
+    Some(Key {
+        namespace: namespace.to_owned(),
+        name: volume["secret"]["secretName"].as_str()?.to_owned(),
+        owner: owner(pod)?.to_string(),
+    })
+}
+
+fn controller(pod: &Value) -> Option<&Value> {
+    let mut owners = pod["metadata"]["ownerReferences"].as_array()?.iter();
+    owners.find(|owner| owner["controller"] == true)
+}
+
+/// The object that lives as long as the job; `None`: another pod of the job tells.
+fn owner(pod: &Value) -> Option<Value> {
+    let label = |label: &str| pod["metadata"]["labels"][label].as_str();
+    if let (Some(name), Some(uid)) = (label(SET), label(SET_UID)) {
+        return Some(
+            json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": name, "uid": uid }),
+        );
+    }
+    // Workers are their group's, which is made anew; the leaders' StatefulSet is the whole set's.
+    if label(GROUPS).is_some() && label(WORKER).is_some_and(|index| index != "0") {
+        return None;
+    }
+    let of = |word: &str, from: &Value| from[word].clone();
+    Some(match controller(pod) {
+        Some(owner) => json!({
+            "apiVersion": of("apiVersion", owner), "kind": of("kind", owner), "name": of("name", owner), "uid": of("uid", owner),
+        }),
+        None => json!({
+            "apiVersion": "v1", "kind": "Pod", "name": of("name", &pod["metadata"]), "uid": of("uid", &pod["metadata"]),
+        }),
+    })
+}
+
+/// Whom people look at: what made the pod, or the pod itself.
+fn about(pod: &Value) -> Value {
+    let namespace = &pod["metadata"]["namespace"];
+    match controller(pod) {
+        Some(owner) => json!({
+            "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"], "uid": owner["uid"],
+            "namespace": namespace,
+        }),
+        None => json!({
+            "apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"],
+            "namespace": namespace,
+        }),
+    }
+}
+
+impl Key {
+    /// The Secret, with this key (as `paceline` reads it from a file).
+    pub fn secret(&self, key: &str) -> Value {
+        use base64::Engine as _;
+        let owner: Value = serde_json::from_str(&self.owner).unwrap_or_default();
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {
+                "name": self.name, "namespace": self.namespace, "ownerReferences": [owner],
+                "labels": { "app.kubernetes.io/managed-by": "paceline-injector" },
+            },
+            "data": { "key": base64::engine::general_purpose::STANDARD.encode(key) },
+        })
+    }
+}
+
+impl Word {
+    /// One name for the same word about the same object: it is said once, whoever is in charge.
+    pub fn name(&self) -> String {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let uid = self.about["uid"].as_str().unwrap_or("");
+        for byte in uid.bytes().chain(self.code.bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        format!("paceline.{hash:016x}")
+    }
+
+    /// The Event.
+    pub fn event(&self, now_ms: u64) -> Value {
+        let now = stamp::write(now_ms);
+        // Event's own times have whole seconds.
+        let second = format!("{}Z", now.split('.').next().unwrap_or(""));
+        let says: String = format!("{} ({}; seen in pod {})", self.says, self.code, self.pod)
+            .chars()
+            .take(LONGEST)
+            .collect();
+        let (kind, reason) = if self.is_missing {
+            ("Warning", "PacelineMissing")
+        } else {
+            ("Normal", "PacelineNote")
+        };
+        json!({
+            "apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": says,
+            "metadata": { "name": self.name(), "namespace": self.namespace, "annotations": { "paceline.dev/code": self.code } },
+            "involvedObject": self.about, "source": { "component": "paceline-injector" },
+            "firstTimestamp": second, "lastTimestamp": second, "count": 1,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "jobs_tests.rs"]
+mod tests;

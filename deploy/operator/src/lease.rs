@@ -1,0 +1,148 @@
+//! One of the replicas is in charge: whoever holds the Lease, and only as long as it can renew it.
+//!
+//! Nobody trusts another's clock: a Lease is free when it has not changed for as long as it says, by one's own clock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::api::{Api, Failed};
+use crate::stamp;
+
+/// Until when this replica is in charge.
+pub type Lead = watch::Receiver<Option<Instant>>;
+
+/// Whether it is now.
+pub fn leads(lead: &Lead) -> bool {
+    lead.borrow().is_some_and(|until| until > Instant::now())
+}
+
+/// See the module.
+pub struct Lease {
+    api: Api,
+    namespace: String,
+    name: String,
+    me: String,
+    lasts: Duration,
+    /// What was last seen of another's, and since when it has been so.
+    seen: Option<(String, Instant)>,
+}
+
+impl Lease {
+    /// `me`: another name for each process, also for one that takes over from its own dead self.
+    pub fn of(api: Api, namespace: &str, name: &str, me: &str, lasts: Duration) -> Lease {
+        Lease {
+            api,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            me: me.to_owned(),
+            lasts,
+            seen: None,
+        }
+    }
+
+    fn path(&self) -> String {
+        format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            self.namespace
+        )
+    }
+
+    /// Tells for ever until when we are in charge; `None`: we are not.
+    pub async fn hold(mut self, until: Arc<watch::Sender<Option<Instant>>>) {
+        loop {
+            let asked = Instant::now();
+            let taken = self.take().await;
+            match taken {
+                // Others count from later on.
+                Ok(true) => drop(until.send_replace(Some(asked + self.lasts * 2 / 3))),
+                Ok(false) => drop(until.send_replace(None)),
+                // What we hold runs out by itself when it cannot be renewed.
+                Err(_) => {
+                    until.send_if_modified(|until| until.take_if(|until| *until <= Instant::now()).is_some());
+                }
+            }
+            sleep(self.lasts / 5).await;
+        }
+    }
+
+    /// Gives it back, so that the next one need not wait.
+    ///
+    /// # Errors
+    /// [`Failed`]
+    pub async fn release(api: &Api, namespace: &str, name: &str, me: &str) -> Result<(), Failed> {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
+        let mut lease = api.get(&path).await?;
+        if lease["spec"]["holderIdentity"] == me {
+            lease["spec"]["holderIdentity"] = json!("");
+            lease["spec"]["leaseDurationSeconds"] = json!(1);
+            api.put(&path, &lease).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self) -> Result<bool, Failed> {
+        let one = format!("{}/{}", self.path(), self.name);
+        let mut lease = match self.api.get(&one).await {
+            Ok(lease) => lease,
+            Err(failed) if failed.is_missing() => {
+                let lease = json!({
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": { "name": self.name, "namespace": self.namespace },
+                    "spec": self.spec(0, true, &Value::Null),
+                });
+                return match self.api.post(&self.path(), &lease).await {
+                    Ok(_) => Ok(true),
+                    Err(failed) if failed.is_conflict() => Ok(false),
+                    Err(failed) => Err(failed),
+                };
+            }
+            Err(failed) => return Err(failed),
+        };
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        let is_mine = holder == self.me;
+        if !is_mine && !holder.is_empty() && !self.is_stale(&lease) {
+            return Ok(false);
+        }
+        let changes = lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
+        lease["spec"] = self.spec(
+            changes + u64::from(!is_mine),
+            !is_mine,
+            &lease["spec"]["acquireTime"],
+        );
+        match self.api.put(&one, &lease).await {
+            Ok(_) => Ok(true),
+            Err(failed) if failed.is_conflict() => Ok(false),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    fn is_stale(&mut self, lease: &Value) -> bool {
+        let version = lease["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let lasts = lease["spec"]["leaseDurationSeconds"].as_u64().unwrap_or(15);
+        match &self.seen {
+            Some((seen, since)) if seen == version => since.elapsed() >= Duration::from_secs(lasts),
+            _ => {
+                self.seen = Some((version.to_owned(), Instant::now()));
+                false
+            }
+        }
+    }
+
+    fn spec(&self, changes: u64, is_new: bool, acquired: &Value) -> Value {
+        // MicroTime has six digits.
+        let now = stamp::write(stamp::now_ms()).replace('Z', "000Z");
+        let acquired = if is_new { json!(now) } else { acquired.clone() };
+        json!({
+            "holderIdentity": self.me,
+            "leaseDurationSeconds": self.lasts.as_secs().max(1),
+            "acquireTime": acquired,
+            "renewTime": now,
+            "leaseTransitions": changes,
+        })
+    }
+}

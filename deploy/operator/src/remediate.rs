@@ -1,0 +1,288 @@
+//! Verdicts about nodes, and what is done with the nodes.
+//!
+//! - [`policy`]: what is to be done, decided without a cluster.
+//! - [`intake`]: how verdicts come in, from [`callers`] who prove themselves; [`notices`] is what they say.
+//! - [`actor`]: whoever is in charge ([`crate::lease`]) looks at [`nodes`] and NodeHealths ([`known`]), writes down what is decided, and does it
+//!   ([`chores`], [`objects`]) by the [`crate::api`].
+//! - [`counts`][]: metrics.
+
+pub mod actor;
+pub mod callers;
+pub mod chores;
+pub mod counts;
+pub mod intake;
+pub mod known;
+pub mod nodes;
+pub mod notices;
+pub mod objects;
+pub mod policy;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use clap::{ArgGroup, Parser};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::api::Api;
+use crate::certificate::{self, Certificate, Files, Look};
+use crate::door::{Counted, Door};
+use crate::keeper::{Keeper, Place};
+use crate::lease::{Lead, Lease};
+use crate::options::CertificateOptions;
+use crate::say;
+use crate::server::asked_to_end;
+use crate::stamp::now_ms;
+use counts::Counts;
+use policy::Rules;
+
+/// Who is in charge holds it.
+const LEASE: &str = "paceline-remediator";
+/// Connections at once; each takes up to a body's length of memory.
+const CONNECTIONS: usize = 128;
+/// Reports that wait to be decided.
+const WAITING: usize = 4096;
+/// The certificate's files are looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What is under way at the end has so long.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Takes verdicts about nodes, and does with the nodes what its policy says.
+#[derive(Clone, Debug, Parser)]
+#[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
+pub struct Options {
+    /// Where verdicts come in, by HTTPS at /verdicts.
+    #[arg(
+        long,
+        env = "PACELINE_REMEDIATOR_LISTEN",
+        default_value = "[::]:9445",
+        value_name = "ADDR:PORT"
+    )]
+    pub listen: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are served, by HTTP.
+    #[arg(
+        long,
+        env = "PACELINE_REMEDIATOR_HEALTH",
+        default_value = "[::]:9446",
+        value_name = "ADDR:PORT"
+    )]
+    pub health: SocketAddr,
+    /// What may be done, and how much: laid over what is built in, value by value. Nothing is done without `mode = "act"` in it.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Our certificate.
+    #[command(flatten)]
+    pub certificates: CertificateOptions,
+    /// With --self-signed: the ConfigMap in which senders, or the injector for them, find which CA to trust.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "self_signed",
+        required_unless_present = "cert"
+    )]
+    pub authority: Option<String>,
+    /// The namespace that we run in: of our Lease, --self-signed, the breaker and preflight Jobs.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
+    pub namespace: String,
+    /// What senders' tokens must be meant for [default: paceline-remediator, as injected pods have them, or the API server itself].
+    #[arg(long, value_name = "NAME")]
+    pub audience: Option<String>,
+    /// A leader that is not heard for so long is followed by another.
+    #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(2..=300))]
+    pub lease: u64,
+    /// The image of preflight Jobs [default: that of this version].
+    #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// At the end, verdicts are taken for so long after /readyz has said no.
+    #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=300))]
+    pub drain: u64,
+}
+
+struct Shown {
+    counts: Arc<Counts>,
+    certificate: Arc<Certificate>,
+    is_ending: AtomicBool,
+}
+
+/// Serves until somebody asks for the end.
+///
+/// # Errors
+/// When the policy is none, an address cannot be listened at, or there is no way to the API server.
+pub async fn serve(options: Options) -> anyhow::Result<()> {
+    let rules = rules(&options)?;
+    let bind = async |address: SocketAddr| {
+        TcpListener::bind(address)
+            .await
+            .with_context(|| address.to_string())
+    };
+    let (listener, health) = (bind(options.listen).await?, bind(options.health).await?);
+    let api = Api::open().await?;
+    let counts = Arc::new(Counts::new()?);
+    let certificate = Arc::<Certificate>::default();
+    let acceptor = TlsAcceptor::from(Arc::new(certificate::config(Arc::clone(&certificate))?));
+    say(format_args!(
+        "mode {:?}; serves https://{}/verdicts, and health at http://{}",
+        rules.mode,
+        listener.local_addr()?,
+        health.local_addr()?
+    ));
+    let shown = Arc::new(Shown {
+        counts: Arc::clone(&counts),
+        certificate: Arc::clone(&certificate),
+        is_ending: AtomicBool::new(false),
+    });
+    let me = identity();
+    let (until, is_until) = watch::channel(None);
+    let lasts = Duration::from_secs(options.lease);
+    let lease = Lease::of(api.clone(), &options.namespace, LEASE, &me, lasts);
+    let (reports, heard) = mpsc::channel(WAITING);
+    let setting = chores::Setting {
+        api: api.clone(),
+        rules,
+        namespace: options.namespace.clone(),
+        image: options
+            .image
+            .clone()
+            .unwrap_or_else(|| paceline_inject::Settings::default().image),
+        counts: Arc::clone(&counts),
+    };
+    let intake = intake::Intake::of(
+        api.clone(),
+        options.audience.clone(),
+        reports,
+        is_until.clone(),
+        Arc::clone(&counts),
+    );
+    let (over, mut is_over) = watch::channel(false);
+    let counted = Counted {
+        connections: counts.connections.clone(),
+        handshakes_failed: counts.handshakes_failed.clone(),
+    };
+    let door = Door::of(listener, acceptor, CONNECTIONS, counted)?;
+    let verdicts = axum::serve(door, intake.router()).with_graceful_shutdown(async move {
+        // That the other end is gone says the same.
+        let _ = is_over.wait_for(|over| *over).await;
+    });
+    let verdicts = tokio::spawn(verdicts.into_future());
+    let health = tokio::spawn(axum::serve(health, health_pages(&shown)).into_future());
+    let showing = show(&options, &api, certificate, &is_until, &counts);
+    let holding = tokio::spawn(lease.hold(Arc::new(until)));
+    let counting = tokio::spawn(count_lead(is_until.clone(), Arc::clone(&counts)));
+    let acting = tokio::spawn(actor::run(setting, is_until, heard));
+    asked_to_end().await;
+    shown.is_ending.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(options.drain)).await;
+    let _ = over.send(true);
+    let _ = timeout(GRACE, verdicts).await;
+    for task in [holding, counting, acting].iter().chain(&showing) {
+        task.abort();
+    }
+    health.abort();
+    // The next one need not wait; when this fails, it does.
+    let _ = Lease::release(&api, &options.namespace, LEASE, &me).await;
+    Ok(())
+}
+
+fn rules(options: &Options) -> anyhow::Result<Rules> {
+    let Some(path) = &options.policy else {
+        return Ok(Rules::with("")?);
+    };
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(name)?;
+    Rules::with(&text).with_context(name)
+}
+
+/// Another for each process: the Lease of one that was killed is not its successor's.
+fn identity() -> String {
+    let name = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
+    format!(
+        "{}_{}_{}",
+        name.unwrap_or_else(|_| "remediator".to_owned()),
+        std::process::id(),
+        now_ms()
+    )
+}
+
+async fn count_lead(mut until: watch::Receiver<Option<Instant>>, counts: Arc<Counts>) {
+    loop {
+        let is_leader = until
+            .borrow_and_update()
+            .is_some_and(|until| until > Instant::now());
+        counts.lead(is_leader);
+        if until.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps the certificate as it should be: from files, or of our own making.
+fn show(
+    options: &Options,
+    api: &Api,
+    certificate: Arc<Certificate>,
+    lead: &Lead,
+    counts: &Counts,
+) -> Option<JoinHandle<()>> {
+    let given = &options.certificates;
+    if let Some((cert, key)) = given.cert.as_deref().zip(given.key.as_deref()) {
+        return Some(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
+    }
+    let place = Place::Map(options.authority.clone()?);
+    let keeper = Keeper::of(
+        api,
+        given,
+        &options.namespace,
+        place,
+        &certificate,
+        &counts.renewals,
+    )?;
+    Some(tokio::spawn(keeper.run(lead.clone())))
+}
+
+async fn watch_files(mut files: Files, certificate: Arc<Certificate>) {
+    loop {
+        match files.look(&certificate) {
+            Look::Same => {}
+            Look::New => say("a certificate was taken up"),
+            Look::Bad(problem) => say(format_args!("the certificate is not taken up: {problem}")),
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+fn health_pages(shown: &Arc<Shown>) -> Router {
+    let (ready, page) = (Arc::clone(shown), Arc::clone(shown));
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(async move || is_ready(&ready)))
+        .route(
+            "/metrics",
+            get(async move || {
+                (
+                    [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+                    page.counts.page(),
+                )
+            }),
+        )
+}
+
+fn is_ready(shown: &Shown) -> Response {
+    if shown.is_ending.load(Ordering::Relaxed) {
+        (StatusCode::SERVICE_UNAVAILABLE, "it ends\n").into_response()
+    } else if !shown.certificate.is_there() {
+        (StatusCode::SERVICE_UNAVAILABLE, "there is no certificate yet\n").into_response()
+    } else {
+        "ok\n".into_response()
+    }
+}

@@ -1,0 +1,373 @@
+//! Whoever is in charge: looks at what is known of each node again and again, writes down what is decided, and then does it.
+//!
+//! What fails is tried again at the next look: nothing is remembered here that does not stand in the cluster.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{interval, timeout_at};
+
+use super::chores::Setting;
+use super::known::{self, Known};
+use super::nodes::{self, Nodes};
+use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Scene, State, step};
+use super::{chores, objects};
+use crate::api::{Failed, Patch};
+use crate::say;
+use crate::stamp::now_ms;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// Reports that are taken at one look.
+const MOST_AT_ONCE: usize = 1024;
+
+/// A report that waits for its answer: what was decided.
+pub struct Said {
+    /// About which node.
+    pub node: String,
+    /// What.
+    pub report: Report,
+    /// The answer's way.
+    pub answer: oneshot::Sender<String>,
+}
+
+/// One time in charge.
+pub struct Term<'a> {
+    setting: &'a Setting,
+    nodes: Nodes,
+    known: BTreeMap<String, Known>,
+    breaker: Option<Breaker>,
+    /// The breaker stands in the cluster as it is here: only then can its absence there mean that a person closed it.
+    is_breaker_written: bool,
+    started: u64,
+    until: watch::Receiver<Option<Instant>>,
+    /// What went wrong last; it is said once.
+    trouble: String,
+}
+
+impl Term<'_> {
+    /// In charge until it is over: reads what stands in the cluster, and goes on from there.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub async fn serve(
+        setting: &Setting,
+        until: watch::Receiver<Option<Instant>>,
+        reports: &mut mpsc::Receiver<Said>,
+    ) -> Result<(), Failed> {
+        let mut term = Term {
+            setting,
+            nodes: Nodes::default(),
+            known: BTreeMap::new(),
+            breaker: chores::read_breaker(setting).await?,
+            is_breaker_written: true,
+            started: now_ms(),
+            until,
+            trouble: String::new(),
+        };
+        term.known = known::read(&setting.api).await?;
+        let version = term.nodes.read(&setting.api).await?;
+        known::adopt(&mut term.known, &term.nodes, term.started);
+        let follow = tokio::spawn(term.nodes.clone().follow(setting.api.clone(), version));
+        say(format_args!("in charge of {} nodes", term.nodes.count()));
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while term.is_in_charge() {
+            ticks.tick().await;
+            term.look(reports).await;
+        }
+        follow.abort();
+        say("no longer in charge");
+        Ok(())
+    }
+
+    /// Whoever is not sure does nothing.
+    fn is_in_charge(&self) -> bool {
+        self.until.borrow().is_some_and(|until| until > Instant::now())
+    }
+
+    async fn look(&mut self, reports: &mut mpsc::Receiver<Said>) {
+        let asked = self.hear(reports);
+        let now = now_ms();
+        self.heed_reset().await;
+        let all = self
+            .known
+            .iter()
+            .filter(|(_, known)| known.health.state != State::Gone);
+        let all = all.map(|(name, known)| (name, &known.health));
+        let mut census = Census::of(
+            all,
+            self.nodes.count(),
+            self.breaker.clone(),
+            &self.setting.rules,
+            now,
+        );
+        if census.breaker != self.breaker {
+            self.trip(&census);
+        }
+        self.write_breaker().await;
+        let mut tally = BTreeMap::new();
+        let names: Vec<String> = self.known.keys().cloned().collect();
+        for name in names {
+            if !self.is_in_charge() {
+                return;
+            }
+            let done = self.tend(&name, &mut census).await;
+            self.said_once(done.err().map(|failed| format!("{name}: {failed}")));
+            if let Some(known) = self.known.get(&name) {
+                *tally.entry(known.health.state).or_insert(0) += 1;
+            }
+        }
+        self.setting.counts.stand(&tally, &census);
+        for (name, answer) in asked {
+            let known = self.known.get(&name);
+            // Without an answer he comes again: what does not stand in the cluster would be lost with us.
+            if known.is_some_and(|known| known.is_unwritten) {
+                continue;
+            }
+            let says = known.map_or("no-node".to_owned(), |known| {
+                format!("{:?}: {}", known.health.state, known.health.reason)
+            });
+            // Whoever asked may have gone.
+            let _ = answer.send(says);
+        }
+    }
+
+    fn hear(&mut self, reports: &mut mpsc::Receiver<Said>) -> Vec<(String, oneshot::Sender<String>)> {
+        let mut asked = Vec::new();
+        while asked.len() < MOST_AT_ONCE {
+            let Ok(said) = reports.try_recv() else { break };
+            let Said { node, report, answer } = said;
+            // What is over is only heard of where it was known.
+            if let Some(view) = self.nodes.one(&node)
+                && (report.holds || self.known.contains_key(&node))
+            {
+                let known = self.known.entry(node.clone()).or_insert_with(|| Known {
+                    health: Health::of(&view.uid, &view.boot, now_ms()),
+                    ..Known::default()
+                });
+                known.health.hear(report, now_ms());
+            }
+            asked.push((node, answer));
+        }
+        asked
+    }
+
+    /// A person closes the breaker.
+    async fn heed_reset(&mut self) {
+        if self.breaker.is_none() || !self.is_breaker_written {
+            return;
+        }
+        match chores::is_reset(self.setting).await {
+            Ok(Some(who)) => {
+                say(format_args!("the breaker was reset: {who}"));
+                self.breaker = None;
+                // What alarmed before then has been seen by a person.
+                let now = now_ms();
+                for known in self.known.values_mut() {
+                    for incident in known.health.incidents.values_mut() {
+                        let long_ago =
+                            now.saturating_sub((self.setting.rules.guard.breaker_window_s + 60) * 1000);
+                        incident.since = incident.since.min(long_ago);
+                    }
+                    if known.health.refused.take().is_some() {
+                        known
+                            .health
+                            .note(now, "breaker-reset", format!("a person reset the breaker: {who}"));
+                    }
+                }
+            }
+            Ok(None) => {}
+            Err(failed) => self.said_once(Some(format!("breaker: {failed}"))),
+        }
+    }
+
+    fn trip(&mut self, census: &Census) {
+        self.breaker.clone_from(&census.breaker);
+        self.is_breaker_written = false;
+        if let Some(breaker) = &self.breaker {
+            say(format_args!(
+                "the breaker opens: {} of {} nodes alarm at once",
+                breaker.nodes, breaker.of
+            ));
+            self.setting.counts.trips.inc();
+        }
+    }
+
+    /// It is open whether or not that can be written down; that is tried until it is.
+    async fn write_breaker(&mut self) {
+        let Some(breaker) = self.breaker.as_ref().filter(|_| !self.is_breaker_written) else {
+            return;
+        };
+        match chores::write_breaker(self.setting, breaker).await {
+            Ok(()) => self.is_breaker_written = true,
+            Err(failed) => self.said_once(Some(format!("breaker: {failed}"))),
+        }
+    }
+
+    /// One node: decided, written down, done.
+    async fn tend(&mut self, name: &str, census: &mut Census) -> Result<(), Failed> {
+        let Some(known) = self.known.get_mut(name) else {
+            return Ok(());
+        };
+        let now = now_ms();
+        let Some(node) = self.nodes.one(name) else {
+            return self.gone(name, now).await;
+        };
+        let scene = Scene {
+            now,
+            started: self.started,
+            rules: &self.setting.rules,
+            census,
+        };
+        step(&mut known.health, &node, &scene);
+        census.count(name, &known.health);
+        if known.health.is_blank() && known.version.is_empty() {
+            self.known.remove(name);
+            return Ok(());
+        }
+        self.write(name, &node, now).await?;
+        let is_free = !node.hold && census.breaker.is_none();
+        if is_free {
+            self.act(name, &node, now).await?;
+        }
+        self.tell(name, &node).await
+    }
+
+    /// What was decided stands in the cluster before it is done.
+    async fn write(&mut self, name: &str, node: &NodeView, now: u64) -> Result<(), Failed> {
+        let Some(known) = self.known.get_mut(name) else {
+            return Ok(());
+        };
+        let api = &self.setting.api;
+        known.is_unwritten = known.version.is_empty() || known.is_worth_a_write(now);
+        if known.version.is_empty() {
+            known.version = chores::make_health(api, node).await?;
+        } else if !known.is_unwritten {
+            return Ok(());
+        }
+        let written = known.write(api, name, now).await;
+        match &written {
+            Err(failed) if failed.is_missing() => known.version.clear(),
+            Err(failed) if failed.is_conflict() => {
+                // Somebody annotated it; what we know goes over what stood there.
+                let object = api.get(&format!("{}/{name}", objects::HEALTHS)).await?;
+                known.version = objects::version(&object);
+            }
+            _ => {}
+        }
+        written
+    }
+
+    async fn act(&mut self, name: &str, node: &NodeView, now: u64) -> Result<(), Failed> {
+        let Some(known) = self.known.get_mut(name) else {
+            return Ok(());
+        };
+        let (api, marks) = (&self.setting.api, Marks::of(&known.health));
+        let path = format!("{}/{name}", nodes::PATH);
+        if let Some(patch) = marks.patch(node) {
+            // On a conflict somebody wrote first: that one is looked at before we come again.
+            let patched = match api.patch(&path, Patch::Merge, &patch).await {
+                Err(failed) if failed.is_conflict() => {
+                    self.nodes.saw(&api.get(&path).await?);
+                    return Ok(());
+                }
+                other => other?,
+            };
+            self.nodes.saw(&patched);
+            self.setting.counts.patched();
+        }
+        if let Some(patch) = marks.status_patch(node, now) {
+            self.nodes.saw(
+                &api.patch(&format!("{path}/status"), Patch::Strategic, &patch)
+                    .await?,
+            );
+        }
+        chores::drain(self.setting, name, &mut known.health, now).await?;
+        chores::preflight(self.setting, node, &mut known.health, now).await
+    }
+
+    /// The audit, as Events.
+    async fn tell(&mut self, name: &str, node: &NodeView) -> Result<(), Failed> {
+        let Some(known) = self.known.get_mut(name) else {
+            return Ok(());
+        };
+        let fresh: Vec<_> = known
+            .health
+            .history
+            .iter()
+            .filter(|entry| entry.n > known.told)
+            .cloned()
+            .collect();
+        for entry in fresh {
+            match self
+                .setting
+                .api
+                .post(objects::EVENTS, &objects::event(node, &entry))
+                .await
+            {
+                Ok(_) => {
+                    self.setting.counts.decided(&entry.what);
+                    say(format_args!(
+                        "{}",
+                        json!({ "node": name, "at": entry.at, "what": entry.what, "says": entry.says })
+                    ));
+                }
+                Err(failed) if failed.is_conflict() => {}
+                Err(failed) => return Err(failed),
+            }
+            known.told = entry.n;
+        }
+        Ok(())
+    }
+
+    /// Its NodeHealth goes with it, by its owner; until then it says so.
+    async fn gone(&mut self, name: &str, now: u64) -> Result<(), Failed> {
+        let Some(known) = self.known.get_mut(name) else {
+            return Ok(());
+        };
+        if known.health.state != State::Gone {
+            known.health.stand(now, State::Gone, "the Node is no more");
+            known.health.note(now, "gone", "the Node is no more");
+        }
+        if !known.version.is_empty() && known.health != known.written {
+            match known.write(&self.setting.api, name, now).await {
+                Err(failed) if !failed.is_missing() && !failed.is_conflict() => return Err(failed),
+                _ => {}
+            }
+        }
+        self.known.remove(name);
+        Ok(())
+    }
+
+    fn said_once(&mut self, trouble: Option<String>) {
+        let Some(trouble) = trouble else { return };
+        self.setting.counts.failures.inc();
+        if trouble != self.trouble {
+            say(&trouble);
+            self.trouble = trouble;
+        }
+    }
+}
+
+/// In charge whenever we may be, until `end`.
+pub async fn run(
+    setting: Setting,
+    mut until: watch::Receiver<Option<Instant>>,
+    mut reports: mpsc::Receiver<Said>,
+) {
+    loop {
+        if until.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
+        if let Err(failed) = Term::serve(&setting, until.clone(), &mut reports).await {
+            say(format_args!("cannot begin: {failed}"));
+        }
+        // Those who ask go to the next one.
+        while reports.try_recv().is_ok() {}
+        let pause = tokio::time::Instant::now() + Duration::from_secs(1);
+        let _ = timeout_at(pause, until.wait_for(Option::is_none)).await;
+    }
+}

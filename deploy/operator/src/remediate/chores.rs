@@ -1,0 +1,241 @@
+//! What is done about one node besides its marks: pods asked to leave, a preflight, the breaker's place.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::counts::Counts;
+use super::objects;
+use super::policy::recovery::{Round, checked, drained};
+use super::policy::{Breaker, Health, NodeView, Rules};
+use crate::api::{Api, Failed, Patch, escape};
+use crate::stamp;
+
+/// What whoever is in charge needs.
+pub struct Setting {
+    /// The cluster.
+    pub api: Api,
+    /// The policy.
+    pub rules: Rules,
+    /// Our namespace.
+    pub namespace: String,
+    /// The image of preflights.
+    pub image: String,
+    /// What we count.
+    pub counts: Arc<Counts>,
+}
+
+/// The ConfigMap that has the breaker.
+pub const PLACE: &str = "paceline-remediator";
+/// A person's word on it.
+const RESET: &str = "paceline.dev/reset-breaker";
+
+/// Makes a node's NodeHealth, or finds it. Its resourceVersion.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
+    let object = match api.post(objects::HEALTHS, &objects::node_health(node)).await {
+        Err(failed) if failed.is_conflict() => {
+            api.get(&format!("{}/{}", objects::HEALTHS, node.name)).await?
+        }
+        other => other?,
+    };
+    Ok(objects::version(&object))
+}
+
+/// One round of a drain, when it is time for one.
+///
+/// # Errors
+/// When the pods cannot be listed.
+pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64) -> Result<(), Failed> {
+    let is_due = |health: &Health| {
+        let drain = health.drain.as_ref();
+        drain.is_some_and(|drain| !drain.done && now >= drain.next && now < drain.until)
+    };
+    if !is_due(health) {
+        return Ok(());
+    }
+    let mut pods = Vec::new();
+    let query = format!("&fieldSelector={}", escape(&format!("spec.nodeName={name}")));
+    let take = |pod: &Value| {
+        if objects::is_drained(pod, setting.rules.drain.pods) {
+            let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
+            let is_leaving = pod["metadata"]["deletionTimestamp"].is_string();
+            pods.push((text("namespace"), text("name"), text("uid"), is_leaving));
+        }
+    };
+    setting.api.list("/api/v1/pods", &query, take).await?;
+    let mut round = Round {
+        left: u32::try_from(pods.len()).unwrap_or(u32::MAX),
+        blocked: None,
+    };
+    for (namespace, pod, uid, is_leaving) in pods {
+        if is_leaving {
+            continue;
+        }
+        match evict(setting, &namespace, &pod, &uid).await {
+            Evicted::Asked => {}
+            Evicted::Gone => round.left = round.left.saturating_sub(1),
+            Evicted::Busy(why) => {
+                round.blocked.get_or_insert(why);
+                break;
+            }
+            Evicted::Blocked(why) => {
+                round.blocked.get_or_insert(why);
+            }
+        }
+    }
+    drained(health, round, &setting.rules, now);
+    Ok(())
+}
+
+enum Evicted {
+    Asked,
+    Gone,
+    Blocked(String),
+    /// The API server wants to be asked later.
+    Busy(String),
+}
+
+/// Asks one pod to leave. What the answers mean: facts of the eviction API,
+/// <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>.
+async fn evict(setting: &Setting, namespace: &str, pod: &str, uid: &str) -> Evicted {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+    let answer = setting
+        .api
+        .post(&path, &objects::eviction(namespace, pod, uid))
+        .await;
+    let blocked = |says: &str| Evicted::Blocked(format!("{namespace}/{pod}: {says}"));
+    let (word, evicted) = match answer {
+        Ok(_) => ("asked", Evicted::Asked),
+        Err(failed) => {
+            let mut causes = failed.causes.iter();
+            let budget = causes.find(|(reason, _)| reason == "DisruptionBudget");
+            match (failed.code, budget) {
+                (404, _) => ("gone", Evicted::Gone),
+                // Another pod has this name by now: the next look tells whether it is here.
+                (409, _) => ("another", Evicted::Asked),
+                (429, Some((_, says))) => ("budget", blocked(says)),
+                // Priority and fairness turn us away: no budget is to blame, and other pods would be asked in vain.
+                (429, None) => ("busy", Evicted::Busy(format!("the API server is busy: {failed}"))),
+                // Two budgets over one pod: an error of the server's, by its code.
+                (500, _) if failed.says.contains("PodDisruptionBudget") => ("budgets", blocked(&failed.says)),
+                (403, _) => ("forbidden", blocked(&failed.to_string())),
+                _ => ("failed", blocked(&failed.to_string())),
+            }
+        }
+    };
+    setting.counts.evicted(word);
+    evicted
+}
+
+/// A preflight that was decided: begun, looked at, ended.
+///
+/// # Errors
+/// When the API server does not answer; it is tried again.
+pub async fn preflight(
+    setting: &Setting,
+    node: &NodeView,
+    health: &mut Health,
+    now: u64,
+) -> Result<(), Failed> {
+    let check = health
+        .recovery
+        .as_ref()
+        .and_then(|recovery| recovery.preflight.clone());
+    let Some(check) = check else { return Ok(()) };
+    let (api, rules) = (&setting.api, &setting.rules);
+    let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", setting.namespace);
+    let one = format!("{jobs}/{}", check.name);
+    let job = match api.get(&one).await {
+        Err(failed) if failed.is_missing() => {
+            let deadline_s = check.until.saturating_sub(now) / 1000;
+            let job = objects::preflight(&check.name, &setting.namespace, node, &setting.image, deadline_s);
+            api.post(&jobs, &job).await?
+        }
+        other => other?,
+    };
+    let ended = objects::outcome(&job)
+        .or_else(|| (now >= check.until).then(|| (false, "it did not end in time".to_owned())));
+    if let Some((passed, says)) = ended {
+        checked(health, passed, &format!("Job {} {says}", check.name), rules, now);
+        if !passed {
+            // Its logs are what a person wants to see; it goes by its time to live.
+            return Ok(());
+        }
+        match api.delete(&one).await {
+            Err(failed) if !failed.is_missing() => return Err(failed),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn place(setting: &Setting) -> String {
+    format!("/api/v1/namespaces/{}/configmaps", setting.namespace)
+}
+
+/// The breaker as it stands in the cluster.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn read_breaker(setting: &Setting) -> Result<Option<Breaker>, Failed> {
+    match setting.api.get(&format!("{}/{PLACE}", place(setting))).await {
+        Ok(map) => {
+            let text = map["data"]["breaker"].as_str();
+            Ok(text.and_then(|text| {
+                // One that cannot be read is open all the same.
+                let unknown = || Breaker {
+                    since: stamp::now_ms(),
+                    nodes: 0,
+                    of: 0,
+                };
+                (!text.is_empty()).then(|| serde_json::from_str(text).unwrap_or_else(|_| unknown()))
+            }))
+        }
+        Err(failed) if failed.is_missing() => Ok(None),
+        Err(failed) => Err(failed),
+    }
+}
+
+/// Open: written down, for whoever comes after us and for people.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn write_breaker(setting: &Setting, breaker: &Breaker) -> Result<(), Failed> {
+    let data = json!({ "breaker": serde_json::to_string(breaker).unwrap_or_default(), "since": stamp::write(breaker.since) });
+    // A word that was said before it opened does not close it.
+    let metadata = json!({ "annotations": { RESET: null } });
+    let patch = json!({ "metadata": metadata, "data": data });
+    let whole = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": PLACE, "namespace": setting.namespace },
+        "data": data,
+    });
+    let all = place(setting);
+    setting.api.merge_or_make(&all, PLACE, &patch, &whole).await
+}
+
+/// Whether a person has closed it, and who says so. It is taken out then.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn is_reset(setting: &Setting) -> Result<Option<String>, Failed> {
+    let one = format!("{}/{PLACE}", place(setting));
+    let map = match setting.api.get(&one).await {
+        // Whoever deletes it means the same.
+        Err(failed) if failed.is_missing() => return Ok(Some("the ConfigMap was deleted".to_owned())),
+        other => other?,
+    };
+    let Some(who) = map["metadata"]["annotations"][RESET].as_str() else {
+        return Ok(None);
+    };
+    let patch = json!({
+        "metadata": { "annotations": { RESET: null }, "resourceVersion": map["metadata"]["resourceVersion"] },
+        "data": { "breaker": null, "since": null },
+    });
+    setting.api.patch(&one, Patch::Merge, &patch).await?;
+    Ok(Some(who.to_owned()))
+}

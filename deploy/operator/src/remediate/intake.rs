@@ -1,0 +1,229 @@
+//! Verdicts come in: `POST /verdicts` by HTTPS, with the token of a pod's ServiceAccount.
+//!
+//! A pod may speak of machines on which pods of its own job run, and of no others. The answer says what was decided, after it was
+//! written down.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::actor::Said;
+use super::callers::{self, Caller, Callers, Job, Unheard};
+use super::counts::Counts;
+use super::notices::{Notice, Parcel};
+use crate::api::Api;
+
+/// Longest body.
+const MOST_BYTES: usize = 1 << 20;
+/// Longest token; those of Kubernetes have about 1,200 characters.
+const MOST_TOKEN: usize = 16 << 10;
+/// A decision takes so long at most; then the sender comes again.
+const DECIDED_WITHIN: Duration = Duration::from_secs(8);
+/// Requests that are looked into at once.
+const AT_ONCE: usize = 16;
+
+/// See the module.
+pub struct Intake {
+    api: Api,
+    audience: Option<String>,
+    callers: Mutex<Callers>,
+    reports: mpsc::Sender<Said>,
+    until: watch::Receiver<Option<Instant>>,
+    counts: Arc<Counts>,
+    room: Semaphore,
+}
+
+impl Intake {
+    /// Hands what it lets in to `reports`, as long as we are in charge.
+    pub fn of(
+        api: Api,
+        audience: Option<String>,
+        reports: mpsc::Sender<Said>,
+        until: watch::Receiver<Option<Instant>>,
+        counts: Arc<Counts>,
+    ) -> Arc<Intake> {
+        Arc::new(Intake {
+            api,
+            audience,
+            callers: Mutex::default(),
+            reports,
+            until,
+            counts,
+            room: Semaphore::new(AT_ONCE),
+        })
+    }
+
+    /// Its page.
+    pub fn router(self: &Arc<Intake>) -> Router {
+        Router::new()
+            .route("/verdicts", post(verdicts))
+            .layer(DefaultBodyLimit::max(MOST_BYTES))
+            .with_state(Arc::clone(self))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Callers) -> T) -> T {
+        look(&mut self.callers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Unheard> {
+        let token = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        let token = token
+            .and_then(|value| value.strip_prefix("Bearer "))
+            .map(str::trim);
+        let token = token
+            .filter(|token| !token.is_empty() && token.len() <= MOST_TOKEN)
+            .ok_or(Unheard::Token)?;
+        let known = self.with(|callers| callers.known(token));
+        let caller = match known {
+            Some(caller) => caller,
+            None => {
+                let caller = callers::review(&self.api, token, self.audience.as_deref()).await?;
+                self.with(|callers| callers.knows(token, &caller));
+                caller
+            }
+        };
+        self.with(|callers| callers.admit(&caller, Instant::now()))?;
+        Ok(caller)
+    }
+
+    async fn job(&self, caller: &Caller, notices: &[Notice]) -> Result<Job, Unheard> {
+        let pods: Vec<&str> = notices
+            .iter()
+            .filter_map(|notice| Some(notice.place()?.1))
+            .collect();
+        if let Some(job) = self.with(|callers| callers.job(caller, &pods)) {
+            return Ok(job);
+        }
+        let job = callers::job_of(&self.api, caller).await?;
+        self.with(|callers| callers.found(caller, &job));
+        Ok(job)
+    }
+
+    /// What is decided about each.
+    async fn decide(&self, notices: &[Notice], job: &Job) -> Vec<Value> {
+        let mut asked = Vec::new();
+        for notice in notices {
+            asked.push((notice, self.hand_on(notice, job).await));
+        }
+        let mut decisions = Vec::new();
+        for (notice, handed) in asked {
+            let decision = match handed {
+                Err(refused) => {
+                    self.counts.reported(refused);
+                    format!("refused: {refused}")
+                }
+                Ok(answer) => {
+                    self.counts.reported("taken");
+                    match timeout(DECIDED_WITHIN, answer).await {
+                        Ok(Ok(decision)) => decision,
+                        _ => "not decided yet".to_owned(),
+                    }
+                }
+            };
+            decisions.push(json!({ "key": notice.key, "node": notice.node, "decision": decision }));
+        }
+        decisions
+    }
+
+    async fn hand_on(&self, notice: &Notice, job: &Job) -> Result<oneshot::Receiver<String>, &'static str> {
+        let (machine, pod) = notice.place().ok_or("no-node")?;
+        match job.pods.get(pod) {
+            Some(runs_on) if runs_on == machine => {}
+            // What is over may be told of a pod that is gone: it closes only what the same job had raised.
+            None if !notice.holds() => {}
+            _ => return Err("not-its-job"),
+        }
+        let report = notice.report(&job.name, job.nodes()).ok_or("unknown-finding")?;
+        let (answer, decided) = oneshot::channel();
+        let said = Said {
+            node: machine.to_owned(),
+            report,
+            answer,
+        };
+        self.reports.try_send(said).map_err(|_| "busy")?;
+        Ok(decided)
+    }
+}
+
+async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: Bytes) -> Response {
+    if intake.until.borrow().is_none_or(|until| until <= Instant::now()) {
+        intake.counts.reported("not-in-charge");
+        return later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "another replica is in charge: come again",
+            1,
+        );
+    }
+    let Ok(_permit) = intake.room.acquire().await else {
+        return later(StatusCode::SERVICE_UNAVAILABLE, "it ends", 1);
+    };
+    let caller = match intake.caller(&headers).await {
+        Ok(caller) => caller,
+        Err(unheard) => return refuse(&intake.counts, unheard),
+    };
+    let parcel = match Parcel::read(&body) {
+        Ok(parcel) => parcel,
+        Err(malformed) => {
+            intake.counts.reported("malformed");
+            return (StatusCode::BAD_REQUEST, format!("{malformed}\n")).into_response();
+        }
+    };
+    let job = match intake.job(&caller, &parcel.notices).await {
+        Ok(job) => job,
+        Err(unheard) => return refuse(&intake.counts, unheard),
+    };
+    let decisions = intake.decide(&parcel.notices, &job).await;
+    let is_busy = |decision: &Value| {
+        let says = decision["decision"].as_str().unwrap_or_default();
+        says == "refused: busy" || says == "not decided yet"
+    };
+    if decisions.iter().any(is_busy) {
+        return later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not all of it is decided: come again",
+            5,
+        );
+    }
+    let body = json!({ "version": 1, "job": job.name, "decisions": decisions });
+    ([(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
+}
+
+fn refuse(counts: &Counts, unheard: Unheard) -> Response {
+    let (word, answer) = match unheard {
+        Unheard::Token => (
+            "token",
+            (StatusCode::UNAUTHORIZED, "no token that holds\n").into_response(),
+        ),
+        Unheard::NoPod(says) => (
+            "no-pod",
+            (StatusCode::FORBIDDEN, format!("{says}\n")).into_response(),
+        ),
+        Unheard::TooOften(seconds) => (
+            "too-often",
+            later(StatusCode::TOO_MANY_REQUESTS, "too often", seconds),
+        ),
+        Unheard::Later(says) => ("unknown", later(StatusCode::SERVICE_UNAVAILABLE, &says, 5)),
+    };
+    counts.reported(word);
+    answer
+}
+
+/// The connection ends: the next one may meet another replica.
+fn later(status: StatusCode, says: &str, seconds: u64) -> Response {
+    let headers = [
+        (header::RETRY_AFTER, seconds.to_string()),
+        (header::CONNECTION, "close".to_owned()),
+    ];
+    (status, headers, format!("{says}\n")).into_response()
+}

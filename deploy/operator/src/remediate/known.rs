@@ -1,0 +1,129 @@
+//! What is known of a node beside what stands in the cluster of it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::nodes::Nodes;
+use super::objects;
+use super::policy::{Health, Rung};
+use crate::api::{Api, Failed};
+use crate::say;
+use crate::stamp::now_ms;
+
+/// That nothing but times has changed is written so often.
+const WRITE_EVERY_MS: u64 = 30_000;
+/// Of what was decided so shortly before a crash it is not known whether it was told.
+const TOLD_AFTER_MS: u64 = 600_000;
+
+/// What is known of a node, and what stands in the cluster of it.
+#[derive(Default)]
+pub struct Known {
+    /// What is known.
+    pub health: Health,
+    /// What stands in the cluster.
+    pub written: Health,
+    /// Since when.
+    pub written_ms: u64,
+    /// resourceVersion of its NodeHealth; empty: there is none.
+    pub version: String,
+    /// What is known was to be written, and that has not been done yet.
+    pub is_unwritten: bool,
+    /// Decisions up to this one were told.
+    pub told: u64,
+}
+
+impl Known {
+    /// Of a NodeHealth; one whose status cannot be read is begun anew, and it is said why.
+    fn of(object: &Value) -> Known {
+        let status = &object["status"];
+        let health = match status {
+            Value::Null => Ok(Health::default()),
+            status => serde_json::from_value(status.clone()),
+        };
+        let health: Health = health.unwrap_or_else(|error| {
+            let name = &object["metadata"]["name"];
+            say(format_args!(
+                "the NodeHealth {name} cannot be read and is begun anew: {error}"
+            ));
+            Health::default()
+        });
+        let old = health
+            .history
+            .iter()
+            .filter(|entry| now_ms().saturating_sub(entry.at) > TOLD_AFTER_MS);
+        let told = old.map(|entry| entry.n).max().unwrap_or(0);
+        Known {
+            written: health.clone(),
+            health,
+            written_ms: now_ms(),
+            version: objects::version(object),
+            is_unwritten: false,
+            told,
+        }
+    }
+
+    /// Writes it over what stands in the cluster.
+    ///
+    /// # Errors
+    /// [`Failed`]
+    pub async fn write(&mut self, api: &Api, name: &str, now: u64) -> Result<(), Failed> {
+        let object = objects::with_status(name, &self.version, &self.health);
+        let path = format!("{}/{name}/status", objects::HEALTHS);
+        self.version = objects::version(&api.put(&path, &object).await?);
+        self.written = self.health.clone();
+        (self.written_ms, self.is_unwritten) = (now, false);
+        Ok(())
+    }
+
+    /// That the same was said again is not worth a write each time.
+    pub fn is_worth_a_write(&self, now: u64) -> bool {
+        let is_late = now.saturating_sub(self.written_ms) >= WRITE_EVERY_MS;
+        self.health != self.written
+            && (is_late || without_times(&self.health) != without_times(&self.written))
+    }
+}
+
+fn without_times(health: &Health) -> Health {
+    let mut health = health.clone();
+    for incident in health.incidents.values_mut() {
+        (incident.heard, incident.said) = (0, 0);
+    }
+    health
+}
+
+/// All that stand in the cluster.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
+    let mut all = BTreeMap::new();
+    let take = |object: &Value| {
+        if let Some(name) = object["metadata"]["name"].as_str() {
+            all.insert(name.to_owned(), Known::of(object));
+        }
+    };
+    api.list(objects::HEALTHS, "", take).await?;
+    Ok(all)
+}
+
+/// A node that bears our marks without anybody knowing why is checked and let back.
+pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, now: u64) {
+    for name in nodes.ours() {
+        let Some(node) = nodes.one(&name) else { continue };
+        let health = &mut all.entry(name).or_default().health;
+        if health.node_uid == node.uid && health.rung > Rung::None {
+            continue;
+        }
+        if health.node_uid != node.uid {
+            *health = Health::of(&node.uid, &node.boot, now);
+        }
+        health.rung = if node.mark.is_some() {
+            Rung::Cordon
+        } else {
+            Rung::Taint
+        };
+        health.mark.clone_from(&node.mark);
+        health.note(now, "adopted", "it bears our marks, and nothing is known of why");
+    }
+}

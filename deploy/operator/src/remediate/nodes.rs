@@ -1,0 +1,133 @@
+//! The cluster's nodes as they were last seen, kept up by a watch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use kube::core::WatchEvent;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::policy::NodeView;
+use crate::api::{Api, Failed};
+use crate::say;
+
+/// Where they are.
+pub const PATH: &str = "/api/v1/nodes";
+/// After a failure.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// See the module.
+#[derive(Clone, Default)]
+pub struct Nodes(Arc<Mutex<BTreeMap<String, NodeView>>>);
+
+impl Nodes {
+    /// One of them.
+    pub fn one(&self, name: &str) -> Option<NodeView> {
+        self.with(|all| all.get(name).cloned())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.with(|all| u32::try_from(all.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Names of those that bear something of ours.
+    pub fn ours(&self) -> Vec<String> {
+        let ours = |all: &mut BTreeMap<String, NodeView>| {
+            let ours = all.values().filter(|node| node.bears_ours());
+            ours.map(|node| node.name.clone()).collect()
+        };
+        self.with(ours)
+    }
+
+    /// It was seen so. What is older than what is known, changes nothing.
+    pub fn saw(&self, node: &Value) {
+        let Some(view) = NodeView::of(node) else { return };
+        self.with(|all| {
+            let is_older = all
+                .get(&view.name)
+                .is_some_and(|known| known.uid == view.uid && is_older(&view, known));
+            if !is_older {
+                all.insert(view.name.clone(), view);
+            }
+        });
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<String, NodeView>) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads all of them.
+    ///
+    /// # Errors
+    /// [`Failed`]
+    pub async fn read(&self, api: &Api) -> Result<String, Failed> {
+        let mut names = BTreeSet::new();
+        let version = api
+            .list(PATH, "", |node| {
+                if let Some(name) = node["metadata"]["name"].as_str() {
+                    names.insert(name.to_owned());
+                }
+                self.saw(node);
+            })
+            .await?;
+        self.with(|all| all.retain(|name, _| names.contains(name)));
+        Ok(version)
+    }
+
+    /// Keeps them up for ever, from a version on.
+    pub async fn follow(self, api: Api, mut version: String) {
+        loop {
+            if let Err(failed) = self.events(&api, &mut version).await {
+                if failed.code != 410 {
+                    say(format_args!("nodes: {failed}"));
+                    sleep(BREATH).await;
+                }
+                match self.read(&api).await {
+                    Ok(now) => version = now,
+                    Err(_) => sleep(BREATH).await,
+                }
+            } else {
+                // An API server that is about to end ends each watch at once.
+                sleep(BREATH).await;
+            }
+        }
+    }
+
+    async fn events(&self, api: &Api, version: &mut String) -> Result<(), Failed> {
+        let mut events = std::pin::pin!(api.watch(PATH, version).await?);
+        while let Some(event) = events.next().await {
+            let node = match event? {
+                WatchEvent::Added(node) | WatchEvent::Modified(node) => {
+                    self.saw(&node);
+                    node
+                }
+                WatchEvent::Deleted(node) => {
+                    if let Some(name) = node["metadata"]["name"].as_str() {
+                        self.with(|all| all.remove(name));
+                    }
+                    node
+                }
+                WatchEvent::Bookmark(mark) => {
+                    *version = mark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) => return Err(Failed::from(kube::Error::Api(status))),
+            };
+            if let Some(now) = node["metadata"]["resourceVersion"].as_str() {
+                now.clone_into(version);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A watch may still tell of what was before our own change.
+fn is_older(one: &NodeView, other: &NodeView) -> bool {
+    match (one.version.parse::<u64>(), other.version.parse::<u64>()) {
+        (Ok(one), Ok(other)) => one < other,
+        _ => false,
+    }
+}

@@ -1,0 +1,115 @@
+//! What aggregators send: the body of a webhook as docs/notifications.md has it. Pure.
+
+use paceline_health::Provenance;
+use paceline_health::fault::Order;
+use paceline_health::verdict::{Finding, Severity};
+use serde::Deserialize;
+
+use super::policy::Report;
+
+/// Notices of one body.
+pub const MOST_NOTICES: usize = 512;
+/// Longest name or subject.
+const LONGEST: usize = 512;
+
+/// A body.
+#[derive(Debug, Deserialize)]
+pub struct Parcel {
+    version: u32,
+    /// What it says.
+    pub notices: Vec<Notice>,
+}
+
+/// One of them, as far as it matters here.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Notice {
+    /// By what the sender knows it.
+    pub key: String,
+    status: Status,
+    severity: Severity,
+    finding: String,
+    subject: String,
+    /// `MACHINE/POD`.
+    pub node: Option<String>,
+    provenance: Provenance,
+    #[serde(default)]
+    observe_only: bool,
+    #[serde(default)]
+    order: Option<Order>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Firing,
+    Resolved,
+}
+
+/// Why a body is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Not what is expected.
+    #[error("{0}")]
+    Json(String),
+    /// Another version.
+    #[error("version {0} is not known here: it is 1")]
+    Version(u32),
+    /// Too many.
+    #[error("{0} notices are too many: {MOST_NOTICES} at most")]
+    Many(usize),
+}
+
+impl Parcel {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn read(body: &[u8]) -> Result<Parcel, Malformed> {
+        let parcel: Parcel =
+            serde_json::from_slice(body).map_err(|error| Malformed::Json(error.to_string()))?;
+        match parcel {
+            Parcel { version, .. } if version != 1 => Err(Malformed::Version(version)),
+            Parcel { notices, .. } if notices.len() > MOST_NOTICES => Err(Malformed::Many(notices.len())),
+            parcel => Ok(parcel),
+        }
+    }
+}
+
+impl Notice {
+    /// Machine and pod that it is about.
+    pub fn place(&self) -> Option<(&str, &str)> {
+        let (machine, pod) = self.node.as_deref()?.split_once('/')?;
+        let is_name = |name: &str| {
+            let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+            !name.is_empty() && name.len() <= 253 && name.chars().all(is_fit)
+        };
+        (is_name(machine) && is_name(pod)).then_some((machine, pod))
+    }
+
+    /// Whether it says that something holds.
+    pub fn holds(&self) -> bool {
+        self.status == Status::Firing
+    }
+
+    /// What it says, for whom it was proved to come from; `None`: of a kind that is not known here.
+    pub fn report(&self, job: &str, job_nodes: u32) -> Option<Report> {
+        let finding = *Finding::ALL
+            .iter()
+            .find(|finding| finding.name() == self.finding)?;
+        if self.subject.len() > LONGEST {
+            return None;
+        }
+        Some(Report {
+            key: format!("{job}/{finding}/{}", self.subject),
+            job: job.to_owned(),
+            job_nodes,
+            finding,
+            subject: self.subject.clone(),
+            severity: self.severity,
+            provenance: self.provenance,
+            observe_only: self.observe_only,
+            order: self.order,
+            holds: self.holds(),
+        })
+    }
+}

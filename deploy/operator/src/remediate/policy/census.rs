@@ -1,0 +1,165 @@
+//! What is out of service everywhere: how much more may be, and whether so many alarm at once that nothing may.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::health::Health;
+use super::rules::{Mode, Rules};
+use crate::stamp;
+
+/// Open: so many alarmed at once. Only a person closes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Since when.
+    #[serde(with = "stamp")]
+    pub since: u64,
+    /// Nodes that had alarmed.
+    pub nodes: u32,
+    /// Of so many.
+    pub of: u32,
+}
+
+/// What is out, in earnest or not: they are counted apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Out {
+    nodes: BTreeSet<String>,
+    by_job: BTreeMap<String, u32>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    meant: Out,
+    shadow: Out,
+    alarming: BTreeSet<String>,
+    /// Open, if it is.
+    pub breaker: Option<Breaker>,
+}
+
+/// Why a node is not taken out of service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// So many are out already.
+    MostOut(u32),
+    /// So many of the cluster's.
+    Cluster(u32, u32),
+    /// So many of a job's.
+    Job(String, u32, u32),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::MostOut(out) => write!(f, "most-out: {out} nodes are out of service by us"),
+            Refusal::Cluster(out, nodes) => {
+                write!(f, "blast-radius: {out} of the cluster's {nodes} nodes are out")
+            }
+            Refusal::Job(job, out, nodes) => {
+                write!(f, "blast-radius: {out} of the {nodes} nodes of job {job} are out")
+            }
+        }
+    }
+}
+
+impl Census {
+    /// Of all nodes that something is known of. `nodes`: how many the cluster has.
+    pub fn of<'a>(
+        all: impl IntoIterator<Item = (&'a String, &'a Health)>,
+        nodes: u32,
+        breaker: Option<Breaker>,
+        rules: &Rules,
+        now: u64,
+    ) -> Census {
+        let mut census = Census {
+            nodes,
+            breaker,
+            ..Census::default()
+        };
+        for (name, health) in all {
+            census.count(name, health);
+            if is_alarming(health, rules, now) {
+                census.alarming.insert(name.clone());
+            }
+        }
+        census.trip(rules, now);
+        census
+    }
+
+    /// A node was decided about.
+    pub fn count(&mut self, name: &str, health: &Health) {
+        for (out, is_out) in [
+            (&mut self.meant, health.rung.is_out()),
+            (&mut self.shadow, health.shadow.is_out()),
+        ] {
+            if is_out && out.nodes.insert(name.to_owned()) {
+                for job in &health.jobs {
+                    *out.by_job.entry(job.clone()).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether one more may go. `jobs`: whose it is, and how many nodes each has.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admits(&self, mode: Mode, jobs: &BTreeMap<String, u32>, rules: &Rules) -> Result<(), Refusal> {
+        let out = if mode == Mode::Act {
+            &self.meant
+        } else {
+            &self.shadow
+        };
+        let guard = &rules.guard;
+        let count = u32::try_from(out.nodes.len()).unwrap_or(u32::MAX);
+        if count >= guard.most_out {
+            return Err(Refusal::MostOut(count));
+        }
+        if count >= Rules::share(guard.cluster_percent, self.nodes) {
+            return Err(Refusal::Cluster(count, self.nodes));
+        }
+        for (job, nodes) in jobs {
+            let of_job = out.by_job.get(job).copied().unwrap_or(0);
+            if of_job >= Rules::share(guard.job_percent, *nodes) {
+                return Err(Refusal::Job(job.clone(), of_job, *nodes));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many are out in earnest.
+    pub fn out(&self) -> u32 {
+        u32::try_from(self.meant.nodes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Nodes that have raised something within the window.
+    pub fn alarming(&self) -> u32 {
+        u32::try_from(self.alarming.len()).unwrap_or(u32::MAX)
+    }
+
+    fn trip(&mut self, rules: &Rules, now: u64) {
+        let (alarming, guard) = (self.alarming(), &rules.guard);
+        let many = u64::from(alarming) * 100 >= u64::from(self.nodes) * u64::from(guard.breaker_percent);
+        if many && alarming >= guard.breaker_least && self.breaker.is_none() {
+            self.breaker = Some(Breaker {
+                since: now,
+                nodes: alarming,
+                of: self.nodes,
+            });
+        }
+    }
+}
+
+/// Whether something that could lead to a deed was raised of it just now.
+fn is_alarming(health: &Health, rules: &Rules, now: u64) -> bool {
+    let window_ms = rules.guard.breaker_window_s * 1000;
+    health.incidents.values().any(|incident| {
+        let counts = rules
+            .finding(incident.finding)
+            .is_some_and(|rule| incident.severity >= rule.severity);
+        let is_new = now.saturating_sub(incident.since) < window_ms;
+        counts && is_new && incident.provenance == paceline_health::Provenance::Live
+    })
+}

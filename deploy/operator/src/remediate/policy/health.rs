@@ -1,0 +1,240 @@
+//! All that is known of a node: the status of its NodeHealth.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::incident::{self, Incident, Report};
+use super::rules::Rung;
+use crate::stamp;
+
+/// Entries of the history that are kept.
+const MOST_HISTORY: usize = 20;
+/// Times out of service that are remembered.
+const MOST_REMEDIES: usize = 16;
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum State {
+    /// Nothing speaks against it.
+    #[default]
+    Healthy,
+    /// Something was heard, and nothing is done.
+    Suspect,
+    /// It bears marks, and takes new pods.
+    Flagged,
+    /// It takes no new pods; those that run, run.
+    OutOfService,
+    /// Its pods are asked to leave.
+    Draining,
+    /// They have left.
+    Drained,
+    /// Some did not leave in time.
+    DrainBlocked,
+    /// Nothing speaks against it any more; it is checked.
+    Recovering,
+    /// It is left to people.
+    Held,
+    /// The Node is no more.
+    Gone,
+}
+
+/// How pods leave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// Until then they are asked.
+    #[serde(with = "stamp")]
+    pub until: u64,
+    /// The next round.
+    #[serde(with = "stamp")]
+    pub next: u64,
+    /// Pods that were there when it was last looked; `None`: not looked yet.
+    #[serde(default)]
+    pub left: Option<u32>,
+    /// What holds them, such as the budget's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked: Option<String>,
+    /// Nobody is left.
+    #[serde(default)]
+    pub done: bool,
+}
+
+/// A preflight Job on the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Check {
+    /// The Job's name.
+    pub name: String,
+    /// It has failed when it has not passed by then.
+    #[serde(with = "stamp")]
+    pub until: u64,
+}
+
+/// How trust returns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// Checks in a row that found nothing.
+    pub clean: u32,
+    /// The next one.
+    #[serde(with = "stamp")]
+    pub next: u64,
+    /// The preflight that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preflight: Option<Check>,
+    /// Preflights that failed.
+    #[serde(default)]
+    pub failures: u32,
+    /// Preflights that were begun: the next one needs another name.
+    #[serde(default)]
+    pub begun: u32,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number on this node.
+    pub n: u64,
+    /// When.
+    #[serde(with = "stamp")]
+    pub at: u64,
+    /// Which kind: one word.
+    pub what: String,
+    /// In words.
+    pub says: String,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Health {
+    /// Which Node: one of the same name that was made later is another.
+    pub node_uid: String,
+    /// Its boot, as it was last seen.
+    pub boot: String,
+    /// Where it stands.
+    pub state: State,
+    /// Why.
+    pub reason: String,
+    /// Since when it stands there.
+    #[serde(with = "stamp")]
+    pub since: u64,
+    /// What it was taken as far as.
+    pub rung: Rung,
+    /// What it would have been, were it meant.
+    pub shadow: Rung,
+    /// By what our cordon is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
+    /// The cordon was seen on the node with our mark.
+    pub cordoned: bool,
+    /// It comes back by a person's word only.
+    pub held: bool,
+    /// Jobs for whose sake it was taken out of service.
+    pub jobs: Vec<String>,
+    /// What was heard.
+    pub incidents: BTreeMap<String, Incident>,
+    /// How pods leave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// How trust returns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+    /// When it was taken out of service, milliseconds since 1970.
+    pub remedies: Vec<u64>,
+    /// What was last refused; it is said once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What was decided, oldest first.
+    pub history: VecDeque<Entry>,
+    /// Decisions in all.
+    pub decisions: u64,
+}
+
+impl Health {
+    /// Of a node of which nothing was heard.
+    pub fn of(node_uid: &str, boot: &str, now: u64) -> Health {
+        Health {
+            node_uid: node_uid.to_owned(),
+            boot: boot.to_owned(),
+            since: now,
+            ..Health::default()
+        }
+    }
+
+    /// Takes a report in.
+    pub fn hear(&mut self, report: Report, now: u64) {
+        let (words, job) = (
+            format!("{} of {}", report.finding, report.subject),
+            report.job.clone(),
+        );
+        let (holds, key) = (report.holds, report.key.clone());
+        if !incident::hear(&mut self.incidents, report, now, &self.boot) {
+            return;
+        }
+        let times = self.incidents.get(&key).map_or(1, |incident| incident.times);
+        let again = if times > 1 {
+            format!(", for the {times}. time")
+        } else {
+            String::new()
+        };
+        let verb = if holds { "raised" } else { "resolved" };
+        self.note(now, verb, format!("{words} (job {job}){again}"));
+    }
+
+    /// What counts.
+    pub fn open(&self) -> impl Iterator<Item = &Incident> {
+        self.incidents.values().filter(|incident| incident.is_open())
+    }
+
+    /// The worst of it; of several the last.
+    pub fn worst(&self) -> Option<&Incident> {
+        self.open().max_by_key(|incident| incident.severity)
+    }
+
+    /// Something was decided.
+    pub fn note(&mut self, now: u64, what: &str, says: impl Into<String>) {
+        self.decisions += 1;
+        self.history.push_back(Entry {
+            n: self.decisions,
+            at: now,
+            what: what.to_owned(),
+            says: says.into(),
+        });
+        while self.history.len() > MOST_HISTORY {
+            self.history.pop_front();
+        }
+    }
+
+    /// It stands there now.
+    pub fn stand(&mut self, now: u64, state: State, reason: impl Into<String>) {
+        if self.state != state {
+            self.since = now;
+        }
+        self.state = state;
+        self.reason = reason.into();
+    }
+
+    /// It is taken out of service.
+    pub fn remedied(&mut self, now: u64) {
+        self.remedies.push(now);
+        if self.remedies.len() > MOST_REMEDIES {
+            self.remedies.remove(0);
+        }
+    }
+
+    /// How often it was taken out within the window.
+    pub fn remedies_within(&self, now: u64, window_ms: u64) -> u32 {
+        let within = self
+            .remedies
+            .iter()
+            .filter(|at| now.saturating_sub(**at) < window_ms);
+        u32::try_from(within.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether there is anything to remember of it.
+    pub fn is_blank(&self) -> bool {
+        self.incidents.is_empty() && self.history.is_empty() && self.rung == Rung::None
+    }
+}

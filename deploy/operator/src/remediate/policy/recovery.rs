@@ -1,0 +1,156 @@
+//! The end of a drain, and how trust returns.
+
+use super::health::{Check, Health, Recovery, State};
+use super::marks::NodeView;
+use super::rules::{Preflight, Rules, Rung};
+use super::step::Scene;
+
+/// What a round of a drain came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Pods that are still there.
+    pub left: u32,
+    /// What holds one of them.
+    pub blocked: Option<String>,
+}
+
+/// Pods that are still there when their time is over are left.
+pub(super) fn blocked(health: &mut Health, now: u64) {
+    let Some(drain) = &health.drain else { return };
+    if !drain.done && now >= drain.until && health.state != State::DrainBlocked {
+        let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
+        let why = drain
+            .blocked
+            .clone()
+            .unwrap_or_else(|| "they do not end".to_owned());
+        health.note(
+            now,
+            "drain-blocked",
+            format!("{left} pods are left after the deadline: {why}"),
+        );
+    }
+}
+
+/// A round of a drain has ended.
+pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
+    let Some(drain) = &mut health.drain else { return };
+    if drain.done {
+        return;
+    }
+    let is_news = round.blocked.is_some() && round.blocked != drain.blocked;
+    drain.left = Some(round.left);
+    drain.next = now + rules.drain.retry_s * 1000;
+    drain.blocked.clone_from(&round.blocked);
+    drain.done = round.left == 0;
+    if round.left == 0 {
+        health.note(now, "drained", "all pods have left");
+    } else if let Some(why) = round.blocked.filter(|_| is_news) {
+        health.note(now, "eviction-refused", why);
+    }
+}
+
+pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
+    let (now, recovery) = (scene.now, &scene.rules.recovery);
+    if health.open().next().is_some() {
+        if health.recovery.take().is_some() {
+            health.note(now, "relapsed", "something was raised again while it was checked");
+        }
+        return;
+    }
+    health.shadow = Rung::None;
+    health.refused = None;
+    let drains = health
+        .drain
+        .as_ref()
+        .is_some_and(|drain| !drain.done && now < drain.until);
+    if health.rung == Rung::None || health.held || drains {
+        return;
+    }
+    let every_ms = recovery.check_every_s * 1000;
+    let state = health.recovery.get_or_insert_with(|| Recovery {
+        next: now + every_ms,
+        ..Recovery::default()
+    });
+    if state.preflight.is_some() || now < state.next {
+        return;
+    }
+    state.next = now + every_ms;
+    if problem(node, &recovery.problem_conditions).is_some() {
+        state.clean = 0;
+        return;
+    }
+    state.clean += 1;
+    if state.clean < recovery.checks {
+        return;
+    }
+    if health.rung.is_out() && recovery.preflight == Preflight::Required {
+        state.begun += 1;
+        let name = format!("paceline-preflight-{}-{}", short(&health.node_uid), state.begun);
+        state.preflight = Some(Check {
+            name: name.clone(),
+            until: now + recovery.preflight_deadline_s * 1000,
+        });
+        return health.note(now, "preflight", format!("Job {name}"));
+    }
+    restore(health);
+    health.note(now, "recovered", "nothing speaks against it any more");
+}
+
+/// A preflight Job has ended, or its time is over.
+pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now: u64) {
+    let Some(recovery) = &mut health.recovery else {
+        return;
+    };
+    if recovery.preflight.take().is_none() {
+        return;
+    }
+    if passed {
+        restore(health);
+        return health.note(
+            now,
+            "recovered",
+            format!("clean checks, and a preflight that passed: {says}"),
+        );
+    }
+    recovery.failures += 1;
+    recovery.clean = 0;
+    recovery.next = now + rules.recovery.check_every_s * 1000;
+    let is_last = recovery.failures >= rules.recovery.preflight_failures;
+    health.note(now, "preflight-failed", says);
+    if is_last {
+        health.held = true;
+        health.recovery = None;
+        health.note(now, "escalated", "preflights fail: a person must look");
+    }
+}
+
+/// Nothing of ours stays on it; how often it was out is remembered.
+pub(super) fn restore(health: &mut Health) {
+    health.rung = Rung::None;
+    health.shadow = Rung::None;
+    health.mark = None;
+    health.cordoned = false;
+    health.drain = None;
+    health.recovery = None;
+    health.jobs.clear();
+}
+
+/// What else speaks against a node.
+pub fn problem(node: &NodeView, conditions: &[String]) -> Option<String> {
+    if node.condition("Ready") != Some("True") {
+        return Some("it is not Ready".to_owned());
+    }
+    let bad = conditions
+        .iter()
+        .find(|kind| node.condition(kind) == Some("True"));
+    bad.map(|kind| format!("its condition {kind} is True"))
+}
+
+/// Short enough for a name, and the same for the same node.
+fn short(uid: &str) -> String {
+    // FNV-1a, 64 bits: <https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>.
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}

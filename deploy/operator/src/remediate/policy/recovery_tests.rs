@@ -1,0 +1,234 @@
+use paceline_health::fault::{Order, Remedy, When};
+use paceline_health::verdict::Finding;
+
+use super::recovery::{Round, checked, drained};
+use super::world::{BEGIN, DAY, MINUTE, SECOND, World, over, report};
+use super::*;
+
+#[test]
+fn a_person_holds_it_or_says_that_it_was_repaired() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let mut world = World::acting();
+    world.node.hold = true;
+    world.hear(lost.clone());
+    world.later(10 * MINUTE, std::slice::from_ref(&lost));
+    assert_eq!(world.health.rung, Rung::None);
+    world.node.hold = false;
+    world.later(MINUTE, &[lost]);
+    assert_eq!(world.health.rung, Rung::Evict);
+    let rules = world.rules.clone();
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.node.repaired = Some("new board".to_owned());
+    world.step();
+    assert_eq!(
+        (world.health.state, world.node.repaired.clone()),
+        (State::Recovering, None)
+    );
+    world.later(6 * MINUTE, &[]);
+    assert!(
+        world.health.recovery.as_ref().unwrap().preflight.is_some(),
+        "a word is not a check"
+    );
+}
+
+#[test]
+fn a_reboot_ends_what_asked_for_one() {
+    let check = |remedy: Remedy, state: State| {
+        let mut world = World::acting();
+        let mut fault = report(Finding::GpuFault, "gpu GPU-a on n1");
+        fault.order = Some(Order {
+            remedy,
+            when: When::Now,
+        });
+        world.hear(fault.clone());
+        world.later(2 * MINUTE, &[fault]);
+        let rules = world.rules.clone();
+        drained(&mut world.health, Round::default(), &rules, world.now);
+        world.node.boot = "boot-2".to_owned();
+        world.later(MINUTE, &[]);
+        assert_eq!(world.health.state, state, "{remedy:?}");
+    };
+    check(Remedy::RebootNode, State::Recovering);
+    check(Remedy::ResetGpu, State::Recovering);
+    check(Remedy::Inspect, State::Drained);
+}
+
+#[test]
+fn checks_that_find_something_begin_anew() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    world.hear(lost.clone());
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    let rules = world.rules.clone();
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.hear(over(lost.clone()));
+    world.later(4 * MINUTE, &[]);
+    world
+        .node
+        .conditions
+        .push(("GPUProblem".to_owned(), "True".to_owned()));
+    world.later(10 * MINUTE, &[]);
+    assert_eq!(world.health.recovery.as_ref().unwrap().clean, 0);
+    world.node.conditions.pop();
+    world.later(5 * MINUTE, &[]);
+    assert!(world.health.recovery.as_ref().unwrap().preflight.is_some());
+    // It fails once: the checks again. Twice: people.
+    checked(&mut world.health, false, "GPU 3: 40 % slow", &rules, world.now);
+    world.step();
+    assert_eq!(world.health.state, State::Recovering);
+    world.later(6 * MINUTE, &[]);
+    checked(&mut world.health, false, "GPU 3: 40 % slow", &rules, world.now);
+    world.later(DAY, &[]);
+    assert_eq!(
+        (world.health.state, world.node.label.as_deref()),
+        (State::Held, Some("held"))
+    );
+    assert!(world.node.unschedulable);
+    world.node.repaired = Some("yes".to_owned());
+    world.step();
+    assert_eq!(world.health.state, State::Recovering);
+}
+
+#[test]
+fn what_comes_back_again_and_again_is_left_to_people() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let rules = world.rules.clone();
+    for round in 0..4 {
+        assert!(!world.health.held, "round {round}");
+        world.hear(lost.clone());
+        world.later(2 * MINUTE, std::slice::from_ref(&lost));
+        assert!(world.node.unschedulable);
+        drained(&mut world.health, Round::default(), &rules, world.now);
+        world.hear(over(lost.clone()));
+        world.later(6 * MINUTE, &[]);
+        checked(&mut world.health, true, "", &rules, world.now);
+        world.step();
+    }
+    assert_eq!((world.health.state, world.health.held), (State::Held, true));
+    world.later(2 * DAY, &[]);
+    assert!(world.node.unschedulable, "only a person lets it back");
+}
+
+#[test]
+fn a_drain_that_budgets_hold_ends_at_its_deadline() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    world.hear(lost.clone());
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    let rules = world.rules.clone();
+    while world.health.state == State::Draining {
+        let blocked = Some("ml/budget: needs 4 healthy pods and has 4".to_owned());
+        drained(&mut world.health, Round { left: 1, blocked }, &rules, world.now);
+        world.later(10 * SECOND, &[]);
+        assert!(world.now < BEGIN + DAY, "it never ends");
+    }
+    assert_eq!(world.health.state, State::DrainBlocked);
+    assert!(world.health.history.back().unwrap().says.contains("ml/budget"));
+    world.later(DAY / 2, &[lost]);
+    let count = world
+        .words()
+        .iter()
+        .filter(|word| **word == "drain-blocked")
+        .count();
+    assert_eq!(
+        (count, world.node.unschedulable),
+        (1, true),
+        "said once, and it stays cordoned"
+    );
+}
+
+#[test]
+fn no_more_than_the_guard_lets_out() {
+    let out = |name: &str, job: &str| {
+        let mut health = Health::of(name, "", BEGIN);
+        (health.rung, health.jobs) = (Rung::Evict, vec![job.to_owned()]);
+        (name.to_owned(), health)
+    };
+    let check = |others: Vec<(String, Health)>, nodes: u32, change: &str, refusal: Option<&str>| {
+        let mut world = World::with(&format!("mode = \"act\"\n{change}"));
+        (world.others, world.nodes) = (others, nodes);
+        let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+        world.hear(lost.clone());
+        world.later(5 * MINUTE, &[lost]);
+        match refusal {
+            None => assert_eq!(world.health.rung, Rung::Evict),
+            Some(says) => {
+                assert_eq!(
+                    (world.health.rung, world.node.unschedulable),
+                    (Rung::Label, false)
+                );
+                assert!(world.health.reason.contains(says), "{}", world.health.reason);
+                let refused = world.words().iter().filter(|word| **word == "refused").count();
+                assert_eq!(refused, 1, "said once");
+            }
+        }
+    };
+    let many = |count: usize, job: &str| {
+        (0..count)
+            .map(|index| out(&format!("o{index}"), job))
+            .collect::<Vec<_>>()
+    };
+    // One node is always allowed.
+    check(vec![], 3, "", None);
+    check(many(1, "ml/other"), 3, "", Some("1 of the cluster's 3"));
+    check(many(4, "ml/other"), 100, "", None);
+    check(many(5, "ml/other"), 100, "", Some("most-out: 5"));
+    check(many(9, "ml/other"), 100, "[guard]\nmost_out = 50", None);
+    check(
+        many(10, "ml/other"),
+        100,
+        "[guard]\nmost_out = 50",
+        Some("10 of the cluster's 100"),
+    );
+    // A quarter of the job's 8.
+    check(many(1, "ml/train"), 100, "", None);
+    check(
+        many(2, "ml/train"),
+        100,
+        "",
+        Some("2 of the 8 nodes of job ml/train"),
+    );
+    // What is only a shadow takes nobody's place.
+    let mut shadows = many(20, "ml/train");
+    for (_, health) in &mut shadows {
+        (health.rung, health.shadow) = (Rung::None, Rung::Evict);
+    }
+    check(shadows, 100, "", None);
+}
+
+#[test]
+fn a_storm_opens_the_breaker_and_a_person_closes_it() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let mut world = World::acting();
+    world.nodes = 8;
+    for index in 0..3 {
+        let mut health = Health::of(&format!("o{index}"), "", BEGIN);
+        health.hear(report(Finding::GpuLost, "gpu GPU-x"), BEGIN);
+        world.others.push((format!("o{index}"), health));
+    }
+    world.step();
+    assert_eq!(world.breaker, None, "three of eight");
+    world.hear(lost.clone());
+    assert_eq!(
+        world.breaker.as_ref().map(|open| (open.nodes, open.of)),
+        Some((4, 8))
+    );
+    // It does not close by itself, whatever clears.
+    world.others.clear();
+    world.later(DAY / 2, std::slice::from_ref(&lost));
+    assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
+    assert!(
+        world.health.reason.starts_with("breaker: 4 of 8"),
+        "{}",
+        world.health.reason
+    );
+    world.breaker = None;
+    world.later(MINUTE, &[lost]);
+    assert_eq!(world.health.rung, Rung::Evict);
+    // Of two nodes both may alarm: that is no storm yet.
+    let mut small = World::acting();
+    small.nodes = 2;
+    small.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
+    assert_eq!(small.breaker, None);
+}

@@ -1,0 +1,247 @@
+//! How far each finding goes and how much may be done at all: `policy/remediate.toml`, and a file of the user's own over it.
+
+use std::collections::BTreeMap;
+
+use paceline_health::verdict::{Finding, Severity};
+use serde::{Deserialize, Serialize};
+
+const TABLE: &str = include_str!("../../../policy/remediate.toml");
+
+/// How much is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// What is heard is written down.
+    Observe,
+    /// All is decided and nothing is done; it is said what would have been.
+    Shadow,
+    /// It is done.
+    Act,
+}
+
+/// What may be done to a node. Each includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rung {
+    /// Nothing.
+    #[default]
+    None,
+    /// An Event says it.
+    Event,
+    /// A condition of the node.
+    Condition,
+    /// A label.
+    Label,
+    /// A taint (NoSchedule): from here on the node is out of service for what comes new.
+    Taint,
+    /// The node is cordoned.
+    Cordon,
+    /// Its pods are asked to leave.
+    Evict,
+}
+
+impl Rung {
+    /// Whether the node takes nothing new.
+    pub fn is_out(self) -> bool {
+        self >= Rung::Taint
+    }
+
+    /// As it stands in the table.
+    pub fn word(self) -> &'static str {
+        match self {
+            Rung::None => "none",
+            Rung::Event => "event",
+            Rung::Condition => "condition",
+            Rung::Label => "label",
+            Rung::Taint => "taint",
+            Rung::Cordon => "cordon",
+            Rung::Evict => "evict",
+        }
+    }
+}
+
+/// Which pods a drain is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pods {
+    /// Those that hold devices.
+    Gpu,
+    /// All that a drain of kubectl would take.
+    All,
+}
+
+/// Whether a node has to pass a preflight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preflight {
+    /// Before it comes back.
+    Required,
+    /// Clean checks are enough.
+    None,
+}
+
+/// `[guard]`; the table says what each means.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Guard {
+    pub debounce_s: u64,
+    pub fresh_s: u64,
+    pub expiry_s: u64,
+    pub cluster_percent: u32,
+    pub job_percent: u32,
+    pub most_out: u32,
+    pub breaker_percent: u32,
+    pub breaker_least: u32,
+    pub breaker_window_s: u64,
+}
+
+/// `[drain]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Drain {
+    pub deadline_s: u64,
+    pub retry_s: u64,
+    pub pods: Pods,
+}
+
+/// `[recovery]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Recovery {
+    pub checks: u32,
+    pub check_every_s: u64,
+    pub preflight: Preflight,
+    pub preflight_deadline_s: u64,
+    pub preflight_failures: u32,
+    pub escalate_after: u32,
+    pub escalate_window_s: u64,
+    pub problem_conditions: Vec<String>,
+}
+
+/// What one finding is worth.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindingRule {
+    /// As far as it goes.
+    pub rung: Rung,
+    /// How much of it is meant, at most.
+    #[serde(default = "act")]
+    pub mode: Mode,
+    /// Less than this is written down.
+    #[serde(default = "critical")]
+    pub severity: Severity,
+    /// Its own, instead of the guard's.
+    pub debounce_s: Option<u64>,
+}
+
+fn act() -> Mode {
+    Mode::Act
+}
+
+fn critical() -> Severity {
+    Severity::Critical
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// The most that any finding gets.
+    pub mode: Mode,
+    /// How much.
+    pub guard: Guard,
+    /// How pods are asked to leave.
+    pub drain: Drain,
+    /// How trust returns.
+    pub recovery: Recovery,
+    finding: BTreeMap<Finding, FindingRule>,
+}
+
+/// Why a policy is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RulesError {
+    /// Not TOML, or something in it is unknown.
+    #[error("{0}")]
+    Text(String),
+    /// A value that makes no sense.
+    #[error("{0} must be {1}")]
+    Value(&'static str, &'static str),
+}
+
+impl Rules {
+    /// The table with `text` over it, value by value.
+    ///
+    /// # Errors
+    /// [`RulesError`]
+    pub fn with(text: &str) -> Result<Rules, RulesError> {
+        let parse = |text: &str| text.parse::<toml::Table>();
+        let error = |error: toml::de::Error| RulesError::Text(error.to_string());
+        let mut table = parse(TABLE).map_err(error)?;
+        lay_over(&mut table, parse(text).map_err(error)?);
+        let rules: Rules = table.try_into().map_err(error)?;
+        rules.check()?;
+        Ok(rules)
+    }
+
+    fn check(&self) -> Result<(), RulesError> {
+        let percents = [
+            ("guard.cluster_percent", self.guard.cluster_percent),
+            ("guard.job_percent", self.guard.job_percent),
+            ("guard.breaker_percent", self.guard.breaker_percent),
+        ];
+        for (name, percent) in percents {
+            if !(1..=100).contains(&percent) {
+                return Err(RulesError::Value(name, "1 to 100"));
+            }
+        }
+        let positive = [
+            ("guard.breaker_least", u64::from(self.guard.breaker_least)),
+            ("guard.fresh_s", self.guard.fresh_s),
+            ("recovery.checks", u64::from(self.recovery.checks)),
+            ("recovery.escalate_after", u64::from(self.recovery.escalate_after)),
+            ("drain.deadline_s", self.drain.deadline_s),
+        ];
+        for (name, value) in positive {
+            if value == 0 {
+                return Err(RulesError::Value(name, "at least 1"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a finding is worth; `None`: it is written down.
+    pub fn finding(&self, finding: Finding) -> Option<&FindingRule> {
+        self.finding.get(&finding)
+    }
+
+    /// How much of a finding is meant.
+    pub fn mode_of(&self, rule: &FindingRule) -> Mode {
+        self.mode.min(rule.mode)
+    }
+
+    /// How long a finding must hold, milliseconds.
+    pub fn debounce_ms(&self, rule: &FindingRule) -> u64 {
+        rule.debounce_s.unwrap_or(self.guard.debounce_s) * 1000
+    }
+
+    /// Nodes of `all` that may be out, by percent, at least 1.
+    pub fn share(percent: u32, all: u32) -> u32 {
+        u32::try_from(u64::from(all) * u64::from(percent) / 100)
+            .unwrap_or(u32::MAX)
+            .max(1)
+    }
+}
+
+fn lay_over(below: &mut toml::Table, above: toml::Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            (_, value) => {
+                below.insert(key, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The next state of a node. Called again and again with what there is to see; called twice with the same it changes nothing.
+
+use std::collections::BTreeMap;
+
+use paceline_health::Provenance;
+use paceline_health::fault::When;
+
+use super::census::Census;
+use super::health::{Drain, Health, State};
+use super::incident::{Closed, Incident};
+use super::marks::NodeView;
+use super::recovery::{blocked, recover, restore};
+use super::rules::{FindingRule, Mode, Rules, Rung};
+
+/// What there is to see besides the node.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// Now.
+    pub now: u64,
+    /// Since when we are in charge: what was only heard before leads to nothing.
+    pub started: u64,
+    /// The policy.
+    pub rules: &'a Rules,
+    /// What is out everywhere.
+    pub census: &'a Census,
+}
+
+/// Brings `health` to what the node and the scene ask for.
+pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
+    let now = scene.now;
+    if health.node_uid != node.uid {
+        *health = Health::of(&node.uid, &node.boot, now);
+        health.note(
+            now,
+            "replaced",
+            "a new Node has this name; what was known of the old one is forgotten",
+        );
+    }
+    heed_repair(health, node, now);
+    heed_boot(health, node, now);
+    expire(health, scene);
+    if node.hold {
+        return health.stand(now, health.state, "a person holds it: left as it is");
+    }
+    if let Some(breaker) = &scene.census.breaker {
+        if health.rung > Rung::None || health.open().next().is_some() {
+            let says = format!(
+                "breaker: {} of {} nodes alarmed at once; a person must reset it",
+                breaker.nodes, breaker.of
+            );
+            refuse(health, now, &says);
+            health.stand(now, health.state.max_suspect(), says);
+        }
+        return;
+    }
+    heed_people(health, node, now);
+    let refusal = climb(health, node, scene);
+    blocked(health, now);
+    recover(health, node, scene);
+    settle(health, now, refusal);
+}
+
+impl State {
+    fn max_suspect(self) -> State {
+        if self == State::Healthy {
+            State::Suspect
+        } else {
+            self
+        }
+    }
+}
+
+fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
+    let Some(word) = &node.repaired else { return };
+    let is_news = health.held || !health.remedies.is_empty() || health.open().next().is_some();
+    if is_news {
+        close(health, Closed::Repaired, |_| true);
+        health.held = false;
+        health.remedies.clear();
+        health.note(now, "repaired", format!("a person says so: {word}"));
+    }
+}
+
+fn heed_boot(health: &mut Health, node: &NodeView, now: u64) {
+    if node.boot.is_empty() || node.boot == health.boot {
+        return;
+    }
+    health.boot.clone_from(&node.boot);
+    let boot = node.boot.clone();
+    let closed = close(health, Closed::Rebooted, |incident| {
+        incident.ends_with_reboot() && incident.boot != boot
+    });
+    if closed > 0 {
+        health.note(
+            now,
+            "rebooted",
+            format!("the node was started again, as {closed} faults asked for"),
+        );
+    }
+}
+
+fn expire(health: &mut Health, scene: &Scene<'_>) {
+    let expiry_ms = scene.rules.guard.expiry_s * 1000;
+    let closed = close(health, Closed::Expired, |incident| {
+        scene.now.saturating_sub(incident.heard) >= expiry_ms
+    });
+    if closed > 0 {
+        health.note(
+            scene.now,
+            "expired",
+            format!("nothing was heard of {closed} faults for {} s", expiry_ms / 1000),
+        );
+    }
+    // What is over for as long is forgotten, unless the node is still out for it.
+    if health.rung == Rung::None {
+        health.incidents.retain(|_, incident| {
+            incident.is_open() || scene.now.saturating_sub(incident.heard) < 2 * expiry_ms
+        });
+    }
+}
+
+fn close(health: &mut Health, how: Closed, is_meant: impl Fn(&Incident) -> bool) -> usize {
+    let open = health
+        .incidents
+        .values_mut()
+        .filter(|incident| incident.is_open());
+    let meant = open.filter(|incident| is_meant(incident));
+    meant.map(|incident| incident.closed = Some(how)).count()
+}
+
+/// What people did to our cordon.
+fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
+    if health.rung < Rung::Cordon {
+        return;
+    }
+    if node.unschedulable && node.mark.is_some() {
+        health.cordoned = true;
+        return;
+    }
+    if !health.cordoned {
+        return;
+    }
+    health.cordoned = false;
+    health.mark = None;
+    health.drain = None;
+    if node.unschedulable {
+        health.rung = Rung::Taint;
+        health.note(
+            now,
+            "taken-over",
+            "our mark was taken off a cordon that stands: it is somebody else's now",
+        );
+    } else {
+        close(health, Closed::Overridden, |_| true);
+        restore(health);
+        health.held = false;
+        health.note(
+            now,
+            "overridden",
+            "somebody uncordoned it: left in service until something new is raised",
+        );
+    }
+}
+
+/// What the faults that are ripe ask for.
+#[derive(Debug, Default)]
+struct Wanted {
+    act: Rung,
+    shadow: Rung,
+    jobs: BTreeMap<String, u32>,
+}
+
+fn wanted(health: &Health, scene: &Scene<'_>) -> Wanted {
+    let mut wanted = Wanted::default();
+    for incident in health.open() {
+        let Some(rule) = scene.rules.finding(incident.finding) else {
+            continue;
+        };
+        if !is_ripe(incident, rule, scene) {
+            continue;
+        }
+        // Work that runs stays correct: it is left to end.
+        let waits = incident.order.is_some_and(|order| order.when == When::JobEnd);
+        let rung = if waits {
+            rule.rung.min(Rung::Cordon)
+        } else {
+            rule.rung
+        };
+        match scene.rules.mode_of(rule) {
+            Mode::Observe => continue,
+            Mode::Shadow => wanted.shadow = wanted.shadow.max(rung),
+            Mode::Act => wanted.act = wanted.act.max(rung),
+        }
+        let nodes = wanted.jobs.entry(incident.job.clone()).or_default();
+        *nodes = (*nodes).max(incident.job_nodes);
+    }
+    wanted
+}
+
+/// Trusted, bad enough, said by somebody since we are in charge, said of late, and for long enough.
+fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
+    let since = |then: u64| scene.now.saturating_sub(then);
+    incident.provenance == Provenance::Live
+        && !incident.observe_only
+        && incident.severity >= rule.severity
+        && incident.heard >= scene.started
+        && since(incident.heard) <= scene.rules.guard.fresh_s * 1000
+        && since(incident.since) >= scene.rules.debounce_ms(rule)
+}
+
+/// Takes the node as far as its faults ask for and the guard lets it. Why it is not taken further.
+fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<String> {
+    let wanted = wanted(health, scene);
+    shadow(health, &wanted, scene);
+    let mut refusal = None;
+    let mut target = wanted.act;
+    if target > Rung::Taint && node.is_cordoned_by_another() && !health.cordoned {
+        target = Rung::Taint;
+        refusal = Some("owned: somebody else cordoned it, and may be at work there".to_owned());
+    }
+    if target <= health.rung {
+        return refusal.filter(|_| wanted.act > health.rung);
+    }
+    let goes_out = target.is_out() && !health.rung.is_out();
+    if goes_out && let Err(why) = scene.census.admits(Mode::Act, &wanted.jobs, scene.rules) {
+        target = Rung::Label;
+        refusal = Some(why.to_string());
+    }
+    if let Some(says) = &refusal {
+        refuse(health, scene.now, says);
+    }
+    if target <= health.rung {
+        return refusal;
+    }
+    if target.is_out() && goes_out {
+        take_out(health, &wanted, scene);
+    }
+    health.rung = target;
+    health.recovery = None;
+    let why = health.worst().map(Incident::words).unwrap_or_default();
+    health.note(scene.now, target.word(), why);
+    if target >= Rung::Cordon && health.mark.is_none() {
+        health.mark = Some(format!("paceline-remediator/{}", health.decisions));
+    }
+    if target == Rung::Evict {
+        health.drain = Some(Drain {
+            until: scene.now + scene.rules.drain.deadline_s * 1000,
+            next: scene.now,
+            left: None,
+            blocked: None,
+            done: false,
+        });
+    }
+    refusal
+}
+
+fn take_out(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
+    health.jobs = wanted.jobs.keys().cloned().collect();
+    let recovery = &scene.rules.recovery;
+    let before = health.remedies_within(scene.now, recovery.escalate_window_s * 1000);
+    health.remedied(scene.now);
+    if before >= recovery.escalate_after && !health.held {
+        health.held = true;
+        let says = format!(
+            "out of service for the {}. time: remedies do not help, a person must look",
+            before + 1
+        );
+        health.note(scene.now, "escalated", says);
+    }
+}
+
+/// What would be done, were it meant.
+fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
+    let mut target = wanted.shadow;
+    if target <= health.shadow || target <= health.rung {
+        return;
+    }
+    if target.is_out()
+        && !health.shadow.is_out()
+        && let Err(why) = scene.census.admits(Mode::Shadow, &wanted.jobs, scene.rules)
+    {
+        refuse(health, scene.now, &format!("shadow: {why}"));
+        target = Rung::Label;
+    }
+    if target > health.shadow {
+        if target.is_out() && !health.rung.is_out() {
+            health.jobs = wanted.jobs.keys().cloned().collect();
+        }
+        health.shadow = target;
+        let why = health.worst().map(Incident::words).unwrap_or_default();
+        health.note(scene.now, "would", format!("{}: {why}", target.word()));
+    }
+}
+
+/// Where it stands now follows from what is known of it.
+fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
+    let is_open = health.open().next().is_some();
+    let drain = health.drain.as_ref();
+    let state = if health.recovery.is_some() {
+        State::Recovering
+    } else if health.held && health.rung.is_out() && drain.is_none_or(|drain| drain.done) {
+        State::Held
+    } else if let Some(drain) = drain {
+        match drain {
+            Drain { done: true, .. } => State::Drained,
+            drain if now >= drain.until => State::DrainBlocked,
+            _ => State::Draining,
+        }
+    } else if health.rung.is_out() {
+        State::OutOfService
+    } else if health.rung > Rung::None {
+        State::Flagged
+    } else if is_open {
+        State::Suspect
+    } else {
+        State::Healthy
+    };
+    let mut reason = health.worst().map(Incident::words).unwrap_or_default();
+    let also = [
+        refusal,
+        (health.shadow > Rung::None).then(|| format!("would be taken to {}", health.shadow.word())),
+        drain
+            .and_then(|drain| drain.blocked.clone())
+            .filter(|_| state != State::Drained),
+        health
+            .recovery
+            .as_ref()
+            .map(|recovery| format!("{} clean checks", recovery.clean)),
+    ];
+    for more in also.into_iter().flatten() {
+        if !reason.is_empty() {
+            reason.push_str("; ");
+        }
+        reason.push_str(&more);
+    }
+    health.stand(now, state, reason);
+}
+
+/// Said once, until it is another.
+fn refuse(health: &mut Health, now: u64, says: &str) {
+    let kind = says.split(':').next().unwrap_or_default();
+    if health.refused.as_deref() != Some(kind) {
+        health.refused = Some(kind.to_owned());
+        health.note(now, "refused", says);
+    }
+}

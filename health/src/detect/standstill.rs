@@ -1,0 +1,162 @@
+//! The time that a job stands still, shared among those that are silent: it is lost once, however many they are.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Rank;
+use crate::time::Time;
+use crate::verdict::{Finding, Severity, Subject};
+
+/// Who is silent, and since when.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Named {
+    pub finding: Finding,
+    pub severity: Severity,
+    pub since: Time,
+    pub rank: Option<Rank>,
+    /// What its evidence has of NCCL's words; zero: nothing.
+    pub asked: u64,
+    /// Its share up to when it was last booked, seconds.
+    lost_s: f64,
+}
+
+impl Named {
+    pub fn new(finding: Finding, severity: Severity, since: Time, rank: Option<Rank>) -> Named {
+        Named {
+            finding,
+            severity,
+            since,
+            rank,
+            asked: 0,
+            lost_s: 0.0,
+        }
+    }
+}
+
+/// All who are silent now.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Standstill {
+    silent: BTreeMap<Subject, Named>,
+    /// What lies before has been booked.
+    booked: Time,
+}
+
+impl Standstill {
+    pub fn get(&self, subject: &Subject) -> Option<&Named> {
+        self.silent.get(subject)
+    }
+
+    pub fn get_mut(&mut self, subject: &Subject) -> Option<&mut Named> {
+        self.silent.get_mut(subject)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Subject, &Named)> {
+        self.silent.iter()
+    }
+
+    pub fn insert(&mut self, subject: Subject, named: Named) {
+        self.silent.insert(subject, named);
+    }
+
+    /// Gives each its share of the time up to now. Who was silent longer of it has more.
+    pub fn book(&mut self, now: Time) {
+        if self.silent.is_empty() {
+            return;
+        }
+        let ratio = self.share_ratio(now);
+        let booked = self.booked;
+        for named in self.silent.values_mut() {
+            named.lost_s += ratio * unbooked_s(named, booked, now);
+        }
+        self.booked = now;
+    }
+
+    /// What one of them has cost so far, seconds of the whole job.
+    pub fn lost_s(&self, subject: &Subject, now: Time) -> Option<f64> {
+        let named = self.silent.get(subject)?;
+        Some(named.lost_s + self.share_ratio(now) * unbooked_s(named, self.booked, now))
+    }
+
+    /// Ends those that do not hold any more; book before.
+    pub fn keep(&mut self, mut holds: impl FnMut(&Subject, &Named) -> bool) -> Vec<(Subject, Finding, f64)> {
+        let over: Vec<Subject> = self
+            .silent
+            .iter()
+            .filter(|(subject, named)| !holds(subject, named))
+            .map(|(subject, _)| subject.clone())
+            .collect();
+        over.into_iter()
+            .filter_map(|subject| {
+                let named = self.silent.remove(&subject)?;
+                Some((subject, named.finding, named.lost_s))
+            })
+            .collect()
+    }
+
+    /// All are silent up to now: together as long as the longest of them.
+    fn share_ratio(&self, now: Time) -> f64 {
+        let each = self
+            .silent
+            .values()
+            .map(|named| unbooked_s(named, self.booked, now));
+        let (longest, sum) = each.fold((0.0, 0.0), |(longest, sum): (f64, f64), s| {
+            (longest.max(s), sum + s)
+        });
+        if sum > 0.0 { longest / sum } else { 0.0 }
+    }
+}
+
+fn unbooked_s(named: &Named, booked: Time, now: Time) -> f64 {
+    now.since(named.since.max(booked)).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(rank: u32) -> Subject {
+        Subject::Node {
+            node: format!("n{rank}").as_str().into(),
+        }
+    }
+
+    fn at(s: u64) -> Time {
+        Time(s * 1_000_000_000)
+    }
+
+    fn silent(standstill: &mut Standstill, number: u32, since: Time) {
+        let named = Named::new(Finding::RankSilent, Severity::Info, since, None);
+        standstill.insert(rank(number), named);
+    }
+
+    #[test]
+    fn the_time_is_lost_once() {
+        let mut all = Standstill::default();
+        silent(&mut all, 0, at(100));
+        all.book(at(130));
+        assert_eq!(all.lost_s(&rank(0), at(140)), Some(40.0));
+        // Another of whom it is learned later that it was silent too: what was booked is not booked again.
+        silent(&mut all, 1, at(110));
+        assert_eq!(all.lost_s(&rank(0), at(140)), Some(35.0));
+        all.book(at(140));
+        assert_eq!(all.lost_s(&rank(1), at(140)), Some(5.0));
+        let over = all.keep(|subject, _| *subject == rank(1));
+        assert_eq!(over, [(rank(0), Finding::RankSilent, 35.0)]);
+        assert_eq!(all.lost_s(&rank(1), at(150)), Some(15.0));
+    }
+
+    #[test]
+    fn who_was_silent_longer_has_more() {
+        let mut all = Standstill::default();
+        silent(&mut all, 0, at(70));
+        silent(&mut all, 1, at(90));
+        all.book(at(100));
+        assert_eq!(all.lost_s(&rank(0), at(100)), Some(22.5));
+        assert_eq!(all.lost_s(&rank(1), at(100)), Some(7.5));
+        // And the next day: what lies between was no standstill.
+        all.keep(|_, _| false);
+        silent(&mut all, 2, at(1000));
+        assert_eq!(all.lost_s(&rank(2), at(1060)), Some(60.0));
+    }
+}

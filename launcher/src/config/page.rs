@@ -1,0 +1,223 @@
+//! Where the job's page is, for whom, and how much of the job its metrics show: what is typed, and what is passed on to the
+//! sidecar, one of which serves it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use paceline_sidecar::sink::http::{HttpOptions, Place};
+use paceline_sidecar::sink::metrics::{Compat, Detail, MetricsOptions};
+
+use super::raw::{Raw, Said};
+use super::settings::{key, name, wrong};
+use crate::output::Usage;
+
+/// What was typed of it.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct PageArgs {
+    /// Where the live page and /metrics are: an address or an interface (eth0:9810) of the aggregator's node [default:
+    /// 127.0.0.1, any free port].
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) http: Option<String>,
+    /// A file with the token, 32 bytes or more, that whoever reads the page has to say [default: none].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_token_file: Option<String>,
+    /// Certificates (PEM) with which the page is served by TLS, with --http-key [default: no TLS].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_cert: Option<String>,
+    /// Their private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) http_key: Option<String>,
+    /// What has series of its own in /metrics: auto, summary, rank or gpu [default: auto, gpu up to 512 ranks and summary
+    /// above].
+    #[arg(long, value_name = "DETAIL")]
+    pub(crate) metrics: Option<String>,
+    /// Add the same readings to /metrics under another exporter's names: dcgm [default: none].
+    #[arg(long, value_name = "EXPORTER")]
+    pub(crate) metrics_compat: Option<String>,
+}
+
+/// What it means.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PageSettings {
+    /// Where it is wanted.
+    pub(crate) http: Option<Place>,
+    /// The token that whoever reads it has to say.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Certificates and their private key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    metrics: Option<String>,
+    metrics_compat: Option<String>,
+}
+
+impl PageSettings {
+    /// Parses what was gathered. Files are read: a page that was to be protected would not be served, and the job run
+    /// unwatched, which is better told before it starts.
+    pub(super) fn check(raw: &Raw) -> Result<PageSettings, Usage> {
+        for key in ["http_token_file", "http_cert", "http_key"] {
+            said(raw, key, name)?;
+        }
+        Ok(PageSettings {
+            http: said(raw, "http", |text| {
+                text.parse::<Place>().map_err(|problem| problem.to_string())
+            })?,
+            token_file: said(raw, "http_token_file", |path| key(path).map(|()| path.into()))?,
+            tls: tls(raw)?,
+            metrics: said(raw, "metrics", one_of::<Detail>)?,
+            metrics_compat: said(raw, "metrics_compat", one_of::<Compat>)?,
+        })
+    }
+
+    /// As the sidecar is told: names of flags, and their values.
+    pub(crate) fn flags(&self) -> Vec<(&'static str, OsString)> {
+        let tls = self.tls.as_ref();
+        let all = [
+            ("http", self.http.as_ref().map(|place| place.to_string().into())),
+            ("http-token-file", self.token_file.clone().map(OsString::from)),
+            ("http-cert", tls.map(|(cert, _)| cert.into())),
+            ("http-key", tls.map(|(_, key)| key.into())),
+            ("metrics", self.metrics.clone().map(OsString::from)),
+            ("metrics-compat", self.metrics_compat.clone().map(OsString::from)),
+        ];
+        all.into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
+    }
+
+    /// Of its address.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+/// The value of `key`, if there is one.
+fn said<T>(raw: &Raw, key: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Usage> {
+    let Some(said) = raw.get(key) else { return Ok(None) };
+    parse(&said.text).map(Some).map_err(|why| wrong(key, said, &why))
+}
+
+/// A word that the sidecar takes.
+fn one_of<T: ValueEnum>(text: &str) -> Result<String, String> {
+    T::from_str(text, false).map(|_| text.to_owned()).map_err(|_| {
+        let words = T::value_variants().iter().filter_map(T::to_possible_value);
+        let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
+        format!("must be {}", words.join(" or "))
+    })
+}
+
+fn tls(raw: &Raw) -> Result<Option<(PathBuf, PathBuf)>, Usage> {
+    let alone =
+        |has: &str, said: &Said, wants: &str| Err(wrong(has, said, &format!("takes {wants} beside it")));
+    let (cert, key) = match (raw.get("http_cert"), raw.get("http_key")) {
+        (Some(cert), Some(key)) => (cert, key),
+        (Some(cert), None) => return alone("http_cert", cert, "http_key, its private key (PEM),"),
+        (None, Some(key)) => return alone("http_key", key, "http_cert, its certificates (PEM),"),
+        (None, None) => return Ok(None),
+    };
+    let paths = (PathBuf::from(&cert.text), PathBuf::from(&key.text));
+    let options = HttpOptions {
+        http: Place::loopback(),
+        http_cert: Some(paths.0.clone()),
+        http_key: Some(paths.1.clone()),
+        http_token_file: None,
+        metrics: MetricsOptions::default(),
+    };
+    match options.read() {
+        Ok(_) => Ok(Some(paths)),
+        Err(problem) => Err(wrong("http_cert", cert, &format!("{problem:#}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::cli::SettingArgs;
+    use crate::config::raw::{Surroundings, gather};
+
+    fn check(page: PageArgs) -> Result<PageSettings, String> {
+        let args = SettingArgs {
+            page,
+            ..SettingArgs::default()
+        };
+        let around = Surroundings {
+            variable: Box::new(|_| None),
+            files: Vec::new(),
+        };
+        let raw = gather(&args, &around).map_err(|usage| usage.0)?;
+        PageSettings::check(&raw).map_err(|usage| usage.0)
+    }
+
+    #[test]
+    fn what_is_typed_is_what_the_sidecar_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        fs::write(&token, "0123456789abcdef0123456789abcdef").unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        let token = token.to_str().unwrap().to_owned();
+        let page = check(PageArgs {
+            http: Some("eth0:9810".into()),
+            http_token_file: Some(token.clone()),
+            metrics: Some("rank".into()),
+            metrics_compat: Some("dcgm".into()),
+            ..PageArgs::default()
+        })
+        .unwrap();
+        let told: Vec<String> = page
+            .flags()
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "http=eth0:9810",
+                &format!("http-token-file={token}"),
+                "metrics=rank",
+                "metrics-compat=dcgm"
+            ]
+        );
+        assert_eq!(page.scheme(), "http");
+        assert!(check(PageArgs::default()).unwrap().flags().is_empty());
+    }
+
+    #[test]
+    fn what_would_keep_the_sidecar_from_starting_is_told_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "").unwrap();
+        let path = || Some(empty.to_str().unwrap().to_owned());
+        let wrong = |page: PageArgs| check(page).unwrap_err();
+        let metrics = wrong(PageArgs {
+            metrics: Some("everything".into()),
+            ..PageArgs::default()
+        });
+        assert_eq!(
+            metrics,
+            "--metrics: metrics = \"everything\": must be auto or summary or rank or gpu"
+        );
+        let token = wrong(PageArgs {
+            http_token_file: path(),
+            ..PageArgs::default()
+        });
+        assert!(token.starts_with("--http-token-file: "), "{token}");
+        let alone = wrong(PageArgs {
+            http_cert: path(),
+            ..PageArgs::default()
+        });
+        assert!(alone.contains("takes http_key"), "{alone}");
+        let alone = wrong(PageArgs {
+            http_key: path(),
+            ..PageArgs::default()
+        });
+        assert!(alone.contains("takes http_cert"), "{alone}");
+        let tls = wrong(PageArgs {
+            http_cert: path(),
+            http_key: path(),
+            ..PageArgs::default()
+        });
+        assert!(tls.starts_with("--http-cert: ") && tls.contains("empty"), "{tls}");
+    }
+}

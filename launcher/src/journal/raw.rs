@@ -1,0 +1,45 @@
+//! Lines of bounded length, before anybody asks what they say.
+
+use std::io::{self, BufRead};
+
+use paceline_health::line::MAX_LINE_BYTES;
+
+/// One line as it stands in the file.
+pub(super) enum Raw {
+    Whole(Vec<u8>),
+    /// The last line, without its newline.
+    Open(Vec<u8>),
+    TooLong(usize),
+}
+
+/// One line; of one that is too long only the length is kept. `read`: bytes so far.
+pub(super) fn read_line(reader: &mut impl BufRead, read: &mut u64) -> io::Result<Option<Raw>> {
+    let mut line = Vec::new();
+    let mut length = 0;
+    loop {
+        let chunk = match reader.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(problem) if problem.kind() == io::ErrorKind::Interrupted => continue,
+            Err(problem) => return Err(problem),
+        };
+        let newline = chunk.iter().position(|byte| *byte == b'\n');
+        let taken = newline.unwrap_or(chunk.len());
+        length += taken;
+        if length <= MAX_LINE_BYTES {
+            line.extend_from_slice(&chunk[..taken]);
+        }
+        let end = newline.is_some() || chunk.is_empty();
+        let used = taken + usize::from(newline.is_some());
+        reader.consume(used);
+        *read += used as u64;
+        if !end {
+            continue;
+        }
+        return Ok(match (newline, length) {
+            (_, MAX_LINE_BYTES..) if length > MAX_LINE_BYTES => Some(Raw::TooLong(length)),
+            (Some(_), _) => Some(Raw::Whole(line)),
+            (None, 0) => None,
+            (None, _) => Some(Raw::Open(line)),
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! The address of the job's page, told by the launcher whose sidecar has the aggregator, as soon as that says where it listens:
+//! a port of zero is chosen only then, and one that was asked for may be taken.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use paceline_sidecar::host;
+
+use super::Plan;
+use super::sidecar::Status;
+use super::supervise::Watcher;
+use crate::output::{self, Paint, Style};
+
+/// Says where the page is, once for each address.
+pub(super) struct Announcer {
+    style: Style,
+    scheme: &'static str,
+    is_silent: bool,
+    said: Option<String>,
+}
+
+impl Announcer {
+    /// For the run of `plan`.
+    pub(super) fn new(plan: &Plan) -> Announcer {
+        Announcer {
+            style: plan.style,
+            scheme: plan.settings.page.scheme(),
+            is_silent: plan.settings.quiet,
+            said: None,
+        }
+    }
+
+    /// What is to be said of a sidecar's word.
+    fn line(&mut self, status: &Status) -> Option<String> {
+        let Status::Ready {
+            http: Some(http),
+            http_elsewhere,
+            ..
+        } = status
+        else {
+            return None;
+        };
+        if self.is_silent || self.said.as_deref() == Some(http) {
+            return None;
+        }
+        self.said = Some(http.clone());
+        let page = format!("{}://{}/", self.scheme, reachable(http, host::hostname));
+        let why = http_elsewhere
+            .as_ref()
+            .map_or_else(String::new, |why| format!(" ({why})"));
+        Some(format!(
+            "{} live page {page}{}, for Prometheus {page}metrics",
+            self.style.paint(Paint::Faint, "paceline:"),
+            self.style.paint(Paint::Warn, why),
+        ))
+    }
+}
+
+impl Watcher for Announcer {
+    fn status(&mut self, status: &Status) {
+        if let Some(line) = self.line(status) {
+            output::say(line);
+        }
+    }
+
+    fn tick(&mut self, _now: Instant) -> bool {
+        false
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A page that goes with the job is nobody's any more.
+    fn ended(&mut self) {
+        self.is_silent = true;
+    }
+}
+
+/// Where others find what listens at `bound`: of all addresses, or of all that an interface has, by the host's name.
+fn reachable(bound: &str, hostname: impl Fn() -> String) -> String {
+    match bound.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => format!("{}:{}", hostname(), address.port()),
+        _ => bound.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announcer(is_silent: bool) -> Announcer {
+        let style = Style {
+            color: false,
+            unicode: true,
+            width: 80,
+        };
+        Announcer {
+            style,
+            scheme: "http",
+            is_silent,
+            said: None,
+        }
+    }
+
+    fn ready(http: Option<&str>, elsewhere: Option<&str>) -> Status {
+        Status::Ready {
+            aggregator: "127.0.0.1:1".into(),
+            http: http.map(str::to_owned),
+            http_elsewhere: elsewhere.map(str::to_owned),
+            run_dir: None,
+            alone: None,
+        }
+    }
+
+    #[test]
+    fn each_address_is_told_once_and_why_it_is_another() {
+        let mut announcer = announcer(false);
+        assert_eq!(announcer.line(&ready(None, None)), None, "another node has it");
+        let first = ready(Some("127.0.0.1:4000"), None);
+        assert_eq!(
+            announcer.line(&first).as_deref(),
+            Some("paceline: live page http://127.0.0.1:4000/, for Prometheus http://127.0.0.1:4000/metrics")
+        );
+        assert_eq!(announcer.line(&first), None);
+        // A sidecar that was started again.
+        let second = announcer.line(&ready(Some("127.0.0.1:5000"), Some("port 4000 is taken")));
+        assert_eq!(
+            second.as_deref(),
+            Some(
+                "paceline: live page http://127.0.0.1:5000/ (port 4000 is taken), for Prometheus \
+                 http://127.0.0.1:5000/metrics"
+            )
+        );
+        announcer.ended();
+        assert_eq!(announcer.line(&first), None, "its page goes with the job");
+    }
+
+    #[test]
+    fn quiet_is_quiet() {
+        assert_eq!(announcer(true).line(&ready(Some("127.0.0.1:4000"), None)), None);
+    }
+
+    #[test]
+    fn every_address_is_told_as_the_hosts_name() {
+        let host = || "node-7".to_owned();
+        for (bound, told) in [
+            ("0.0.0.0:9810", "node-7:9810"),
+            ("[::]:9810", "node-7:9810"),
+            ("10.0.0.4:9810", "10.0.0.4:9810"),
+            ("[::1]:9810", "[::1]:9810"),
+        ] {
+            assert_eq!(reachable(bound, host), told);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The targets over HTTP, as Prometheus polls them (<https://prometheus.io/docs/prometheus/latest/http_sd/>). Whoever reaches the
+//! address reads what squeue tells everybody; nothing can be asked and nothing be changed, so what is sent is not even looked at
+//! beyond its end.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::output::{self, Color, Style};
+
+/// Connections at once; others are cut.
+const MOST: usize = 16;
+/// A request comes and an answer goes within this.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No request is longer.
+const MOST_BYTES: usize = 16 << 10;
+/// The controller is asked this often at most, however many poll.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// `9811` or `ADDR:9811`; loopback where no address is said.
+pub(super) fn parse(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse().map(|port| (IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    let place = port.map(SocketAddr::from).or_else(|_| text.parse());
+    place.map_err(|_| "expected PORT (of loopback) or ADDR:PORT".to_owned())
+}
+
+/// The last answer and when it was found; and whether it was told that there is none.
+#[derive(Default)]
+struct Kept {
+    last: Option<(Instant, String)>,
+    is_told: bool,
+}
+
+/// Answers with what `find` gives, until the process ends.
+pub(super) fn serve(listener: &TcpListener, find: impl Fn() -> anyhow::Result<String> + Sync) -> ! {
+    let (kept, busy) = (Mutex::<Kept>::default(), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        loop {
+            let Ok((stream, _)) = listener.accept() else {
+                // No descriptors are left.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            if busy.fetch_add(1, Ordering::Relaxed) >= MOST {
+                busy.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (kept, busy, find) = (&kept, &busy, &find);
+            let answered = thread::Builder::new().spawn_scoped(scope, move || {
+                // Who has gone needs no answer.
+                let _ = answer(&stream, || fresh(kept, find));
+                busy.fetch_sub(1, Ordering::Relaxed);
+            });
+            if answered.is_err() {
+                busy.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    })
+}
+
+fn fresh(kept: &Mutex<Kept>, find: &impl Fn() -> anyhow::Result<String>) -> Option<String> {
+    // Whoever comes while the controller is asked waits for its answer.
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((at, text)) = &kept.last
+        && at.elapsed() < FRESH
+    {
+        return Some(text.clone());
+    }
+    match find() {
+        Ok(text) => {
+            *kept = Kept {
+                last: Some((Instant::now(), text.clone())),
+                is_told: false,
+            };
+            Some(text)
+        }
+        Err(problem) => {
+            if !std::mem::replace(&mut kept.is_told, true) {
+                output::warning(Style::stderr(Color::Auto), format_args!("targets: {problem:#}"));
+            }
+            None
+        }
+    }
+}
+
+fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let is_get = asks(stream)?;
+    let (status, kind, body) = match is_get.then(find) {
+        Some(Some(text)) => ("200 OK", "application/json", text),
+        // Prometheus keeps what it knew.
+        Some(None) => (
+            "503 Service Unavailable",
+            "text/plain",
+            "Slurm does not answer\n".to_owned(),
+        ),
+        None => ("405 Method Not Allowed", "text/plain", "GET\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// Reads a request to the end of its head. Whether it is a GET.
+fn asks(mut stream: &TcpStream) -> io::Result<bool> {
+    let until = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let read = stream.read(&mut part)?;
+        head.extend_from_slice(&part[..read]);
+        if read == 0 || head.len() > MOST_BYTES || Instant::now() > until {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(head.starts_with(b"GET "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn whoever_polls_gets_the_list_and_slurm_is_asked_now_and_then() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            serve(&listener, || match ASKED.fetch_add(1, Ordering::Relaxed) {
+                0 => anyhow::bail!("it is away"),
+                _ => Ok("[]\n".to_owned()),
+            })
+        });
+        let get = "GET /targets HTTP/1.1\r\nHost: x\r\n\r\n";
+        assert!(ask(address, get).starts_with("HTTP/1.1 503 "));
+        let answer = ask(address, get);
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"),
+            "{answer}"
+        );
+        assert!(answer.ends_with("\r\n\r\n[]\n"), "{answer}");
+        assert!(ask(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        // Neither one that says nothing nor one that says too much is in anybody's way.
+        let _silent = TcpStream::connect(address).unwrap();
+        let mut long = TcpStream::connect(address).unwrap();
+        let _ = long.write_all(&vec![b'x'; MOST_BYTES + 1024]);
+        assert!(ask(address, get).starts_with("HTTP/1.1 200 "));
+    }
+
+    #[test]
+    fn places() {
+        for (text, wanted) in [
+            ("9811", Some("127.0.0.1:9811")),
+            ("10.0.0.1:9811", Some("10.0.0.1:9811")),
+            ("[::1]:1", Some("[::1]:1")),
+            ("host:1", None),
+            ("", None),
+        ] {
+            let place = parse(text).ok().map(|place| place.to_string());
+            assert_eq!(place.as_deref(), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The answer: the worst finding that holds, or that all is well as far as was seen. What matters most has its line first,
+//! and what is left of the room goes to advice and reasons.
+
+use super::app::{App, Link};
+use super::paper::{Line, clip, width, wrap};
+use super::say;
+use super::told::{Report, Verdict};
+use crate::output::{Paint, Style};
+use crate::report::words;
+
+/// Columns of a label and the blank behind it.
+const LABEL: usize = 8;
+/// Findings that get a line where there is no end of room.
+const OTHERS: usize = 12;
+
+/// In at most so many lines.
+pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec<Line> {
+    let Some((verdict, report)) = app.verdict().zip(app.job.report.as_ref()) else {
+        if matches!(app.link, Link::Ended(_)) {
+            return Vec::new();
+        }
+        let (is_well, text) = say::calm(&app.job);
+        let (sign, paint) = if is_well {
+            (style.glyph("✔", "OK"), Paint::Good)
+        } else {
+            ("?", Paint::Warn)
+        };
+        let lines = wrap(&format!("{sign} {text}"), columns).into_iter().take(most);
+        return lines.map(|line| Line::new().painted(paint, line)).collect();
+    };
+    let others = others(app, verdict, columns, style);
+    // Of three and more lines one says what else holds.
+    let room_of_others = match most {
+        usize::MAX => OTHERS + 1,
+        0..3 => 0,
+        _ => (most / 4).max(1),
+    };
+    let others = bounded(others, room_of_others);
+    let mut lines = vec![headline(app, verdict, columns, style)];
+    let room = most.saturating_sub(1 + others.len());
+    lines.extend(case(verdict, report, app, columns, room, style));
+    lines.extend(others);
+    lines.truncate(most);
+    lines
+}
+
+/// What was found of whom.
+pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Style) -> Line {
+    let (mark, paint) = say::mark(verdict.severity(), style);
+    let (mark, word, paint) = if verdict.raised {
+        (mark, words::severity(verdict.severity()), paint)
+    } else {
+        (style.glyph("○", "o"), "OVER", Paint::Faint)
+    };
+    let line = Line::new()
+        .painted(paint, format!("{mark} {word} {}", verdict.finding))
+        .painted(Paint::Strong, format!(": {}", say::whom(verdict)));
+    let all = app.job.verdicts();
+    let place = all.iter().position(|one| one.id == verdict.id);
+    match place.filter(|_| all.len() > 1) {
+        Some(place) => line.with_end(
+            Some(Paint::Faint),
+            &format!("{} of {}", place + 1, all.len()),
+            columns,
+            style,
+        ),
+        None => line,
+    }
+}
+
+/// Why, since when, for how much, and what now.
+fn case(
+    verdict: &Verdict,
+    report: &Report,
+    app: &App,
+    columns: usize,
+    room: usize,
+    style: Style,
+) -> Vec<Line> {
+    let mut parts = vec![
+        ("why", say::why(verdict)),
+        ("costs", say::costs(verdict, &app.job)),
+        ("do", verdict.action.to_string()),
+        ("since", say::since(verdict, report)),
+        ("proof", say::proof(verdict).join("; ")),
+    ];
+    let notes = say::notes(verdict).join("; ");
+    // Before the proof: it changes what that is worth.
+    parts.insert(4, ("note", notes));
+    let wrapped: Vec<Vec<String>> = parts
+        .iter()
+        .map(|(_, text)| wrap(text, columns.saturating_sub(LABEL + 2)))
+        .collect();
+    // One line for each in the order of what is wanted most; the second ones for what to do, then for the others.
+    let mut given = vec![0; parts.len()];
+    let mut left = room;
+    for place in [0, 2, 1, 3, 4, 5] {
+        let own = wrapped[place].len().min(1).min(left);
+        given[place] = own;
+        left -= own;
+    }
+    for place in [2, 0, 4, 5, 3, 1] {
+        let more = (wrapped[place].len() - given[place]).min(if given[place] == 0 { 0 } else { left });
+        given[place] += more;
+        left -= more;
+    }
+    let mut lines = Vec::new();
+    for (((label, _), texts), given) in parts.iter().zip(wrapped).zip(given) {
+        let is_cut = texts.len() > given;
+        for (place, mut text) in texts.into_iter().take(given).enumerate() {
+            if is_cut && place + 1 == given {
+                text.push_str(style.glyph(" …", " ~"));
+            }
+            let label = if place == 0 { label } else { "" };
+            lines.push(
+                Line::new()
+                    .painted(Paint::Faint, format!("  {label:<LABEL$}"))
+                    .plain(text),
+            );
+        }
+    }
+    lines
+}
+
+/// The other findings that hold, a line each.
+fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line> {
+    let others = app.job.raised().filter(|verdict| verdict.id != shown.id);
+    let line = |verdict: &Verdict| {
+        let (mark, paint) = say::mark(verdict.severity(), style);
+        let costs = verdict.impact.map_or_else(String::new, |impact| {
+            format!(" ({} of every step)", words::percent(impact))
+        });
+        let who = format!(": {}", say::whom(verdict));
+        let head = format!("{mark} {}", verdict.finding);
+        let room = columns.saturating_sub(width(&head) + width(&costs));
+        Line::new()
+            .painted(paint, head)
+            .plain(clip(&who, room, style) + &costs)
+    };
+    others.map(line).collect()
+}
+
+/// Not more than so many; the last one says how many there are behind it.
+fn bounded(mut lines: Vec<Line>, most: usize) -> Vec<Line> {
+    if lines.len() > most {
+        let more = lines.len() + 1 - most.max(1);
+        lines.truncate(most.saturating_sub(1));
+        if most > 0 {
+            lines.push(Line::new().painted(Paint::Faint, format!("  {more} more hold: n shows the next")));
+        }
+    }
+    lines
+}

@@ -1,0 +1,131 @@
+//! `paceline top`: a running job in a terminal. It asks the aggregator what the live page asks (docs/page.md), shows it as far as
+//! there is room, and changes nothing.
+//!
+//! - `told`: what is answered. `job`: what is known of it. `link`: who asks. `place`, `choose`: whom.
+//! - `app`: what is looked at, and keys. `view`, `answer`, `table`, `detail`, `say`: the screen as lines; `paper`: lines on a
+//!   screen. `terminal`: the terminal while it is ours. `once`: JSON.
+
+mod answer;
+mod app;
+mod choose;
+mod detail;
+mod job;
+mod link;
+mod once;
+mod paper;
+mod place;
+mod say;
+mod table;
+mod terminal;
+mod told;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use paceline_sidecar::sink::http::visit::{Passport, VisitError, Visitor};
+
+use self::app::App;
+use self::job::Sort;
+use self::link::Line;
+use self::place::Target;
+use self::told::News;
+use crate::output::{self, Color, Style, Usage};
+
+/// `paceline top`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: arrows, PgUp, PgDn (or j, k); Enter a rank; d the finding; n, p the next, the one before; / filter; s order; \
+space holds; ? all keys; q quits. Without a terminal it prints once.\n\nExamples: paceline top, paceline top paceline-4711.0, \
+paceline top --once --json 127.0.0.1:9810"
+)]
+pub(crate) struct TopArgs {
+    /// A run directory, or the address of the job's live page (HOST:PORT, https://HOST:PORT) [default: this user's newest
+    /// running job on this host].
+    #[arg(value_name = "RUN|ADDRESS", env = "PACELINE_RUN_DIR")]
+    run: Option<String>,
+    /// Print it once and end.
+    #[arg(long)]
+    once: bool,
+    /// Print all of it, once, as one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Ranks that are printed.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    rows: usize,
+    /// The order of ranks.
+    #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
+    sort: Sort,
+    /// Only ranks that it takes: a rank's number, a part of a node's or GPU's name, a finding.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// A file with the token of the page, where it takes one.
+    #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
+    http_token_file: Option<PathBuf>,
+    /// Certificates (PEM) by which the page is known, where it is served by TLS [default: those of the system, for https://].
+    #[arg(long, env = "PACELINE_HTTP_CERT", value_name = "FILE")]
+    http_cert: Option<PathBuf>,
+}
+
+/// Shows it.
+pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> {
+    let scheme = if args.http_cert.is_some() { "https" } else { "http" };
+    let passport = Passport::read(args.http_token_file.as_deref(), args.http_cert.as_deref())
+        .map_err(|problem| Usage(problem.to_string()))?;
+    let visitor = Visitor::with(passport);
+    let (line, news, aside) = match &args.run {
+        Some(typed) => {
+            let (line, news) = named(Target::of(typed, scheme)?, visitor, scheme)?;
+            (line, news, None)
+        }
+        None => choose::newest(visitor, scheme)?,
+    };
+    let mut app = App {
+        address: line.base.clone(),
+        sort: args.sort,
+        filter: args.filter.clone(),
+        aside,
+        ..App::default()
+    };
+    app.job.take(news);
+    app.put_in_order();
+    let style = Style::stdout(color);
+    if args.json {
+        if let Some(aside) = &app.aside {
+            output::warning(Style::stderr(color), &aside.text);
+        }
+        output::print(&once::json(&app)?)?;
+    } else if args.once || !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+        let lines = view::plain(&app, style.width, args.rows, style);
+        output::print(&paper::print(&lines, style))?;
+    } else {
+        let (epoch, serial) = (app.job.epoch.as_str().to_owned(), app.job.serial);
+        let heard = line.follow(epoch, serial)?;
+        terminal::run(app, &heard, style)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The job that was named.
+fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News)> {
+    let hint = || target.hint();
+    let base = target
+        .base(scheme)
+        .map_err(|problem| anyhow::anyhow!("{problem}{}", hint()))?;
+    let line = Line {
+        target: target.clone(),
+        visitor,
+        scheme,
+        base,
+    };
+    match line.ask() {
+        Ok(news) => Ok((line, news)),
+        Err(problem @ VisitError::Token) => Err(Usage(format!("{}: {problem}", line.base)).into()),
+        Err(problem) => anyhow::bail!("{}: {problem}{}", line.base, hint()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

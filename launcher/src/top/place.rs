@@ -1,0 +1,199 @@
+//! Which job is meant, and where its aggregator answers.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use paceline_health::plain::name;
+use paceline_sidecar::aggregator::control::{self, SOCKET};
+use paceline_sidecar::aggregator::owner;
+use paceline_sidecar::sink::files::metrics_said;
+
+use super::told::{Ending, News};
+use crate::output::Usage;
+use crate::report;
+use crate::run;
+
+/// In a run directory: where its aggregator answers.
+const ADDRESS: &str = "metrics.addr";
+
+/// A job that is looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// By its run directory: who answers there may move.
+    Dir(PathBuf),
+    /// By its address, `http://HOST:PORT`.
+    At(String),
+}
+
+impl Target {
+    /// What was typed: a run directory or an address. `scheme`: of an address without one.
+    pub(super) fn of(typed: &str, scheme: &str) -> Result<Target, Usage> {
+        let path = Path::new(typed);
+        if path.is_dir() {
+            return Ok(Target::Dir(path.to_owned()));
+        }
+        if typed.starts_with("http://") || typed.starts_with("https://") {
+            return Ok(Target::At(typed.trim_end_matches('/').to_owned()));
+        }
+        let port = typed
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse::<u16>().ok());
+        if port.is_some() && !typed.contains('/') {
+            return Ok(Target::At(format!("{scheme}://{typed}")));
+        }
+        Err(Usage(format!(
+            "{typed}: neither a run directory nor an address (HOST:PORT, https://HOST:PORT)"
+        )))
+    }
+
+    /// Where to ask, now.
+    pub(super) fn base(&self, scheme: &str) -> Result<String, String> {
+        let dir = match self {
+            Target::At(base) => return Ok(base.clone()),
+            Target::Dir(dir) => dir,
+        };
+        let Some(mut address) = metrics_said(dir) else {
+            let dir = dir.display();
+            return Err(format!(
+                "{dir}: no aggregator answers for it, not yet or not any more"
+            ));
+        };
+        if address.ip().is_unspecified() {
+            address.set_ip(Ipv4Addr::LOCALHOST.into());
+        }
+        Ok(format!("{scheme}://{address}"))
+    }
+
+    /// How the job ended, if its report says so.
+    pub(super) fn end(&self) -> Option<Ending> {
+        let Target::Dir(dir) = self else { return None };
+        let end = report::read(&dir.join(report::FILE)).ok()?.end?;
+        Some(Ending {
+            reason: end.reason.name().into(),
+            node: end.node.map(|node| node.as_str().into()),
+            rank: end.rank.map(|rank| rank.0),
+            code: end.code,
+            says: (&*end.says).into(),
+        })
+    }
+
+    /// What its run directory is called; its address where that is not known.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Target::At(base) => base.clone(),
+            Target::Dir(dir) => {
+                let last = dir.file_name().unwrap_or(dir.as_os_str());
+                name(&last.to_string_lossy())
+            }
+        }
+    }
+
+    /// Whether an aggregator of this host has its run directory.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self, Target::Dir(dir) if control::is_there(dir))
+    }
+
+    /// Why there may be no answer.
+    pub(super) fn hint(&self) -> String {
+        let Target::Dir(dir) = self else {
+            return String::new();
+        };
+        if self.end().is_some() {
+            return format!("; its job has ended: paceline report {}", dir.display());
+        }
+        match owner::holder(dir) {
+            Some(mark) => format!("; its aggregator is {}: ask there, or by ssh -L", mark.name()),
+            None => String::new(),
+        }
+    }
+}
+
+/// Run directories of jobs that may be running here, the newest first: those of this user's launchers on this host, then those
+/// in this directory.
+pub(super) fn running() -> Vec<Target> {
+    let user = rustix::process::geteuid().as_raw();
+    let places = run::ring_places();
+    let rings = places
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flatten()
+        .flatten();
+    let mut found: Vec<(SystemTime, PathBuf)> = rings
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"paceline-"))
+        .filter_map(|entry| {
+            let link = entry.path().join(run::RUN_LINK);
+            let meta = fs::symlink_metadata(&link).ok()?;
+            let is_ours = meta.is_symlink() && meta.uid() == user;
+            let dir = is_ours.then(|| fs::read_link(&link).ok())??;
+            Some((meta.modified().ok()?, dir))
+        })
+        .collect();
+    let here = fs::read_dir(".").into_iter().flatten().flatten();
+    found.extend(here.filter_map(|entry| {
+        let dir = entry.path();
+        let at = fs::metadata(dir.join(ADDRESS)).ok()?.modified().ok()?;
+        dir.join(SOCKET)
+            .exists()
+            .then(|| Some((at, fs::canonicalize(dir).ok()?)))?
+    }));
+    found.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for (_, dir) in found {
+        if metrics_said(&dir).is_some() && !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    dirs.into_iter().map(Target::Dir).collect()
+}
+
+/// Whether it is this job that answered: the port of one that was killed may be another's by now.
+pub(super) fn is_of(target: &Target, news: &News) -> bool {
+    let Target::Dir(dir) = target else { return true };
+    let told = news.report.as_ref().map(|report| report.dir.as_str());
+    told.is_none_or(|told| told == name(&dir.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_typed_is_a_directory_or_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        assert_eq!(
+            Target::of(dir, "http").unwrap(),
+            Target::Dir(folder.path().to_owned())
+        );
+        for (typed, base) in [
+            ("127.0.0.1:9810", "https://127.0.0.1:9810"),
+            ("[::1]:9810", "https://[::1]:9810"),
+            ("node-7:80", "https://node-7:80"),
+            ("http://node-7:80/", "http://node-7:80"),
+        ] {
+            assert_eq!(Target::of(typed, "https").unwrap(), Target::At(base.to_owned()));
+        }
+        for typed in ["no-such-directory", "node-7", "a/b:80", "node:port"] {
+            assert!(Target::of(typed, "http").is_err(), "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_run_directory_leads_to_its_aggregator() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target::Dir(folder.path().to_owned());
+        assert!(target.base("http").unwrap_err().contains("no aggregator answers"));
+        for (text, base) in [
+            ("127.0.0.1:9810\n", Some("http://127.0.0.1:9810")),
+            ("0.0.0.0:9810\n", Some("http://127.0.0.1:9810")),
+            ("nonsense", None),
+            (&"1".repeat(1000), None),
+        ] {
+            fs::write(folder.path().join(ADDRESS), text).unwrap();
+            assert_eq!(target.base("http").ok().as_deref(), base);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What is said of findings and of the job, in the words of the report and of the live page.
+
+use paceline_health::verdict::{Cause, Severity};
+
+use super::job::Job;
+use super::told::{Report, Verdict};
+use crate::output::{Paint, Style};
+use crate::report::evidence::phrase;
+use crate::report::words::{self, count, hours, money, percent, span};
+
+/// Letters of a UUID that tell two GPUs apart.
+const SHORT: usize = 12;
+
+/// Its sign, the same without colours, and how it is painted.
+pub(super) fn mark(severity: Severity, style: Style) -> (&'static str, Paint) {
+    match severity {
+        Severity::Critical => (style.glyph("●", "*"), Paint::Bad),
+        Severity::Warning => (style.glyph("▲", "!"), Paint::Warn),
+        Severity::Info => (style.glyph("•", "-"), Paint::Faint),
+    }
+}
+
+/// Whom it is about, in short: a rank is known by its number.
+pub(super) fn whom(verdict: &Verdict) -> String {
+    let subject = &verdict.subject;
+    match (subject.rank, &subject.node, &subject.gpu) {
+        (Some(rank), Some(node), _) => format!("rank {rank} on {node}"),
+        (None, Some(node), Some(gpu)) => format!("{} on {node}", short(gpu.as_str())),
+        _ => verdict.whom.to_string(),
+    }
+}
+
+/// The first letters of a GPU's UUID.
+pub(super) fn short(uuid: &str) -> String {
+    uuid.chars().take(SHORT).collect()
+}
+
+/// Why, with how much slower where that was measured.
+pub(super) fn why(verdict: &Verdict) -> String {
+    let cause = match verdict.cause() {
+        Some(Cause::Unknown) if verdict.slowdown.is_none() => verdict.means.to_string(),
+        Some(cause) => words::cause(cause).to_owned(),
+        None => verdict.cause.to_string(),
+    };
+    match verdict.slowdown {
+        Some(slowdown) => format!("{cause}; {slowdown:.2}x as long as its peers"),
+        None => cause,
+    }
+}
+
+/// When it began and when the detector was sure.
+pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
+    let began = match verdict.since_step {
+        Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),
+        None => format!("{} after the start", span(verdict.since_s)),
+    };
+    let sure = match (verdict.since_step, verdict.raised_step) {
+        (Some(from), Some(sure)) if sure > from => format!(", sure {} later", count(sure - from, "step")),
+        _ if verdict.raised_s > verdict.since_s => {
+            format!(", sure {} later", span(verdict.raised_s - verdict.since_s))
+        }
+        _ => String::new(),
+    };
+    let end = match verdict.cleared_s {
+        Some(end) => format!(", until {}", span(end)),
+        None => format!(", {}", ago(report.duration_s - verdict.since_s)),
+    };
+    began + &end + &sure
+}
+
+/// How long ago, without digits that change all the time.
+pub(super) fn ago(seconds: f64) -> String {
+    format!("{} ago", lasting(seconds))
+}
+
+/// A time that grows.
+pub(super) fn lasting(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3600.0 => format!("{:.0} min", (s / 60.0).floor()),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// What it costs.
+pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
+    let mut parts = Vec::new();
+    if let Some(impact) = verdict.impact.filter(|_| verdict.raised) {
+        parts.push(format!("{} of every step", percent(impact)));
+    }
+    parts.push(if verdict.lost_gpu_hours > 0.0 {
+        format!("{} so far", hours(verdict.lost_gpu_hours, whose(job)))
+    } else {
+        "nothing so far".to_owned()
+    });
+    if let Some(cost) = verdict.lost_cost.filter(|cost| *cost > 0.0) {
+        parts.push(format!("{} in money", money(cost)));
+    }
+    parts.join("; ")
+}
+
+/// Whose time is counted: GPUs', or ranks' where there are none.
+pub(super) fn whose(job: &Job) -> &'static str {
+    if job.has_gpus() { "GPU" } else { "rank" }
+}
+
+/// What it rests on, as phrases.
+pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
+    verdict.evidence().map(|piece| phrase(&piece)).collect()
+}
+
+/// What is to be known before it is believed.
+pub(super) fn notes(verdict: &Verdict) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !matches!(verdict.provenance.as_str(), "live" | "") {
+        notes.push(format!("rests on data that is not live ({})", verdict.provenance));
+    }
+    if verdict.observe_only {
+        notes.push("policy only observes it: nobody is alerted".to_owned());
+    }
+    notes
+}
+
+/// A number with its thousands apart.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What there is to say where no finding holds; whether all is well, as far as was seen. Absence of data is never health.
+pub(super) fn calm(job: &Job) -> (bool, String) {
+    let Some(report) = &job.report else {
+        return (false, "Nothing was judged yet.".to_owned());
+    };
+    let seen = &report.coverage;
+    let ranks = count(seen.ranks_seen, "rank");
+    let over = match report.findings {
+        0 => String::new(),
+        findings => format!(" {} before, all over by now.", count(findings, "finding")),
+    };
+    let (is_well, text) = if seen.ranks_seen == 0 {
+        (
+            false,
+            "No rank was seen yet: nothing can be said of this job.".to_owned(),
+        )
+    } else if report.steps == 0 {
+        (
+            false,
+            format!("{ranks} attached, no step was seen yet: nothing can be said of this job."),
+        )
+    } else if seen.ranks_seen < seen.ranks_expected {
+        let text = format!(
+            "{} of {} ranks seen: those are in step, of the others nothing is known.",
+            seen.ranks_seen, seen.ranks_expected
+        );
+        (false, text)
+    } else if seen.gaps > 0 || !seen.notes.is_empty() {
+        (
+            false,
+            format!("No finding in what was seen of {ranks}; the report says what was not."),
+        )
+    } else {
+        (true, format!("All {ranks} in step."))
+    };
+    (is_well, text + &over)
+}

@@ -1,0 +1,351 @@
+//! What an aggregator tells whoever asks for its live page (docs/page.md), as it is read here. Text from outside is short and
+//! visible before anything else is done with it.
+
+use paceline_health::base64;
+use paceline_health::plain::{SENTENCE, clip};
+use paceline_health::verdict::{Cause, Evidence, Severity};
+use paceline_sidecar::sink::page::ranks;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+/// The version of the data that is understood here.
+const VERSION: u64 = 1;
+
+/// Text from outside: clipped, without control characters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Text(String);
+
+impl Text {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Text {
+        Text(clip(text, SENTENCE))
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+        Ok(Text::from(&*String::deserialize(from)?))
+    }
+}
+
+/// All there is, or what is newer than that.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct News {
+    v: u64,
+    pub(super) epoch: Text,
+    pub(super) serial: u64,
+    pub(super) report: Option<Report>,
+    pub(super) places: Option<Places>,
+    #[serde(default, deserialize_with = "packed")]
+    pub(super) gpus: Option<Vec<u8>>,
+    #[serde(default)]
+    pub(super) ranks: Option<Ranks>,
+    #[serde(default)]
+    steps: Vec<Vec<Value>>,
+}
+
+impl News {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is not understood.
+    pub(super) fn read(text: &str) -> Result<News, String> {
+        let news: News =
+            serde_json::from_str(text).map_err(|error| format!("its answer is not understood: {error}"))?;
+        if news.v != VERSION {
+            return Err(format!(
+                "its data are of version {}, this paceline understands {VERSION}: use the same version for both",
+                news.v
+            ));
+        }
+        Ok(news)
+    }
+
+    /// The newest step in it.
+    pub(super) fn last_step(&self) -> Option<StepTimes> {
+        StepTimes::of(self.steps.last()?)
+    }
+}
+
+fn packed<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    let bytes = text.map(|text| base64::decode(&text).ok_or_else(|| serde::de::Error::custom("no base64")));
+    bytes.transpose()
+}
+
+/// Where each rank stands: the newest step, and what [`ranks::standing`] unpacks.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Ranks(
+    pub(super) Option<u64>,
+    #[serde(deserialize_with = "bytes")] pub(super) Vec<u8>,
+);
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+    base64::decode(&String::deserialize(from)?).ok_or_else(|| serde::de::Error::custom("no base64"))
+}
+
+impl Ranks {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.1.len() / ranks::BYTES
+    }
+
+    /// Where one stands.
+    pub(super) fn standing(&self, rank: usize) -> Option<ranks::Standing> {
+        let packed = self.1.chunks_exact(ranks::BYTES).nth(rank)?;
+        packed.try_into().ok().map(ranks::standing)
+    }
+}
+
+/// How long a step took, over its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct StepTimes {
+    pub(super) step: u64,
+    pub(super) at_s: f64,
+    pub(super) p50_s: f64,
+    pub(super) p99_s: f64,
+    pub(super) max_s: f64,
+    /// Means of data, compute, wait, optimizer and checkpoint.
+    #[serde(skip)]
+    pub(super) phases_s: Option<[f64; 5]>,
+    /// Ranks that were compared.
+    pub(super) ranks: u64,
+    /// By self-time; else by whole steps.
+    #[serde(skip)]
+    pub(super) is_self: bool,
+}
+
+impl StepTimes {
+    /// A column of the heat map; what stands in it has its places, and more may be added behind.
+    fn of(column: &[Value]) -> Option<StepTimes> {
+        let number = |place: usize| column.get(place)?.as_f64();
+        let phases = column.get(7).and_then(Value::as_array).map(|phases| {
+            let mut five = [0.0; 5];
+            five.iter_mut()
+                .zip(phases)
+                .for_each(|(to, from)| *to = from.as_f64().unwrap_or(0.0));
+            five
+        });
+        Some(StepTimes {
+            step: column.first()?.as_u64()?,
+            at_s: number(3)?,
+            p50_s: number(4)?,
+            p99_s: number(5)?,
+            max_s: number(6)?,
+            phases_s: phases,
+            ranks: column.get(8)?.as_u64()?,
+            is_self: column.get(12).and_then(Value::as_bool).unwrap_or(false),
+        })
+    }
+}
+
+/// What of the report is told.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Report {
+    pub(super) job: Text,
+    pub(super) dir: Text,
+    pub(super) world: u64,
+    pub(super) steps: u64,
+    pub(super) median_s: Option<f64>,
+    pub(super) duration_s: f64,
+    pub(super) findings: u64,
+    pub(super) raised: u64,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) coverage: Coverage,
+    pub(super) cost: Cost,
+    pub(super) end: Option<Ending>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Coverage {
+    pub(super) ranks_seen: u64,
+    pub(super) ranks_expected: u64,
+    pub(super) steps_ratio: Option<f64>,
+    pub(super) gaps: u64,
+    pub(super) notes: Vec<Text>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Cost {
+    pub(super) gpu_hours: f64,
+    pub(super) lost_gpu_hours: f64,
+    pub(super) goodput: Option<f64>,
+    pub(super) lost_cost: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Ending {
+    pub(super) reason: Text,
+    pub(super) node: Option<Text>,
+    pub(super) rank: Option<u32>,
+    pub(super) code: Option<i32>,
+    pub(super) says: Text,
+}
+
+/// One finding.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Verdict {
+    pub(super) id: u64,
+    pub(super) finding: Text,
+    pub(super) title: Text,
+    pub(super) means: Text,
+    pub(super) whom: Text,
+    pub(super) subject: Subject,
+    pub(super) severity: Text,
+    pub(super) raised: bool,
+    pub(super) since_s: f64,
+    pub(super) since_step: Option<u64>,
+    pub(super) raised_s: f64,
+    pub(super) raised_step: Option<u64>,
+    pub(super) cleared_s: Option<f64>,
+    pub(super) provenance: Text,
+    pub(super) slowdown: Option<f64>,
+    pub(super) cause: Text,
+    pub(super) evidence: Vec<(Text, f64, Option<f64>)>,
+    pub(super) impact: Option<f64>,
+    pub(super) lost_gpu_hours: f64,
+    pub(super) lost_cost: Option<f64>,
+    pub(super) action: Text,
+    pub(super) observe_only: bool,
+}
+
+impl Verdict {
+    /// How bad it is; a word that this version does not know is taken for a warning.
+    pub(super) fn severity(&self) -> Severity {
+        match self.severity.as_str() {
+            "critical" => Severity::Critical,
+            "info" => Severity::Info,
+            _ => Severity::Warning,
+        }
+    }
+
+    /// Why, if this version knows the cause.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        let named = |cause: &&Cause| cause.name() == self.cause.as_str();
+        Cause::ALL.iter().find(named).copied()
+    }
+
+    /// What it rests on.
+    pub(super) fn evidence(&self) -> impl Iterator<Item = Evidence> {
+        self.evidence.iter().map(|(what, value, peers)| Evidence {
+            what: what.as_str().into(),
+            value: *value,
+            peers: *peers,
+            entries: None,
+        })
+    }
+}
+
+/// Whom a finding is about.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Subject {
+    pub(super) kind: Text,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rank: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gpu: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<Text>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rack: Option<Text>,
+}
+
+/// Names, and who is where: places in the lists, or -1.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Places {
+    /// Name and rack.
+    pub(super) nodes: Vec<(Text, Text)>,
+    /// Node, GPU, whether its process lives.
+    pub(super) ranks: Vec<(i64, i64, bool)>,
+    /// UUID, node, bus, model.
+    pub(super) gpus: Vec<(Text, i64, u32, u32)>,
+    pub(super) models: Vec<Text>,
+    pub(super) buses: Vec<Text>,
+}
+
+/// What was last read of a GPU; `None`: it could not be, or was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct GpuNow {
+    pub(super) temperature_c: Option<u16>,
+    /// Left before hardware slows down.
+    pub(super) margin_c: Option<i32>,
+    pub(super) sm_clock_mhz: Option<u16>,
+    pub(super) sm_clock_max_mhz: Option<u16>,
+    pub(super) power_w: Option<u16>,
+    pub(super) power_limit_w: Option<u16>,
+    pub(super) utilization_ratio: Option<f64>,
+    /// Since it is watched.
+    pub(super) ecc_uncorrected: Option<u16>,
+    pub(super) ecc_corrected: Option<u16>,
+    #[serde(skip)]
+    bits: u16,
+}
+
+/// What may be the matter, by bit; the page has the same words.
+const TROUBLES: [&str; 8] = [
+    "slowed by heat",
+    "at its power cap",
+    "power brake",
+    "rows wait to be remapped",
+    "a row could not be remapped",
+    "cannot be read",
+    "PCIe lanes are missing",
+    "an NVLink is down",
+];
+/// Being at the power cap is what a busy GPU does.
+const POWER_CAP: u16 = 1 << 1;
+const FIELDS: usize = 10;
+const UNKNOWN: u16 = u16::MAX;
+
+impl GpuNow {
+    /// Of the GPU at this place.
+    pub(super) fn of(packed: &[u8], place: usize) -> GpuNow {
+        let fields = packed.chunks_exact(FIELDS * 2).nth(place);
+        let number = |field: usize| {
+            let at = fields?.get(field * 2..field * 2 + 2)?;
+            let number = u16::from_le_bytes(at.try_into().ok()?);
+            (number != UNKNOWN).then_some(number)
+        };
+        GpuNow {
+            temperature_c: number(0),
+            margin_c: number(1).map(|margin| i32::from(margin) - 1000),
+            sm_clock_mhz: number(2),
+            sm_clock_max_mhz: number(3),
+            power_w: number(4),
+            power_limit_w: number(5),
+            utilization_ratio: number(6).map(|busy| f64::from(busy) / 1000.0),
+            ecc_uncorrected: number(7),
+            ecc_corrected: number(8),
+            bits: number(9).unwrap_or(0),
+        }
+    }
+
+    /// What is the matter with it.
+    pub(super) fn troubles(&self) -> impl Iterator<Item = &'static str> {
+        let bits = self.bits & !POWER_CAP;
+        let named = TROUBLES.into_iter().zip(0..);
+        named
+            .filter(move |(_, bit)| bits >> bit & 1 == 1)
+            .map(|(name, _)| name)
+    }
+}

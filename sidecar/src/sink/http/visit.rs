@@ -1,0 +1,148 @@
+//! The other side of the page: who asks an aggregator for its data, as a browser does ([`crate::sink::page::serve`]).
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+
+use crate::sink::notify::http::roots;
+
+/// The aggregator may hold back an answer without news for ten seconds.
+const WHOLE: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(5);
+/// Most of an answer that is read: thirty times that of a job of 16,384 ranks.
+const ANSWER: u64 = 64 << 20;
+/// A token is a line.
+const TOKEN: u64 = 4096;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum VisitError {
+    /// Nobody is there, or who is there speaks otherwise.
+    #[error("{0}")]
+    Unreached(String),
+    /// Who asks has to say the token.
+    #[error("a token is needed (--http-token-file)")]
+    Token,
+    /// Somebody is there, and has no such data.
+    #[error("it has no live page (status {0})")]
+    Status(u16),
+    /// So many ask already.
+    #[error("too many ask it already")]
+    Full,
+}
+
+/// With what somebody comes.
+#[derive(Debug, Default)]
+pub struct Passport {
+    token: Option<String>,
+    authorities: Option<Vec<Certificate<'static>>>,
+}
+
+impl Passport {
+    /// Of a file with the page's token, and of one with certificates (PEM) that are trusted in the place of the system's.
+    ///
+    /// # Errors
+    /// What is wrong with a file, with its path.
+    pub fn read(token: Option<&Path>, authorities: Option<&Path>) -> io::Result<Passport> {
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
+        let token = token.map(|path| read_token(path).map_err(|error| named(path, error)));
+        let authorities = authorities.map(|path| {
+            let items = fs::read(path).map(|pem| certificates(&pem));
+            items.map_err(|error| named(path, error))
+        });
+        Ok(Passport {
+            token: token.transpose()?,
+            authorities: authorities.transpose()?,
+        })
+    }
+}
+
+fn read_token(path: &Path) -> io::Result<String> {
+    use io::Read as _;
+    let mut text = String::new();
+    fs::File::open(path)?.take(TOKEN).read_to_string(&mut text)?;
+    Ok(text.trim().to_owned())
+}
+
+fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
+    let items = parse_pem(pem).filter_map(Result::ok);
+    let certificates = items.filter_map(|item| match item {
+        PemItem::Certificate(certificate) => Some(certificate),
+        _ => None,
+    });
+    certificates.collect()
+}
+
+/// Somebody who asks.
+#[derive(Debug)]
+pub struct Visitor {
+    agent: Agent,
+    token: Option<String>,
+}
+
+impl Visitor {
+    /// With this passport.
+    pub fn with(passport: Passport) -> Visitor {
+        let own = passport.authorities.map(|own| RootCerts::Specific(Arc::new(own)));
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .root_certs(own.unwrap_or_else(roots))
+            .build();
+        let agent = Agent::config_builder()
+            .timeout_global(Some(WHOLE))
+            .timeout_connect(Some(CONNECT))
+            .http_status_as_error(false)
+            // What is said to one is not said to another.
+            .max_redirects(0)
+            // A page is on this host or behind a tunnel from it; a site's way out leads nowhere near.
+            .proxy(None)
+            .tls_config(tls)
+            .build()
+            .into();
+        Visitor {
+            agent,
+            token: passport.token,
+        }
+    }
+
+    /// All there is, as JSON; with `after` what is newer than that (an epoch and its serial number), as server-sent events, once
+    /// there is anything. `base`: `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// [`VisitError`].
+    pub fn ask(&self, base: &str, after: Option<(&str, u64)>) -> Result<String, VisitError> {
+        let path = if after.is_some() {
+            "/v1/live/events"
+        } else {
+            "/v1/live"
+        };
+        let mut request = self.agent.get(format!("{base}{path}"));
+        if let Some((epoch, serial)) = after {
+            request = request.header("Last-Event-ID", format!("{epoch}-{serial}"));
+        }
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let unreached = |error: ureq::Error| VisitError::Unreached(error.to_string());
+        let mut answer = request.call().map_err(unreached)?;
+        match answer.status().as_u16() {
+            200 => answer
+                .body_mut()
+                .with_config()
+                .limit(ANSWER)
+                .read_to_string()
+                .map_err(unreached),
+            401 => Err(VisitError::Token),
+            503 => Err(VisitError::Full),
+            other => Err(VisitError::Status(other)),
+        }
+    }
+}

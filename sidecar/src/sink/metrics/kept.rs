@@ -1,0 +1,74 @@
+//! What is dear to make and asked for by many: kept for a while that is measured by how long it took.
+
+/// It is kept for so many times as long as it took: a twentieth of the time at most goes into making it, however often
+/// somebody asks.
+const REST: u64 = 19;
+/// But not for longer: who was stopped while it was made has not taken that long.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// As it was made last.
+#[derive(Clone, Debug)]
+pub struct Kept<T> {
+    made: Option<T>,
+    fresh_until_ns: u64,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept {
+            made: None,
+            fresh_until_ns: 0,
+        }
+    }
+}
+
+impl<T: Clone> Kept<T> {
+    /// What is still fresh.
+    pub fn fresh(&self, now_ns: u64) -> Option<T> {
+        self.made.clone().filter(|_| now_ns < self.fresh_until_ns)
+    }
+
+    /// Keeps what was begun then and is made now.
+    pub fn keep(&mut self, made: T, began_ns: u64, now_ns: u64) {
+        let rest_ns = now_ns.saturating_sub(began_ns).saturating_mul(REST);
+        self.fresh_until_ns = now_ns.saturating_add(rest_ns.min(LONGEST_NS));
+        self.made = Some(made);
+    }
+
+    /// What is fresh, or is made now.
+    pub fn get(&mut self, clock_ns: impl Fn() -> u64, make: impl FnOnce() -> T) -> T {
+        let began_ns = clock_ns();
+        if let Some(fresh) = self.fresh(began_ns) {
+            return fresh;
+        }
+        let made = make();
+        self.keep(made.clone(), began_ns, clock_ns());
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn whoever_asks_without_end_gets_a_twentieth() {
+        let (now, made) = (Cell::new(0), Cell::new(0));
+        let mut kept = Kept::default();
+        while now.get() < 1_000 {
+            let page = kept.get(
+                || now.get(),
+                || {
+                    made.set(made.get() + 1);
+                    now.set(now.get() + 5);
+                    made.get().to_string()
+                },
+            );
+            assert_eq!(page, made.get().to_string());
+            now.set(now.get() + 1);
+        }
+        assert_eq!(made.get(), 10);
+    }
+}

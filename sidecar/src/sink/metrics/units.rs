@@ -1,0 +1,36 @@
+//! The units that families are named after.
+
+/// A unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sink) struct Unit {
+    /// As the end of a family's name has it.
+    pub word: &'static str,
+    /// As UCUM writes it (<https://ucum.org/ucum>).
+    pub ucum: &'static str,
+}
+
+/// What is an end of another comes after it.
+const UNITS: [Unit; 9] = [
+    of("bytes_per_second", "By/s"),
+    of("flops_per_second", "{flop}/s"),
+    of("seconds", "s"),
+    of("bytes", "By"),
+    of("ratio", "1"),
+    of("celsius", "Cel"),
+    of("watts", "W"),
+    of("hertz", "Hz"),
+    of("joules", "J"),
+];
+
+const fn of(word: &'static str, ucum: &'static str) -> Unit {
+    Unit { word, ucum }
+}
+
+/// The unit of a family, by its name without `_total`.
+pub(in crate::sink) fn unit(name: &str) -> Option<Unit> {
+    let ends = |unit: &&Unit| {
+        name.strip_suffix(unit.word)
+            .is_some_and(|rest| rest.ends_with('_'))
+    };
+    UNITS.iter().find(ends).copied()
+}

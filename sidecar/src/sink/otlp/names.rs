@@ -1,0 +1,259 @@
+//! OpenTelemetry's names for what the page says of GPUs
+//! (<https://opentelemetry.io/docs/specs/semconv/hardware/gpu/>, `common`, `temperature` and `network` beside it; all in
+//! development). What has none there goes under our own.
+
+use crate::sink::metrics::units::unit;
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A value of now.
+    Gauge,
+    /// One that only grows.
+    Counter,
+    /// One that is added up over its attributes, and goes both ways.
+    UpDown,
+}
+
+/// A family of the page under another name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hardware {
+    /// On the page.
+    pub family: &'static str,
+    /// There.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub unit: &'static str,
+    pub kind: Kind,
+    /// Attributes that are always the same.
+    pub fixed: &'static [(&'static str, &'static str)],
+    /// A label of the page that is an attribute there.
+    pub label: Option<Label>,
+}
+
+/// See [`Hardware::label`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label {
+    pub page: &'static str,
+    pub attribute: &'static str,
+    /// Values that have other names there; the others keep theirs, behind this start.
+    pub values: &'static [(&'static str, &'static str)],
+    pub start: &'static str,
+}
+
+const GPU: (&str, &str) = ("hw.type", "gpu");
+const DIRECTION: Option<Label> = Some(Label {
+    page: "direction",
+    attribute: "network.io.direction",
+    values: &[("sent", "transmit"), ("received", "receive")],
+    start: "",
+});
+const TEMPERATURE: Hardware = Hardware {
+    family: "paceline_gpu_temperature_celsius",
+    name: "hw.temperature",
+    help: "Temperature in degrees Celsius.",
+    unit: "Cel",
+    kind: Kind::Gauge,
+    fixed: &[("hw.sensor_location", "gpu")],
+    label: None,
+};
+const ERRORS: Hardware = Hardware {
+    family: "paceline_gpu_ecc_errors_total",
+    name: "hw.errors",
+    help: "Errors of the component, by type.",
+    unit: "{error}",
+    kind: Kind::Counter,
+    fixed: &[GPU],
+    label: error("kind", ""),
+};
+
+const fn error(page: &'static str, start: &'static str) -> Option<Label> {
+    Some(Label {
+        page,
+        attribute: "error.type",
+        values: &[],
+        start,
+    })
+}
+
+const fn gpu(family: &'static str, name: &'static str, unit: &'static str, kind: Kind) -> Hardware {
+    Hardware {
+        family,
+        name,
+        help: "",
+        unit,
+        kind,
+        fixed: &[GPU],
+        label: None,
+    }
+}
+
+const HARDWARE: [Hardware; 13] = [
+    TEMPERATURE,
+    Hardware {
+        family: "paceline_gpu_memory_temperature_celsius",
+        fixed: &[("hw.sensor_location", "memory")],
+        ..TEMPERATURE
+    },
+    Hardware {
+        help: "Power that the component takes.",
+        ..gpu("paceline_gpu_power_watts", "hw.power", "W", Kind::Gauge)
+    },
+    Hardware {
+        help: "Energy that the component used.",
+        ..gpu(
+            "paceline_gpu_energy_joules_total",
+            "hw.energy",
+            "J",
+            Kind::Counter,
+        )
+    },
+    Hardware {
+        help: "Share of time with a kernel.",
+        fixed: &[GPU, ("hw.gpu.task", "general")],
+        ..gpu(
+            "paceline_gpu_utilization_ratio",
+            "hw.gpu.utilization",
+            "1",
+            Kind::Gauge,
+        )
+    },
+    Hardware {
+        help: "GPU memory in use.",
+        ..gpu(
+            "paceline_gpu_memory_used_bytes",
+            "hw.gpu.memory.usage",
+            "By",
+            Kind::UpDown,
+        )
+    },
+    Hardware {
+        help: "GPU memory that there is.",
+        ..gpu(
+            "paceline_gpu_memory_size_bytes",
+            "hw.gpu.memory.limit",
+            "By",
+            Kind::UpDown,
+        )
+    },
+    Hardware {
+        help: "Bytes that the GPU received and sent over PCIe.",
+        label: DIRECTION,
+        ..gpu("paceline_gpu_pcie_bytes_total", "hw.gpu.io", "By", Kind::Counter)
+    },
+    Hardware {
+        help: "Bytes that were received and sent over all NVLinks.",
+        fixed: &[("hw.type", "network"), ("hw.name", "nvlink")],
+        label: DIRECTION,
+        ..gpu(
+            "paceline_gpu_nvlink_bytes_total",
+            "hw.network.io",
+            "By",
+            Kind::Counter,
+        )
+    },
+    ERRORS,
+    Hardware {
+        family: "paceline_gpu_pcie_replays_total",
+        fixed: &[GPU, ("error.type", "pcie_replay")],
+        label: None,
+        ..ERRORS
+    },
+    Hardware {
+        family: "paceline_gpu_nvlink_errors_total",
+        label: error("kind", "nvlink_"),
+        ..ERRORS
+    },
+    Hardware {
+        family: "paceline_gpu_xid_errors_total",
+        label: error("xid", "xid_"),
+        ..ERRORS
+    },
+];
+
+/// The family's place among OpenTelemetry's hardware, if it has one.
+pub(super) fn hardware(family: &str) -> Option<&'static Hardware> {
+    HARDWARE.iter().find(|hardware| hardware.family == family)
+}
+
+/// Our own name there, and the unit: `paceline_step_duration_seconds` is `paceline.step_duration` in `s`. A Prometheus that
+/// takes OTLP makes the page's name of it again. `None`: the family is another exporter's.
+pub(super) fn own(family: &str, is_counter: bool) -> Option<(String, &'static str)> {
+    let name = family.strip_prefix("paceline_")?;
+    let name = if is_counter {
+        name.strip_suffix("_total").unwrap_or(name)
+    } else {
+        name
+    };
+    let Some(unit) = unit(name) else {
+        return Some((format!("paceline.{name}"), ""));
+    };
+    let name = name.strip_suffix(unit.word).unwrap_or(name);
+    Some((format!("paceline.{}", name.trim_end_matches('_')), unit.ucum))
+}
+
+impl Label {
+    /// What a value of the page is called there.
+    pub(super) fn value(&self, page: &str) -> String {
+        let known = self.values.iter().find(|(known, _)| *known == page);
+        known.map_or_else(
+            || format!("{}{page}", self.start),
+            |(_, there)| (*there).to_owned(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn our_own_names() {
+        for (family, is_counter, wanted) in [
+            (
+                "paceline_step_duration_seconds",
+                false,
+                Some(("paceline.step_duration", "s")),
+            ),
+            ("paceline_goodput_ratio", false, Some(("paceline.goodput", "1"))),
+            ("paceline_steps_total", true, Some(("paceline.steps", ""))),
+            (
+                "paceline_sidecar_cpu_seconds_total",
+                true,
+                Some(("paceline.sidecar_cpu", "s")),
+            ),
+            (
+                "paceline_fabric_port_rate_bytes_per_second",
+                false,
+                Some(("paceline.fabric_port_rate", "By/s")),
+            ),
+            ("paceline_job_info", false, Some(("paceline.job_info", ""))),
+            ("DCGM_FI_DEV_GPU_TEMP", false, None),
+        ] {
+            let named = own(family, is_counter);
+            let named = named.as_ref().map(|(name, unit)| (name.as_str(), *unit));
+            assert_eq!(named, wanted, "{family}");
+        }
+    }
+
+    /// The contract of the page: no two families become one, and every other name is that of a family.
+    #[test]
+    fn each_family_of_the_contract_has_a_name_of_its_own() {
+        let contract = include_str!("../../../../docs/metrics.md");
+        let rows = contract
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `paceline_"));
+        let mut names = BTreeSet::new();
+        let mut renamed = 0;
+        for row in rows {
+            let (family, rest) = row.split_once('`').unwrap();
+            let family = format!("paceline_{family}");
+            let (name, _) = own(&family, rest.contains("| counter |")).unwrap();
+            assert!(names.insert(name), "{family}");
+            renamed += usize::from(hardware(&family).is_some());
+        }
+        assert_eq!(renamed, HARDWARE.len());
+    }
+}

@@ -1,0 +1,223 @@
+//! Where each rank stands, in ten bytes a rank: how it compares to its peers, how far it is, how long its last step took and
+//! where that went. The heat map has the history of as many ranks as fit a picture; this is the present of all.
+
+use std::collections::VecDeque;
+
+use paceline_health::base64;
+use paceline_health::event::StepKind;
+use paceline_health::seen::{ABSENT, Seen};
+use serde_json::json;
+
+use crate::sink::metrics::Metrics;
+use crate::sink::metrics::seats::LastStep;
+
+/// Steps over which a rank is compared: one step is chance.
+const STEPS: usize = 16;
+/// Bytes of a rank.
+pub const BYTES: usize = 10;
+/// Parts in which shares of a step are counted.
+const PARTS: f64 = 250.0;
+/// A share of which nothing was told.
+const UNTOLD: u8 = u8::MAX;
+/// A number that there is not.
+const UNKNOWN: u16 = u16::MAX;
+
+/// The last steps that were compared.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    /// By step, then by rank.
+    steps: VecDeque<Vec<u8>>,
+}
+
+impl Lately {
+    /// Takes a step, if it is one like most.
+    pub fn step(&mut self, seen: &Seen) {
+        if seen.kind != StepKind::Train {
+            return;
+        }
+        if self
+            .steps
+            .back()
+            .is_some_and(|last| last.len() != seen.cells.len())
+        {
+            self.steps.clear();
+        }
+        // The memory of the oldest is that of the newest.
+        let mut cells = if self.steps.len() < STEPS {
+            Vec::new()
+        } else {
+            self.steps.pop_front().unwrap_or_default()
+        };
+        cells.clone_from(&seen.cells);
+        self.steps.push_back(cells);
+    }
+
+    /// The middle of a rank's cells; [`ABSENT`]: in the newest step nothing came of it.
+    fn middle(&self, rank: usize) -> u8 {
+        let of = |step: &Vec<u8>| step.get(rank).copied().unwrap_or(ABSENT);
+        if self.steps.back().is_none_or(|step| of(step) == ABSENT) {
+            return ABSENT;
+        }
+        let mut known = [0; STEPS];
+        let mut count = 0;
+        for cell in self.steps.iter().map(of).filter(|cell| *cell != ABSENT) {
+            known[count] = cell;
+            count += 1;
+        }
+        *known[..count].select_nth_unstable(count / 2).1
+    }
+}
+
+/// As JSON: the newest step that any rank finished, and of each rank, by its number, in base64: its cell (the middle of the last
+/// [`STEPS`] steps), the shares of data, compute, wait, optimizer and checkpoint in its last step (250ths; 255: not told), how many
+/// steps it is behind the newest, and the thousandths of the natural logarithm of the last step's microseconds. The last two are
+/// of 16 bits, the low byte first; 65535: not known.
+pub(super) fn ranks(metrics: &Metrics, lately: &Lately) -> String {
+    let newest = metrics.ranks().filter_map(|seat| Some(seat.last?.step)).max();
+    let mut bytes = Vec::new();
+    for seat in metrics.ranks() {
+        let rank = seat.rank.0 as usize;
+        // Ranks are told by their place; one that was never heard of has none.
+        while bytes.len() < rank * BYTES {
+            bytes.extend(packed(ABSENT, None, 0));
+        }
+        bytes.extend(packed(lately.middle(rank), seat.last, newest.unwrap_or(0)));
+    }
+    json!([newest, base64::encode(&bytes)]).to_string()
+}
+
+fn packed(cell: u8, last: Option<&LastStep>, newest: u64) -> [u8; BYTES] {
+    let phases = last.and_then(|last| Some((last.phases?, last.dur_ns)));
+    let shares = phases.filter(|(_, dur_ns)| *dur_ns > 0).map(|(phases, dur_ns)| {
+        let parts = [
+            phases.data_ns,
+            phases.compute_ns,
+            phases.wait_ns,
+            phases.optimizer_ns,
+            phases.checkpoint_ns,
+        ];
+        parts.map(|ns| (ns as f64 / dur_ns as f64 * PARTS).round().min(PARTS) as u8)
+    });
+    let [data, compute, wait, optimizer, checkpoint] = shares.unwrap_or([UNTOLD; 5]);
+    let behind = last.map_or(UNKNOWN, |last| {
+        newest.saturating_sub(last.step).min(u64::from(UNKNOWN - 1)) as u16
+    });
+    let took = last.map_or(UNKNOWN, |last| {
+        let micros = (last.dur_ns as f64 / 1e3).max(1.0);
+        (micros.ln() * 1e3).round().min(f64::from(UNKNOWN - 1)) as u16
+    });
+    let ([b0, b1], [t0, t1]) = (behind.to_le_bytes(), took.to_le_bytes());
+    [cell, data, compute, wait, optimizer, checkpoint, b0, b1, t0, t1]
+}
+
+/// What is told of a rank, unpacked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// See [`paceline_health::seen::cell`].
+    pub cell: u8,
+    /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: not told.
+    pub shares: Option<[f64; 5]>,
+    /// Steps that it is behind the newest.
+    pub behind: Option<u16>,
+    /// How long its last step took, seconds.
+    pub took_s: Option<f64>,
+}
+
+/// Unpacks what is told of a rank.
+pub fn standing(packed: &[u8; BYTES]) -> Standing {
+    let [cell, shares @ .., b0, b1, t0, t1] = *packed;
+    let number = |low, high| Some(u16::from_le_bytes([low, high])).filter(|number| *number != UNKNOWN);
+    Standing {
+        cell,
+        shares: (!shares.contains(&UNTOLD)).then(|| shares.map(|share| f64::from(share) / PARTS)),
+        behind: number(b0, b1),
+        took_s: number(t0, t1).map(|took| (f64::from(took) / 1e3).exp() / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_health::event::{Phases, Signal};
+    use paceline_health::seen::LEVEL;
+
+    use super::*;
+
+    fn seen(kind: StepKind, cells: Vec<u8>) -> Seen {
+        Seen {
+            step: 1,
+            restart: 0,
+            kind,
+            signal: Signal::S2,
+            at_s: 0.0,
+            p50_s: 0.1,
+            p99_s: 0.1,
+            max_s: 0.1,
+            phases_s: None,
+            cells,
+        }
+    }
+
+    #[test]
+    fn a_rank_is_told_by_the_middle_of_its_last_steps() {
+        let mut lately = Lately::default();
+        assert_eq!(lately.middle(0), ABSENT, "nothing was compared");
+        for step in 0..40 {
+            // Rank 1 is slow, but for a step in five; of rank 2 nothing came in the last one.
+            let second = if step % 5 == 0 { LEVEL } else { 150 };
+            let third = if step == 39 { ABSENT } else { LEVEL };
+            lately.step(&seen(StepKind::Train, vec![LEVEL, second, third]));
+            lately.step(&seen(StepKind::Checkpoint, vec![255; 3]));
+        }
+        assert_eq!(
+            [0, 1, 2, 3].map(|rank| lately.middle(rank)),
+            [LEVEL, 150, ABSENT, ABSENT]
+        );
+        assert_eq!(lately.steps.len(), STEPS);
+        lately.step(&seen(StepKind::Train, vec![140; 5]));
+        assert_eq!(
+            (lately.middle(4), lately.steps.len()),
+            (140, 1),
+            "another number of ranks"
+        );
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_and_what_is_unknown_is_not_zero() {
+        let unknown = standing(&packed(ABSENT, None, 70));
+        assert_eq!(
+            (unknown.shares, unknown.behind, unknown.took_s),
+            (None, None, None)
+        );
+        let phases = Phases {
+            data_ns: 1_000_000,
+            compute_ns: 36_500_000,
+            wait_ns: 10_000_000,
+            optimizer_ns: 2_000_000,
+            checkpoint_ns: 0,
+            gc_ns: 0,
+        };
+        let last = LastStep {
+            step: 68,
+            dur_ns: 50_000_000,
+            phases: Some(phases),
+        };
+        let told = standing(&packed(150, Some(&last), 70));
+        assert_eq!((told.cell, told.behind), (150, Some(2)));
+        assert_eq!(told.shares.unwrap(), [0.02, 0.732, 0.2, 0.04, 0.0]);
+        assert!((told.took_s.unwrap() / 0.05 - 1.0).abs() < 1e-3, "{told:?}");
+        for dur_ns in [0, 900, 3_000_000, 86_400_000_000_000] {
+            let last = LastStep {
+                dur_ns,
+                phases: None,
+                ..last
+            };
+            let told = standing(&packed(LEVEL, Some(&last), u64::MAX));
+            let micros = (dur_ns as f64 / 1e3).max(1.0);
+            assert!(
+                (told.took_s.unwrap() * 1e6 / micros - 1.0).abs() < 1e-3,
+                "{dur_ns}: {told:?}"
+            );
+            assert_eq!((told.shares, told.behind), (None, Some(UNKNOWN - 1)));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The metrics page as a file that node_exporter's textfile collector reads
+//! (<https://github.com/prometheus/node_exporter#textfile-collector>), for sites where nobody can scrape a job. It goes with its
+//! job: a page that stayed would look like a job that runs, and what held at its end would hold for ever. How jobs end is
+//! counted elsewhere ([`super::metrics::ends`]).
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use crate::sink::carrier::Carry;
+use crate::sink::metrics::{Format, JobFacts};
+use crate::sink::write_whole;
+use crate::warn;
+
+/// With this the page begins, and no other file.
+const BEGIN: &str = "# HELP paceline_build_info ";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Textfile {
+    path: PathBuf,
+}
+
+impl Textfile {
+    /// In this file, which is replaced as a whole. One that is none of ours is left alone.
+    pub fn new(path: PathBuf) -> Textfile {
+        Textfile { path }
+    }
+
+    fn write(&self, facts: &JobFacts) -> io::Result<()> {
+        self.is_ours()?;
+        write_whole(&self.path, Format::Text.page(facts).as_bytes())?;
+        // Whoever collects it is another user.
+        fs::set_permissions(&self.path, Permissions::from_mode(0o644))
+    }
+
+    /// Whether there is one; one that is not ours is an error.
+    fn is_ours(&self) -> io::Result<bool> {
+        let meta = match fs::symlink_metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            meta => meta?,
+        };
+        if !meta.is_file() {
+            return Err(io::Error::other("is there already, and no file"));
+        }
+        let mut head = String::new();
+        let most = BEGIN.len() as u64;
+        // What is no text is not ours.
+        let read = File::open(&self.path)?.take(most).read_to_string(&mut head);
+        if meta.len() > 0 && (read.is_err() || head != BEGIN) {
+            return Err(io::Error::other("holds what is not ours, and would be replaced"));
+        }
+        Ok(true)
+    }
+
+    fn told(&self, done: io::Result<()>) {
+        if let Err(error) = done {
+            let path = self.path.display();
+            warn::once(
+                "metrics textfile",
+                format_args!("{path}: {error}; no metrics are written there"),
+            );
+        }
+    }
+}
+
+impl Carry for Textfile {
+    fn carry(&mut self, facts: &JobFacts) {
+        self.told(self.write(facts));
+    }
+
+    fn last(&mut self, _facts: &JobFacts, _by: Instant) {
+        let removed = self.is_ours().and_then(|there| {
+            if there {
+                fs::remove_file(&self.path)
+            } else {
+                Ok(())
+            }
+        });
+        self.told(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::metrics::samples::facts;
+
+    #[test]
+    fn it_goes_with_its_job_and_takes_nothing_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("job.prom");
+        let mut file = Textfile::new(path.clone());
+        file.carry(&facts());
+        file.carry(&facts());
+        let page = fs::read_to_string(&path).unwrap();
+        assert!(
+            page.starts_with(BEGIN) && page.contains("paceline_steps_total"),
+            "{page}"
+        );
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        file.last(&facts(), Instant::now());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // At the end of a job that has written none.
+        file.last(&facts(), Instant::now());
+
+        for theirs in ["# HELP paceline_jobs_ended_total x\n", "other 5\n", "\u{fffd}\n"] {
+            fs::write(&path, theirs).unwrap();
+            assert!(file.write(&facts()).is_err());
+            file.last(&facts(), Instant::now());
+            assert_eq!(fs::read_to_string(&path).unwrap(), theirs);
+        }
+        fs::write(&path, "").unwrap();
+        file.write(&facts()).unwrap();
+        let pipe = dir.path().join("pipe.prom");
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(Textfile::new(pipe).write(&facts()).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! A test's side: kube's client, with answers as JSON whatever their code.
+
+use std::str::FromStr as _;
+
+use anyhow::Context as _;
+use axum::http::{Method, Request, Uri};
+use kube::client::Body;
+use kube::config::AuthInfo;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+
+use crate::Server;
+
+/// See the module.
+#[derive(Clone)]
+pub struct Caller {
+    /// For what is not JSON: watches.
+    pub client: kube::Client,
+}
+
+impl Caller {
+    /// Whoever has this token.
+    ///
+    /// # Errors
+    /// When the client cannot be made.
+    pub fn new(server: &Server, token: &str) -> anyhow::Result<Caller> {
+        let mut config = kube::Config::new(Uri::from_str(&format!("https://{}", server.address))?);
+        config.root_cert = Some(vec![
+            CertificateDer::from_pem_slice(server.ca.as_bytes())?.to_vec(),
+        ]);
+        // Tests want to see each answer, also those that say to come again.
+        config.default_retry = false;
+        config.auth_info = AuthInfo {
+            token: Some(token.to_owned().into()),
+            ..AuthInfo::default()
+        };
+        Ok(Caller {
+            client: kube::Client::try_from(config)?,
+        })
+    }
+
+    /// The answer's code and body.
+    ///
+    /// # Errors
+    /// When there is no answer, or it is no JSON.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+    ) -> anyhow::Result<(u16, Value)> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", kind)
+            .body(Body::from(body))?;
+        let response = self.client.send(request).await?;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect_bytes().await?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok((
+            code,
+            serde_json::from_slice(&bytes).with_context(|| text.into_owned())?,
+        ))
+    }
+
+    async fn json(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
+        self.ask(method, path, "application/json", body.to_string().into_bytes())
+            .await
+    }
+
+    /// GET.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn get(&self, path: &str) -> anyhow::Result<(u16, Value)> {
+        self.ask(Method::GET, path, "application/json", Vec::new()).await
+    }
+
+    /// POST.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
+        self.json(Method::POST, path, body).await
+    }
+
+    /// PUT.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
+        self.json(Method::PUT, path, body).await
+    }
+
+    /// PATCH by a merge patch.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn merge(&self, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
+        let body = body.to_string().into_bytes();
+        self.ask(Method::PATCH, path, "application/merge-patch+json", body)
+            .await
+    }
+
+    /// DELETE.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn delete(&self, path: &str, options: &Value) -> anyhow::Result<(u16, Value)> {
+        self.json(Method::DELETE, path, options).await
+    }
+
+    /// A new token of a ServiceAccount, which is made if need be.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub async fn token(&self, namespace: &str, account: &str, spec: &Value) -> anyhow::Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        self.post(&path, &json!({ "metadata": { "name": account } }))
+            .await?;
+        let request =
+            json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
+        let (_, answer) = self.post(&format!("{path}/{account}/token"), &request).await?;
+        answer["status"]["token"]
+            .as_str()
+            .map(str::to_owned)
+            .context("no token")
+    }
+}

@@ -1,0 +1,251 @@
+//! All that the server knows, and the trouble that it makes on request.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::access::{Tokens, User};
+use crate::admission::Callers;
+use crate::kinds::{self, Kind};
+use crate::stamp;
+use crate::store::{Place, Store};
+
+/// A line of the audit: user, verb, resource, namespace, name ("" for several), code.
+pub type Audited = (String, String, String, String, String, u16);
+
+/// What goes wrong on request. See `/_test/trouble` in the crate's head.
+#[derive(Debug)]
+pub struct Trouble {
+    /// Connections are cut until then.
+    pub away_until: Option<Instant>,
+    /// Each answer is late by so much.
+    pub slow: Duration,
+    /// How many writes of which plural are answered with a conflict.
+    pub conflicts: BTreeMap<String, u64>,
+    /// How many requests of which resource are turned away by priority and fairness.
+    pub crowded: BTreeMap<String, u64>,
+    /// What happens to which pod just before it is evicted: `gone`, or `another` of its name.
+    pub meanwhile: BTreeMap<String, String>,
+    /// Goes up to have all watches end.
+    pub drops: u64,
+    /// Kubelets finish a deleted pod after this.
+    pub kubelet: Duration,
+    /// Nodes whose kubelets do nothing.
+    pub dead: Vec<String>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cluster {
+    store: Mutex<Store>,
+    kinds: RwLock<Vec<Kind>>,
+    trouble: Mutex<Trouble>,
+    audit: Mutex<BTreeMap<Audited, u64>>,
+    /// Who may come in.
+    pub tokens: Tokens,
+    /// Connections to webhooks, and what came of calls.
+    pub callers: Callers,
+    /// What each manager applied last.
+    pub applied: Mutex<HashMap<(Place, String), Value>>,
+}
+
+impl Cluster {
+    /// With the namespaces that each cluster has, and an administrator.
+    pub fn new(admin: &str) -> Cluster {
+        let cluster = Cluster {
+            store: Mutex::default(),
+            kinds: RwLock::new(kinds::own()),
+            trouble: Mutex::new(Trouble {
+                away_until: None,
+                slow: Duration::ZERO,
+                conflicts: BTreeMap::new(),
+                crowded: BTreeMap::new(),
+                meanwhile: BTreeMap::new(),
+                drops: 0,
+                kubelet: Duration::from_millis(50),
+                dead: Vec::new(),
+            }),
+            audit: Mutex::default(),
+            tokens: Tokens::default(),
+            callers: Callers::default(),
+            applied: Mutex::default(),
+        };
+        cluster.tokens.add(admin, User::new("admin", &["system:masters"]));
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            let namespace = json!({
+                "apiVersion": "v1", "kind": "Namespace", "status": { "phase": "Active" },
+                "metadata": {
+                    "name": name, "uid": stamp::uid(), "creationTimestamp": stamp::now(),
+                    "labels": { "kubernetes.io/metadata.name": name },
+                },
+            });
+            cluster
+                .store()
+                .put(&Place::new("", "namespaces", "", name), namespace);
+        }
+        cluster
+    }
+
+    /// Takes up what was kept, line by line: nothing else is there then.
+    ///
+    /// # Errors
+    /// When a line is none of ours.
+    pub fn restore(&mut self, lines: &[Value]) -> anyhow::Result<()> {
+        self.store = Mutex::default();
+        for line in lines {
+            let done = if line["token"].is_string() {
+                self.tokens.restore(line)
+            } else {
+                self.store().restore(line)
+            };
+            done.with_context(|| format!("what is kept is no line of ours: {line}"))?;
+        }
+        let definitions = (
+            "apiextensions.k8s.io".to_owned(),
+            "customresourcedefinitions".to_owned(),
+        );
+        let store = self.store();
+        for (_, definition) in store.all(&definitions, None) {
+            self.define(definition, false);
+        }
+        Ok(())
+    }
+
+    /// The objects; nobody waits while he holds them.
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What goes wrong.
+    pub fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All kinds.
+    pub fn kinds(&self) -> Vec<Kind> {
+        self.kinds.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The kind with this plural in this version.
+    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Kind> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        kinds
+            .iter()
+            .find(|kind| {
+                kind.group == group && kind.plural == plural && kind.versions.iter().any(|one| one == version)
+            })
+            .cloned()
+    }
+
+    /// The kind that an object's reference names.
+    pub fn referenced(&self, api_version: &str, kind: &str) -> Option<Kind> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        kinds
+            .iter()
+            .find(|known| known.group == group && known.kind == kind)
+            .cloned()
+    }
+
+    /// Takes up what a CustomResourceDefinition defines, or forgets it.
+    pub fn define(&self, definition: &Value, is_gone: bool) {
+        let Some(kind) = Kind::of_definition(definition) else {
+            return;
+        };
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        kinds.retain(|known| known.group != kind.group || known.plural != kind.plural);
+        if !is_gone {
+            kinds.push(kind);
+        }
+    }
+
+    /// Whether it is away now.
+    pub fn is_away(&self) -> bool {
+        self.trouble()
+            .away_until
+            .is_some_and(|until| Instant::now() < until)
+    }
+
+    /// One more of these.
+    pub fn audited(&self, line: Audited) {
+        let mut audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
+        *audit.entry(line).or_default() += 1;
+    }
+
+    /// The audit as JSON: an object a line, with its count.
+    pub fn audit(&self) -> Value {
+        let audit = self.audit.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |(line, count): (&Audited, &u64)| {
+            json!({
+                "user": line.0, "verb": line.1, "resource": line.2, "namespace": line.3, "name": line.4,
+                "code": line.5, "count": count,
+            })
+        };
+        Value::Array(audit.iter().map(line).collect())
+    }
+
+    /// Makes the trouble that an object asks for (see the crate's head); what it does not name stays.
+    pub fn make_trouble(&self, wish: &Value) {
+        let mut trouble = self.trouble();
+        let millis = |word: &str| wish[word].as_u64().map(Duration::from_millis);
+        if let Some(time) = millis("away_ms") {
+            trouble.away_until = Some(Instant::now() + time);
+            trouble.drops += 1;
+        }
+        if let Some(time) = millis("slow_ms") {
+            trouble.slow = time;
+        }
+        if let Some(time) = millis("kubelet_ms") {
+            trouble.kubelet = time;
+        }
+        for (plural, count) in wish["conflicts"].as_object().into_iter().flatten() {
+            trouble
+                .conflicts
+                .insert(plural.clone(), count.as_u64().unwrap_or(0));
+        }
+        for (resource, count) in wish["crowded"].as_object().into_iter().flatten() {
+            let count = count.as_u64().unwrap_or(0);
+            trouble.crowded.insert(resource.clone(), count);
+        }
+        for (pod, what) in wish["meanwhile"].as_object().into_iter().flatten() {
+            let what = what.as_str().unwrap_or("").to_owned();
+            trouble.meanwhile.insert(pod.clone(), what);
+        }
+        if let Some(dead) = wish["dead_nodes"].as_array() {
+            trouble.dead = dead
+                .iter()
+                .filter_map(|name| name.as_str().map(str::to_owned))
+                .collect();
+        }
+        if wish["drop_watches"] == true {
+            trouble.drops += 1;
+        }
+        drop(trouble);
+        if wish["compact"] == true {
+            self.store().compact();
+        }
+    }
+
+    /// Whether this write is to fail by a conflict that was asked for.
+    pub fn is_conflict_due(&self, plural: &str) -> bool {
+        is_due(&mut self.trouble().conflicts, plural)
+    }
+
+    /// Whether priority and fairness turn this request away.
+    pub fn is_crowded(&self, resource: &str) -> bool {
+        is_due(&mut self.trouble().crowded, resource)
+    }
+}
+
+/// One of so many of this name.
+fn is_due(counts: &mut BTreeMap<String, u64>, name: &str) -> bool {
+    let Some(left) = counts.get_mut(name).filter(|left| **left > 0) else {
+        return false;
+    };
+    *left -= 1;
+    true
+}

@@ -1,0 +1,67 @@
+//! What outlives the server's process, as etcd and the cluster's keys outlive an API server's: a file of JSON lines. Each is there
+//! before anybody is told that it holds; a process that is killed loses nothing that it has answered. (A machine that stops may:
+//! nothing is synced.)
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use serde_json::Value;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Keep(File);
+
+impl Keep {
+    /// The file, and what is in it. Half a line at its end was never answered, and goes.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or a line is no JSON.
+    pub fn open(path: &Path) -> io::Result<(Keep, Vec<Value>)> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(path)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = text[..whole].lines().map(serde_json::from_str);
+        let lines = lines.collect::<Result<Vec<Value>, _>>()?;
+        file.set_len(whole as u64)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok((Keep(file), lines))
+    }
+
+    /// One more line. A server whose disk is gone says nothing any more: its process ends.
+    pub fn write(&self, line: &Value) {
+        if let Err(error) = (&self.0).write_all(format!("{line}\n").as_bytes()) {
+            let _ = writeln!(io::stderr(), "kube-api: what is to be kept is not: {error}");
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn half_a_line_is_none() {
+        let path = std::env::temp_dir().join(format!("paceline-keep-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let (keep, lines) = Keep::open(&path).unwrap();
+        assert!(lines.is_empty());
+        keep.write(&json!({ "a": 1 }));
+        keep.write(&json!({ "b": "x\ny" }));
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&whole[..], b"{\"c\":"].concat()).unwrap();
+        let (keep, lines) = Keep::open(&path).unwrap();
+        assert_eq!(lines, [json!({ "a": 1 }), json!({ "b": "x\ny" })]);
+        keep.write(&json!({ "d": 2 }));
+        assert_eq!(Keep::open(&path).unwrap().1.len(), 3);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

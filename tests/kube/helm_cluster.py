@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""The chart installed by the real helm on the API server of tests/kube-api: `helm_cluster.py KUBE-API PACELINE-OPERATOR`.
+
+Install, upgrade, rollback and uninstall; and the operator itself, with the account, the arguments and the variables that the
+chart gives it: nothing that it asks for may be refused to it. The server keeps books of who asked what.
+"""
+
+import base64
+import json
+import sys
+import tempfile
+
+from helm import CA, CHART, rendered
+from helm_world import SPACE, Cluster, Operator, key, put, until
+
+HOOK = ("MutatingWebhookConfiguration", "paceline-injector")
+
+
+def check_there(cluster, values):
+    """What the chart renders is there, and has the rights that it renders."""
+    live = cluster.everything()
+    for one in rendered(values):
+        assert key(one) in live, f"{key(one)} is not there"
+        for field in ("rules", "roleRef"):
+            assert live[key(one)].get(field) == one.get(field), f"{key(one)} has another {field}"
+    return live
+
+
+def trusted(live):
+    return live[HOOK]["webhooks"][0]["clientConfig"].get("caBundle")
+
+
+def check_life(cluster):
+    """Install, upgrade, rollback, uninstall."""
+    cluster.helm("install", "paceline", CHART, "--create-namespace", values={})
+    check_there(cluster, {})
+    patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": base64.b64encode(CA.encode()).decode()}]
+    cluster.kubectl("patch", *HOOK, "--type=json", f"--patch={json.dumps(patch)}")
+
+    ours = trusted(cluster.everything())
+    assert ours
+    acts = {"remediator": {"mode": "act"}, "injector": {"replicas": 3, "webhook": {"timeoutSeconds": 2}}}
+    cluster.helm("upgrade", "paceline", CHART, values=acts)
+    live = check_there(cluster, acts)
+    assert live["Deployment", "paceline-injector"]["spec"]["replicas"] == 3
+    assert live[HOOK]["webhooks"][0]["timeoutSeconds"] == 2
+    assert trusted(live) == ours, "an upgrade took away what the operator had written"
+    assert "act" in live["ConfigMap", "paceline-remediator-policy"]["data"]["policy.toml"]
+    wrong = cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "enforce"}}, fails=True)
+    assert "/remediator/mode" in wrong, wrong
+    cluster.helm("rollback", "paceline", "1")
+    assert trusted(check_there(cluster, {})) == ours, "a rollback took away what the operator had written"
+    cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"enabled": False}})
+    left = {name for _, name in check_there(cluster, {"remediator": {"enabled": False}})}
+    assert not [name for name in left if "remediator" in name], left
+    cluster.helm("uninstall", "paceline")
+    left = set(cluster.everything())
+    assert left == {("CustomResourceDefinition", "nodehealths.paceline.dev")}, left
+    # And again: the CRD that stayed is taken up.
+    cluster.helm("install", "paceline", CHART, values={})
+    check_there(cluster, {})
+
+
+def check_rights(cluster):
+    """What matters most of rights, asked of the server."""
+    injector, remediator = cluster.account("paceline-injector"), cluster.account("paceline-remediator")
+
+    def may(token, verb, group, resource, namespace="", name=""):
+        resource, _, sub = resource.partition("/")
+        asked = {"verb": verb, "group": group, "resource": resource, "subresource": sub, "namespace": namespace, "name": name}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}
+        return cluster.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, token)["status"]["allowed"]
+
+    hooks = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "")
+    yes = [(injector, "create", "", "secrets", "elsewhere"), (injector, "get", "", "secrets", SPACE, "paceline-injector-tls"),
+           (injector, "patch", *hooks, "paceline-injector"), (remediator, "create", "authentication.k8s.io", "tokenreviews"),
+           (remediator, "list", "", "nodes"), (remediator, "update", "paceline.dev", "nodehealths/status", "", "n1")]
+    no = [(injector, "get", "", "secrets", "elsewhere", "paceline-train"), (injector, "list", "", "secrets", SPACE),
+          (injector, "get", "", "secrets", SPACE, "paceline-remediator-own"), (injector, "patch", *hooks, "somebody-elses"),
+          (injector, "delete", "", "pods", "elsewhere", "p"), (injector, "get", "", "nodes", "", "n1"),
+          (remediator, "get", "", "secrets", "elsewhere", "s"), (remediator, "get", "", "secrets", SPACE, "paceline-injector-tls"),
+          (remediator, "list", "", "secrets", SPACE), (remediator, "delete", "", "pods", "elsewhere", "p"),
+          (remediator, "delete", "", "nodes", "", "n1")]
+    acting = [(remediator, "patch", "", "nodes", "", "n1"), (remediator, "patch", "", "nodes/status", "", "n1"),
+              (remediator, "create", "", "pods/eviction", "elsewhere", "p"), (remediator, "create", "batch", "jobs", SPACE)]
+    for mode, granted, refused in (("act", yes + acting, no), ("observe", yes, no + acting)):
+        cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": mode}})
+        for wanted, asked in ((True, granted), (False, refused)):
+            for token, *words in asked:
+                assert may(token, *words) == wanted, f"with mode {mode} {words} is not {wanted}"
+    return injector, remediator
+
+
+def pod(name, namespace, job):
+    return {"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": {
+                "paceline.dev/inject": "true", "batch.kubernetes.io/job-name": job["metadata"]["name"]},
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "controller": True, **job["metadata"]}]},
+            "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [{"name": "t", "image": "t:1", "command": ["train"]}]}}
+
+
+def check_injector(cluster, program, token):
+    """A pod is injected by the API server's call; its job gets a key; who was missed is reported."""
+    operator = Operator(cluster, program, "injector", token)
+    until("the API server is told whom to trust", lambda: trusted(cluster.everything()))
+    for name, labels in (("team", {"paceline.dev/inject": "true"}), ("other", {})):
+        put(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels | {
+            "kubernetes.io/metadata.name": name}}})
+        put(cluster, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": name}, "spec": {}})
+        said = json.loads(cluster.kubectl("get", "job", "train", "-n", name, "-o", "json"))
+        job = {"metadata": {word: said["metadata"][word] for word in ("name", "uid")}}
+        put(cluster, pod("train-0", name, job))
+    found = json.loads(cluster.kubectl("get", "pod", "train-0", "-n", "team", "-o", "json"))
+    assert [one["name"] for one in found["spec"].get("initContainers", [])] == ["paceline-init", "paceline"], operator.said()
+    image = cluster.get("deployment", "paceline-injector")["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert all(one["image"] == image for one in found["spec"]["initContainers"])
+    left = json.loads(cluster.kubectl("get", "pod", "train-0", "-n", "other", "-o", "json"))
+    assert "initContainers" not in left["spec"], "its namespace has not opted in"
+    until("the job has a key",
+          lambda: "paceline-train" in cluster.kubectl("get", "secrets", "-n", "team", "-o", "name"))
+    until("the pod that was missed is reported", lambda: cluster.kubectl("get", "events", "-n", "other", "-o", "name").strip())
+    return operator
+
+
+def check_remediator(cluster, program, token):
+    """An aggregator in a pod says that its node has lost a GPU: the node is taken out, by the rights that come with act."""
+    cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "act", "policy": "[guard]\ndebounce_s = 1\n"}})
+    operator = Operator(cluster, program, "remediator", token)
+    for name in ("n1", "n2", "n3", "n4"):
+        put(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {"conditions": [
+            {"type": "Ready", "status": "True"}]}})
+    put(cluster, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "team"}})
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}}}
+    bearer = cluster.ask("/api/v1/namespaces/team/serviceaccounts/default/token", request)["status"]["token"]
+    # As the injector's pods find it.
+    place = "/api/v1/namespaces/team/configmaps/paceline-remediator-ca"
+    authority = until("the namespace is told whom to trust", lambda: cluster.get_at(place).get("data", {}).get("ca.crt"))
+    notice = {"key": "k1", "status": "firing", "severity": "critical", "finding": "gpu-lost", "subject": "gpu GPU-1",
+              "node": "n1/train-0", "provenance": "live"}
+
+    def is_out():
+        # Aggregators say it again while it holds, and so until somebody is in charge.
+        operator.tell(authority, bearer, {"version": 1, "notices": [notice]})
+        return json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))["spec"].get("unschedulable")
+
+    until(f"the node is cordoned: {operator.said()}", is_out)
+    assert "n1" in cluster.kubectl("get", "nodehealths", "-o", "name")
+    return operator
+
+
+def check_books(cluster, part):
+    """What the part asked for it may. Answers what it asked for, and what it may besides."""
+    user = f"system:serviceaccount:{SPACE}:paceline-{part}"
+    mine = [line for line in cluster.ask("/_test/audit") if line["user"] == user]
+    refused = [line for line in mine if line["code"] == 403]
+    assert not refused, f"{part} was refused: {refused}"
+    # Who asks what he may do asks the server's own account.
+    used = {(line["verb"], line["resource"]) for line in mine if not line["resource"].startswith("selfsubject")}
+    granted = set()
+    for one in rendered({}):
+        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == f"paceline-{part}":
+            granted |= {(verb, f"{group}/{resource}") for rule in one["rules"] for group in rule["apiGroups"]
+                        for verb in rule["verbs"] for resource in rule["resources"]}
+    return used, granted - used
+
+
+def main():
+    kube_api, program = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        cluster, running = Cluster(kube_api, folder), []
+        try:
+            check_life(cluster)
+            injector, remediator = check_rights(cluster)
+            running.append(check_injector(cluster, program, injector))
+            running.append(check_remediator(cluster, program, remediator))
+            for part in ("injector", "remediator"):
+                used, unused = check_books(cluster, part)
+                print(f"{part}: asked for {len(used)} kinds of things and was refused none; not asked for here: "
+                      + ", ".join(sorted(" ".join(pair) for pair in unused)))
+                # The Lease is there; only who has deleted it makes another necessary. No node was ill here.
+                assert part != "injector" or unused == {("create", "coordination.k8s.io/leases")}, "rights that nobody needs"
+            while running:
+                running.pop().end()
+        finally:
+            for one in running:
+                one.mounts.end()
+                one.process.kill()
+            cluster.end()
+    print("install, upgrade, rollback, uninstall; rights; the operator with the chart's arguments")
+
+
+if __name__ == "__main__":
+    main()

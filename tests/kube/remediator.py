@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+"""The remediator as it is, against an API server for tests: `remediator.py KUBE-API PACELINE-OPERATOR [quick | CASE ...]`.
+
+Each case has a cluster of its own and real processes of the operator, which are killed and started again in it. Nothing but the
+standard library and openssl is used.
+"""
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from remediator_world import HEALTHS, OWN, PATIENCE, QUICK, World, rules, until
+
+AT_ONCE = 8  # They wait more than they work.
+
+
+def there_and_back(world):
+    foreign = {"key": "example.org/own", "effect": "NoExecute"}
+    world.patch("/api/v1/nodes/n1", {"spec": {"taints": [foreign]}})
+    world.job(4)
+    world.pod("other", "n1", "web", gpus=False)
+    leader = world.leader()
+    world.trouble(kubelet_ms=300)
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    assert world.bears("n1") == (True, True)
+    assert world.pods() == ["other", "train-0", "train-2", "train-3"], "who holds no device stays"
+    seen = world.see("n1")
+    assert foreign in seen["spec"]["taints"] and seen["metadata"]["labels"]["paceline.dev/health"] == "unhealthy", seen
+    conditions = {one["type"]: one for one in seen["status"]["conditions"]}
+    assert conditions["PacelineFault"]["status"] == "True" and conditions["Ready"]["status"] == "True", conditions
+    world.say(leader, "n1", "train-1", "resolved")
+    job = world.preflight("n1", True)
+    term = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n1"]
+    world.state("n1", "Healthy")
+    until("it is back", lambda: world.bears("n1") == (False, False))
+    seen = world.see("n1")
+    assert seen["spec"]["taints"] == [foreign] and "paceline.dev/health" not in seen["metadata"].get("labels", {}), seen
+    assert "paceline.dev/cordoned-by" not in seen["metadata"].get("annotations", {}), seen
+    assert world.words("n1") == ["raised", "evict", "drained", "resolved", "preflight", "recovered"], world.words("n1")
+
+    def told():
+        return {event["reason"] for event in world.ask("GET", "/api/v1/namespaces/default/events")["items"]}
+
+    until("Events", lambda: {"PacelineRaised", "PacelineEvict", "PacelineRecovered"} <= told())
+
+
+def budgets_and_a_deadline(world):
+    world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
+    world.job(4)
+    world.budget("quorum", 4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("the budget is named", lambda: "quorum" in world.health("n1").get("reason", ""))
+    world.budget("second", 1)
+    until("two budgets", lambda: "more than one PodDisruptionBudget" in world.health("n1").get("reason", ""))
+    world.state("n1", "DrainBlocked")
+    assert "train-1" in world.pods(), "nothing is deleted"
+    assert world.bears("n1") == (True, True)
+    page = world.page(leader)
+    assert 'evictions_total{answer="budget"}' in page and 'evictions_total{answer="budgets"}' in page, page
+
+
+def every_answer_to_an_eviction(world):
+    """201, 404, 409, 429 by a budget and without one, 500 by two budgets, 403: each is taken for what it is, and the drain goes on."""
+    world.job(2)
+    for name in ("gone", "another", "held", "twice"):
+        world.pod(name, "n1", name)
+    for name, job in (("quorum", "held"), ("left", "twice"), ("right", "twice")):
+        world.budget(name, 1, job)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    rules = world.ask("GET", roles)["rules"]
+    world.patch(roles, {"rules": [rule for rule in rules if rule["resources"] != ["pods/eviction"]]})
+    leader = world.leader()
+
+    def counted(answer):
+        return f'evictions_total{{answer="{answer}"}}' in world.page(leader)
+
+    world.say(leader, "n1", "train-1")
+    until("403", lambda: counted("forbidden") and "403" in world.health("n1").get("reason", ""))
+    assert world.pods() == ["another", "gone", "held", "train-0", "train-1", "twice"]
+    world.trouble(crowded={"pods/eviction": 2}, meanwhile={"gone": "gone", "another": "another"})
+    world.patch(roles, {"rules": rules})
+    until("429 of priority and fairness", lambda: counted("busy"))
+    for answer in ("asked", "gone", "another", "budget", "budgets"):
+        until(answer, lambda answer=answer: counted(answer))
+    until("what budgets hold is left", lambda: world.pods() == ["held", "train-0", "twice"])
+    reason = until("a budget is named", lambda: "quorum" in world.health("n1")["reason"] and world.health("n1")["reason"])
+    assert "busy" not in reason, reason
+    seen = [(line["name"], line["code"]) for line in json.loads(world.ask("GET", "/_test/audit")) if line["resource"] == "/pods/eviction"]
+    for wanted in (("train-1", 201), ("gone", 404), ("another", 409), ("another", 201), ("held", 429), ("twice", 500), ("held", 403)):
+        assert wanted in seen, (wanted, seen)
+    for name in ("quorum", "left", "right"):
+        world.ask("DELETE", f"/apis/policy/v1/namespaces/ml/poddisruptionbudgets/{name}")
+    world.state("n1", "Drained")
+    assert world.pods() == ["train-0"]
+
+
+def killed_in_the_middle(world):
+    """At each step: whoever comes next goes on from what stands in the cluster, and on what was only heard he does not act."""
+    world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 4"))
+    world.job(4)
+    world.budget("quorum", 4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.kill(leader)
+    leader = world.leader()
+    time.sleep(6)
+    assert world.health("n1")["state"] == "Suspect" and world.bears("n1") == (False, False), world.health("n1")
+    world.say(leader, "n1", "train-1")
+    deadline = world.state("n1", "Draining")["drain"]["until"]
+    until("it is cordoned", lambda: world.bears("n1") == (True, True))
+    world.kill(leader)
+    # Between decided and done: what was done is undone behind its back, as if it had been killed before.
+    world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None, "taints": None}, "metadata": {"annotations": {"paceline.dev/cordoned-by": None}}})
+    status = world.ask("GET", f"{HEALTHS}/n1")
+    status["status"]["cordoned"] = False
+    world.ask("PUT", f"{HEALTHS}/n1/status", status)
+    leader = world.leader()
+    until("it is cordoned again", lambda: world.bears("n1") == (True, True))
+    assert world.health("n1")["drain"]["until"] == deadline
+    world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
+    world.state("n1", "Drained")
+    world.say(leader, "n1", "train-1", "resolved")
+    world.state("n1", "Recovering")
+    world.kill(leader)
+    leader = world.leader()
+    jobs = "/apis/batch/v1/namespaces/paceline/jobs"
+    until("a preflight", lambda: world.ask("GET", jobs)["items"])
+    world.kill(leader)
+    world.leader()
+    world.preflight("n1", True)
+    world.state("n1", "Healthy")
+    until("it is back", lambda: world.bears("n1") == (False, False))
+    assert world.words("n1").count("evict") == 1 and world.words("n1").count("preflight") == 1, world.words("n1")
+
+
+def a_storm(world):
+    world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 5").replace("[drain]", "job_percent = 100\n[drain]"))
+    world.job(10)
+    leader = world.leader()
+    for index in range(5):
+        world.say(leader, f"n{index}", f"train-{index}")
+    place = "/api/v1/namespaces/paceline/configmaps/paceline-remediator"
+    until("the breaker opens", lambda: world.call("GET", place)[0] == 200)
+    assert world.say(leader, "n0", "train-0").startswith("Suspect: breaker")
+    world.kill(leader)
+    leader = world.leader()
+    for index in range(5):
+        world.say(leader, f"n{index}", f"train-{index}")
+    time.sleep(6)
+    assert not any(world.is_cordoned(f"n{index}") for index in range(10)), "it stays open"
+    assert "paceline_remediator_breaker_open 1" in world.page(leader)
+    world.patch(place, {"metadata": {"annotations": {"paceline.dev/reset-breaker": "ada"}}})
+    for index in range(5):
+        world.say(leader, f"n{index}", f"train-{index}")
+    until("one is taken out", lambda: sum(world.is_cordoned(f"n{index}") for index in range(10)))
+    time.sleep(3)
+    out = sum(world.is_cordoned(f"n{index}") for index in range(10))
+    assert out == 1, f"a tenth of ten nodes is one: {out}"
+    refused = [index for index in range(5) if "refused" in world.words(f"n{index}")]
+    assert len(refused) == 5, refused
+    assert "breaker" not in (world.ask("GET", place).get("data") or {})
+
+
+def a_storm_that_cannot_be_written(world):
+    """Open is open. That nothing of it stands in the cluster is then no person's word."""
+    world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 5").replace("[drain]", "job_percent = 100\n[drain]"))
+    world.job(10)
+    role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
+    world.patch(role, {"rules": rules([row for row in OWN if row[1] != ["configmaps"]] + [("", ["configmaps"], ["get"])])})
+    leader = world.leader()
+    for index in range(5):
+        world.say(leader, f"n{index}", f"train-{index}")
+    until("the breaker opens", lambda: "paceline_remediator_breaker_open 1" in world.page(leader))
+    for index in range(5):
+        world.say(leader, f"n{index}", f"train-{index}")
+    time.sleep(7)
+    assert not any(world.is_cordoned(f"n{index}") for index in range(10)), "it stays open"
+    page = world.page(leader)
+    assert "paceline_remediator_breaker_open 1" in page and "paceline_remediator_breaker_trips_total 1" in page, page
+    log = open(leader.log).read()
+    assert log.count("breaker: 403") == 1, log
+    world.patch(role, {"rules": rules(OWN)})
+    place = "/api/v1/namespaces/paceline/configmaps/paceline-remediator"
+    until("it is written", lambda: world.call("GET", place)[0] == 200)
+    world.patch(place, {"metadata": {"annotations": {"paceline.dev/reset-breaker": "ada"}}})
+    until("a person closes it", lambda: "paceline_remediator_breaker_open 0" in world.page(leader))
+
+
+def what_others_cordoned(world):
+    world.job(4)
+    world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is tainted", lambda: world.bears("n1") == (True, True))
+    assert "owned" in world.health("n1")["reason"] and "train-1" in world.pods()
+    world.say(leader, "n1", "train-1", "resolved")
+    world.preflight("n1", True)
+    until("the taint goes", lambda: world.bears("n1") == (True, False))
+    # And a person who uncordons one of ours is not fought with.
+    world.say(leader, "n2", "train-2")
+    until("it is cordoned", lambda: world.health("n2").get("cordoned"))
+    world.patch("/api/v1/nodes/n2", {"spec": {"unschedulable": None}})
+    until("it is let go", lambda: world.bears("n2") == (False, False) and "overridden" in world.words("n2"))
+    world.say(leader, "n2", "train-2") if "train-2" in world.pods() else None
+    time.sleep(2)
+    assert world.bears("n2") == (False, False)
+
+
+def an_api_server_that_fails(world):
+    world.job(4)
+    leader = world.leader()
+    world.trouble(conflicts={"nodes": 2, "nodehealths": 1})
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Draining", "Drained")
+    world.trouble(away_ms=6000)
+    time.sleep(6)
+    world.trouble(drop_watches=True, compact=True)
+    world.state("n1", "Drained")
+    assert world.bears("n1") == (True, True)
+    assert leader.poll() is None
+    until("it is in charge again", lambda: "paceline_remediator_leader 1" in world.page(leader))
+    world.say(leader, "n1", "train-1", "resolved")
+    world.preflight("n1", True)
+    until("it is back", lambda: world.bears("n1") == (False, False))
+
+
+def a_node_that_goes(world):
+    world.job(4)
+    world.budget("quorum", 4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Draining")
+    world.ask("DELETE", "/api/v1/nodes/n1")
+    until("its NodeHealth goes or says so", lambda: world.health("n1").get("state", "Gone") == "Gone")
+    world.node("n1")
+    world.say(leader, "n2", "train-2")
+    until("another may be taken out for it", lambda: world.is_cordoned("n2"))
+    assert world.bears("n1") == (False, False), "a new node of the same name is another"
+
+
+def who_may_speak(world):
+    world.job(3)
+    world.pod("alien", "n5", "other")
+    leader = world.leader()
+    body = {"version": 1, "notices": []}
+
+    def code(body, token):
+        answer = world.send(leader, body, token)
+        print(answer) if answer[0] not in (400, 401, 403) else None
+        return answer[0]
+
+    assert code(body, None) == 401
+    assert code(body, "no-token") == 401
+    free = world.ask("POST", "/api/v1/namespaces/ml/serviceaccounts/remediator/token", {"spec": {}})["status"]["token"]
+    assert code(body, free) == 403
+    assert code(b"{}", world.pod_token("train-0")) == 400
+    try:
+        assert world.send(leader, b" " * (2 << 20), world.pod_token("train-0"))[0] == 413
+    except OSError:
+        pass  # It hangs up on who sends on.
+    for node, pod in (("n5", "alien"), ("n5", "train-1"), ("n1", "nobody"), ("n1/x", "train-1")):
+        decision = world.say(leader, node, pod)
+        assert decision.startswith("refused: no"), decision
+    assert world.say(leader, "n5", "alien", "resolved") == "no-node", "it closes nothing that others raised"
+    assert world.say(leader, "n1", "train-1", finding="bad-luck") == "refused: unknown-finding"
+    assert world.say(leader, "n1", "train-1", provenance="sim").startswith("Suspect")
+    codes = [world.send(leader, body, world.pod_token("train-2"))[0] for _ in range(80)]
+    assert 429 in codes and 200 in codes, codes
+    assert world.bears("n1") == (False, False) and world.health("n5") == {}
+
+
+def two_of_them(world):
+    world.job(3)
+    first = world.leader()
+    second = world.remediator()
+    until("it is ready", lambda: "ok" in world.page(second, "/readyz"))
+    code, _, headers = world.send(second, {"version": 1, "notices": []}, world.pod_token("train-0"))
+    assert (code, headers["connection"]) == (503, "close"), (code, headers)
+    world.say(first, "n1", "train-1")
+    world.state("n1", "Draining", "Drained")
+    world.kill(first)
+    until("the other is in charge", lambda: "in charge of" in open(second.log).read())
+    world.say(second, "n1", "train-1", "resolved")
+    world.preflight("n1", True)
+    until("it is back", lambda: world.bears("n1") == (False, False))
+    # One that is asked to end gives it back at once, and ends with 0.
+    third = world.remediator()
+    second.terminate()
+    assert second.wait(PATIENCE) == 0
+    until("the third is in charge", lambda: "in charge of" in open(third.log).read())
+
+
+def certificates_of_its_own(world):
+    """Its authority changes while it is asked without pause: nobody who reads the ConfigMap meets a certificate that he does not trust."""
+    world.job(1)
+    place = "/api/v1/namespaces/paceline/configmaps/ca"
+    words = ["--self-signed", "own", "--service", "remediator", "--authority", "ca", "--certificate-life", "10"]
+    first, second = world.leader(certificate=words), world.remediator(certificate=words)
+    before = until("whom to trust", lambda: world.call("GET", place)[0] == 200 and world.ask("GET", place)["data"]["ca.crt"])
+    for process in (first, second):
+        until("it has a certificate", lambda process=process: "ok" in world.page(process, "/readyz"))
+    answers = []
+
+    def has_changed():
+        # As whoever read it a moment ago.
+        authority = world.ask("GET", place)["data"]["ca.crt"]
+        time.sleep(0.3)
+        for process in (first, second):
+            body, token = {"version": 1, "notices": []}, world.pod_token("train-0")
+            answers.append(world.send(process, body, token, authority, "remediator.paceline.svc")[0])
+        return 'renewed_total{what="authority"} 2' in world.page(first) and before.strip() not in authority
+
+    until("another authority, and the first is forgotten", has_changed)
+    assert set(answers) <= {200, 429, 503} and 200 in answers and 503 in answers, answers
+    names = world.ask("GET", "/api/v1/namespaces/paceline/secrets/own")["data"].keys()
+    assert {"tls.crt", "tls.key", "ca.crt"} <= names
+
+
+def a_dry_run(world):
+    world.job(3)
+    leader = world.leader(policy=None)
+    assert world.say(leader, "n1", "train-1").startswith("Suspect: gpu-lost")
+    world.write("shadow.toml", QUICK.replace('"act"', '"shadow"'))
+    leader.terminate()
+    leader.wait()
+    leader = world.leader(policy="shadow.toml")
+    world.say(leader, "n1", "train-1")
+    until("it is said what would be done", lambda: "would" in world.words("n1"))
+    assert world.health("n1")["shadow"] == "evict" and world.bears("n1") == (False, False)
+    assert len(world.pods()) == 3
+
+
+def how_large(world):
+    """By name only: resident memory with 1,000 nodes as large as real ones, 5,000 pods, a job of 400 and verdicts about 100 nodes."""
+    images = [{"names": [f"registry.example.org/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)]
+    for index in range(10, 1000):
+        world.node(f"n{index}")
+    for index in range(1000):
+        world.patch(f"/api/v1/nodes/n{index}/status", {"status": {"images": images}})
+    for index in range(400):
+        world.pod(f"train-{index}", f"n{index}")
+    for index in range(4600):
+        world.pod(f"web-{index}", f"n{index % 1000}", "web")
+    leader = world.leader()
+    for index in range(100):
+        world.say(leader, f"n{index}", f"train-{index}", sender=f"train-{index}")
+    world.state("n0", "Draining", "Drained")
+    for line in open(f"/proc/{leader.pid}/status"):
+        if line.startswith(("VmRSS", "VmHWM")):
+            print(line.strip())
+
+
+CASES = [there_and_back, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm, a_storm_that_cannot_be_written,
+         what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them, a_dry_run, certificates_of_its_own]
+
+
+# Not of `quick`: they take long, or count seconds that a busy machine does not have.
+QUIET = [killed_in_the_middle, a_storm, a_storm_that_cannot_be_written, who_may_speak, certificates_of_its_own]
+
+
+def run(binaries, case):
+    """How long it took, or what was wrong and what the operators said."""
+    began, world = time.monotonic(), World(binaries)
+    try:
+        case(world)
+        return f"{time.monotonic() - began:.1f} s", True
+    except Exception as problem:
+        logs = [open(process.log).read()[-3000:] for process in world.processes[1:]]
+        return "\n".join([f"FAILED: {type(problem).__name__} {problem}", *logs]), False
+    finally:
+        world.end()
+
+
+def main():
+    binaries, wanted = sys.argv[1:3], sys.argv[3:]
+    if wanted == ["quick"]:
+        wanted = [case.__name__ for case in CASES if case not in QUIET]
+    cases = [case for case in [*CASES, how_large] if (case.__name__ in wanted if wanted else case is not how_large)]
+    assert len(cases) >= len(wanted), f"no such case among {wanted}"
+    failed = []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = {pool.submit(run, binaries, case): case.__name__ for case in cases}
+        for done in as_completed(running):
+            says, is_good = done.result()
+            print(f"{running[done]}: {says}", flush=True)
+            failed += [] if is_good else [running[done]]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
