@@ -26,6 +26,7 @@ pub mod sim;
 pub mod stats;
 mod time;
 pub mod verdict;
+pub mod words;
 
 pub use detect::Detector;
 pub use frame::{Entry, Frame, Provenance};

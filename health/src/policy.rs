@@ -151,6 +151,7 @@ pub struct CauseThresholds {
     pub net_errors_per_s: f64,
     pub net_rate_ratio: f64,
     pub contention_points: f64,
+    pub contention_share: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

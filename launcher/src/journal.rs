@@ -16,7 +16,7 @@ use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
 
 use crate::output::Style;
 use crate::progress::Progress;
-use crate::report::words::count;
+use paceline_health::words::count;
 use raw::{Raw, read_line};
 
 /// Name of the journal in a run directory.

@@ -18,7 +18,8 @@ use crate::cli::SimulateArgs;
 use crate::config::changes_of;
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::progress::Progress;
-use crate::report::{self, block, words};
+use crate::report::{self, block};
+use paceline_health::words;
 
 pub(crate) use connect::ConnectArgs;
 

@@ -42,6 +42,8 @@ pub struct Suspect<'a> {
     pub since: Time,
     /// Self-time beyond the peers', seconds a step.
     pub excess_s: f64,
+    /// The same as a share of the steps' time.
+    pub excess_ratio: f64,
     /// How much of that sits in the data phase and in garbage collection.
     pub data_excess_s: f64,
     pub gc_excess_s: f64,
@@ -159,6 +161,7 @@ impl Causes {
                 ranks: &alone,
                 since,
                 excess_s: 0.0,
+                excess_ratio: 0.0,
                 data_excess_s: 0.0,
                 gc_excess_s: 0.0,
                 entries: (0, 0),
@@ -257,6 +260,7 @@ impl Beside {
         Case {
             own: &self.own,
             peers: &self.peers,
+            excess_ratio: suspect.excess_ratio,
             data_share: share(suspect.data_excess_s),
             gc_share: share(suspect.gc_excess_s),
             inside_is_slow: self.inside_is_slow,

@@ -271,12 +271,23 @@ impl Account {
         awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * excess
     }
 
+    /// What it works longer than its peers, as a share of the steps' time.
+    fn excess_ratio(&self) -> f64 {
+        let excess_s = self.mean(self.self_s) - self.mean(self.peers_s);
+        if self.dur_s > 0.0 {
+            excess_s * self.steps / self.dur_s
+        } else {
+            0.0
+        }
+    }
+
     /// What a cause is looked for with.
     pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
         Suspect {
             ranks: members,
             since,
             excess_s: self.mean(self.self_s) - self.mean(self.peers_s),
+            excess_ratio: self.excess_ratio(),
             data_excess_s: self.mean(self.data_excess_s),
             gc_excess_s: self.mean(self.gc_excess_s),
             entries: self.entries,

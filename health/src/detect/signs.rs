@@ -17,6 +17,8 @@ pub struct Case<'a> {
     pub own: &'a Facts,
     /// Medians of the peers.
     pub peers: &'a Facts,
+    /// Self-time beyond the peers', as a share of the steps' time.
+    pub excess_ratio: f64,
     /// Shares of the excess self-time that sit in the data phase and in garbage collection.
     pub data_share: f64,
     pub gc_share: f64,
@@ -270,14 +272,17 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
     errors || slower.is_some_and(|(own, peers)| own < limits.net_rate_ratio * peers)
 }
 
-/// It wants for CPU time more than its peers do, and its clock is theirs.
+/// It wants for CPU time more than its peers do, by enough of what it is slower, and its clock is theirs.
 fn contention(case: &Case<'_>) -> bool {
     let limits = case.causes();
     let usual = case.peers.of(Fact::Contention).unwrap_or(0.0);
+    let least = limits
+        .contention_points
+        .max(limits.contention_share * case.excess_ratio);
     case.host_is_known() == Some(true)
         && case
             .own
             .of(Fact::Contention)
-            .is_some_and(|own| own >= usual + limits.contention_points)
+            .is_some_and(|own| own >= usual + least)
         && !(case.clock_is_under(limits.stuck_clock_ratio) && case.is_busy().unwrap_or(true))
 }

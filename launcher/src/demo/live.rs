@@ -15,8 +15,8 @@ use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
 use paceline_sidecar::sink::status::Status;
 
 use crate::output::{self, Paint, Style};
-use crate::report::words::span;
 use crate::run::Watcher;
+use paceline_health::words::span;
 
 /// How often the table is drawn, and how often a line is printed.
 const DRAW: Duration = Duration::from_millis(250);

@@ -9,7 +9,7 @@ use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report}
 use paceline_health::verdict::Severity;
 
 use crate::output::{Paint, Style, wrap};
-use crate::report::words::count;
+use paceline_health::words::count;
 
 /// Rows of a table; of more nodes only those with findings are shown.
 const ROWS: usize = 40;

@@ -1,4 +1,4 @@
-//! What binds the job's speed when nothing is wrong: a tree of questions, each with the number that answers it, and when a
+//! What binds the job's speed: a tree of questions, each with the number that answers it, and when a
 //! profiler would tell more.
 
 use paceline_health::event::GpuSignal;
@@ -6,8 +6,12 @@ use paceline_health::report::{Part, PartTimes, Report};
 use serde::Serialize;
 
 use super::block::Block;
-use super::words::percent;
+use paceline_health::words::percent;
 
+/// What is told where findings bind it; they say themselves whom and why.
+const FOUND: &str = "held up by what was found";
+/// Share of the job's time that findings took from which nothing else is worth asking: what they distort is measured with them.
+const LOST: f64 = 0.10;
 /// Share of the step that loading data takes from which it is what binds; as `shares.data_warning_ratio`.
 const DATA: f64 = 0.10;
 /// Share that transfer takes which nothing hides.
@@ -78,6 +82,13 @@ pub(crate) fn of(report: &Report) -> Result<Advice, &'static str> {
         below,
     };
     let tree = [
+        (
+            "Does something hold it up that was found?",
+            vec![number("time lost to findings", Some(lost(report)), LOST, false)],
+            "",
+            FOUND,
+            "Mend what the findings name, then look here again.",
+        ),
         (
             "Does it wait for data?",
             vec![number(
@@ -183,7 +194,7 @@ impl Block {
         let decided = advice
             .questions
             .last()
-            .filter(|question| question.answer == Some(true));
+            .filter(|question| question.answer == Some(true) && advice.bound != FOUND);
         if let Some(question) = decided {
             let numbers = question
                 .numbers
@@ -215,6 +226,16 @@ fn answer(numbers: &[Number]) -> Option<bool> {
         return Some(false);
     }
     (!each.contains(&None)).then_some(true)
+}
+
+/// The share of its time that the job lost to findings, over by now or not.
+fn lost(report: &Report) -> f64 {
+    let lost: f64 = report.verdicts.iter().map(|verdict| verdict.lost_gpu_hours).sum();
+    if lost > 0.0 {
+        lost / report.cost.gpu_hours
+    } else {
+        0.0
+    }
 }
 
 pub(crate) fn part(report: &Report, part: Part) -> Option<&PartTimes> {

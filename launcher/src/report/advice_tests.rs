@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use paceline_health::id::Rank;
 use paceline_health::report::{RankTimes, Usual};
+use paceline_health::verdict::{Cause, Finding};
 
 use super::*;
 use crate::report::samples;
@@ -45,34 +46,34 @@ fn the_first_question_that_holds_decides() {
     };
     let healthy = [(Dram, 0.3), (Busy, 0.99), (Sm, 0.8), (Tensor, 0.4)];
     for (data, wait, gpus, bound, asked) in [
-        (Some(0.4), Some(0.5), &healthy[..], "data-loading bound", 1),
-        (Some(0.02), Some(0.3), &healthy, "communication bound", 2),
+        (Some(0.4), Some(0.5), &healthy[..], "data-loading bound", 2),
+        (Some(0.02), Some(0.3), &healthy, "communication bound", 3),
         (
             Some(0.02),
             Some(0.1),
             &[(Dram, 0.7), (Sm, 0.2)],
             "memory bound",
-            3,
+            4,
         ),
         (
             Some(0.0),
             Some(0.1),
             &[(Dram, 0.3), (Busy, 0.95), (Sm, 0.2)],
             "bound by small kernels",
-            4,
+            5,
         ),
         (
             Some(0.0),
             Some(0.1),
             &[(Dram, 0.3), (Busy, 0.95), (Sm, 0.9), (Tensor, 0.01)],
             "bound by compute without tensor cores",
-            5,
+            6,
         ),
-        (Some(0.02), Some(0.1), &healthy, "compute bound", 5),
-        (Some(0.02), Some(0.1), &[], "not known", 5),
-        (None, None, &[], "not known", 5),
+        (Some(0.02), Some(0.1), &healthy, "compute bound", 6),
+        (Some(0.02), Some(0.1), &[], "not known", 6),
+        (None, None, &[], "not known", 6),
         // What is not measured is not held to be well, but does not hide what is.
-        (None, Some(0.3), &[], "communication bound", 2),
+        (None, Some(0.3), &[], "communication bound", 3),
     ] {
         let advice = of(&job(data, wait, gpus)).unwrap();
         assert_eq!(
@@ -80,6 +81,22 @@ fn the_first_question_that_holds_decides() {
             (bound, asked),
             "{data:?} {wait:?} {gpus:?}"
         );
+    }
+}
+
+/// What a straggler distorts is no matter for the job's own code, and the findings say already who it is.
+#[test]
+fn a_job_that_is_held_up_is_told_so_first() {
+    let mut report = job(Some(0.4), Some(0.5), &[]);
+    report.verdicts = vec![samples::verdict(
+        1,
+        Finding::Straggler,
+        samples::rank(3),
+        Cause::Unknown,
+    )];
+    for (gpu_hours, bound) in [(10.0, FOUND), (100.0, "data-loading bound")] {
+        report.cost.gpu_hours = gpu_hours;
+        assert_eq!(of(&report).unwrap().bound, bound);
     }
 }
 

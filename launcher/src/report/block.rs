@@ -5,10 +5,10 @@ use std::path::Path;
 
 use paceline_health::report::{Coverage, Reason, Report};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
+use paceline_health::words::{self, count, evidence, span};
 use paceline_health::{Policy, plain};
 
-use super::words::{self, count, span};
-use super::{by_weight, ending, evidence};
+use super::{by_weight, ending};
 use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.

@@ -46,14 +46,14 @@ fn every_kind_of_subject_reads_well() {
     let rack = verdict(4, Finding::StragglerNode, rack, Cause::Thermal);
     let text = rendered(&report(vec![node, link, job, rack]));
     let expected = "\
--- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+-- paceline -- job j, 64 ranks, 1000 steps of 1.00 s, 16 min 40 s ------------------------
  ! WARNING straggler-node  node n3
    what      A node or rack is persistently slower than its peers. At least half of its
              ranks are slow together: what they share is slow, and the whole job runs at
              its speed.
    since     step 100 (1 min 40 s after the start), sure 12 steps later
-   slower    1.25x ############################## 1.2 s
-             peers ######################## 1.0 s
+   slower    1.25x ############################## 1.25 s
+             peers ######################## 1.00 s
    why       power: the GPU is capped or braked, its peers are not; power throttled 90 %,
              peers 10 %
    cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
@@ -118,12 +118,12 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
     };
     let text = rendered(&found);
     let expected = "\
--- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+-- paceline -- job j, 64 ranks, 1000 steps of 1.00 s, 16 min 40 s ------------------------
  ok No finding: 64 ranks kept pace over 1000 steps.
    lost      12.40 GPU-hours of 310.00 GPU-hours (4.0 %), worth 31.00 at 2.50 an hour
              thermal 9.10 GPU-hours, checkpoint 2.20 GPU-hours, warm-up 1.10 GPU-hours
    goodput   96 % of the time made progress at full speed; steps would take 800.0 ms
-             instead of 1.0 s without what is wrong now
+             instead of 1.00 s without what is wrong now
    coverage  64 of 64 ranks, 100 % of their steps
 ------------------------------------------------------------------------------------------
 ";
@@ -177,11 +177,11 @@ fn times_of_the_job_and_of_the_ranks_that_stand_out() {
     };
     let text = rendered(&found);
     let expected = "\
--- paceline -- job j, 64 ranks, 1000 steps of 1.0 s, 16 min 40 s -------------------------
+-- paceline -- job j, 64 ranks, 1000 steps of 1.00 s, 16 min 40 s ------------------------
  ok No finding: 64 ranks kept pace over 1000 steps.
-   steps     1.0 s, p90 1.1 s, p99 1.5 s, longest 4.0 s
-             compute 800.0 ms, p99 1.2 s; wait 100.0 ms, p99 150.0 ms
-             longest self-time: rank 2 1.2 s (30 % more than the median rank)
+   steps     1.00 s, p90 1.10 s, p99 1.50 s, longest 4.00 s
+             compute 800.0 ms, p99 1.20 s; wait 100.0 ms, p99 150.0 ms
+             longest self-time: rank 2 1.17 s (30 % more than the median rank)
    coverage  64 of 64 ranks, 100 % of their steps
 ------------------------------------------------------------------------------------------
 ";

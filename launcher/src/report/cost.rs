@@ -5,7 +5,7 @@ use paceline_health::report::{Cost, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
 
 use super::block::Block;
-use super::words::{hours, money, percent, span};
+use paceline_health::words::{hours, money, percent, span};
 
 /// Causes that are told by name.
 const NAMED: usize = 5;

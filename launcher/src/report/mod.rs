@@ -7,7 +7,6 @@ mod clock;
 mod compare;
 mod cost;
 mod ending;
-pub(crate) mod evidence;
 pub(crate) mod page;
 mod preflight;
 mod profile;
@@ -16,7 +15,6 @@ pub(crate) mod rollup;
 #[cfg(test)]
 pub(crate) mod samples;
 mod times;
-pub(crate) mod words;
 
 use std::cmp::Reverse;
 use std::fs;

@@ -3,7 +3,7 @@
 use paceline_health::report::{Part, PartTimes, RankTimes, Report};
 
 use super::block::Block;
-use super::words::{percent, span};
+use paceline_health::words::{percent, span};
 
 /// Parts of a step that are told: the largest.
 const PARTS: usize = 3;

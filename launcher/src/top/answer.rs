@@ -6,7 +6,7 @@ use super::paper::{Line, clip, width, wrap};
 use super::say;
 use super::told::{Report, Verdict};
 use crate::output::{Paint, Style};
-use crate::report::words;
+use paceline_health::words;
 
 /// Columns of a label and the blank behind it.
 const LABEL: usize = 8;

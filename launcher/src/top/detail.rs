@@ -7,7 +7,7 @@ use super::paper::{Line, wrap};
 use super::say;
 use super::told::Verdict;
 use crate::output::{Paint, Style};
-use crate::report::words::{percent, span};
+use paceline_health::words::{percent, span};
 
 /// Columns of a label and the blanks behind it.
 const LABEL: usize = 12;

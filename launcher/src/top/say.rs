@@ -5,8 +5,8 @@ use paceline_health::verdict::{Cause, Severity};
 use super::job::Job;
 use super::told::{Report, Verdict};
 use crate::output::{Paint, Style};
-use crate::report::evidence::phrase;
-use crate::report::words::{self, count, hours, money, percent, span};
+use paceline_health::words::evidence;
+use paceline_health::words::{self, count, hours, money, percent, span};
 
 /// Letters of a UUID that tell two GPUs apart.
 const SHORT: usize = 12;
@@ -106,7 +106,7 @@ pub(super) fn whose(job: &Job) -> &'static str {
 
 /// What it rests on, as phrases.
 pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
-    verdict.evidence().map(|piece| phrase(&piece)).collect()
+    verdict.evidence.iter().map(evidence::join).collect()
 }
 
 /// What is to be known before it is believed.

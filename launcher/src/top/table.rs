@@ -6,7 +6,7 @@ use super::paper::{Line, left, right};
 use super::say;
 use super::told::Verdict;
 use crate::output::{Paint, Style};
-use crate::report::words::span;
+use paceline_health::words::span;
 
 /// A name of a node wider than this makes no room for itself.
 const NODE: usize = 24;

@@ -3,7 +3,7 @@
 
 use paceline_health::base64;
 use paceline_health::plain::{SENTENCE, clip};
-use paceline_health::verdict::{Cause, Evidence, Severity};
+use paceline_health::verdict::{Cause, Severity};
 use paceline_sidecar::sink::page::ranks;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -17,6 +17,12 @@ pub(super) struct Text(String);
 
 impl Text {
     pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
         &self.0
     }
 }
@@ -217,7 +223,8 @@ pub(super) struct Verdict {
     pub(super) provenance: Text,
     pub(super) slowdown: Option<f64>,
     pub(super) cause: Text,
-    pub(super) evidence: Vec<(Text, f64, Option<f64>)>,
+    /// Of what, the value on the subject, that of its peers.
+    pub(super) evidence: Vec<[Text; 3]>,
     pub(super) impact: Option<f64>,
     pub(super) lost_gpu_hours: f64,
     pub(super) lost_cost: Option<f64>,
@@ -239,16 +246,6 @@ impl Verdict {
     pub(super) fn cause(&self) -> Option<Cause> {
         let named = |cause: &&Cause| cause.name() == self.cause.as_str();
         Cause::ALL.iter().find(named).copied()
-    }
-
-    /// What it rests on.
-    pub(super) fn evidence(&self) -> impl Iterator<Item = Evidence> {
-        self.evidence.iter().map(|(what, value, peers)| Evidence {
-            what: what.as_str().into(),
-            value: *value,
-            peers: *peers,
-            entries: None,
-        })
     }
 }
 

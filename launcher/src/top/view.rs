@@ -8,7 +8,7 @@ use super::paper::{Line, width, wrap};
 use super::say;
 use super::table::Table;
 use crate::output::{Paint, Style};
-use crate::report::words::{count, hours, percent, span};
+use paceline_health::words::{count, hours, percent, span};
 
 /// Screens of fewer lines have one line of headline, and no empty ones.
 const LOW: usize = 16;

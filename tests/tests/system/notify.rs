@@ -155,10 +155,20 @@ impl Alertmanager {
             .arg(format!("--web.listen-address=127.0.0.1:{port}"))
             .args(["--cluster.listen-address=", "--log.level=error"])
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(
+                fs::File::create(place.path("alertmanager.log")).unwrap(),
+            ))
             .spawn()
             .unwrap();
         Alertmanager { child, port }
+    }
+
+    /// A port for it that is free, and stays so until it comes up: others, which run beside this, get theirs from the range of
+    /// short-lived ones, which begins at 32768.
+    fn port() -> u16 {
+        let first = 20_000 + (std::process::id() % 10_000) as u16;
+        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        (first..32_000).find(is_free).unwrap()
     }
 
     /// What `amtool` shows: JSON of the API.
@@ -186,10 +196,7 @@ impl Drop for Alertmanager {
 fn alertmanager_receives_groups_and_resolves() {
     let place = Place::new();
     place.write("kmsg", "");
-    let port = {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port()
-    };
+    let port = Alertmanager::port();
     let receiver = format!("alertmanager=http://127.0.0.1:{port}");
     let running = place.start(&["--kmsg", "kmsg", "--notify", &receiver, "--job", "j"], WAITS);
     running.until_watched();
@@ -204,8 +211,10 @@ fn alertmanager_receives_groups_and_resolves() {
             .collect();
         (held.contains("0000:01:00.0") && held.contains("0000:02:00.0")).then_some(())
     });
-    let alertmanager = Alertmanager::start(&place, port);
+    let mut alertmanager = Alertmanager::start(&place, port);
     let fired = until("two alerts", || {
+        let ended = alertmanager.child.try_wait().unwrap();
+        assert!(ended.is_none(), "{ended:?}: {}", place.read("alertmanager.log"));
         let alerts = alertmanager.alerts(&["alertname=PacelineGpuFault", "paceline_job=j"]);
         (alerts.len() == 2).then_some(alerts)
     });

@@ -8,7 +8,7 @@ use paceline_health::history::History;
 use paceline_health::report::Report;
 use serde::Serialize;
 
-use crate::report::words::{percent, span};
+use paceline_health::words::{percent, span};
 
 /// Stretches of a run, and the fewest that tell how much it scatters.
 const STRETCHES: usize = 16;

@@ -9,7 +9,7 @@ use super::{Comparison, Found, Run};
 use crate::html::Html;
 use crate::output::{Paint, Style, wrap};
 use crate::report::page::{Head, STYLE, table};
-use crate::report::words::{count, percent, span};
+use paceline_health::words::{count, percent, span};
 
 /// Findings of each list that have a line.
 const FOUND: usize = 20;

@@ -8,7 +8,7 @@ use super::{Head, by_weight};
 use crate::html::Html;
 use crate::report::block::{short_subject, why};
 use crate::report::cost::{of_finding, unit};
-use crate::report::words::{self, count};
+use paceline_health::words::{self, count};
 
 /// Findings that are told in full.
 const IN_FULL: usize = 3;

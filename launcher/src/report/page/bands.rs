@@ -5,7 +5,7 @@ use paceline_health::history::{Column, History};
 use super::heat::frame;
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
-use crate::report::words::span;
+use paceline_health::words::span;
 
 /// Height of a picture, and of the numbers below it.
 const TALL: f64 = 110.0;

@@ -7,7 +7,7 @@ use super::{Head, table};
 use crate::html::Html;
 use crate::report::advice::{self, Number, Question};
 use crate::report::profile;
-use crate::report::words::{percent, span};
+use paceline_health::words::{percent, span};
 
 pub(super) fn draw(report: &Report) -> Html {
     let mut html = Html::default();

@@ -7,7 +7,7 @@ use super::{Head, table};
 use crate::html::Html;
 use crate::preflight::show;
 use crate::report::block::coverage_words;
-use crate::report::words::{count, percent, span};
+use paceline_health::words::{count, percent, span};
 
 /// Ranks, gaps, notes, versions and the like that have a line.
 const RANKS: usize = 12;

@@ -8,7 +8,7 @@ use paceline_health::verdict::Subject;
 use super::png::{self, Color};
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
-use crate::report::words::count;
+use paceline_health::words::count;
 
 /// Height of a row, and of the whole picture.
 const ROW: f64 = 16.0;

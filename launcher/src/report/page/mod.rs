@@ -21,8 +21,8 @@ use paceline_health::{Policy, plain};
 use paceline_sidecar::sink::write_whole;
 
 use super::by_weight;
-use super::words::{count, span};
 use crate::html::Html;
+use paceline_health::words::{count, span};
 
 /// Its name in a run directory.
 pub(crate) const FILE: &str = "report.html";

@@ -4,7 +4,7 @@ use paceline_health::report::Report;
 
 use crate::html::Html;
 use crate::report::cost::unit;
-use crate::report::words::{hours, money, percent, span};
+use paceline_health::words::{hours, money, percent, span};
 
 /// Causes that have a line.
 const CAUSES: usize = 12;

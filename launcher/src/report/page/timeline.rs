@@ -7,8 +7,8 @@ use super::answer::mark;
 use super::{Head, table};
 use crate::html::Html;
 use crate::report::block::short_subject;
-use crate::report::words::{severity, span};
 use crate::report::{ending, remedies};
+use paceline_health::words::{severity, span};
 
 /// Lines; the rest is counted.
 const MOST: usize = 120;

@@ -11,7 +11,7 @@ use crate::html::Html;
 use crate::output::{Paint, Style};
 use crate::report::clock;
 use crate::report::page::{Head, STYLE, table};
-use crate::report::words::{count, hours, money, percent, span};
+use paceline_health::words::{count, hours, money, percent, span};
 
 /// Lines of the tables on a terminal, and on a page.
 const ROWS: usize = 10;

@@ -124,8 +124,54 @@ fn known(nodes: &mut Nodes, node: &NodeId, source: &str, is_up: bool) {
     }
 }
 
-/// Of each node, up to so many.
+/// Of each node, up to so many. Where there are more, what is well is not told of any: what is not well is then on the page whichever
+/// node it is of, and the page has no more lines than its reader has time for.
 pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
+    cost(out, nodes);
+    let are_all_told = nodes.len() <= MAX_RANK_SERIES;
+    let dropped = nodes.iter().flat_map(|(node, tally)| {
+        let reasons = [
+            ("spool_full", tally.spool_dropped()),
+            ("ring_full", tally.ring(0)),
+            ("ring_torn", tally.ring(1)),
+        ];
+        let told = reasons
+            .into_iter()
+            .filter(move |(_, count)| are_all_told || *count > 0);
+        told.map(|(reason, count)| ([node.to_string(), reason.to_owned()], count as f64))
+    });
+    let most = if are_all_told { usize::MAX } else { MAX_RANK_SERIES };
+    let help = "Records and frames that did not leave the node, by why.";
+    let labels = ["node", "reason"];
+    counters(
+        out,
+        "paceline_sidecar_dropped_total",
+        help,
+        labels,
+        dropped.take(most),
+    );
+    let sources = || {
+        let each = nodes
+            .iter()
+            .flat_map(|(node, tally)| tally.sources.iter().map(move |source| (node, source)));
+        each.map(|(node, source)| ([node.to_string(), source.name.to_string()], source))
+    };
+    let labels = ["node", "source"];
+    let help = "What a sidecar reads from; 0: it has said that it can read nothing there.";
+    let told = sources()
+        .filter(|(_, source)| are_all_told || !source.is_up)
+        .take(most);
+    let up = told.map(|(labels, source)| (labels, f64::from(u8::from(source.is_up))));
+    gauges(out, "paceline_source_up", help, labels, up);
+    if are_all_told {
+        let help = "Time that a sidecar spent reading there.";
+        let seconds = sources().map(|(labels, source)| (labels, source.past_s + source.s));
+        counters(out, "paceline_source_seconds_total", help, labels, seconds);
+    }
+}
+
+/// What each sidecar takes.
+fn cost(out: &mut Families<'_>, nodes: &Nodes) {
     let nodes = || nodes.iter().take(MAX_RANK_SERIES);
     let cpu = nodes().map(|(node, tally)| ([node.to_string()], tally.past_cpu_s + tally.cpu_s));
     counters(
@@ -151,28 +197,6 @@ pub(super) fn families(out: &mut Families<'_>, nodes: &Nodes) {
         ["node"],
         rss,
     );
-    let dropped = nodes().flat_map(|(node, tally)| {
-        let reasons = [
-            ("spool_full", tally.spool_dropped()),
-            ("ring_full", tally.ring(0)),
-            ("ring_torn", tally.ring(1)),
-        ];
-        reasons.map(|(reason, count)| ([node.to_string(), reason.to_owned()], count as f64))
-    });
-    let help = "Records and frames that did not leave the node, by why.";
-    let labels = ["node", "reason"];
-    counters(out, "paceline_sidecar_dropped_total", help, labels, dropped);
-    let sources = || {
-        let each = nodes().flat_map(|(node, tally)| tally.sources.iter().map(move |source| (node, source)));
-        each.map(|(node, source)| ([node.to_string(), source.name.to_string()], source))
-    };
-    let labels = ["node", "source"];
-    let help = "What a sidecar reads from; 0: it has said that it can read nothing there.";
-    let up = sources().map(|(labels, source)| (labels, f64::from(u8::from(source.is_up))));
-    gauges(out, "paceline_source_up", help, labels, up);
-    let help = "Time that a sidecar spent reading there.";
-    let seconds = sources().map(|(labels, source)| (labels, source.past_s + source.s));
-    counters(out, "paceline_source_seconds_total", help, labels, seconds);
 }
 
 #[cfg(test)]
@@ -240,5 +264,56 @@ mod tests {
         metrics.observe(&frame(mute("step-log", "")), 3.0);
         let page = metrics.page(&report(), &Transport::default(), Shown::default());
         assert!(page.contains("source=\"step-log\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn of_many_nodes_what_is_well_is_not_told() {
+        let mut metrics = Metrics::default();
+        for n in 0..=MAX_RANK_SERIES {
+            let of = |event| Frame {
+                node: format!("n{n:04}").as_str().into(),
+                ..frame(event)
+            };
+            let began = Event::Agent(Agent {
+                paceline: "0".into(),
+                sources: ["probe", "nvml"].map(Arc::from).into(),
+                unix_ms: 1,
+                rack: Arc::from(""),
+                versions: BTreeMap::new(),
+            });
+            let is_last = n == MAX_RANK_SERIES;
+            let beat = Event::Beat(Beat {
+                ring_dropped: u64::from(is_last),
+                ..Beat::default()
+            });
+            metrics.observe(&of(began), 1.0);
+            metrics.observe(&of(beat), 1.0);
+            if is_last {
+                let mute = SourceState {
+                    source: "probe".into(),
+                    trouble: "it is not there".into(),
+                };
+                metrics.observe(&of(Event::Source(mute)), 1.0);
+            }
+        }
+        let page = metrics.page(&report(), &Transport::default(), Shown::default());
+        let lines = |family: &str| {
+            page.lines()
+                .filter(|line| line.starts_with(family))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            lines("paceline_sidecar_dropped_total{"),
+            ["paceline_sidecar_dropped_total{node=\"n0512\",reason=\"ring_full\"} 1"]
+        );
+        assert_eq!(
+            lines("paceline_source_up{"),
+            ["paceline_source_up{node=\"n0512\",source=\"probe\"} 0"]
+        );
+        assert_eq!(lines("paceline_source_seconds_total{").len(), 0);
+        assert_eq!(
+            lines("paceline_sidecar_cpu_seconds_total{").len(),
+            MAX_RANK_SERIES
+        );
     }
 }

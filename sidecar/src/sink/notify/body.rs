@@ -2,7 +2,8 @@
 
 use paceline_health::Provenance;
 use paceline_health::date::rfc3339;
-use paceline_health::verdict::Severity;
+use paceline_health::verdict::{Cause, Severity};
+use paceline_health::words;
 use serde_json::{Value, json};
 
 use super::news::{Notice, Status};
@@ -112,6 +113,9 @@ fn alert(notice: &Notice, severity: Severity) -> Value {
             "summary": format!("{}: {}", notice.title, notice.subject),
             "description": notice.action,
             "cause": notice.cause,
+            "since": notice.since,
+            "costs": notice.costs,
+            "evidence": notice.evidence.join("; "),
             "incident": notice.incident.to_string(),
             "times": notice.times.to_string(),
         },
@@ -149,6 +153,24 @@ fn line(notice: &Notice) -> String {
     )
 }
 
+/// Since when, what it costs and why, for people; what is not known has no line.
+fn case(notice: &Notice) -> impl Iterator<Item = String> {
+    let cause = Cause::ALL.iter().find(|cause| *notice.cause == *cause.name());
+    let cause = cause.filter(|cause| **cause != Cause::Unknown);
+    let cause = cause.map(|cause| words::cause(*cause));
+    let why: Vec<&str> = cause
+        .into_iter()
+        .chain(notice.evidence.iter().map(String::as_str))
+        .collect();
+    let rows = [
+        ("since", notice.since.clone()),
+        ("costs", notice.costs.clone()),
+        ("why", why.join("; ")),
+    ];
+    let known = rows.into_iter().filter(|(_, text)| !text.is_empty());
+    known.map(|(label, text)| format!("{label}: {text}"))
+}
+
 /// A message to people: Slack's text, in which three characters have a meaning
 /// (<https://api.slack.com/reference/surfaces/formatting#escaping>).
 fn text(notices: &[Notice]) -> String {
@@ -156,6 +178,7 @@ fn text(notices: &[Notice]) -> String {
     if let [only] = notices
         && only.status == Status::Firing
     {
+        lines.extend(case(only));
         lines.push(only.action.to_string());
     }
     if notices.len() > LINES {
@@ -213,7 +236,14 @@ fn event(notice: &Notice) -> Value {
             "timestamp": rfc3339(notice.raised_ms),
             "component": notice.subject,
             "class": notice.finding,
-            "custom_details": { "cause": notice.cause, "action": notice.action, "times": notice.times },
+            "custom_details": {
+                "cause": notice.cause,
+                "since": notice.since,
+                "costs": notice.costs,
+                "evidence": notice.evidence,
+                "action": notice.action,
+                "times": notice.times,
+            },
         },
         "links": [{ "href": runbook(notice), "text": "runbook" }],
     })

@@ -12,12 +12,15 @@ use paceline_health::id::JobId;
 use paceline_health::plain;
 use paceline_health::policy::Policy;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
+use paceline_health::words;
 use serde::{Deserialize, Serialize};
 
 /// The same trouble in the same place is told this often at most.
 const COOL_DOWN_MS: u64 = 300_000;
 /// Characters of an advice.
 const ACTION: usize = 2000;
+/// Pieces of evidence.
+const EVIDENCE: usize = 4;
 /// Most troubles that are remembered; what is over goes first.
 const MOST: usize = 4096;
 
@@ -64,6 +67,15 @@ pub struct Notice {
     pub incident: u64,
     /// How often it was raised.
     pub times: u32,
+    /// When it began, in words.
+    #[serde(default)]
+    pub since: String,
+    /// How slow it is and what it costs, in words; empty: nothing was lost so far.
+    #[serde(default)]
+    pub costs: String,
+    /// What it rests on, a phrase each.
+    #[serde(default)]
+    pub evidence: Vec<String>,
     /// When it was raised, milliseconds since 1970.
     pub raised_ms: u64,
     /// When this was said.
@@ -276,6 +288,9 @@ impl News {
             provenance: verdict.provenance,
             incident: verdict.id,
             times: 1,
+            since: words::since(verdict),
+            costs: costs(verdict),
+            evidence: evidence(verdict),
             raised_ms: now_ms,
             unix_ms: now_ms,
             is_told_again: false,
@@ -305,6 +320,27 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
         | Subject::Link { node, .. } => Some(plain::label(node.as_str()).into()),
         Subject::Job { .. } | Subject::Rack { .. } => None,
     }
+}
+
+/// How much slower, and what that costs. Hours are left to the report: when it is told they are few.
+fn costs(verdict: &Verdict) -> String {
+    let slower = verdict
+        .slowdown_ratio
+        .map(|ratio| format!("{ratio:.2}x as long as its peers"));
+    let share = verdict.impact_ratio.filter(|share| *share > 0.0);
+    let share = share.map(|share| format!("{} of every step", words::percent(share)));
+    slower.into_iter().chain(share).collect::<Vec<_>>().join(", ")
+}
+
+fn evidence(verdict: &Verdict) -> Vec<String> {
+    let pieces = verdict
+        .evidence
+        .iter()
+        .take(EVIDENCE)
+        .map(words::evidence::phrase);
+    pieces
+        .map(|phrase| plain::clip(&phrase, plain::SENTENCE))
+        .collect()
 }
 
 fn is_unknown(notice: &Notice) -> bool {

@@ -7,6 +7,7 @@ use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
+use paceline_health::words::evidence;
 use serde_json::{Value, json};
 
 /// Findings that are shown; the rest is counted.
@@ -68,7 +69,7 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
 fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
     let row = policy.finding(verdict.finding);
     let evidence = verdict.evidence.iter().take(EVIDENCE);
-    let evidence = evidence.map(|piece| json!([name(&piece.what), piece.value, piece.peers]));
+    let evidence = evidence.map(|piece| evidence::told(piece).map(|text| name(&text)));
     json!({
         "id": verdict.id,
         "finding": verdict.finding,

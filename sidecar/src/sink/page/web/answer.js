@@ -74,8 +74,7 @@ function caseOf(verdict) {
   fact('Now', told(verdict.action));
   if (verdict.provenance !== 'live') fact('Note', `rests on data that is not live (${verdict.provenance})`);
   if (verdict.observe_only) fact('Note', 'policy only observes it: nobody is alerted');
-  const rows = verdict.evidence.map(evidence);
-  const proof = rows.length ? table(['Evidence', 'here', 'peers'], rows) : null;
+  const proof = verdict.evidence.length ? table(['Evidence', 'here', 'peers'], verdict.evidence) : null;
   return el('div', 'case', facts, proof);
 }
 

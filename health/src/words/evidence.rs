@@ -1,16 +1,13 @@
 //! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to this
 //! version reads well.
 
-use paceline_health::verdict::Evidence;
-
-use super::words::{percent, span};
+use super::{percent, span};
+use crate::verdict::Evidence;
 
 /// How one kind of evidence reads.
 enum Reading {
     /// A label and a value, the same of the peers after it.
     Measure(&'static str, fn(f64) -> String),
-    /// The value in front of these words.
-    Counted(&'static str, &'static str),
     /// The words alone.
     Fact(&'static str),
 }
@@ -26,10 +23,7 @@ const READINGS: [(&str, Reading); 10] = [
     ),
     ("margin_c", Reading::Measure("thermal margin", celsius)),
     ("silent_s", Reading::Measure("no move for", span)),
-    (
-        "ranks_waiting",
-        Reading::Counted("rank waits for it", "ranks wait"),
-    ),
+    ("ranks_waiting", Reading::Measure("ranks that wait for it", plain)),
     ("process_gone", Reading::Fact("its process is gone")),
     ("observe_only", Reading::Fact("only observed")),
     (
@@ -76,29 +70,42 @@ const SPELLED: [(&str, &str); 12] = [
     ("p99", "p99"),
 ];
 
-/// One piece of evidence as a phrase.
-pub(crate) fn phrase(evidence: &Evidence) -> String {
+/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none.
+pub fn told(evidence: &Evidence) -> [String; 3] {
     let known = READINGS.iter().find(|(what, _)| *what == &*evidence.what);
-    match known.map(|(_, reading)| reading) {
-        Some(Reading::Measure(label, unit)) => measure(label, evidence, *unit),
-        Some(Reading::Counted(_, many)) if evidence.value != 1.0 => format!("{:.0} {many}", evidence.value),
-        Some(Reading::Counted(one, _)) => format!("1 {one}"),
-        Some(Reading::Fact(words)) => (*words).to_owned(),
+    let (label, unit) = match known.map(|(_, reading)| reading) {
+        Some(Reading::Fact(words)) => return [(*words).to_owned(), String::new(), String::new()],
+        Some(Reading::Measure(label, unit)) => ((*label).to_owned(), *unit),
         None => {
             let unit = UNITS
                 .iter()
                 .find_map(|(end, unit)| Some((evidence.what.strip_suffix(end)?, *unit)));
             let (name, unit) = unit.unwrap_or((&evidence.what, plain));
-            measure(&spelled(name), evidence, unit)
+            (spelled(name), unit)
         }
-    }
+    };
+    [
+        label,
+        unit(evidence.value),
+        evidence.peers.map(unit).unwrap_or_default(),
+    ]
 }
 
-fn measure(label: &str, evidence: &Evidence, unit: fn(f64) -> String) -> String {
-    match evidence.peers {
-        Some(peers) => format!("{label} {}, peers {}", unit(evidence.value), unit(peers)),
-        None => format!("{label} {}", unit(evidence.value)),
+/// The same as a phrase.
+pub fn phrase(evidence: &Evidence) -> String {
+    join(&told(evidence))
+}
+
+/// What [`told`] says as a phrase.
+pub fn join([label, value, peers]: &[impl AsRef<str>; 3]) -> String {
+    let mut phrase = label.as_ref().to_owned();
+    for (before, text) in [(" ", value.as_ref()), (", peers ", peers.as_ref())] {
+        if !text.is_empty() {
+            phrase += before;
+            phrase += text;
+        }
     }
+    phrase
 }
 
 fn spelled(name: &str) -> String {
@@ -176,8 +183,8 @@ mod tests {
                 Some(1980.0),
                 "SM clock 1485 MHz, peers 1980 MHz",
             ),
-            ("ranks_waiting", 1.0, None, "1 rank waits for it"),
-            ("ranks_waiting", 7.0, None, "7 ranks wait"),
+            ("ranks_waiting", 1.0, None, "ranks that wait for it 1"),
+            ("ranks_waiting", 7.0, None, "ranks that wait for it 7"),
             ("process_gone", 1.0, None, "its process is gone"),
             (
                 "self_time_s",

@@ -1,14 +1,17 @@
-//! Numbers and names as a person would say them.
+//! Numbers and names as a person would say them: in the report, in top, in messages.
 
-use paceline_health::verdict::{Cause, Severity, Verdict};
+use crate::verdict::{Cause, Severity, Verdict};
 
-/// A span of time: `850 us`, `44.1 ms`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
-pub(crate) fn span(seconds: f64) -> String {
+pub mod evidence;
+
+/// A span of time: `850 us`, `44.1 ms`, `1.34 s`, `12.4 s`, `3 min 20 s`, `2 h 05 min`.
+pub fn span(seconds: f64) -> String {
     let s = seconds.max(0.0);
     match s {
         _ if s == 0.0 => "0 s".to_owned(),
         _ if s < 1e-3 => format!("{:.0} us", s * 1e6),
         _ if s < 0.9995 => format!("{:.1} ms", s * 1e3),
+        _ if s < 9.995 => format!("{s:.2} s"),
         _ if s < 60.0 => format!("{s:.1} s"),
         _ if s < 3600.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), (s % 60.0).floor()),
         _ => format!(
@@ -20,7 +23,7 @@ pub(crate) fn span(seconds: f64) -> String {
 }
 
 /// A count with its noun: `1 rank`, `4 ranks`.
-pub(crate) fn count(n: u64, noun: &str) -> String {
+pub fn count(n: u64, noun: &str) -> String {
     if n == 1 {
         format!("1 {noun}")
     } else {
@@ -29,7 +32,7 @@ pub(crate) fn count(n: u64, noun: &str) -> String {
 }
 
 /// A share: `0.4 %`, `12 %`.
-pub(crate) fn percent(ratio: f64) -> String {
+pub fn percent(ratio: f64) -> String {
     let value = ratio * 100.0;
     if value != 0.0 && value.abs() < 9.95 {
         format!("{value:.1} %")
@@ -39,7 +42,7 @@ pub(crate) fn percent(ratio: f64) -> String {
 }
 
 /// Hours of a GPU's time (or of a rank's, where there is none): small numbers in seconds, or nobody could read them.
-pub(crate) fn hours(hours: f64, whose: &str) -> String {
+pub fn hours(hours: f64, whose: &str) -> String {
     if hours < 0.05 {
         format!("{:.1} {whose}-seconds", hours * 3600.0)
     } else {
@@ -48,7 +51,7 @@ pub(crate) fn hours(hours: f64, whose: &str) -> String {
 }
 
 /// A severity as the first word of a finding.
-pub(crate) fn severity(severity: Severity) -> &'static str {
+pub fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "INFO",
         Severity::Warning => "WARNING",
@@ -57,7 +60,7 @@ pub(crate) fn severity(severity: Severity) -> &'static str {
 }
 
 /// An amount of money, in whatever currency the price was given.
-pub(crate) fn money(amount: f64) -> String {
+pub fn money(amount: f64) -> String {
     if amount < 1000.0 {
         format!("{amount:.2}")
     } else {
@@ -66,7 +69,7 @@ pub(crate) fn money(amount: f64) -> String {
 }
 
 /// When the trouble began and when the detector was sure.
-pub(crate) fn since(verdict: &Verdict) -> String {
+pub fn since(verdict: &Verdict) -> String {
     let mut text = match verdict.since_step {
         Some(step) => format!("step {step} ({} after the start)", span(verdict.since_s)),
         None => format!("{} after the start", span(verdict.since_s)),
@@ -87,7 +90,7 @@ pub(crate) fn since(verdict: &Verdict) -> String {
 }
 
 /// A cause in a few words.
-pub(crate) fn cause(cause: Cause) -> &'static str {
+pub fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Unknown => "cause not seen",
         Cause::Thermal => "heat: the GPU protects itself",
@@ -114,7 +117,8 @@ mod tests {
             (0.0, "0 s"),
             (0.00085, "850 us"),
             (0.0441, "44.1 ms"),
-            (0.9999, "1.0 s"),
+            (0.9999, "1.00 s"),
+            (1.337, "1.34 s"),
             (12.44, "12.4 s"),
             (200.0, "3 min 20 s"),
             (7530.0, "2 h 05 min"),
