@@ -39,6 +39,9 @@ const USAGE: u8 = 64;
 /// The whole program.
 pub fn main() -> ExitCode {
     forget_empty_variables();
+    if kube::spare::is_in_pod() {
+        kube::spare::unreadable_variables();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(problem) => {

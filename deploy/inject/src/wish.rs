@@ -1,5 +1,7 @@
 //! What a pod's annotations ask for, checked: a word that makes no sense is told, and the default holds instead.
 
+use std::net::{Ipv6Addr, SocketAddr};
+
 use serde_json::Value;
 
 use crate::{INJECT, Note, PREFIX};
@@ -130,17 +132,18 @@ impl Wish {
             job: reader.checked("job", "a name of 1 to 200 printed characters", |job| {
                 job.len() <= 200 && !job.contains("$(") && job.chars().all(|c| !c.is_control())
             }),
-            aggregator: reader.checked("aggregator", "HOST or HOST:PORT", |host| {
-                host.bytes().all(|byte| byte.is_ascii_graphic())
-            }),
+            aggregator: reader.checked("aggregator", "HOST or HOST:PORT", is_aggregator),
             aggregator_port: reader.port("aggregator-port"),
             metrics: reader.checked("metrics", "a port, or INTERFACE:PORT", |place| {
-                port(place.rsplit(':').next().unwrap_or(place)).is_some()
+                port(place).is_some() || is_place(place)
             }),
             preflight: reader.checked("preflight", "quick or full", |mode| {
                 matches!(mode, "quick" | "full")
             }),
-            gpus: reader.raw("gpu-runtime-class"),
+            gpus: match reader.raw("gpu-runtime-class") {
+                Some(none) if none.is_empty() => Some(none),
+                _ => reader.checked("gpu-runtime-class", "the name of a RuntimeClass", is_name),
+            },
             cpu: reader
                 .checked("cpu", "a quantity such as 500m", is_quantity)
                 .unwrap_or_else(|| settings.cpu.clone()),
@@ -202,7 +205,40 @@ impl<'a> Reader<'a> {
 }
 
 fn port(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|port| *port > 0)
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|port| is_plain && *port > 0)
+}
+
+/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT or INTERFACE:PORT. That these are judged as the program judges them
+/// is held by a test of the launcher, which knows both.
+fn is_place(text: &str) -> bool {
+    let Some((name, _)) = text.rsplit_once(':').filter(|(_, end)| port(end).is_some()) else {
+        return false;
+    };
+    let is_interface = name.len() < 16
+        && name.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"/:[]".contains(&byte));
+    is_interface || text.parse::<SocketAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok()
+}
+
+/// As `--aggregator` takes it: HOST or HOST:PORT, relays with their ports before it.
+fn is_aggregator(text: &str) -> bool {
+    let has_port = |text: &str| {
+        let halves = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        halves.is_some_and(|(_, end)| port(end).is_some())
+    };
+    let is_bare = |text: &str| !text.is_empty() && !text.contains([':', '/']);
+    let (relays, host) = text
+        .rsplit_once(',')
+        .map_or((None, text), |(relays, host)| (Some(relays), host));
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+        && relays
+            .into_iter()
+            .flat_map(|relays| relays.split(','))
+            .all(has_port)
+        && (is_bare(host) || has_port(host) || host.parse::<Ipv6Addr>().is_ok())
 }
 
 /// A quantity of Kubernetes, as far as it is plain: more than nothing, a decimal number, a suffix
@@ -228,12 +264,11 @@ fn is_size(text: &str) -> bool {
 
 /// A DNS subdomain of at most 253 characters, as objects are called.
 pub(crate) fn is_name(text: &str) -> bool {
-    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    (1..=253).contains(&text.len())
-        && text.bytes().all(good)
-        && edge(text.as_bytes().first())
-        && edge(text.as_bytes().last())
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(good) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -275,7 +310,10 @@ mod tests {
             "paceline.dev/run-claim": "../etc",
             "paceline.dev/job": "a$(B)",
             "paceline.dev/log-level": "debug",
-            "paceline.dev/metrics": "eth0",
+            "paceline.dev/metrics": ":9810",
+            "paceline.dev/aggregator": "host:99999",
+            "paceline.dev/gpu-runtime-class": "NVIDIA!",
+            "paceline.dev/key-secret": "a..b",
         });
         let mut notes = Vec::new();
         let settings = Settings::default();

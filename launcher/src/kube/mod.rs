@@ -3,5 +3,6 @@
 pub(crate) mod beside;
 pub(crate) mod install;
 pub(crate) mod manifest;
+pub(crate) mod spare;
 mod tell;
 mod yaml;

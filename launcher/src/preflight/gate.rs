@@ -13,6 +13,7 @@ use paceline_nccl_bench::preflight::{Mode, hosts::compress};
 
 use super::args::{Gate, GateArgs};
 use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, endpoint, show, work};
+use crate::kube;
 use crate::output::{self, Color};
 use crate::run::{Plan, cluster};
 
@@ -59,8 +60,10 @@ pub(crate) fn gate(args: &GateArgs, mode: Mode, plan: &Plan, color: Color) -> an
     };
     let report = match work::run(&wish, color) {
         Ok(report) => report,
-        // What was asked for makes no sense: that is told before anything is started.
-        Err(problem) if problem.is::<crate::output::Usage>() => return Err(problem),
+        // What was asked for makes no sense: that is told before anything is started, where somebody reads it.
+        Err(problem) if problem.is::<crate::output::Usage>() && !kube::spare::is_in_pod() => {
+            return Err(problem);
+        }
         Err(problem) if args.preflight_policy == Gate::Fail => {
             return Err(problem.context("the preflight could not be done, and the job was not started"));
         }

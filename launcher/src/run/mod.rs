@@ -158,15 +158,19 @@ pub(crate) struct Outcome {
     pub(crate) began: bool,
 }
 
+/// All that is asked for, if it makes sense.
+pub(crate) fn check(args: &RunArgs) -> anyhow::Result<(Settings, RemedyOptions)> {
+    let settings = config::load(&args.settings)?;
+    let remedy = args.remedy.clone().or(settings.remedy.clone());
+    let remedy = remedy::checked(remedy, &args.command, &surroundings)?;
+    Ok((settings, remedy))
+}
+
 /// Runs a command.
 pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let settings = config::load(&args.settings)?;
+    let (settings, remedy) = check(&args)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
-    plan.remedy = remedy::checked(
-        args.remedy.or(plan.settings.remedy.clone()),
-        &plan.command,
-        &surroundings,
-    )?;
+    plan.remedy = remedy;
     missing::tell(&plan);
     plan.task = cluster::task(&surroundings);
     // Who names its nodes knows better which agent is which.

@@ -189,3 +189,79 @@ fn a_command_begins_without_its_jobs_key() {
         assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     }
 }
+
+/// Variables that nobody can read, as a mistake in a manifest makes them.
+const UNREADABLE: [(&str, &str); 8] = [
+    ("PACELINE_HTTP", ":9810"),
+    ("PACELINE_HTTP_TOKEN_FILE", "no/token"),
+    ("PACELINE_AGGREGATOR", "host:99999"),
+    ("PACELINE_JOURNAL_BYTES", "much"),
+    ("PACELINE_ON_FAULT", "requeue"),
+    ("PACELINE_ACT", "perhaps"),
+    ("PACELINE_METRICS", "everything"),
+    ("PACELINE_NOTIFY", "nonsense  webhook=https://r.example/v"),
+];
+
+#[test]
+fn a_pods_command_begins_whatever_variables_cannot_be_read() {
+    let place = Place::new();
+    let run = |is_in_pod: bool, typed: &[&str]| {
+        let mut command = place.paceline(["run", "--run-dir", "run"]);
+        command
+            .args(typed)
+            .args(["--", "sh", "-c", "exit 7"])
+            .envs(UNREADABLE);
+        if is_in_pod {
+            command.env("PACELINE_POD", "p-0");
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    let (code, said) = run(true, &[]);
+    assert_eq!(code, Some(7), "{said}");
+    for (name, _) in UNREADABLE {
+        // Without its token a page stays where nobody asks for one.
+        let is_said = said.contains(&format!("{name} is left out: ")) || name == "PACELINE_HTTP_TOKEN_FILE";
+        assert!(
+            is_said || said.contains("a receiver of PACELINE_NOTIFY is left out: "),
+            "{name}: {said}"
+        );
+    }
+    assert!(
+        !said.contains("nonsense"),
+        "what is written there may be a secret: {said}"
+    );
+    // What somebody has typed, and outside a pod, is told as ever.
+    assert_eq!(run(true, &["--http", ":1"]).0, Some(64));
+    assert_eq!(run(false, &[]).0, Some(64));
+}
+
+#[test]
+fn a_pods_sidecar_watches_whatever_variables_cannot_be_read() {
+    let place = Place::new();
+    fs::create_dir(place.path("rings")).unwrap();
+    let mut command = place.paceline(["sidecar", "--pod", "--job", "j", "--node", "m/p"]);
+    let mut child = command
+        .args(["--run-dir", "run", "--ring-dir", "rings"])
+        .envs(UNREADABLE)
+        .env("PACELINE_AGGREGATOR", "127.0.0.1")
+        .stdout(fs::File::create(place.path("stdout")).unwrap())
+        .stderr(fs::File::create(place.path("stderr")).unwrap())
+        .spawn()
+        .unwrap();
+    let said = || place.read("stderr");
+    until("a word of the sidecar", || {
+        assert!(child.try_wait().unwrap().is_none(), "{}", said());
+        place
+            .read("run/journal.ndjson")
+            .contains("\"beat\"")
+            .then_some(())
+    });
+    signal("TERM", child.id());
+    assert_eq!(
+        until("its end", || child.try_wait().unwrap()).code(),
+        Some(0),
+        "{}",
+        said()
+    );
+}

@@ -1,0 +1,211 @@
+//! In a pod a variable that cannot be read is told of and left out. Whoever wrote it, most often into a manifest, does not sit at this
+//! command, and neither a trainer nor a sidecar, whose restarts others count, ends for it. What stands on the command line was typed,
+//! and is judged as everywhere.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use paceline_sidecar::sink::notify::Receiver;
+
+use crate::cli::{Cli, Command};
+use crate::output::{Color, Style, warning};
+use crate::run;
+
+const NOTIFY: &str = "PACELINE_NOTIFY";
+
+/// Whether this is a container that Paceline was put into, or in front of.
+pub(crate) fn is_in_pod() -> bool {
+    let mut typed = env::args_os().take_while(|word| word != "--");
+    env::var_os("PACELINE_POD").is_some() || typed.any(|word| word == "--pod")
+}
+
+/// Leaves out what cannot be read. To be called while nothing else runs in this process.
+pub(crate) fn unreadable_variables() {
+    keep_receivers();
+    while let Err(problem) = read() {
+        let Some(name) = culprit(&problem) else { return };
+        let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
+        say(format_args!("{} is left out: {first}", name.display()));
+        for name in [
+            Some(name.as_os_str()),
+            name.to_str().and_then(bound).map(OsStr::new),
+        ] {
+            name.into_iter().for_each(forget);
+        }
+    }
+}
+
+/// What makes no sense without it, or would do more than was asked for.
+fn bound(name: &str) -> Option<&'static str> {
+    match name.strip_prefix("PACELINE_")? {
+        // A page that was to be protected stays on loopback.
+        "HTTP_TOKEN_FILE" | "HTTP_CERT" | "HTTP_KEY" => Some("PACELINE_HTTP"),
+        "ON_FAULT" | "REMEDY_LIMIT" | "REMEDY_LEDGER" | "CHECKPOINT_SIGNAL" | "CHECKPOINT_WAIT"
+        | "STOP_GRACE" | "REQUEUE_COMMAND" => Some("PACELINE_ACT"),
+        _ => None,
+    }
+}
+
+/// Reads all that is read before anything begins, and says what stops it.
+fn read() -> Result<(), String> {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(problem) => {
+            let is_help = matches!(
+                problem.kind(),
+                ErrorKind::DisplayHelp
+                    | ErrorKind::DisplayVersion
+                    | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            );
+            return if is_help { Ok(()) } else { Err(problem.to_string()) };
+        }
+    };
+    let checked = match &cli.command {
+        Command::Run(args) => run::check(args).map(drop),
+        Command::Sidecar(args) if args.pod => args.http.read().map(drop).and(args.doors.read().map(drop)),
+        _ => Ok(()),
+    };
+    checked.map_err(|problem| format!("{problem:#}"))
+}
+
+/// The variable of ours without which it can be read, or fails for another reason.
+fn culprit(problem: &str) -> Option<OsString> {
+    let ours = env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PACELINE_"));
+    let without = |(name, value): (OsString, OsString)| {
+        forget(&name);
+        let left = read().err();
+        set(&name, &value);
+        (name, left)
+    };
+    let tried: Vec<(OsString, Option<String>)> = ours.collect::<Vec<_>>().into_iter().map(without).collect();
+    let other = |(_, left): &&(OsString, Option<String>)| left.as_deref() != Some(problem);
+    let cured = tried.iter().find(|(_, left)| left.is_none());
+    cured
+        .or_else(|| tried.iter().find(other))
+        .map(|(name, _)| name.clone())
+}
+
+/// Of several receivers those that are some: the cluster's remediator may stand behind a mistake of the job's author.
+fn keep_receivers() {
+    let Ok(said) = env::var(NOTIFY) else { return };
+    let is_some = |words: &&str| match Receiver::of(words) {
+        Ok(_) => true,
+        Err(problem) => {
+            say(format_args!("a receiver of {NOTIFY} is left out: {problem}"));
+            false
+        }
+    };
+    let kept: Vec<&str> = said.split_whitespace().filter(is_some).collect();
+    match kept.is_empty() {
+        true => forget(NOTIFY.as_ref()),
+        false => set(NOTIFY.as_ref(), kept.join(" ").as_ref()),
+    }
+}
+
+fn say(text: impl std::fmt::Display) {
+    warning(Style::stderr(Color::Auto), text);
+}
+
+fn forget(name: &OsStr) {
+    // SAFETY: nothing else runs in this process yet.
+    unsafe { env::remove_var(name) }
+}
+
+fn set(name: &OsStr, value: &OsStr) {
+    // SAFETY: nothing else runs in this process yet.
+    unsafe { env::set_var(name, value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_inject::{Settings, Wish};
+    use paceline_sidecar::aggregator::{place, segments};
+    use paceline_sidecar::sink::http::Place;
+    use serde_json::json;
+
+    /// What the injector lets through is what the program reads; what the program would not read it leaves out, with a note.
+    #[test]
+    fn annotations_are_judged_as_the_program_judges() {
+        let is_taken = |name: &str, text: &str| {
+            let pod = json!({ "metadata": { "annotations": { format!("paceline.dev/{name}"): text } } });
+            let mut notes = Vec::new();
+            Wish::of(&pod, &Settings::default(), &mut notes);
+            notes.is_empty()
+        };
+        let addresses = [
+            ":9810",
+            "a:9810",
+            "eth0:9810",
+            "10.0.0.1:9810",
+            "[::1]:9810",
+            "fd00::7:9810",
+            "0.0.0.0:1",
+        ];
+        let wrong = [
+            "9810",
+            "eth0",
+            "eth0:",
+            "1.2.3:4",
+            "eth0:70000",
+            "a/b:1",
+            "averyveryverylongname:1",
+            "::",
+            "[eth0]:1",
+        ];
+        for text in addresses
+            .into_iter()
+            .chain(wrong)
+            .filter(|text| text.contains(':'))
+        {
+            assert_eq!(is_taken("metrics", text), text.parse::<Place>().is_ok(), "{text}");
+        }
+        // A port alone stands behind the pod's address, of either family.
+        for (text, is_good) in [
+            ("9810", true),
+            ("+9810", false),
+            ("0", false),
+            ("70000", false),
+            ("eth0", false),
+        ] {
+            let places = [format!("10.0.0.1:{text}"), format!("fd00::7:{text}")];
+            let is_read = places.iter().all(|place| place.parse::<Place>().is_ok());
+            assert_eq!(is_taken("metrics", text), is_good, "{text}");
+            assert!(is_read || !is_good, "{text}");
+        }
+        let hosts = [
+            "host",
+            "host:1",
+            "host:99999",
+            "host:0",
+            "host:",
+            ":1",
+            "h/x",
+            "fd00::1",
+            "[fd00::1]:7",
+            "a:b",
+        ];
+        let relays = [
+            "r:1,host",
+            "r:1,s:2,host:3",
+            "r,host",
+            "r:1,",
+            ",",
+            "r:1,host:99999",
+        ];
+        for text in hosts.into_iter().chain(relays) {
+            assert_eq!(is_taken("aggregator", text), place::check(text).is_ok(), "{text}");
+        }
+        for (text, is_good) in [
+            ("512MiB", true),
+            ("1GiB", true),
+            ("0MiB", false),
+            ("8GB", false),
+            ("much", false),
+        ] {
+            assert_eq!(is_taken("journal-bytes", text), is_good, "{text}");
+            assert!(!is_good || segments::parse_bytes(text).is_ok(), "{text}");
+        }
+    }
+}
