@@ -38,7 +38,7 @@ impl std::fmt::Display for Failed {
 impl std::error::Error for Failed {}
 
 impl Failed {
-    fn silent(says: impl ToString) -> Failed {
+    pub(crate) fn silent(says: impl ToString) -> Failed {
         Failed {
             says: says.to_string(),
             ..Failed::default()
@@ -48,6 +48,11 @@ impl Failed {
     /// Somebody else wrote meanwhile.
     pub fn is_conflict(&self) -> bool {
         self.code == 409
+    }
+
+    /// There is one of this name still, and it is on its way out (registry/generic/registry/store.go of the API server).
+    pub fn is_of_one_that_goes(&self) -> bool {
+        self.is_conflict() && self.says.starts_with("object is being deleted")
     }
 
     /// There is no such object.

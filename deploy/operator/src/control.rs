@@ -16,6 +16,7 @@ use crate::review::Rules;
 use crate::stamp;
 
 pub mod counts;
+mod debts;
 pub mod jobs;
 mod pods;
 mod trust;

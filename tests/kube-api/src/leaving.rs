@@ -34,9 +34,7 @@ pub fn delete(cluster: &Arc<Cluster>, ask: &Ask, name: &str, options: &Value) ->
     if ask.is_dry() {
         return Ok(live);
     }
-    let has_finalizers = live["metadata"]["finalizers"]
-        .as_array()
-        .is_some_and(|list| !list.is_empty());
+    let has_finalizers = has_finalizers(&live);
     let grace = if plural == "pods" {
         pods::grace(&live, options)
     } else {
@@ -64,6 +62,11 @@ pub fn delete(cluster: &Arc<Cluster>, ask: &Ask, name: &str, options: &Value) ->
     Ok(gone)
 }
 
+fn has_finalizers(object: &Value) -> bool {
+    let list = object["metadata"]["finalizers"].as_array();
+    list.is_some_and(|list| !list.is_empty())
+}
+
 fn empty(store: &mut Store, namespace: &str) {
     let inside: Vec<Place> = store
         .everything()
@@ -79,10 +82,7 @@ fn empty(store: &mut Store, namespace: &str) {
 pub fn resume(cluster: &Arc<Cluster>) {
     let pods = (String::new(), "pods".to_owned());
     for (place, pod) in cluster.store().all(&pods, None) {
-        let has_finalizers = pod["metadata"]["finalizers"]
-            .as_array()
-            .is_some_and(|list| !list.is_empty());
-        if pod["metadata"]["deletionTimestamp"].is_string() && !has_finalizers {
+        if pod["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(pod) {
             tokio::spawn(finish(Arc::clone(cluster), place.clone(), Arc::clone(pod)));
         }
     }
@@ -115,8 +115,16 @@ pub fn collect(cluster: &Cluster) {
     let mut store = cluster.store();
     while let Some(place) = store.next_doubted() {
         let object = store.at(&place);
-        if object.is_some_and(|object| is_orphan(cluster, &store, &place.namespace, &object)) {
+        let Some(object) = object.filter(|object| is_orphan(cluster, &store, &place.namespace, object))
+        else {
+            continue;
+        };
+        if !has_finalizers(&object) {
             store.remove(&place);
+        } else if object["metadata"]["deletionTimestamp"].is_null() {
+            let mut leaving = Value::clone(&object);
+            leaving["metadata"]["deletionTimestamp"] = json!(stamp::now());
+            store.put(&place, leaving);
         }
     }
 }

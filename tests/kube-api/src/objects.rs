@@ -38,8 +38,10 @@ pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Writt
     let place = ask.place(&name);
     let made = {
         let mut store = cluster.store();
-        if store.at(&place).is_some() {
-            let message = format!("{} \"{name}\" already exists", ask.kind.plural);
+        if let Some(there) = store.at(&place) {
+            let is_going = there["metadata"]["deletionTimestamp"].is_string();
+            let going = if is_going { "object is being deleted: " } else { "" };
+            let message = format!("{going}{} \"{name}\" already exists", ask.kind.plural);
             return Err(
                 Failure::new("AlreadyExists", message).with(json!({ "name": name, "kind": ask.kind.plural }))
             );

@@ -2,30 +2,38 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use kube::core::WatchEvent;
+use paceline_inject::is_wanted;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::Value;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::counts::Counts;
-use super::jobs::{self, Call, Key, Word};
-use super::trust::Trust;
-use crate::api::Api;
+use super::debts::{Debts, Due, LATER, NOBODY, SOON};
+use super::jobs::{self, Call};
+use super::trust::{self, Trust};
+use crate::api::{Api, Failed};
 use crate::lease::{Lead, leads};
 use crate::review::Rules;
 use crate::{say, stamp};
 
 const PODS: &str = "/api/v1/pods";
-/// After a failure, and when another is in charge.
+/// Between looks at what is due, after a watch, and when another is in charge.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What was done is remembered for so many objects; then it is tried again, which changes nothing.
-const REMEMBERED: usize = 10_000;
+/// A list that fails is tried again after twice the time each time, to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// So much is written at a time: what hangs holds up no other.
+const AT_ONCE: usize = 8;
+
+/// What came of writing something, and the authority as it was then.
+type Written = (Due, String, Result<(), Failed>);
 
 /// See the module.
 pub(super) struct Watcher {
@@ -35,8 +43,8 @@ pub(super) struct Watcher {
     /// Jobs get Secrets, and owners of pods are told; else the remediator's authority is all.
     is_for_jobs: bool,
     trust: Option<Trust>,
-    /// Secrets and Events that are there.
-    done: HashSet<String>,
+    debts: Debts,
+    writes: JoinSet<Written>,
     /// Pods without Paceline, by uid: why not.
     missing: HashMap<String, &'static str>,
 }
@@ -55,13 +63,14 @@ impl Watcher {
             counts,
             is_for_jobs,
             trust,
-            done: HashSet::new(),
+            debts: Debts::default(),
+            writes: JoinSet::new(),
             missing: HashMap::new(),
         }
     }
 
     pub(super) async fn run(mut self, mut lead: Lead) {
-        let mut problem = String::new();
+        let (mut problem, mut pause) = (String::new(), PAUSE);
         loop {
             if !leads(&lead) {
                 self.forget();
@@ -69,22 +78,24 @@ impl Watcher {
                 continue;
             }
             match self.follow(&lead).await {
-                Ok(()) => problem.clear(),
+                Ok(()) => (problem, pause) = (String::new(), PAUSE),
                 Err(error) => {
                     let now = format!("{error:#}");
                     if now != problem {
                         say(format_args!("pods: {now}"));
                         problem = now;
                     }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
             // Also after a watch that ended in order: an API server that is about to end ends each at once.
-            sleep(PAUSE).await;
+            sleep(pause).await;
         }
     }
 
     fn forget(&mut self) {
-        self.done.clear();
+        self.debts = Debts::default();
+        self.writes = JoinSet::new();
         self.missing.clear();
         if let Some(trust) = &mut self.trust {
             trust.forget();
@@ -110,113 +121,150 @@ impl Watcher {
         if let Some(trust) = &mut self.trust {
             trust.forget();
         }
+        self.debts
+            .only(&calls.iter().map(|(uid, _)| uid.clone()).collect::<HashSet<_>>());
         for (uid, call) in calls {
-            self.answer(uid, call).await?;
+            self.answer(uid, call);
         }
-        self.spread().await?;
-        self.show();
+        self.counts.missing(self.missing.values().copied());
         let mut events = Box::pin(self.api.watch(PODS, &version).await.context("the watch")?);
         while leads(lead) {
-            self.spread().await?;
-            let Ok(event) = tokio::time::timeout(PAUSE, events.next()).await else {
-                continue;
-            };
-            match event {
-                None => return Ok(()),
-                Some(Err(failed)) => return Err(failed).context("the watch"),
-                Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
-                    let call = jobs::look(&pod, &self.rules);
-                    self.missing.remove(&uid(&pod));
-                    self.answer(uid(&pod), call).await?;
-                }
-                Some(Ok(WatchEvent::Deleted(pod))) => {
-                    self.missing.remove(&uid(&pod));
-                }
-                Some(Ok(WatchEvent::Bookmark(_))) => continue,
-                // Most often that it is too old: from a new list on.
-                Some(Ok(WatchEvent::Error(_))) => return Ok(()),
+            self.write();
+            tokio::select! {
+                Some(written) = self.writes.join_next() => if let Ok((due, ca, came)) = written {
+                    self.settle(&due, ca, came);
+                },
+                event = events.next() => match event {
+                    None => return Ok(()),
+                    Some(Err(failed)) => return Err(failed).context("the watch"),
+                    Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => self.changed(&pod),
+                    Some(Ok(WatchEvent::Deleted(pod))) => {
+                        self.missing.remove(&uid(&pod));
+                        self.debts.over(&uid(&pod));
+                    }
+                    Some(Ok(WatchEvent::Bookmark(_))) => continue,
+                    // Most often that it is too old: from a new list on.
+                    Some(Ok(WatchEvent::Error(_))) => return Ok(()),
+                },
+                () = sleep(PAUSE) => continue,
             }
-            self.show();
+            self.counts.missing(self.missing.values().copied());
         }
         Ok(())
     }
 
-    /// The remediator's authority, where it is wanted.
-    async fn spread(&mut self) -> anyhow::Result<()> {
-        match &mut self.trust {
-            Some(trust) => trust.follow(&self.api, &self.counts).await.context("a ConfigMap"),
-            None => Ok(()),
+    fn changed(&mut self, pod: &Value) {
+        // What becomes of others is nothing to us.
+        if is_wanted(pod) != Some(true) {
+            return;
+        }
+        let (uid, call) = (uid(pod), jobs::look(pod, &self.rules));
+        self.missing.remove(&uid);
+        if call == Call::default() {
+            self.debts.over(&uid);
+        } else {
+            self.answer(uid, call);
         }
     }
 
-    fn show(&self) {
-        self.counts.missing(self.missing.values().copied());
-    }
-
-    /// Stops at an API server that does not answer: it comes again with the next list. A refusal is counted, and holds up nobody.
-    async fn answer(&mut self, uid: String, call: Call) -> anyhow::Result<()> {
+    fn answer(&mut self, uid: String, call: Call) {
         if let (Some(trust), Some(namespace)) = (&mut self.trust, &call.authority) {
             trust.wants(namespace);
         }
         if !self.is_for_jobs {
-            return Ok(());
+            return;
         }
-        if let Some(reason) = call.missing() {
+        let missing = call.missing();
+        let (key, words) = (call.key.map(Due::Secret), call.words.into_iter().map(Due::Event));
+        for due in key.into_iter().chain(words) {
+            self.debts.owe(due, &uid, Instant::now());
+        }
+        if let Some(reason) = missing {
             self.missing.insert(uid, reason);
         }
-        if self.done.len() > REMEMBERED {
-            self.done.clear();
-        }
-        if let Some(key) = call.key {
-            self.make(&key).await?;
-        }
-        for word in call.words {
-            self.tell(&word).await?;
-        }
-        Ok(())
     }
 
-    async fn make(&mut self, key: &Key) -> anyhow::Result<()> {
-        let mark = format!("{} {} {}", key.namespace, key.name, key.owner);
-        if self.done.contains(&mark) {
-            return Ok(());
+    /// Begins with what is due.
+    fn write(&mut self) {
+        let now = Instant::now();
+        let (mut ca, mut without) = (String::new(), Vec::new());
+        if let Some(trust) = &mut self.trust {
+            (ca, without) = trust.look();
         }
-        let path = format!("/api/v1/namespaces/{}/secrets", key.namespace);
-        match self.api.post(&path, &key.secret(&random()?)).await {
-            Ok(_) => self.counts.secret("made"),
-            Err(failed) if failed.is_conflict() => self.counts.secret("exists"),
-            Err(failed) if failed.code == 0 || failed.code >= 500 || failed.code == 429 => {
-                return Err(failed).context("a Secret");
+        for namespace in without {
+            self.debts.owe(Due::Authority(namespace), NOBODY, now);
+        }
+        while self.writes.len() < AT_ONCE
+            && let Some(due) = self.debts.next(now)
+        {
+            let (api, ca) = (self.api.clone(), ca.clone());
+            self.writes.spawn(async move {
+                let came = put(&api, &due, &ca).await;
+                (due, ca, came)
+            });
+        }
+    }
+
+    /// What the API server could not do is tried again, and what it refused as well, more rarely: an older job's Secret of this name may
+    /// be about to go, a quota may have room later. Who that Secret is of is not looked at: for that we would have to read Secrets.
+    fn settle(&mut self, due: &Due, ca: String, came: Result<(), Failed>) {
+        let failed = match came {
+            Ok(()) => {
+                match due {
+                    Due::Secret(_) => self.counts.secret("made"),
+                    Due::Event(word) => self.counts.event(word.code),
+                    Due::Authority(_) => self.counts.authority("written"),
+                }
+                return self.paid(due, ca);
             }
-            Err(failed) => {
+            Err(failed) => failed,
+        };
+        let has_failed = failed.code == 0 || failed.code >= 500 || failed.code == 429;
+        let pause = if has_failed || failed.is_of_one_that_goes() {
+            SOON
+        } else {
+            LATER
+        };
+        match due {
+            // It was said by the one before, or may not be said: the metric says it all the same.
+            Due::Event(_) if !has_failed => self.paid(due, ca),
+            Due::Authority(namespace) if !has_failed => {
+                self.counts.authority("failed");
+                say(format_args!(
+                    "the ConfigMap {namespace}/{} is not written, so pods there cannot tell the remediator anything: {failed}",
+                    paceline_inject::told::AUTHORITY
+                ));
+                self.paid(due, ca);
+            }
+            _ if !self.debts.again(due, pause, Instant::now()) => {}
+            Due::Secret(_) if failed.is_conflict() => self.counts.secret("exists"),
+            Due::Secret(key) => {
                 self.counts.secret("failed");
                 say(format_args!(
-                    "the Secret {}/{} is not made: {failed}",
+                    "the Secret {}/{} is not made, and tried again: {failed}",
                     key.namespace, key.name
                 ));
             }
+            _ => say(format_args!("{} is tried again: {failed}", due.mark())),
         }
-        self.done.insert(mark);
-        Ok(())
     }
 
-    async fn tell(&mut self, word: &Word) -> anyhow::Result<()> {
-        let mark = format!("{} {}", word.namespace, word.name());
-        if self.done.contains(&mark) {
-            return Ok(());
+    fn paid(&mut self, due: &Due, ca: String) {
+        if let (Due::Authority(namespace), Some(trust)) = (due, &mut self.trust) {
+            trust.given(namespace, ca);
         }
-        let path = format!("/api/v1/namespaces/{}/events", word.namespace);
-        match self.api.post(&path, &word.event(stamp::now_ms())).await {
-            Ok(_) => self.counts.event(word.code),
-            Err(failed) if failed.code == 0 || failed.code >= 500 || failed.code == 429 => {
-                return Err(failed).context("an Event");
-            }
-            // It was said by the one before, or may not be said: the metric says it all the same.
-            Err(_) => {}
-        }
-        self.done.insert(mark);
-        Ok(())
+        self.debts.paid(due, !matches!(due, Due::Authority(_)));
     }
+}
+
+async fn put(api: &Api, due: &Due, ca: &str) -> Result<(), Failed> {
+    let (namespace, all, object) = match due {
+        Due::Secret(key) => (&key.namespace, "secrets", key.secret(&random()?)),
+        Due::Event(word) => (&word.namespace, "events", word.event(stamp::now_ms())),
+        Due::Authority(namespace) => return trust::give(api, namespace, ca).await,
+    };
+    let path = format!("/api/v1/namespaces/{namespace}/{all}");
+    api.post(&path, &object).await.map(drop)
 }
 
 fn uid(pod: &Value) -> String {
@@ -224,10 +272,10 @@ fn uid(pod: &Value) -> String {
 }
 
 /// As `head -c 32 /dev/urandom | base64` makes one.
-fn random() -> anyhow::Result<String> {
+fn random() -> Result<String, Failed> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| anyhow::anyhow!("the system gives no randomness"))?;
+        .map_err(|_| Failed::silent("the system gives no randomness"))?;
     Ok(format!("{}\n", STANDARD.encode(bytes)))
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use paceline_inject::told;
 use serde_json::json;
 
-use super::counts::Counts;
 use crate::api::{Api, Failed};
 use crate::{certificate, say};
 
@@ -49,39 +48,23 @@ impl Trust {
         }
     }
 
-    /// Writes what is not yet as the file is. Stops at an API server that does not answer; a refusal is told, and holds up nobody.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
-    pub(super) async fn follow(&mut self, api: &Api, counts: &Counts) -> Result<(), Failed> {
-        self.look();
-        if self.ca.is_empty() {
-            return Ok(());
-        }
-        for (namespace, given) in &mut self.given {
-            if *given == self.ca {
-                continue;
-            }
-            match give(api, namespace, &self.ca).await {
-                Ok(()) => counts.authority("written"),
-                Err(failed) if failed.code == 0 || failed.code >= 500 || failed.code == 429 => {
-                    return Err(failed);
-                }
-                Err(failed) => {
-                    counts.authority("failed");
-                    say(format_args!(
-                        "the ConfigMap {namespace}/{} is not written, so pods there cannot tell the remediator anything: {failed}",
-                        told::AUTHORITY
-                    ));
-                }
-            }
-            given.clone_from(&self.ca);
-        }
-        Ok(())
+    /// The authority as the file has it now, and the namespaces that were not given it yet.
+    pub(super) fn look(&mut self) -> (String, Vec<String>) {
+        self.read();
+        let without = self.given.iter().filter(|(_, given)| **given != self.ca);
+        (
+            self.ca.clone(),
+            without.map(|(namespace, _)| namespace.clone()).collect(),
+        )
+    }
+
+    /// This namespace was given it, or does not take it.
+    pub(super) fn given(&mut self, namespace: &str, ca: String) {
+        self.given.insert(namespace.to_owned(), ca);
     }
 
     /// What was read last stays where the file is gone, or holds no certificate.
-    fn look(&mut self) {
+    fn read(&mut self) {
         if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
             return;
         }
@@ -104,7 +87,7 @@ impl Trust {
     }
 }
 
-async fn give(api: &Api, namespace: &str, ca: &str) -> Result<(), Failed> {
+pub(super) async fn give(api: &Api, namespace: &str, ca: &str) -> Result<(), Failed> {
     let all = format!("/api/v1/namespaces/{namespace}/configmaps");
     let patch = json!({ "data": { "ca.crt": ca } });
     let whole = told::authority(namespace, ca);

@@ -1,0 +1,183 @@
+//! What is still to be written for pods, each object with a time of its own: one that cannot be written holds up no other. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::jobs::{Key, Word};
+
+/// What was written is remembered for so many objects; then it is tried again, which changes nothing.
+const REMEMBERED: usize = 10_000;
+/// The first time again where the API server has failed.
+pub(super) const SOON: Duration = Duration::from_secs(1);
+/// The same where it has said no: what is in the way is most often there to stay.
+pub(super) const LATER: Duration = Duration::from_secs(10);
+/// Each pause is twice the one before, to this.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// In a pod's place: it stays owed.
+pub(super) const NOBODY: &str = "";
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// A job's Secret.
+    Secret(Key),
+    /// A word to an owner.
+    Event(Word),
+    /// The remediator's authority, in this namespace.
+    Authority(String),
+}
+
+impl Due {
+    /// The same for the same object of the same owner.
+    pub(super) fn mark(&self) -> String {
+        match self {
+            Due::Secret(key) => format!("secret {} {} {}", key.namespace, key.name, key.owner),
+            Due::Event(word) => format!("event {} {}", word.namespace, word.name()),
+            Due::Authority(namespace) => format!("authority {namespace}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Debt {
+    due: Due,
+    /// Uids of the pods that call for it.
+    pods: HashSet<String>,
+    /// `None`: it is being written.
+    at: Option<Instant>,
+    pause: Option<Duration>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Debts {
+    owed: HashMap<String, Debt>,
+    paid: HashSet<String>,
+}
+
+impl Debts {
+    /// A pod calls for it.
+    pub(super) fn owe(&mut self, due: Due, pod: &str, now: Instant) {
+        let mark = due.mark();
+        if self.paid.contains(&mark) {
+            return;
+        }
+        let debt = self.owed.entry(mark).or_insert_with(|| Debt {
+            due,
+            pods: HashSet::new(),
+            at: Some(now),
+            pause: None,
+        });
+        if !debt.pods.contains(pod) {
+            debt.pods.insert(pod.to_owned());
+        }
+    }
+
+    /// A pod is over. What no other calls for is owed no longer.
+    pub(super) fn over(&mut self, pod: &str) {
+        self.owed
+            .retain(|_, debt| !debt.pods.remove(pod) || !debt.pods.is_empty());
+    }
+
+    /// Only these pods are there.
+    pub(super) fn only(&mut self, pods: &HashSet<String>) {
+        self.owed.retain(|_, debt| {
+            debt.pods.retain(|pod| pod == NOBODY || pods.contains(pod));
+            !debt.pods.is_empty()
+        });
+    }
+
+    /// What is due longest, if anything is; until its end is told it is not due again.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Due> {
+        let due = self
+            .owed
+            .values_mut()
+            .filter(|debt| debt.at.is_some_and(|at| at <= now));
+        let debt = due.min_by_key(|debt| debt.at)?;
+        debt.at = None;
+        Some(debt.due.clone())
+    }
+
+    /// It is there. `is_for_good`: it need not be looked after again.
+    pub(super) fn paid(&mut self, due: &Due, is_for_good: bool) {
+        let mark = due.mark();
+        self.owed.remove(&mark);
+        if is_for_good {
+            if self.paid.len() >= REMEMBERED {
+                self.paid.clear();
+            }
+            self.paid.insert(mark);
+        }
+    }
+
+    /// It could not be written, and is tried again after `first`, then more and more rarely. Whether this is the first time.
+    pub(super) fn again(&mut self, due: &Due, first: Duration, now: Instant) -> bool {
+        let Some(debt) = self.owed.get_mut(&due.mark()) else {
+            return false;
+        };
+        let is_first = debt.pause.is_none();
+        let pause = debt
+            .pause
+            .map_or(first, |pause| first.max(pause * 2).min(LONGEST));
+        (debt.at, debt.pause) = (Some(now + pause), Some(pause));
+        is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(name: &str) -> Due {
+        Due::Secret(Key {
+            namespace: "ml".to_owned(),
+            name: name.to_owned(),
+            owner: "{}".to_owned(),
+        })
+    }
+
+    #[test]
+    fn one_that_cannot_be_written_waits_alone_and_more_and_more() {
+        let (mut debts, began) = (Debts::default(), Instant::now());
+        let after = |seconds: u64| began + Duration::from_secs(seconds);
+        debts.owe(secret("bad"), "p", began);
+        debts.owe(secret("bad"), "q", began);
+        assert_eq!(debts.next(began), Some(secret("bad")));
+        assert_eq!(debts.next(began), None, "it is under way");
+        debts.owe(secret("good"), "r", began);
+        assert!(debts.again(&secret("bad"), SOON, began), "the first time");
+        assert_eq!(debts.next(began), Some(secret("good")));
+        debts.paid(&secret("good"), true);
+        debts.owe(secret("good"), "s", began);
+        let mut tried = Vec::new();
+        for second in 0..1000 {
+            if let Some(due) = debts.next(after(second)) {
+                assert_eq!(due, secret("bad"), "what is written is not written again");
+                tried.push(second);
+                assert!(!debts.again(&due, SOON, after(second)));
+            }
+        }
+        assert_eq!(tried, [1, 3, 7, 15, 31, 63, 127, 255, 511, 811]);
+    }
+
+    #[test]
+    fn what_no_pod_calls_for_is_owed_no_longer() {
+        let (mut debts, now) = (Debts::default(), Instant::now());
+        for (name, pod) in [("one", "p"), ("one", "q"), ("two", "p"), ("three", "r")] {
+            debts.owe(secret(name), pod, now);
+        }
+        debts.over("p");
+        debts.over("stranger");
+        debts.only(&HashSet::from(["q".to_owned()]));
+        assert_eq!((debts.next(now), debts.next(now)), (Some(secret("one")), None));
+        debts.over("q");
+        assert!(!debts.again(&secret("one"), SOON, now), "nobody waits for it");
+        debts.owe(secret("one"), "t", now);
+        assert_eq!(
+            debts.next(now),
+            Some(secret("one")),
+            "another job's pod is not late"
+        );
+    }
+}
