@@ -64,7 +64,10 @@ pub struct Identity {
 
 const KUBEFLOW_JOB: &str = "training.kubeflow.org/job-name";
 const KUBEFLOW_TYPE: &str = "training.kubeflow.org/replica-type";
+/// Of a TrainJob's replicated jobs; it stays on their Jobs, and pods have it only where a runtime's pod template says so.
 const TRAINER_STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
+/// How the trainer's runtimes call the replicated job that trains, and its container (pkg/constants/constants.go).
+pub(crate) const NODE: &str = "node";
 const SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const SET_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
 const COORDINATOR: &str = "jobset.sigs.k8s.io/coordinator";
@@ -82,7 +85,7 @@ pub fn kind_of(pod: &Value) -> Kind {
     // The outermost comes first: a TrainJob's pods are a JobSet's, and that one's are Jobs'.
     if has(KUBEFLOW_JOB) {
         Kind::PyTorchJob
-    } else if has(TRAINER_STEP) {
+    } else if has(TRAINER_STEP) || (has(SET) && is_of_train_job(pod)) {
         Kind::TrainJob
     } else if has(SET) {
         Kind::JobSet
@@ -97,6 +100,15 @@ pub fn kind_of(pod: &Value) -> Kind {
     } else {
         Kind::Pod
     }
+}
+
+/// To its pods a TrainJob is the JobSet of its runtime: what it leaves are names, and the variables of its plugin for torchrun.
+fn is_of_train_job(pod: &Value) -> bool {
+    let containers = pod["spec"]["containers"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let mut nodes = containers.iter().filter(|container| container["name"] == NODE);
+    nodes.any(|node| label_of(pod, SET_JOB) == Some(NODE) || entry(node, "PET_NNODES").is_some())
 }
 
 fn label_of<'a>(pod: &'a Value, label: &str) -> Option<&'a str> {

@@ -61,10 +61,49 @@ fn each_operator_has_its_own_words() {
     let mut led = labelled(set.clone(), None);
     led["metadata"]["annotations"] = json!({ "jobset.sigs.k8s.io/coordinator": "js-lead-0-0.js" });
     check(led, none.clone(), Kind::JobSet, "js", Some("js-lead-0-0.js"));
-    let mut train = labelled(set, None);
-    train["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] = json!("trainer");
-    let pet = json!([{ "name": "PET_MASTER_ADDR", "value": "js-node-0-0.js" }]);
-    check(train, pet, Kind::TrainJob, "js", Some("js-node-0-0.js"));
+}
+
+/// As Kubeflow's trainer leaves them with JobSet: the step's label is the Job's, and the pod has JobSet's and the plugin's variables.
+#[test]
+fn pods_of_a_train_job() {
+    let index = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+    let pet = json!([
+        { "name": "PET_NNODES", "value": "2" },
+        { "name": "PET_NPROC_PER_NODE", "value": "auto" },
+        { "name": "PET_NODE_RANK", "valueFrom": { "fieldRef": { "fieldPath": index } } },
+        { "name": "PET_MASTER_ADDR", "value": "tj-node-0-0.tj" },
+        { "name": "PET_MASTER_PORT", "value": "29500" },
+    ]);
+    let pod = |job: &str, env: Value| {
+        let set = json!({ "jobset.sigs.k8s.io/jobset-name": "tj", "jobset.sigs.k8s.io/replicatedjob-name": job,
+            "batch.kubernetes.io/job-name": format!("tj-{job}-0") });
+        let mut pod = labelled(set, Some("tj"));
+        pod["spec"]["containers"] = json!([{ "name": "log" }, { "name": "node", "env": env }]);
+        pod
+    };
+    let first = Some("tj-node-0-0.tj");
+    check(pod("node", pet.clone()), pet.clone(), Kind::TrainJob, "tj", first);
+    // torchtune and others are not told where to meet; a runtime may call its job otherwise.
+    check(pod("node", json!([])), json!([]), Kind::TrainJob, "tj", first);
+    check(
+        pod("trainer", pet.clone()),
+        pet.clone(),
+        Kind::TrainJob,
+        "tj",
+        first,
+    );
+    let known = crate::trainer::find(&pod("node", pet.clone()), Kind::TrainJob, None);
+    assert_eq!(known, Ok(1));
+    let mut own = pod("workers", json!([]));
+    check(
+        own.clone(),
+        json!([]),
+        Kind::JobSet,
+        "tj",
+        Some("tj-workers-0-0.tj"),
+    );
+    own["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] = json!("trainer");
+    check(own, json!([]), Kind::TrainJob, "tj", Some("tj-workers-0-0.tj"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::identity::Kind;
+use crate::identity::{Kind, NODE};
 
 /// Variables by which launchers and operators tell ranks and where they meet.
 const RANKS: [&str; 14] = [
@@ -40,7 +40,7 @@ pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize
     }
     let by_operator = match kind {
         Kind::PyTorchJob => by_name("pytorch"),
-        Kind::TrainJob => by_name("node"),
+        Kind::TrainJob => by_name(NODE),
         // KubeRay's own rule.
         Kind::RayJob => Some(0),
         _ => None,
