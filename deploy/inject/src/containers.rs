@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::identity::{Identity, Kind, label_variable};
 use crate::wish::{Mode, Settings, Wish, is_name};
-use crate::{told, trainer};
+use crate::{room, told, trainer};
 
 /// The container beside the trainer's.
 pub const SIDECAR: &str = "paceline";
@@ -157,11 +157,23 @@ impl Plan<'_> {
             Mode::Wrap => "--program",
         };
         let mounts = vec![mount("paceline-files", FILES, false)];
-        self.own(INSTALL, &[PROGRAM, "install", what, FILES], mounts)
+        let mut container = self.own(INSTALL, &[PROGRAM, "install", what, FILES], mounts);
+        if room::is_bounded(self.spec)
+            && let Some(container) = container.as_object_mut()
+        {
+            // The pod's own are for it too, and it is gone before the trainer begins.
+            container.remove("resources");
+        }
+        container
+    }
+
+    /// What a container of ours asks for and is limited to.
+    pub(crate) fn amount(&self) -> Value {
+        json!({ "cpu": self.wish.cpu, "memory": self.wish.memory })
     }
 
     fn own(&self, name: &str, command: &[&str], mounts: Vec<Value>) -> Value {
-        let amount = json!({ "cpu": self.wish.cpu, "memory": self.wish.memory });
+        let amount = self.amount();
         json!({
             "name": name,
             "image": self.settings.image,

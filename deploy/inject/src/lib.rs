@@ -19,6 +19,7 @@ pub mod manifest;
 pub mod patch;
 pub mod pod;
 pub mod presence;
+mod room;
 pub mod told;
 mod trainer;
 pub mod wish;

@@ -7,7 +7,7 @@ use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_pyth
 pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, key_secret};
 use crate::identity::{Identity, kind_of};
 use crate::wish::{Mode, Settings, Wish, is_wanted};
-use crate::{INJECTED, Note, told, trainer};
+use crate::{INJECTED, Note, room, told, trainer};
 
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -203,6 +203,11 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
     let mut ours = vec![plan.install()];
     if plan.mode == Mode::Sidecar {
         ours.push(plan.sidecar());
+    }
+    let inits = list(spec, "initContainers");
+    let is_new = !inits.iter().any(|there| there["name"] == SIDECAR);
+    if plan.mode == Mode::Sidecar && is_new && room::is_bounded(plan.spec) {
+        room::make(spec, &plan.amount());
     }
     let inits = list(spec, "initContainers");
     for container in ours {

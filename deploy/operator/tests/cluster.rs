@@ -197,6 +197,25 @@ async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_resources_of_its_own_is_taken() {
+    let world = World::begin().await;
+    let operator = Operator::start(&world, &[]).await;
+    world.serve(&[&operator]).await;
+    let all = json!({ "cpu": "4", "memory": "8Gi" });
+    for mode in ["sidecar", "wrap"] {
+        let (code, pod) = world
+            .pod(mode, |pod| {
+                pod["metadata"]["labels"]["paceline.dev/inject"] = json!(mode);
+                pod["spec"]["resources"] = json!({ "requests": all, "limits": all });
+                pod["spec"]["containers"][0]["resources"] = json!({ "requests": all });
+            })
+            .await;
+        assert_eq!((code, presence(&pod)), (201, Presence::Whole), "{pod}");
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], all);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_webhook_drops_is_put_back_or_told() {
     let world = World::begin().await;
     let operator = Operator::start(&world, &[]).await;

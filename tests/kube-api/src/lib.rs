@@ -33,6 +33,7 @@ pub mod objects;
 pub mod patch;
 pub mod pods;
 pub mod request;
+mod room;
 pub mod select;
 pub mod serve;
 pub mod stamp;

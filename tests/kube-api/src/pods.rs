@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::failure::{Answer, Failure};
 use crate::leaving;
 use crate::request::Ask;
+use crate::room;
 use crate::select::Selector;
 use crate::stamp;
 use crate::store::Place;
@@ -76,6 +77,9 @@ pub fn check(pod: &Value, namespace: Option<&Value>) -> Answer<()> {
             }
             seen.push(own);
         }
+    }
+    if let Err(why) = room::check(&pod["spec"]) {
+        return invalid(why);
     }
     let level = namespace.map(|space| &space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]);
     if level.is_some_and(|level| level == "restricted") {
