@@ -83,6 +83,9 @@ class Pod:
         self.mounted, self.running = [], {}
         self.volumes = {volume["name"]: self.volume(volume, secrets) for volume in self.spec.get("volumes", [])}
 
+    def secure(self, container):
+        return {**self.spec.get("securityContext", {}), **container.get("securityContext", {})}
+
     def volume(self, volume, secrets):
         path = os.path.join(self.place, "volumes", volume["name"])
         os.makedirs(path)
@@ -107,9 +110,12 @@ class Pod:
         data = os.path.join(path, "..data")
         os.makedirs(data, exist_ok=True)
         for name, text in files.items():
+            group = self.spec.get("securityContext", {}).get("fsGroup")
             with open(os.path.join(data, f"{name}.new"), "w") as file:
                 file.write(text)
-                os.fchmod(file.fileno(), mode)
+                if group is not None:
+                    os.fchown(file.fileno(), -1, group)
+                os.fchmod(file.fileno(), mode if group is None else mode | 0o440)
             os.replace(file.name, os.path.join(data, name))
             if not os.path.lexists(os.path.join(path, name)):
                 os.symlink(f"..data/{name}", os.path.join(path, name))
@@ -140,7 +146,7 @@ class Pod:
 
     def start(self, container):
         """The process that waits for it."""
-        name, security = container["name"], container.get("securityContext", {})
+        name, security = container["name"], self.secure(container)
         is_ours = container["image"] != "trainer"
         user = security.get("runAsUser", OURS if is_ours else 0)
         group = security.get("runAsGroup", OURS if is_ours else 0)
@@ -170,7 +176,8 @@ class Pod:
         script.append(f"hostname {self.name}")
         variables = self.environment(container)
         words = [expand(word, variables) for word in container.get("command", []) + container.get("args", [])]
-        limits = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"]
+        groups = f"--groups={security['fsGroup']}" if "fsGroup" in security else "--clear-groups"
+        limits = ["setpriv", f"--reuid={user}", f"--regid={group}", groups]
         if not security.get("allowPrivilegeEscalation", True):
             limits.append("--no-new-privs")
         if security.get("capabilities", {}).get("drop") == ["ALL"]:

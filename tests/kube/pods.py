@@ -22,18 +22,22 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINERS = {"/trainers": os.path.join(os.path.dirname(HERE), "trainers")}
 
 
-def injected(paceline, mode, file):
-    words = [paceline, "inject-manifest", "-f", os.path.join(HERE, file), "-o", "json", "--mode", mode]
-    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+def injected(paceline, mode, file, security):
+    with open(os.path.join(HERE, file)) as manifest:
+        text = manifest.read()
+    if security:
+        text = text.replace("      restartPolicy: Never\n", f"      restartPolicy: Never\n      securityContext: {json.dumps(security)}\n", 1)
+    words = [paceline, "inject-manifest", "-f", "-", "-o", "json", "--mode", mode]
+    out = subprocess.run(words, check=True, capture_output=True, text=True, input=text).stdout
     return json.JSONDecoder().raw_decode(out)[0]
 
 
-def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=lambda pods: None):
+def job(paceline, mode, has_key=True, file="job.yaml", trainer=TRAINERS, during=lambda pods: None, security=None):
     """Runs it to its end; the exit codes and the pods' reports. `during`: what is done to the pods when they run."""
     place = tempfile.mkdtemp(prefix="paceline-kube-")
     # Others than root walk through it.
     os.chmod(place, 0o755)
-    manifest = injected(paceline, mode, file)
+    manifest = injected(paceline, mode, file, security)
     template = manifest["spec"]["template"]
     count = manifest["spec"]["completions"]
     network, pods = Network(f"pk{os.getpid()}"), []
@@ -117,6 +121,9 @@ def main():
     opt = parser.parse_args()
     check(opt.paceline, "sidecar", during=kill_second_sidecar)
     check(opt.paceline, "wrap")
+    # The key is root's, and whoever trains reads it: the image's user, the pod's, root to whose files a kubelet adds a group.
+    for security in ({"runAsUser": 1000, "runAsGroup": 1000}, {"runAsUser": 0, "fsGroup": 2000}):
+        check(opt.paceline, "wrap", security=security)
     check_without_a_key(opt.paceline, "sidecar")
     if opt.torch:
         trainer = TRAINERS | {"/torch": os.path.abspath(opt.torch)}

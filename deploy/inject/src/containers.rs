@@ -259,20 +259,20 @@ impl Plan<'_> {
         is_told.then(|| mount(told::VOLUME, told::PLACE, true))
     }
 
-    /// Readable to the owner, root; and to root's group where whoever reads is not root.
+    /// Readable to the owner, root; to root's group, which our own container has, or to the pod's, which kubelets give it to; else to all
+    /// of the one container that has it: as which user and group that runs may be known to its image alone.
     fn key_mode(&self) -> u32 {
-        let of = |key: &str| {
-            let own = &self.trainer["securityContext"][key];
-            if own.is_null() {
-                self.spec["securityContext"][key].clone()
-            } else {
-                own.clone()
-            }
+        let (own, pod) = (&self.trainer["securityContext"], &self.spec["securityContext"]);
+        let user = if own["runAsUser"].is_null() {
+            &pod["runAsUser"]
+        } else {
+            &own["runAsUser"]
         };
-        let is_user = of("runAsUser").as_u64().is_some_and(|user| user != 0) || of("runAsNonRoot") == true;
-        match self.mode == Mode::Sidecar || is_user {
-            true => 0o440,
-            false => 0o400,
+        match self.mode {
+            Mode::Sidecar => 0o440,
+            Mode::Wrap if *user == 0 => 0o400,
+            Mode::Wrap if pod["fsGroup"].is_u64() => 0o440,
+            Mode::Wrap => 0o444,
         }
     }
 }

@@ -83,16 +83,58 @@ fn a_restricted_pod_stays_restricted() {
             );
             assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
         }
-        assert_eq!(
-            named(&done.pod, "volumes", "paceline-key")["secret"]["defaultMode"],
-            0o440
-        );
     }
     pod["spec"]["securityContext"] = json!({ "runAsUser": 0 });
     let done = injected(&pod, Mode::Sidecar);
     assert_eq!(
         named(&done.pod, "initContainers", "paceline")["securityContext"]["runAsUser"],
         65_532
+    );
+}
+
+#[test]
+fn whoever_reads_the_key_can() {
+    let check = |pods: Value, own: Value, wrapped: u32| {
+        let mut pod = torch_pod();
+        pod["spec"]["securityContext"] = pods;
+        pod["spec"]["containers"][1]["securityContext"] = own;
+        for (mode, wanted) in [(Mode::Sidecar, 0o440), (Mode::Wrap, wrapped)] {
+            let done = injected(&pod, mode);
+            let key = &named(&done.pod, "volumes", "paceline-key")["secret"];
+            assert_eq!(key["defaultMode"], wanted, "{pod}");
+        }
+    };
+    // Its image's user, whoever that is.
+    check(json!(null), json!(null), 0o444);
+    check(
+        json!({ "runAsUser": 1000, "runAsGroup": 1000 }),
+        json!(null),
+        0o444,
+    );
+    check(json!({ "runAsUser": 0 }), json!(null), 0o400);
+    check(json!({ "runAsUser": 1000 }), json!({ "runAsUser": 0 }), 0o400);
+    check(json!({ "runAsUser": 0 }), json!({ "runAsUser": 1000 }), 0o444);
+    check(json!({ "runAsUser": 1000, "fsGroup": 2000 }), json!(null), 0o440);
+}
+
+#[test]
+fn a_pod_with_resources_of_its_own_has_room_for_ours() {
+    let mut pod = torch_pod();
+    let all = json!({ "cpu": "8", "memory": "64Gi" });
+    pod["spec"]["resources"] = json!({ "requests": all, "limits": all });
+    let done = injected(&pod, Mode::Sidecar);
+    let more = json!({ "cpu": "8200m", "memory": "65792Mi" });
+    assert_eq!(
+        done.pod["spec"]["resources"],
+        json!({ "requests": more, "limits": more })
+    );
+    let sidecar = named(&done.pod, "initContainers", "paceline");
+    assert_eq!(sidecar["resources"]["requests"]["memory"], "256Mi");
+    assert!(named(&done.pod, "initContainers", "paceline-init")["resources"].is_null());
+    // Nothing of ours stays beside a command that is wrapped.
+    assert_eq!(
+        injected(&pod, Mode::Wrap).pod["spec"]["resources"],
+        pod["spec"]["resources"]
     );
 }
 

@@ -146,7 +146,7 @@ fn the_trainers_own_command_wrapped() {
     assert!(named(&done.pod, "volumes", "paceline-rings").is_null());
     assert_eq!(
         named(&done.pod, "volumes", "paceline-key")["secret"]["defaultMode"],
-        0o400
+        0o444
     );
     let mut pod = torch_pod();
     pod["metadata"]["annotations"]["paceline.dev/preflight"] = json!("quick");

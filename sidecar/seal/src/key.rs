@@ -71,7 +71,8 @@ pub enum KeyError {
 
 impl Key {
     /// From a file. It must be ours or root's, and nobody else's to read; root's may be readable by a group, which is how
-    /// Kubernetes gives a Secret to a user that is not root.
+    /// Kubernetes gives a Secret to a user that is not root. What a kubelet mounted has the mode that the pod's author chose, and a
+    /// group's bits that the kubelet adds for an fsGroup: only the pod's containers see it.
     pub fn read(path: &Path) -> Result<Key, KeyError> {
         let failed = |source| KeyError::File {
             path: path.into(),
@@ -91,7 +92,11 @@ impl Key {
             let path = path.into();
             return Err(KeyError::Foreign { path, owner, ours });
         }
-        let allowed = if owner == 0 && ours != 0 { 0o640 } else { 0o600 };
+        let allowed = match owner == 0 {
+            true if is_mounted_by_a_kubelet(path) => 0o644,
+            true if ours != 0 => 0o640,
+            _ => 0o600,
+        };
         // Owner's bits are the owner's affair.
         if mode & 0o077 & !allowed != 0 {
             let path = path.into();
@@ -187,6 +192,14 @@ impl Key {
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
+}
+
+/// Whether it lies as kubelets write a Secret: `key` leads to `..data/key`, and that to a directory with the time in its name
+/// (pkg/volume/util/atomic_writer.go).
+fn is_mounted_by_a_kubelet(path: &Path) -> bool {
+    let place = fs::canonicalize(path).ok();
+    let directory = place.as_deref().and_then(Path::parent).and_then(Path::file_name);
+    path.is_symlink() && directory.is_some_and(|name| name.as_encoded_bytes().starts_with(b".."))
 }
 
 /// A new key under a name of its own, then linked to its place: a link is made whole or not at all, and never replaces

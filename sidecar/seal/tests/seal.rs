@@ -210,6 +210,34 @@ fn keys_are_files_of_ones_own() {
     assert_eq!(format!("{:?}", key(7)), "Key(..)");
 }
 
+/// root's file with the mode that the pod asks for, or with 0440 and the pod's group where that has an fsGroup.
+#[test]
+fn a_secret_is_read_as_a_kubelet_mounts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, link) = (
+        folder.path().join("..2026_11_23_04_00_00.7"),
+        folder.path().join("key"),
+    );
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("key"), [b'x'; 32]).unwrap();
+    std::os::unix::fs::symlink(&data, folder.path().join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/key", &link).unwrap();
+    let is_roots = rustix::process::geteuid().is_root();
+    for (mode, is_good) in [
+        (0o400, true),
+        (0o440, is_roots),
+        (0o444, is_roots),
+        (0o446, false),
+        (0o460, false),
+    ] {
+        fs::set_permissions(&link, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(Key::read(&link).is_ok(), is_good, "{mode:o}");
+    }
+    // The same file by another way is a file like others.
+    fs::set_permissions(&link, fs::Permissions::from_mode(0o440)).unwrap();
+    assert!(matches!(Key::read(&data.join("key")), Err(KeyError::Open { .. })));
+}
+
 #[test]
 fn a_users_key_is_made_once_by_many_at_once() {
     let folder = tempfile::tempdir().unwrap();
