@@ -12,6 +12,9 @@ use crate::{INJECTED, Note, room, told, trainer};
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
+/// On what a kubelet shows of a pod that it runs from a file: nothing in it may change.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// A pod with Paceline in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Injected {
@@ -60,6 +63,12 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     }
     if pod["spec"]["os"]["name"] == "windows" {
         return refuse("windows", "a pod for Windows");
+    }
+    if pod["metadata"]["annotations"][MIRROR].is_string() {
+        return refuse(
+            "static-pod",
+            "the kubelet runs this pod from a file, and what the API server has is its mirror",
+        );
     }
     let mut notes = Vec::new();
     let wish = Wish::of(pod, settings, &mut notes);

@@ -37,6 +37,10 @@ fn what_is_left_alone_and_why() {
     );
     check(&|pod| pod["spec"]["os"] = json!({ "name": "windows" }), "windows");
     check(
+        &|pod| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("f00d"),
+        "static-pod",
+    );
+    check(
         &|pod| pod["spec"]["containers"][0]["name"] = json!("paceline"),
         "name-taken",
     );
@@ -248,4 +252,22 @@ fn names_that_are_too_long_or_odd() {
     let done = injected(&pod, Mode::Sidecar);
     let secret = named(&done.pod, "volumes", "paceline-key")["secret"]["secretName"].clone();
     assert!(secret.as_str().unwrap().len() < 254);
+}
+
+/// A ring in a file on a disk would make trainers wait for that, and one without a bound would take the machine's memory.
+#[test]
+fn volumes_have_bounds_and_rings_are_memory() {
+    for (mode, files) in [(Mode::Sidecar, "16Mi"), (Mode::Wrap, "512Mi")] {
+        let pod = injected(&torch_pod(), mode).pod;
+        let volume = |name: &str| named(&pod, "volumes", name)["emptyDir"].clone();
+        assert_eq!(volume("paceline-files"), json!({ "sizeLimit": files }));
+        assert_eq!(
+            volume("paceline-run"),
+            json!({}),
+            "the journal keeps to its own bound"
+        );
+        let rings = json!({ "medium": "Memory", "sizeLimit": "64Mi" });
+        let wanted = if mode == Mode::Sidecar { rings } else { json!(null) };
+        assert_eq!(volume("paceline-rings"), wanted);
+    }
 }
