@@ -3,10 +3,11 @@
 mod visit;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use prometheus::{IntCounter, IntGauge};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -52,6 +53,31 @@ impl Door {
         tokio::spawn(take(listener, acceptor, most, counted, sender));
         Ok(Door { come, address })
     }
+}
+
+/// Listens there; where [::] is meant and there is no IPv6, at all addresses of IPv4.
+///
+/// # Errors
+/// Which address, and what the system says.
+pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = match TcpListener::bind(address).await {
+        Err(problem) => match instead(address, &problem) {
+            Some(other) => TcpListener::bind(other).await,
+            None => Err(problem),
+        },
+        bound => bound,
+    };
+    bound.with_context(|| address.to_string())
+}
+
+/// One that is taken, or that we may not have, is not had in another way either.
+fn instead(address: SocketAddr, problem: &io::Error) -> Option<SocketAddr> {
+    let is_of_address = matches!(
+        problem.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+    );
+    let is_any = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    (is_any && !is_of_address).then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
 impl axum::serve::Listener for Door {
@@ -102,4 +128,30 @@ async fn handshake(stream: TcpStream, acceptor: &TlsAcceptor) -> Option<TlsStrea
     // An answer that waits for the acknowledgement of its first half takes 40 ms more.
     stream.set_nodelay(true).ok()?;
     timeout(HANDSHAKE, acceptor.accept(stream)).await.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel without IPv6 says EAFNOSUPPORT (97), one in which it is off for an interface EADDRNOTAVAIL (99).
+    #[test]
+    fn without_ipv6_all_addresses_are_those_of_ipv4() {
+        let check = |address: &str, code: i32, wanted: Option<&str>| {
+            let other = instead(address.parse().unwrap(), &io::Error::from_raw_os_error(code));
+            assert_eq!(
+                other,
+                wanted.map(|text| text.parse().unwrap()),
+                "{address} {code}"
+            );
+        };
+        for code in [97, 99] {
+            check("[::]:9443", code, Some("0.0.0.0:9443"));
+            check("[::1]:9443", code, None);
+            check("10.0.0.1:9443", code, None);
+        }
+        for code in [13, 98] {
+            check("[::]:9443", code, None);
+        }
+    }
 }

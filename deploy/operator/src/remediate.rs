@@ -29,7 +29,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use clap::{ArgGroup, Parser};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -37,7 +36,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
 use crate::certificate::{self, Certificate, Files, Look};
-use crate::door::{Counted, Door};
+use crate::door::{Counted, Door, listen};
 use crate::keeper::{Keeper, Place};
 use crate::lease::{Lead, Lease};
 use crate::options::CertificateOptions;
@@ -121,12 +120,7 @@ struct Shown {
 /// When the policy is none, an address cannot be listened at, or there is no way to the API server.
 pub async fn serve(options: Options) -> anyhow::Result<()> {
     let rules = rules(&options)?;
-    let bind = async |address: SocketAddr| {
-        TcpListener::bind(address)
-            .await
-            .with_context(|| address.to_string())
-    };
-    let (listener, health) = (bind(options.listen).await?, bind(options.health).await?);
+    let (listener, health) = (listen(options.listen).await?, listen(options.health).await?);
     let api = Api::open().await?;
     let counts = Arc::new(Counts::new()?);
     let certificate = Arc::<Certificate>::default();

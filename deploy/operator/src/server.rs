@@ -1,12 +1,10 @@
 //! Connections: the webhook by TLS, health and metrics without, both until somebody asks for the end.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
@@ -22,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::certificate::{self, Certificate, Files, Look};
 use crate::control::Control;
 use crate::control::counts::Counts;
-use crate::door::{Counted, Door};
+use crate::door::{Counted, Door, listen};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::review::{Rules, answer};
@@ -63,12 +61,7 @@ pub async fn asked_to_end() {
 /// # Errors
 /// When an address cannot be listened at.
 pub async fn run(options: Options, end: impl Future<Output = ()>) -> anyhow::Result<()> {
-    let bind = async |address: SocketAddr| {
-        TcpListener::bind(address)
-            .await
-            .with_context(|| address.to_string())
-    };
-    let (webhook, health) = (bind(options.listen).await?, bind(options.health).await?);
+    let (webhook, health) = (listen(options.listen).await?, listen(options.health).await?);
     serve(&options, webhook, health, end).await
 }
 
