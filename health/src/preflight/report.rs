@@ -133,6 +133,29 @@ impl Report {
         self.outcome = self.come_to();
     }
 
+    /// Each node must have shown so many of its GPUs at work, in whatever metric: where there is no cuBLAS, copies alone are measured.
+    /// One whose GPUs nobody could measure looks like one without any: whoever knows better says so here, and what is missing is lost.
+    pub fn demand_gpus(&mut self, wanted: u32) {
+        for (node, row) in self.nodes.iter().filter(|(_, row)| row.there) {
+            let at_work: BTreeSet<&Place> = self
+                .samples
+                .iter()
+                .map(|sample| &sample.place)
+                .filter(|place| matches!(place, Place::Gpu { node: own, .. } if own == node))
+                .collect();
+            if at_work.len() < wanted as usize {
+                let (seen, at_work) = (row.gpus, at_work.len());
+                self.problems.push(Problem {
+                    node: Some(node.clone()),
+                    phase: "work".into(),
+                    what: format!("{at_work} of {wanted} GPUs were measured, and {seen} were seen").into(),
+                    lost: true,
+                });
+            }
+        }
+        self.outcome = self.come_to();
+    }
+
     fn come_to(&self) -> Outcome {
         let worst = self
             .findings

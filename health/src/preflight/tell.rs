@@ -224,6 +224,26 @@ mod tests {
     }
 
     #[test]
+    fn gpus_that_were_measured_in_whatever_way_are_counted_once() {
+        let mut report = report();
+        (report.problems, report.findings) = (Vec::new(), Vec::new());
+        report.nodes.retain(|node, _| node.as_str() == "n3");
+        report.samples[1].metric = Metric::GpuMemory;
+        report
+            .samples
+            .push(sample(Place::Node { node: "n3".into() }, 0, 1.0));
+        report.demand_gpus(1);
+        assert_eq!((report.outcome, report.problems.len()), (Outcome::Ok, 0));
+        report.demand_gpus(2);
+        assert_eq!(report.outcome, Outcome::Critical);
+        assert_eq!(
+            &*report.problems[0].what,
+            "1 of 2 GPUs were measured, and 1 were seen"
+        );
+        assert!(report.bad_nodes().contains(&NodeId::from("n3")));
+    }
+
+    #[test]
     fn who_is_left_out_knows_why_and_what_is_measured_again_counts() {
         let starting = ["n3", "n4"].map(NodeId::from).into_iter().collect();
         let events = report().events(&"n3".into(), &starting, "exclude");

@@ -126,6 +126,9 @@ pub(crate) struct MeetingArgs {
     /// Bus bandwidth (GB/s) that all-reduce between nodes must reach.
     #[arg(long, value_name = "GBPS", value_parser = bandwidth)]
     pub(crate) min_busbw: Option<f64>,
+    /// GPUs that each node has: fewer that could be measured is critical [default: as many as there are, if any].
+    #[arg(long, value_name = "N")]
+    pub(crate) gpus: Option<u32>,
     /// The site's folder of measurements, shared by all nodes: what is measured is added, and compared with.
     #[arg(long, env = "PACELINE_PASSPORTS", value_name = "DIR")]
     pub(crate) passports: Option<PathBuf>,

@@ -60,13 +60,14 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
     let machine = machine();
     let mut progress = Progress::new(style, "phases of the preflight");
     let Some(listener) = place.listener else {
-        let report = attend(&place.first, &me, &machine, wait, &mut |_| ())?;
+        let mut report = attend(&place.first, &me, &machine, wait, &mut |_| ())?;
+        demand(&mut report, meeting);
         keep(&report, wish.run_dir.as_deref(), style);
         return Ok(report);
     };
     let past = Past::of(meeting.passports.as_deref(), style);
     let recall = move |samples: &[Sample]| past.recall(samples);
-    let report = lead(
+    let mut report = lead(
         Lead {
             listener,
             expected: place.expected,
@@ -80,6 +81,7 @@ pub(crate) fn run(wish: &Wish, color: Color) -> anyhow::Result<Report> {
         &mut |_, done, all| progress.at(u64::from(done), u64::from(all)),
     )?;
     drop(progress);
+    demand(&mut report, meeting);
     keep(&report, wish.run_dir.as_deref(), style);
     past::add(meeting.passports.as_deref(), &wish.node, &report, style);
     Ok(report)
@@ -118,12 +120,19 @@ pub(crate) fn simulate(script: &str, wish: &Wish, color: Color) -> anyhow::Resul
     };
     let style = Style::stderr(color);
     let mut progress = Progress::new(style, "phases of the preflight");
-    let report = conduct(&mut fleet, brief, &|_| Ok(Vec::new()), &mut |_, done, all| {
+    let mut report = conduct(&mut fleet, brief, &|_| Ok(Vec::new()), &mut |_, done, all| {
         progress.at(u64::from(done), u64::from(all));
     });
     drop(progress);
+    demand(&mut report, &wish.meeting);
     keep(&report, wish.run_dir.as_deref(), style);
     Ok(report)
+}
+
+fn demand(report: &mut Report, meeting: &MeetingArgs) {
+    if let Some(gpus) = meeting.gpus {
+        report.demand_gpus(gpus);
+    }
 }
 
 /// preflight.json and preflight.html, each whole or not at all. What was found counts also where it cannot be kept: all

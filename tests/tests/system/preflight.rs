@@ -25,6 +25,17 @@ fn one_node_alone_is_measured() {
     assert!(matches!(code, Some(0 | 3)), "{code:?}: {out}");
 }
 
+/// Where no GPU can be seen, as in a container whose runtime shows none, all that is measured is well: whoever knows that the node has
+/// some says so.
+#[test]
+fn gpus_that_nobody_could_measure_are_critical() {
+    let (code, out, err) = preflight(&Place::new(), &["quick", "--gpus", "2"]);
+    assert_eq!(code, Some(2), "{out}{err}");
+    assert!(out.contains("0 of 2 GPUs were measured"), "{out}");
+    let simulated = |gpus: &str| preflight(&Place::new(), &["--sim", "nodes=2 gpus=8", "--gpus", gpus]).0;
+    assert_eq!((simulated("8"), simulated("9")), (Some(0), Some(2)));
+}
+
 #[test]
 fn a_slow_gpu_of_a_simulated_fleet_is_named() {
     let place = Place::new();
