@@ -43,7 +43,8 @@ def furnish(cluster):
     """Machines, and a namespace with a job whose pods are yet to come. Answers the job's reference."""
     for name in ("n0", "n1"):
         cluster.ask("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {
-            "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "b"}, "allocatable": {"nvidia.com/gpu": "2"}}})
+            "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "b"},
+            "capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"}}})
     labels = {"paceline.dev/inject": "true", "kubernetes.io/metadata.name": "team"}
     cluster.ask("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}})
     cluster.ask(f"{CORE}/serviceaccounts", {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})

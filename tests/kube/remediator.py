@@ -30,8 +30,13 @@ def there_and_back(world):
     assert foreign in seen["spec"]["taints"] and seen["metadata"]["labels"]["paceline.dev/health"] == "unhealthy", seen
     conditions = {one["type"]: one for one in seen["status"]["conditions"]}
     assert conditions["PacelineFault"]["status"] == "True" and conditions["Ready"]["status"] == "True", conditions
+    # As kubelets have it while a GPU is unhealthy: none can be given away, and the node has them all the same.
+    world.patch("/api/v1/nodes/n1/status", {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
     world.say(leader, "n1", "train-1", "resolved")
     job = world.preflight("n1", True)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8" and "--gpus=8" in container["command"], container
+    assert {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"} in container["env"], container
     term = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n1"]
     world.state("n1", "Healthy")

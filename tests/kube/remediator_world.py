@@ -185,7 +185,8 @@ class World:
 
     def node(self, name, **spec):
         self.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
-        status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "boot-1"}, "allocatable": {"nvidia.com/gpu": "8"}}
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "boot-1"},
+                  "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}}
         self.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def pod(self, name, node, job="train", gpus=True):

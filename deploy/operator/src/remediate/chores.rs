@@ -151,7 +151,9 @@ pub async fn preflight(
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
             let deadline_s = check.until.saturating_sub(now) / 1000;
-            let job = objects::preflight(&check.name, &setting.namespace, node, &setting.image, deadline_s);
+            let has_gpus = node.gpus.is_some() || health.gpus > 0;
+            let gpus = has_gpus.then_some(health.gpus.max(1));
+            let job = objects::preflight(&check.name, &setting.namespace, node, gpus, &setting.image, deadline_s);
             api.post(&jobs, &job).await?
         }
         other => other?,

@@ -109,11 +109,13 @@ pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
     })
 }
 
-/// `paceline preflight` on one node, whose taints of ours and cordon it bears.
-pub fn preflight(name: &str, namespace: &str, node: &NodeView, image: &str, deadline_s: u64) -> Value {
+/// `paceline preflight` on one node, whose taints of ours and cordon it bears. `gpus`: it gets all of them, and passes with all of them.
+pub fn preflight(name: &str, namespace: &str, node: &NodeView, gpus: Option<u32>, image: &str, deadline_s: u64) -> Value {
     let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
-    if let Some(gpus) = &node.gpus {
-        resources["limits"]["nvidia.com/gpu"] = json!(gpus);
+    let mut command = vec!["paceline".to_owned(), "preflight".to_owned()];
+    if let Some(gpus) = gpus {
+        resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
+        command.push(format!("--gpus={gpus}"));
     }
     json!({
         "apiVersion": "batch/v1",
@@ -146,7 +148,14 @@ pub fn preflight(name: &str, namespace: &str, node: &NodeView, image: &str, dead
                     "containers": [{
                         "name": "preflight",
                         "image": image,
-                        "command": ["paceline", "preflight"],
+                        "command": command,
+                        "env": [
+                            // The image's own asks for the management library alone, which measures nothing.
+                            { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
+                            { "name": "PACELINE_NODE", "value": node.name },
+                            // Where the key of a preflight without others is made.
+                            { "name": "HOME", "value": "/tmp" },
+                        ],
                         "resources": resources,
                         "securityContext": {
                             "allowPrivilegeEscalation": false,
@@ -182,3 +191,7 @@ pub fn outcome(job: &Value) -> Option<(bool, String)> {
         }
     })
 }
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -41,6 +41,7 @@ fn full() -> Health {
     Health {
         node_uid: "u".into(),
         boot: "b".into(),
+        gpus: 8,
         state: State::Draining,
         reason: "r".into(),
         since: 1,

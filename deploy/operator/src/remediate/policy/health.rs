@@ -113,6 +113,8 @@ pub struct Health {
     pub node_uid: String,
     /// Its boot, as it was last seen.
     pub boot: String,
+    /// The most GPUs that it was seen with: as many must pass the preflight.
+    pub gpus: u32,
     /// Where it stands.
     pub state: State,
     /// Why.

@@ -51,8 +51,9 @@ pub struct NodeView {
     pub conditions: Vec<(String, String)>,
     /// Our condition's reason.
     pub fault: Option<String>,
-    /// GPUs that pods can be given.
-    pub gpus: Option<String>,
+    /// GPUs that it has, those that pods cannot be given now too: of NVIDIA's device plugin, which keeps its word there as 0 when
+    /// they are gone. `None`: it never had any.
+    pub gpus: Option<u32>,
 }
 
 impl NodeView {
@@ -79,7 +80,7 @@ impl NodeView {
                 .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
                 .collect(),
             fault: ours.and_then(|condition| text(&condition["reason"])),
-            gpus: text(&node["status"]["allocatable"]["nvidia.com/gpu"]).filter(|count| count != "0"),
+            gpus: text(&node["status"]["capacity"]["nvidia.com/gpu"]).map(|count| count.parse().unwrap_or(0)),
         })
     }
 

@@ -32,6 +32,19 @@ fn a_person_holds_it_or_says_that_it_was_repaired() {
 }
 
 #[test]
+fn gpus_that_are_gone_are_asked_for_until_a_person_says_otherwise() {
+    let mut world = World::acting();
+    world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
+    // The device plugin has begun anew, and sees what is left.
+    world.node.gpus = Some(7);
+    world.step();
+    assert_eq!(world.health.gpus, 8);
+    world.node.repaired = Some("it is out, and stays out".to_owned());
+    world.step();
+    assert_eq!(world.health.gpus, 7);
+}
+
+#[test]
 fn a_reboot_ends_what_asked_for_one() {
     let check = |remedy: Remedy, state: State| {
         let mut world = World::acting();

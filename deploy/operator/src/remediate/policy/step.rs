@@ -36,6 +36,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
             "a new Node has this name; what was known of the old one is forgotten",
         );
     }
+    health.gpus = health.gpus.max(node.gpus.unwrap_or(0));
     heed_repair(health, node, now);
     heed_boot(health, node, now);
     expire(health, scene);
@@ -77,6 +78,8 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         close(health, Closed::Repaired, |_| true);
         health.held = false;
         health.remedies.clear();
+        // Perhaps one was taken out for good.
+        health.gpus = node.gpus.unwrap_or(0);
         health.note(now, "repaired", format!("a person says so: {word}"));
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn node(name: &str) -> NodeView {
         version: "7".to_owned(),
         boot: "boot-1".to_owned(),
         conditions: vec![("Ready".to_owned(), "True".to_owned())],
-        gpus: Some("8".to_owned()),
+        gpus: Some(8),
         ..NodeView::default()
     }
 }
