@@ -67,7 +67,6 @@ fn full() -> Health {
                 until: 1,
             }),
             failures: 1,
-            begun: 1,
         }),
         remedies: vec![1],
         refused: Some("breaker".into()),

@@ -86,9 +86,6 @@ pub struct Recovery {
     /// Preflights that failed.
     #[serde(default)]
     pub failures: u32,
-    /// Preflights that were begun: the next one needs another name.
-    #[serde(default)]
-    pub begun: u32,
 }
 
 /// What was decided.

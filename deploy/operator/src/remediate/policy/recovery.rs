@@ -84,8 +84,8 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         return;
     }
     if health.rung.is_out() && recovery.preflight == Preflight::Required {
-        state.begun += 1;
-        let name = format!("paceline-preflight-{}-{}", short(&health.node_uid), state.begun);
+        // A Job that ended is kept for a day: the next one is another by its time, also of another incident.
+        let name = format!("paceline-preflight-{}-{now}", short(&health.node_uid));
         state.preflight = Some(Check {
             name: name.clone(),
             until: now + recovery.preflight_deadline_s * 1000,

@@ -102,6 +102,30 @@ fn checks_that_find_something_begin_anew() {
     assert_eq!(world.health.state, State::Recovering);
 }
 
+/// The Job of an earlier incident stands there for a day: what it came to is not what this one comes to.
+#[test]
+fn each_preflight_has_a_name_of_its_own() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let rules = world.rules.clone();
+    let mut names = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        world.hear(lost.clone());
+        world.later(2 * MINUTE, std::slice::from_ref(&lost));
+        drained(&mut world.health, Round::default(), &rules, world.now);
+        world.hear(over(lost.clone()));
+        for passed in [false, true] {
+            world.later(6 * MINUTE, &[]);
+            let recovery = world.health.recovery.clone().unwrap();
+            let name = recovery.preflight.unwrap().name;
+            assert!(name.len() <= 63, "{name}");
+            assert!(names.insert(name), "{names:?}");
+            checked(&mut world.health, passed, "", &rules, world.now);
+            world.step();
+        }
+    }
+}
+
 #[test]
 fn what_comes_back_again_and_again_is_left_to_people() {
     let mut world = World::acting();
