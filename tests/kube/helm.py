@@ -62,6 +62,7 @@ MATRIX = {
     "pods as a site wants them": {
         "image": {"repository": "registry.internal/paceline", "digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "pull"}]},
         "commonLabels": {"owner": "ml"}, "fullnameOverride": "watch", "crd": {"install": False},
+        "remediator": {"preflight": {"tolerations": [{"key": "team", "value": "\"ml\"", "effect": "NoSchedule"}], "runtimeClassName": "nvidia"}},
         "injector": {"mode": "wrap", "priorityClassName": "system-cluster-critical", "podAnnotations": {"a": "b"},
                      "podLabels": {"c": "d"}, "nodeSelector": {"pool": "cpu"}, "extraArgs": ["--drain=10"],
                      "tolerations": [{"operator": "Exists"}], "podDisruptionBudget": False,
@@ -81,6 +82,7 @@ WRONG = [
     ({"injector": {"exclude": "kube-system"}}, "/injector/exclude", "array"),
     ({"injecter": {"enabled": False}}, "injecter", "not allowed"),
     ({"remediator": {"mode": "enforce"}}, "/remediator/mode", "'observe', 'shadow', 'act'"),
+    ({"remediator": {"preflight": {"command": ["sh"]}}}, "/remediator/preflight", "command"),
     ({"remediator": {"policy": 'mode = "act"\n'}}, "/remediator/policy", "not"),
     ({"remediator": {"serviceAccount": {"create": False}}}, "remediator.serviceAccount.name", "whose rights"),
     ({"certificates": {"mode": "none"}}, "/certificates/mode", "'self', 'cert-manager', 'given'"),

@@ -57,6 +57,7 @@ def promises(objects, values, namespace):
             rights(mine, part, values, namespace)
         else:
             assert not mine, f"{part} is off, and there are {[one['kind'] for one in mine]}"
+    preflights(objects, values)
     webhook(objects, values, namespace)
     tells(objects, values, namespace)
     copies(objects, values)
@@ -138,6 +139,18 @@ def rights(objects, part, values, namespace):
     if is_quiet:
         reach = [rule["resources"] for role in of(objects, "ClusterRole") for rule in role["rules"]]
         assert all(resources == ["mutatingwebhookconfigurations"] for resources in reach), reach
+
+
+def preflights(objects, values):
+    """What a site wants of their pods is told to the remediator, and nothing where it wants nothing."""
+    for one in of(objects, "Deployment"):
+        pod = one["spec"]["template"]["spec"]
+        told = [arg.partition("=")[2] for arg in pod["containers"][0]["args"] if arg.startswith("--preflight-pod=")]
+        wanted = dict(values.get("remediator", {}).get("preflight", {}))
+        if pod.get("imagePullSecrets"):
+            wanted["imagePullSecrets"] = pod["imagePullSecrets"]
+        is_meant = one["metadata"]["labels"]["app.kubernetes.io/component"] == "remediator" and wanted
+        assert [json.loads(text) for text in told] == ([wanted] if is_meant else []), told
 
 
 def tells(objects, values, namespace):

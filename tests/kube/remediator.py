@@ -195,6 +195,33 @@ def a_storm_that_cannot_be_written(world):
     until("a person closes it", lambda: "paceline_remediator_breaker_open 0" in world.page(leader))
 
 
+def preflights_that_fail(world):
+    """One that could not run says nothing about the node, which waits; one that ran and failed counts; two are for people."""
+    world.write("policy.toml", QUICK + "preflight_deadline_s = 1\n")
+    world.job(2)
+    wanted = {"imagePullSecrets": [{"name": "pull"}], "tolerations": [{"key": "team", "operator": "Exists"}]}
+    leader = world.leader(more=["--preflight-pod", json.dumps(wanted)])
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    world.say(leader, "n1", "train-1", "resolved")
+    job = world.preflight("n1", False)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == wanted["imagePullSecrets"] and wanted["tolerations"][0] in pod["tolerations"], pod
+    until("it could not run", lambda: "preflight-unrun" in world.words("n1"))
+    assert world.bears("n1") == (True, True) and world.health("n1")["recovery"]["failures"] == 0
+    jobs = "/apis/batch/v1/namespaces/paceline/jobs"
+    assert world.call("GET", f"{jobs}/{job['metadata']['name']}")[0] == 404, "it would take the GPUs some day"
+    # Nobody schedules this one at all: its time passes.
+    until("its time is over", lambda: world.words("n1").count("preflight-unrun") == 2)
+    world.write("policy.toml", QUICK)
+    world.kill(leader)
+    leader = world.leader()
+    for _ in range(2):
+        world.preflight("n1", False, {"exitCode": 2, "reason": "Error", "message": "GPU 3 is slow"})
+    held = world.state("n1", "Held")
+    assert "GPU 3 is slow" in held["history"][-2]["says"] and world.bears("n1") == (True, True), held
+
+
 def what_others_cordoned(world):
     world.job(4)
     world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
@@ -359,7 +386,7 @@ def how_large(world):
             print(line.strip())
 
 
-CASES = [there_and_back, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm, a_storm_that_cannot_be_written,
+CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm, a_storm_that_cannot_be_written,
          what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them, a_dry_run, certificates_of_its_own]
 
 

@@ -128,7 +128,7 @@ class World:
             process.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
 
-    def remediator(self, policy="policy.toml", lease=8, certificate=None):
+    def remediator(self, policy="policy.toml", lease=8, certificate=None, more=()):
         """One more of them, ready to be asked."""
         number = len(self.processes)
         log = os.path.join(self.dir, f"log-{number}")
@@ -137,6 +137,7 @@ class World:
         words += ["--drain", "0", "--image", "paceline:test"]
         words += certificate or ["--cert", f"{self.dir}/tls.crt", "--key", f"{self.dir}/tls.key"]
         words += ["--policy", f"{self.dir}/{policy}"] if policy else []
+        words += more
         process = self.start(words, env=environment, stderr=open(log, "wb"))
         process.log = log
         said = until("it says where it is", lambda: [line for line in open(log) if "serves https://" in line] or process.poll())
@@ -272,8 +273,8 @@ class World:
     def pods(self):
         return sorted(pod["metadata"]["name"] for pod in self.ask("GET", "/api/v1/namespaces/ml/pods")["items"])
 
-    def preflight(self, node, passes):
-        """Waits for the Job, and ends it."""
+    def preflight(self, node, passes, ended=None):
+        """Waits for the Job, and ends it. `ended`: how its container did, where it is one that failed; without it none ran."""
         jobs = "/apis/batch/v1/namespaces/paceline/jobs"
 
         def running():
@@ -281,6 +282,13 @@ class World:
                     if job["metadata"]["annotations"]["paceline.dev/node"] == node and not job.get("status")]
 
         job = until("a preflight", running)[0]
+        name = job["metadata"]["name"]
+        if ended:
+            pods = "/api/v1/namespaces/paceline/pods"
+            self.ask("POST", pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {
+                "name": name, "labels": {"batch.kubernetes.io/job-name": name}}, "spec": job["spec"]["template"]["spec"]})
+            state = {"name": "preflight", "state": {"terminated": ended}}
+            self.patch(f"{pods}/{name}/status", {"status": {"phase": "Failed", "containerStatuses": [state]}})
         condition = {"type": "Complete" if passes else "Failed", "status": "True", "message": "as the test says"}
-        self.patch(f"{jobs}/{job['metadata']['name']}/status", {"status": {"conditions": [condition]}})
+        self.patch(f"{jobs}/{name}/status", {"status": {"conditions": [condition]}})
         return job

@@ -103,9 +103,16 @@ pub struct Options {
     /// The image of preflight Jobs [default: that of this version].
     #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
     pub image: Option<String>,
+    /// What the pod of a preflight Job bears besides, as JSON: imagePullSecrets, tolerations, runtimeClassName, priorityClassName.
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = preflight_pod)]
+    pub preflight_pod: objects::PreflightPod,
     /// At the end, verdicts are taken for so long after /readyz has said no.
     #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=300))]
     pub drain: u64,
+}
+
+fn preflight_pod(text: &str) -> Result<objects::PreflightPod, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 struct Shown {
@@ -149,6 +156,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
             .image
             .clone()
             .unwrap_or_else(|| paceline_inject::Settings::default().image),
+        preflight_pod: options.preflight_pod.clone(),
         counts: Arc::clone(&counts),
     };
     let intake = intake::Intake::of(

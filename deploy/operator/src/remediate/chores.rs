@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::counts::Counts;
 use super::objects;
-use super::policy::recovery::{Round, checked, drained};
+use super::policy::recovery::{Round, checked, drained, unrun};
 use super::policy::{Breaker, Health, NodeView, Rules};
 use crate::api::{Api, Failed, Patch, escape};
 use crate::stamp;
@@ -21,6 +21,8 @@ pub struct Setting {
     pub namespace: String,
     /// The image of preflights.
     pub image: String,
+    /// What the site has their pods bear.
+    pub preflight_pod: objects::PreflightPod,
     /// What we count.
     pub counts: Arc<Counts>,
 }
@@ -150,28 +152,56 @@ pub async fn preflight(
     let one = format!("{jobs}/{}", check.name);
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
-            let deadline_s = check.until.saturating_sub(now) / 1000;
             let has_gpus = node.gpus.is_some() || health.gpus > 0;
-            let gpus = has_gpus.then_some(health.gpus.max(1));
-            let job = objects::preflight(&check.name, &setting.namespace, node, gpus, &setting.image, deadline_s);
-            api.post(&jobs, &job).await?
+            let job = objects::Preflight {
+                name: &check.name,
+                namespace: &setting.namespace,
+                gpus: has_gpus.then_some(health.gpus.max(1)),
+                image: &setting.image,
+                pod: &setting.preflight_pod,
+                deadline_s: check.until.saturating_sub(now) / 1000,
+            };
+            api.post(&jobs, &objects::preflight(job, node)).await?
         }
         other => other?,
     };
-    let ended = objects::outcome(&job)
-        .or_else(|| (now >= check.until).then(|| (false, "it did not end in time".to_owned())));
-    if let Some((passed, says)) = ended {
-        checked(health, passed, &format!("Job {} {says}", check.name), rules, now);
-        if !passed {
+    let (passed, says) = match objects::outcome(&job) {
+        None if now < check.until => return Ok(()),
+        None => (false, "it did not end in time".to_owned()),
+        Some(ended) => ended,
+    };
+    let says = format!("Job {}: {says}", check.name);
+    if passed {
+        checked(health, true, &says, rules, now);
+    } else {
+        match objects::ran(&pods_of(setting, &check.name).await?) {
             // Its logs are what a person wants to see; it goes by its time to live.
-            return Ok(());
-        }
-        match api.delete(&one).await {
-            Err(failed) if !failed.is_missing() => return Err(failed),
-            _ => {}
+            Ok(said) => {
+                checked(health, false, &format!("{says} {said}"), rules, now);
+                return Ok(());
+            }
+            // It would wait on, and take the GPUs some day.
+            Err(why) => unrun(health, &format!("Job {}: {why}", check.name), rules, now),
         }
     }
-    Ok(())
+    match api.delete(&one).await {
+        Err(failed) if !failed.is_missing() => Err(failed),
+        _ => Ok(()),
+    }
+}
+
+async fn pods_of(setting: &Setting, job: &str) -> Result<Vec<Value>, Failed> {
+    let mut pods = Vec::new();
+    let path = format!("/api/v1/namespaces/{}/pods", setting.namespace);
+    let query = format!(
+        "&labelSelector={}",
+        escape(&format!("batch.kubernetes.io/job-name={job}"))
+    );
+    setting
+        .api
+        .list(&path, &query, |pod| pods.push(pod.clone()))
+        .await?;
+    Ok(pods)
 }
 
 fn place(setting: &Setting) -> String {

@@ -1,5 +1,6 @@
 //! Objects that we make: a node's NodeHealth, Events about it, a preflight Job on it, an eviction. Pure.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::policy::health::Entry;
@@ -13,6 +14,9 @@ pub const VERSION: &str = "paceline.dev/v1alpha1";
 pub const HEALTHS: &str = "/apis/paceline.dev/v1alpha1/nodehealths";
 /// Where Events about Nodes are: a Node has no namespace.
 pub const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+/// Of a preflight's pod.
+const CONTAINER: &str = "preflight";
 
 /// Which of its states an object of the API is in.
 pub fn version(object: &Value) -> String {
@@ -109,70 +113,111 @@ pub fn eviction(namespace: &str, name: &str, uid: &str) -> Value {
     })
 }
 
-/// `paceline preflight` on one node, whose taints of ours and cordon it bears. `gpus`: it gets all of them, and passes with all of them.
-pub fn preflight(name: &str, namespace: &str, node: &NodeView, gpus: Option<u32>, image: &str, deadline_s: u64) -> Value {
-    let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
-    let mut command = vec!["paceline".to_owned(), "preflight".to_owned()];
-    if let Some(gpus) = gpus {
-        resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
-        command.push(format!("--gpus={gpus}"));
-    }
+/// What a preflight Job has of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Preflight<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Our namespace.
+    pub namespace: &'a str,
+    /// It gets all of them, and passes with all of them.
+    pub gpus: Option<u32>,
+    /// With `paceline` in it.
+    pub image: &'a str,
+    /// What the site has its pod bear.
+    pub pod: &'a PreflightPod,
+    /// It ends by then.
+    pub deadline_s: u64,
+}
+
+/// What a site wants of a preflight's pod: fields of a PodSpec.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct PreflightPod {
+    /// By which its image is pulled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<Value>,
+    /// Besides those for what we put on nodes.
+    pub tolerations: Vec<Value>,
+    /// Where GPUs take one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    /// Its priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+}
+
+/// `paceline preflight` on one node, whose taints of ours and cordon it bears.
+pub fn preflight(job: Preflight<'_>, node: &NodeView) -> Value {
     json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": name,
-            "namespace": namespace,
+            "name": job.name,
+            "namespace": job.namespace,
             "labels": { "app.kubernetes.io/name": "paceline-preflight", "app.kubernetes.io/managed-by": "paceline-remediator" },
             "annotations": { "paceline.dev/node": node.name },
         },
         "spec": {
             "backoffLimit": 0,
-            "activeDeadlineSeconds": deadline_s.max(1),
+            // Its pod goes with that, and we look at it once more before.
+            "activeDeadlineSeconds": job.deadline_s + 60,
             "ttlSecondsAfterFinished": 86_400,
             "template": {
                 "metadata": { "labels": { "app.kubernetes.io/name": "paceline-preflight", "paceline.dev/inject": "false" } },
-                "spec": {
-                    "restartPolicy": "Never",
-                    "automountServiceAccountToken": false,
-                    // As DaemonSets name their node: by the scheduler, so that the devices are given out in order.
-                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
-                        { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node.name] }] },
-                    ] } } },
-                    "tolerations": [
-                        { "key": TAINT, "operator": "Exists", "effect": "NoSchedule" },
-                        { "key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule" },
-                        { "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" },
-                    ],
-                    "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
-                    "containers": [{
-                        "name": "preflight",
-                        "image": image,
-                        "command": command,
-                        "env": [
-                            // The image's own asks for the management library alone, which measures nothing.
-                            { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
-                            { "name": "PACELINE_NODE", "value": node.name },
-                            // Where the key of a preflight without others is made.
-                            { "name": "HOME", "value": "/tmp" },
-                        ],
-                        "resources": resources,
-                        "securityContext": {
-                            "allowPrivilegeEscalation": false,
-                            "readOnlyRootFilesystem": true,
-                            "capabilities": { "drop": ["ALL"] },
-                        },
-                        "volumeMounts": [{ "name": "tmp", "mountPath": "/tmp" }, { "name": "shm", "mountPath": "/dev/shm" }],
-                        "workingDir": "/tmp",
-                    }],
-                    "volumes": [
-                        { "name": "tmp", "emptyDir": {} },
-                        { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } },
-                    ],
-                },
+                "spec": preflight_pod(job, node),
             },
         },
     })
+}
+
+fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
+    // A struct of strings and values cannot fail to be written.
+    let mut pod = serde_json::to_value(job.pod).unwrap_or_default();
+    let ours = [TAINT, "node.kubernetes.io/unschedulable", "nvidia.com/gpu"];
+    let ours = ours.map(|key| json!({ "key": key, "operator": "Exists", "effect": "NoSchedule" }));
+    pod["tolerations"] = ours.into_iter().chain(job.pod.tolerations.clone()).collect();
+    pod["restartPolicy"] = json!("Never");
+    pod["automountServiceAccountToken"] = json!(false);
+    // As DaemonSets name their node: by the scheduler, so that the devices are given out in order.
+    pod["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+        { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [node.name] }] },
+    ] } } });
+    pod["securityContext"] =
+        json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } });
+    pod["volumes"] = json!([
+        { "name": "tmp", "emptyDir": {} },
+        { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } },
+    ]);
+    let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
+    let mut command = vec!["paceline".to_owned(), "preflight".to_owned()];
+    if let Some(gpus) = job.gpus {
+        resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
+        command.push(format!("--gpus={gpus}"));
+    }
+    pod["containers"] = json!([{
+        "name": CONTAINER,
+        "image": job.image,
+        "command": command,
+        "env": [
+            // The image's own asks for the management library alone, which measures nothing.
+            { "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" },
+            { "name": "PACELINE_NODE", "value": node.name },
+            // Where the key of a preflight without others is made.
+            { "name": "HOME", "value": "/tmp" },
+        ],
+        "resources": resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        // What it found is in the pod's status then.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{ "name": "tmp", "mountPath": "/tmp" }, { "name": "shm", "mountPath": "/dev/shm" }],
+        "workingDir": "/tmp",
+    }]);
+    pod
 }
 
 /// What became of a Job; `None`: it runs.
@@ -190,6 +235,40 @@ pub fn outcome(job: &Value) -> Option<(bool, String)> {
             _ => None,
         }
     })
+}
+
+/// What a preflight's container said, when it ran and ended.
+///
+/// # Errors
+/// Why it did not run to an end of its own: that says nothing about the node's hardware.
+pub fn ran(pods: &[Value]) -> Result<String, String> {
+    let Some(pod) = pods.last() else {
+        return Err("there is no pod of it".to_owned());
+    };
+    let status = &pod["status"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().trim().to_owned();
+    let found = |list: &Value, key: &str, name: &str| {
+        let found = list.as_array().into_iter().flatten().find(|one| one[key] == name);
+        found.cloned().unwrap_or_default()
+    };
+    let disrupted = found(&status["conditions"], "type", "DisruptionTarget");
+    if disrupted["status"] == "True" {
+        return Err(format!("its pod was taken away: {}", text(&disrupted["message"])));
+    }
+    let state = found(&status["containerStatuses"], "name", CONTAINER)["state"].clone();
+    let ended = &state["terminated"];
+    // What the runtime could not start ends too.
+    let is_started =
+        ended.is_object() && !["StartError", "ContainerCannotRun"].contains(&&*text(&ended["reason"]));
+    if is_started || state["running"].is_object() {
+        return Ok(text(&ended["message"]));
+    }
+    let scheduled = found(&status["conditions"], "type", "PodScheduled");
+    let whys = [ended, &state["waiting"], &scheduled, status];
+    let why = whys.iter().find(|why| why["reason"].is_string());
+    Err(why.map_or("its pod was not begun".to_owned(), |why| {
+        format!("{}: {}", text(&why["reason"]), text(&why["message"]))
+    }))
 }
 
 #[cfg(test)]

@@ -20,10 +20,21 @@ fn gpus_are_the_nodes_own_and_not_those_that_can_be_given_away() {
     assert_eq!(gpus(json!({ "capacity": { "cpu": "64" } })), None);
 }
 
+fn pod(gpus: Option<u32>, wanted: &str) -> Value {
+    let job = Preflight {
+        name: "p",
+        namespace: "paceline",
+        gpus,
+        image: "image",
+        pod: &serde_json::from_str(wanted).unwrap(),
+        deadline_s: 60,
+    };
+    preflight(job, &node(json!({})))["spec"]["template"]["spec"].clone()
+}
+
 #[test]
 fn a_preflight_gets_all_gpus_and_must_measure_them() {
-    let job = |gpus| preflight("p", "paceline", &node(json!({})), gpus, "image", 60);
-    let container = |gpus| job(gpus)["spec"]["template"]["spec"]["containers"][0].clone();
+    let container = |gpus| pod(gpus, "{}")["containers"][0].clone();
     let of_eight = container(Some(8));
     assert_eq!(of_eight["resources"]["limits"]["nvidia.com/gpu"], "8");
     assert_eq!(of_eight["command"], json!(["paceline", "preflight", "--gpus=8"]));
@@ -32,4 +43,80 @@ fn a_preflight_gets_all_gpus_and_must_measure_them() {
     let none = container(None);
     assert_eq!(none["command"], json!(["paceline", "preflight"]));
     assert!(none["resources"]["limits"]["nvidia.com/gpu"].is_null());
+}
+
+#[test]
+fn a_preflights_pod_bears_what_the_site_wants() {
+    let toleration = json!({ "key": "team", "operator": "Exists" });
+    let wanted = json!({ "imagePullSecrets": [{ "name": "pull" }], "runtimeClassName": "nvidia", "tolerations": [toleration] });
+    let full = pod(None, &wanted.to_string());
+    assert_eq!(full["imagePullSecrets"], wanted["imagePullSecrets"]);
+    assert_eq!(full["runtimeClassName"], "nvidia");
+    let keys: Vec<&Value> = full["tolerations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["key"])
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            TAINT,
+            "node.kubernetes.io/unschedulable",
+            "nvidia.com/gpu",
+            "team"
+        ]
+    );
+    let plain = pod(None, "{}");
+    assert!(plain["runtimeClassName"].is_null() && plain["imagePullSecrets"].is_null());
+    assert_eq!(plain["tolerations"].as_array().unwrap().len(), 3);
+    let other = serde_json::from_str::<PreflightPod>("{\"containers\": []}");
+    assert!(
+        other
+            .unwrap_err()
+            .to_string()
+            .contains("unknown field `containers`")
+    );
+}
+
+#[test]
+fn what_did_not_run_has_not_failed() {
+    let check = |status: Value, wanted: Result<&str, &str>| {
+        let found = ran(&[json!({ "status": status })]);
+        assert_eq!(found.as_deref().map_err(String::as_str), wanted, "{status}");
+    };
+    let of = |state: Value| json!({ "containerStatuses": [{ "name": "preflight", "state": state }] });
+    check(
+        of(json!({ "terminated": { "exitCode": 2, "reason": "Error", "message": "7 of 8 GPUs\n" } })),
+        Ok("7 of 8 GPUs"),
+    );
+    check(
+        of(json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } })),
+        Ok(""),
+    );
+    check(
+        of(json!({ "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } })),
+        Err("ImagePullBackOff: no such image"),
+    );
+    // What the runtime cannot start, such as without a driver's libraries.
+    check(
+        of(json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": "hook failed" } })),
+        Err("StartError: hook failed"),
+    );
+    check(
+        json!({ "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient nvidia.com/gpu" },
+        ] }),
+        Err("Unschedulable: Insufficient nvidia.com/gpu"),
+    );
+    check(
+        json!({ "phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices" }),
+        Err("UnexpectedAdmissionError: no healthy devices"),
+    );
+    // Somebody with a higher priority took its place.
+    let mut taken = of(json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
+    taken["conditions"] = json!([{ "type": "DisruptionTarget", "status": "True", "message": "preempted" }]);
+    check(taken, Err("its pod was taken away: preempted"));
+    check(json!({}), Err("its pod was not begun"));
+    assert_eq!(ran(&[]), Err("there is no pod of it".to_owned()));
 }

@@ -67,6 +67,7 @@ fn full() -> Health {
                 until: 1,
             }),
             failures: 1,
+            unrun: Some("Unschedulable".into()),
         }),
         remedies: vec![1],
         refused: Some("breaker".into()),

@@ -86,6 +86,9 @@ pub struct Recovery {
     /// Preflights that failed.
     #[serde(default)]
     pub failures: u32,
+    /// Why the last one could not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrun: Option<String>,
 }
 
 /// What was decided.

@@ -113,6 +113,7 @@ pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now
         );
     }
     recovery.failures += 1;
+    recovery.unrun = None;
     recovery.clean = 0;
     recovery.next = now + rules.recovery.check_every_s * 1000;
     let is_last = recovery.failures >= rules.recovery.preflight_failures;
@@ -122,6 +123,26 @@ pub fn checked(health: &mut Health, passed: bool, says: &str, rules: &Rules, now
         health.recovery = None;
         health.note(now, "escalated", "preflights fail: a person must look");
     }
+}
+
+/// A preflight came to no end of its own: not begun, or taken away. That says nothing about the node, which stays where it is; it is tried
+/// again, and not at once: whoever must mend it is a person.
+pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
+    let Some(recovery) = &mut health.recovery else {
+        return;
+    };
+    if recovery.preflight.take().is_none() {
+        return;
+    }
+    recovery.clean = 0;
+    recovery.next = now
+        + rules
+            .recovery
+            .preflight_deadline_s
+            .max(rules.recovery.check_every_s)
+            * 1000;
+    recovery.unrun = Some(says.to_owned());
+    health.note(now, "preflight-unrun", format!("could not run: {says}"));
 }
 
 /// Nothing of ours stays on it; how often it was out is remembered.

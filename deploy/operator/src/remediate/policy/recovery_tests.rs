@@ -1,7 +1,7 @@
 use paceline_health::fault::{Order, Remedy, When};
 use paceline_health::verdict::Finding;
 
-use super::recovery::{Round, checked, drained};
+use super::recovery::{Round, checked, drained, unrun};
 use super::world::{BEGIN, DAY, MINUTE, SECOND, World, over, report};
 use super::*;
 
@@ -124,6 +124,48 @@ fn each_preflight_has_a_name_of_its_own() {
             world.step();
         }
     }
+}
+
+#[test]
+fn a_preflight_that_could_not_run_is_none_that_failed() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let rules = world.rules.clone();
+    world.hear(lost.clone());
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.hear(over(lost));
+    for round in 0..5 {
+        world.later(40 * MINUTE, &[]);
+        let recovery = world.health.recovery.clone().unwrap();
+        assert!(recovery.preflight.is_some(), "round {round}");
+        unrun(&mut world.health, "Unschedulable: no GPU", &rules, world.now);
+        world.step();
+        assert!(world.node.unschedulable, "it stays where it is");
+        assert_eq!(
+            (world.health.state, world.health.held),
+            (State::Recovering, false)
+        );
+        assert!(
+            world.health.reason.contains("Unschedulable"),
+            "{}",
+            world.health.reason
+        );
+        world.later(20 * MINUTE, &[]);
+        let recovery = world.health.recovery.clone().unwrap();
+        assert_eq!(
+            (recovery.preflight, recovery.failures),
+            (None, 0),
+            "not at once again"
+        );
+    }
+    // Whoever mended it says so.
+    world.node.repaired = Some("a quota".to_owned());
+    world.later(6 * MINUTE, &[]);
+    assert!(world.health.recovery.as_ref().unwrap().preflight.is_some());
+    checked(&mut world.health, true, "", &rules, world.now);
+    world.step();
+    assert_eq!(world.health.state, State::Healthy);
 }
 
 #[test]

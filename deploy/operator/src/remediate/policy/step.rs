@@ -80,6 +80,9 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         health.remedies.clear();
         // Perhaps one was taken out for good.
         health.gpus = node.gpus.unwrap_or(0);
+        if let Some(recovery) = &mut health.recovery {
+            recovery.next = recovery.next.min(now);
+        }
         health.note(now, "repaired", format!("a person says so: {word}"));
     }
 }
@@ -329,6 +332,12 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
             .recovery
             .as_ref()
             .map(|recovery| format!("{} clean checks", recovery.clean)),
+        health.recovery.as_ref().and_then(|recovery| {
+            Some(format!(
+                "the preflight could not run: {}",
+                recovery.unrun.as_ref()?
+            ))
+        }),
     ];
     for more in also.into_iter().flatten() {
         if !reason.is_empty() {
