@@ -69,7 +69,11 @@ impl Term<'_> {
         };
         term.known = known::read(&setting.api).await?;
         let version = term.nodes.read(&setting.api).await?;
-        known::adopt(&mut term.known, &term.nodes, term.started);
+        let left = known::adopt(&mut term.known, &term.nodes, &setting.rules, term.started);
+        if !left.is_empty() {
+            let left = left.join(", ");
+            say(format_args!("more nodes bear our marks than we may take out, left as they are: {left}"));
+        }
         let follow = tokio::spawn(term.nodes.clone().follow(setting.api.clone(), version));
         say(format_args!("in charge of {} nodes", term.nodes.count()));
         let mut ticks = interval(LOOK);

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::nodes::Nodes;
 use super::objects;
-use super::policy::{Health, Rung};
+use super::policy::{Census, Health, Mode, Rules, Rung};
 use crate::api::{Api, Failed};
 use crate::say;
 use crate::stamp::now_ms;
@@ -107,23 +107,33 @@ pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
     Ok(all)
 }
 
-/// A node that bears our marks without anybody knowing why is checked and let back.
-pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, now: u64) {
-    for name in nodes.ours() {
-        let Some(node) = nodes.one(&name) else { continue };
-        let health = &mut all.entry(name).or_default().health;
-        if health.node_uid == node.uid && health.rung > Rung::None {
+/// A node that bears our marks without a record of ours is checked and let back: the record was lost. Where there is one, it says what the
+/// node should bear. Nobody is taken further than the node bears by itself, and no more nodes are taken for ours than we may have taken out:
+/// others write such words too. Those that are left as they are.
+pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, now: u64) -> Vec<String> {
+    let records = all.iter().map(|(name, known)| (name, &known.health));
+    let mut census = Census::of(records, nodes.count(), None, rules, now);
+    let mut left = Vec::new();
+    for node in nodes.ours() {
+        let record = all.get(&node.name).map(|known| known.health.node_uid.as_str());
+        let rung = node.bears();
+        if rules.mode < Mode::Act || rung == Rung::None || record == Some(&node.uid) {
             continue;
         }
-        if health.node_uid != node.uid {
-            *health = Health::of(&node.uid, &node.boot, now);
+        if rung.is_out() && census.admits(Mode::Act, &BTreeMap::new(), rules).is_err() {
+            left.push(node.name);
+            continue;
         }
-        health.rung = if node.mark.is_some() {
-            Rung::Cordon
-        } else {
-            Rung::Taint
-        };
-        health.mark.clone_from(&node.mark);
+        let mut health = Health::of(&node.uid, &node.boot, now);
+        health.rung = rung;
+        health.mark = node.mark.filter(|_| rung == Rung::Cordon);
         health.note(now, "adopted", "it bears our marks, and nothing is known of why");
+        census.count(&node.name, &health);
+        all.entry(node.name).or_default().health = health;
     }
+    left
 }
+
+#[cfg(test)]
+#[path = "known_tests.rs"]
+mod tests;

@@ -33,13 +33,9 @@ impl Nodes {
         self.with(|all| u32::try_from(all.len()).unwrap_or(u32::MAX))
     }
 
-    /// Names of those that bear something of ours.
-    pub fn ours(&self) -> Vec<String> {
-        let ours = |all: &mut BTreeMap<String, NodeView>| {
-            let ours = all.values().filter(|node| node.bears_ours());
-            ours.map(|node| node.name.clone()).collect()
-        };
-        self.with(ours)
+    /// Those that bear something of ours.
+    pub fn ours(&self) -> Vec<NodeView> {
+        self.with(|all| all.values().filter(|node| node.bears_ours()).cloned().collect())
     }
 
     /// It was seen so. What is older than what is known, changes nothing.

@@ -100,6 +100,19 @@ impl NodeView {
         found.map(|taint| taint["value"].as_str().unwrap_or_default())
     }
 
+    /// How far it was taken, by what it bears of ours.
+    pub fn bears(&self) -> Rung {
+        if self.unschedulable && self.mark.is_some() {
+            Rung::Cordon
+        } else if self.our_taint().is_some() {
+            Rung::Taint
+        } else if self.label.is_some() {
+            Rung::Label
+        } else {
+            Rung::None
+        }
+    }
+
     /// It bears something that only we put there.
     pub fn bears_ours(&self) -> bool {
         self.mark.is_some() || self.our_taint().is_some() || self.label.is_some()
