@@ -72,10 +72,12 @@ impl Term<'_> {
         let left = known::adopt(&mut term.known, &term.nodes, &setting.rules, term.started);
         if !left.is_empty() {
             let left = left.join(", ");
-            say(format_args!("more nodes bear our marks than we may take out, left as they are: {left}"));
+            say(format_args!(
+                "more nodes bear our marks than we may take out, left as they are: {left}"
+            ));
         }
         let follow = tokio::spawn(term.nodes.clone().follow(setting.api.clone(), version));
-        say(format_args!("in charge of {} nodes", term.nodes.count()));
+        say(format_args!("in charge of {} nodes", term.nodes.fleet().len()));
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while term.is_in_charge() {
@@ -103,7 +105,7 @@ impl Term<'_> {
         let all = all.map(|(name, known)| (name, &known.health));
         let mut census = Census::of(
             all,
-            self.nodes.count(),
+            &self.nodes.fleet(),
             self.breaker.clone(),
             &self.setting.rules,
             now,

@@ -112,7 +112,7 @@ pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
 /// others write such words too. Those that are left as they are.
 pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, now: u64) -> Vec<String> {
     let records = all.iter().map(|(name, known)| (name, &known.health));
-    let mut census = Census::of(records, nodes.count(), None, rules, now);
+    let mut census = Census::of(records, &nodes.fleet(), None, rules, now);
     let mut left = Vec::new();
     for node in nodes.ours() {
         let record = all.get(&node.name).map(|known| known.health.node_uid.as_str());

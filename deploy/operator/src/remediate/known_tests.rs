@@ -16,22 +16,48 @@ fn tainted() -> Value {
 }
 
 fn adopted(all: &BTreeMap<String, Known>) -> Vec<(&str, Rung)> {
-    all.iter().map(|(name, known)| (name.as_str(), known.health.rung)).collect()
+    all.iter()
+        .map(|(name, known)| (name.as_str(), known.health.rung))
+        .collect()
 }
 
 #[test]
 fn nobody_is_taken_further_than_he_is() {
     let (nodes, mut all) = (Nodes::default(), BTreeMap::new());
     let mark = json!({ MARK: "paceline-remediator/7" });
-    bearing(&nodes, "cordoned", json!({}), mark.clone(), json!({ "unschedulable": true }));
-    bearing(&nodes, "labelled", json!({ LABEL: "unhealthy" }), json!({}), json!({}));
+    bearing(
+        &nodes,
+        "cordoned",
+        json!({}),
+        mark.clone(),
+        json!({ "unschedulable": true }),
+    );
+    bearing(
+        &nodes,
+        "labelled",
+        json!({ LABEL: "unhealthy" }),
+        json!({}),
+        json!({}),
+    );
     bearing(&nodes, "marked", json!({}), mark, json!({}));
     bearing(&nodes, "plain", json!({}), json!({}), json!({}));
-    bearing(&nodes, "recorded", json!({ LABEL: "unhealthy" }), json!({}), tainted());
+    bearing(
+        &nodes,
+        "recorded",
+        json!({ LABEL: "unhealthy" }),
+        json!({}),
+        tainted(),
+    );
     let mut record = Known::default();
     record.health.node_uid = "uid-recorded".to_owned();
     all.insert("recorded".to_owned(), record);
-    bearing(&nodes, "tainted", json!({ LABEL: "unhealthy" }), json!({}), tainted());
+    bearing(
+        &nodes,
+        "tainted",
+        json!({ LABEL: "unhealthy" }),
+        json!({}),
+        tainted(),
+    );
     let policy = "mode = \"act\"\n[guard]\ncluster_percent = 50";
     let left = adopt(&mut all, &nodes, &Rules::with(policy).unwrap(), 1);
     assert_eq!(left, [""; 0]);
@@ -43,7 +69,10 @@ fn nobody_is_taken_further_than_he_is() {
         ("tainted", Rung::Taint),
     ];
     assert_eq!(adopted(&all), wanted);
-    assert_eq!(all["cordoned"].health.mark.as_deref(), Some("paceline-remediator/7"));
+    assert_eq!(
+        all["cordoned"].health.mark.as_deref(),
+        Some("paceline-remediator/7")
+    );
 }
 
 #[test]

@@ -28,9 +28,13 @@ impl Nodes {
         self.with(|all| all.get(name).cloned())
     }
 
-    /// How many there are.
-    pub fn count(&self) -> u32 {
-        self.with(|all| u32::try_from(all.len()).unwrap_or(u32::MAX))
+    /// Names of those of which shares are taken: with GPUs, or all, where no node shows any.
+    pub fn fleet(&self) -> BTreeSet<String> {
+        self.with(|all| {
+            let is_any = all.values().any(|node| node.has_gpus);
+            let fleet = all.values().filter(|node| node.has_gpus || !is_any);
+            fleet.map(|node| node.name.clone()).collect()
+        })
     }
 
     /// Those that bear something of ours.

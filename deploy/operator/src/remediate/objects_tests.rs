@@ -1,4 +1,5 @@
 use super::*;
+use crate::remediate::nodes::Nodes;
 
 fn node(status: Value) -> NodeView {
     NodeView::of(&json!({ "metadata": { "name": "n1" }, "status": status })).unwrap()
@@ -18,6 +19,26 @@ fn gpus_are_the_nodes_own_and_not_those_that_can_be_given_away() {
         "the device plugin is gone"
     );
     assert_eq!(gpus(json!({ "capacity": { "cpu": "64" } })), None);
+}
+
+#[test]
+fn shares_are_of_nodes_with_gpus_or_of_all_where_none_shows_any() {
+    let fleet = |capacities: &[Value]| {
+        let nodes = Nodes::default();
+        for (index, capacity) in capacities.iter().enumerate() {
+            nodes.saw(
+                &json!({ "metadata": { "name": format!("n{index}") }, "status": { "capacity": capacity } }),
+            );
+        }
+        nodes.fleet().into_iter().collect::<Vec<_>>().join(" ")
+    };
+    let (cpu, nic) = (json!({ "cpu": "8" }), json!({ "rdma/hca": "1" }));
+    let gone = json!({ "nvidia.com/gpu": "0" });
+    assert_eq!(
+        fleet(&[cpu.clone(), json!({ "amd.com/gpu": "8" }), nic.clone(), gone]),
+        "n1 n3"
+    );
+    assert_eq!(fleet(&[cpu, nic]), "n0 n1");
 }
 
 fn pod(gpus: Option<u32>, wanted: &str) -> Value {

@@ -30,7 +30,7 @@ struct Out {
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Nodes of the cluster.
+    /// Nodes of the cluster, of which shares are taken.
     pub nodes: u32,
     meant: Out,
     shadow: Out,
@@ -65,22 +65,23 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Census {
-    /// Of all nodes that something is known of. `nodes`: how many the cluster has.
+    /// Of all nodes that something is known of. `fleet`: those of the cluster of which shares are taken; others may be out of service,
+    /// and are no part of a storm.
     pub fn of<'a>(
         all: impl IntoIterator<Item = (&'a String, &'a Health)>,
-        nodes: u32,
+        fleet: &BTreeSet<String>,
         breaker: Option<Breaker>,
         rules: &Rules,
         now: u64,
     ) -> Census {
         let mut census = Census {
-            nodes,
+            nodes: u32::try_from(fleet.len()).unwrap_or(u32::MAX),
             breaker,
             ..Census::default()
         };
         for (name, health) in all {
             census.count(name, health);
-            if is_alarming(health, rules, now) {
+            if fleet.contains(name) && is_alarming(health, rules, now) {
                 census.alarming.insert(name.clone());
             }
         }

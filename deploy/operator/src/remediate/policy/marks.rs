@@ -54,6 +54,8 @@ pub struct NodeView {
     /// GPUs that it has, those that pods cannot be given now too: of NVIDIA's device plugin, which keeps its word there as 0 when
     /// they are gone. `None`: it never had any.
     pub gpus: Option<u32>,
+    /// It has GPUs of whatever vendor, as far as device plugins say.
+    pub has_gpus: bool,
 }
 
 impl NodeView {
@@ -80,6 +82,9 @@ impl NodeView {
                 .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
                 .collect(),
             fault: ours.and_then(|condition| text(&condition["reason"])),
+            has_gpus: node["status"]["capacity"]
+                .as_object()
+                .is_some_and(|capacity| capacity.keys().any(|name| is_gpu(name))),
             gpus: text(&node["status"]["capacity"]["nvidia.com/gpu"]).map(|count| count.parse().unwrap_or(0)),
         })
     }
@@ -117,6 +122,11 @@ impl NodeView {
     pub fn bears_ours(&self) -> bool {
         self.mark.is_some() || self.our_taint().is_some() || self.label.is_some()
     }
+}
+
+/// `nvidia.com/gpu`, `nvidia.com/mig-1g.5gb`, `amd.com/gpu`, `gpu.intel.com/i915`.
+fn is_gpu(resource: &str) -> bool {
+    resource.contains('/') && (resource.contains("gpu") || resource.starts_with("nvidia.com/"))
 }
 
 /// How a node should look, as far as it is ours.

@@ -81,7 +81,7 @@ impl Cluster {
         let out_before = self.out();
         let mut census = Census::of(
             &self.healths,
-            NODES as u32,
+            &self.nodes.iter().map(|node| node.name.clone()).collect(),
             self.breaker.clone(),
             &self.rules,
             self.now,

@@ -305,6 +305,20 @@ fn a_storm_opens_the_breaker_and_a_person_closes_it() {
     world.breaker = None;
     world.later(MINUTE, &[lost]);
     assert_eq!(world.health.rung, Rung::Evict);
+    // What has no GPU is no part of it: three of eight are none, whatever a dozen others say.
+    let mut mixed = World::acting();
+    mixed.nodes = 8;
+    for name in ["o0", "o1"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain((0..12).map(|index| format!("cpu{index}")))
+    {
+        let mut health = Health::of(&name, "", BEGIN);
+        health.hear(report(Finding::NetworkPort, "port"), BEGIN);
+        mixed.others.push((name, health));
+    }
+    mixed.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
+    assert_eq!(mixed.breaker, None);
     // Of two nodes both may alarm: that is no storm yet.
     let mut small = World::acting();
     small.nodes = 2;

@@ -1,5 +1,7 @@
 //! One node and what is around it, for tests: what was decided is done to what we see of the node.
 
+use std::collections::BTreeSet;
+
 use paceline_health::Provenance;
 use paceline_health::verdict::{Finding, Severity};
 
@@ -83,7 +85,11 @@ impl World {
         let name = self.node.name.clone();
         let all = self.others.iter().map(|(name, health)| (name, health));
         let all = all.chain([(&name, &self.health)]);
-        let census = Census::of(all, self.nodes, self.breaker.clone(), &self.rules, self.now);
+        let mut fleet: BTreeSet<String> = all.clone().map(|(name, _)| name.clone()).collect();
+        fleet.retain(|name| !name.starts_with("cpu"));
+        let rest = (fleet.len() as u32..self.nodes).map(|index| format!("rest-{index}"));
+        fleet.extend(rest.collect::<Vec<_>>());
+        let census = Census::of(all, &fleet, self.breaker.clone(), &self.rules, self.now);
         self.breaker = census.breaker.clone();
         let scene = Scene {
             now: self.now,
