@@ -366,6 +366,45 @@ def a_dry_run(world):
     assert len(world.pods()) == 3
 
 
+def a_word_in_a_dry_run(world):
+    """A person says that a node was repaired: once, whoever may not take the word off."""
+    world.job(3)
+    leader = world.leader(policy=None)
+    for name in ("n1", "n2"):
+        world.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"paceline.dev/repaired": "long ago"}}})
+    world.say(leader, "n1", "train-1")
+    time.sleep(2)
+    assert world.state("n1", "Suspect") and "repaired" not in world.words("n1"), "that was said before"
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/repaired": "now"}}})
+    world.state("n1", "Healthy")
+    world.say(leader, "n1", "train-1")
+    time.sleep(2)
+    assert world.state("n1", "Suspect") and world.words("n1") == ["raised", "repaired", "raised"], world.words("n1")
+    assert asked(world, "/nodes", "patch") == [], "nothing is written to a node"
+
+
+def asked(world, resource, verb):
+    """What the remediator asked for of that: the answers' codes."""
+    lines = json.loads(world.ask("GET", "/_test/audit"))
+    return [line["code"] for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
+
+
+def what_is_refused(world):
+    """Without the right to it the same is asked for less and less often; with it all goes on."""
+    world.job(2)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    rules = world.ask("GET", roles)["rules"]
+    world.patch(roles, {"rules": [rule | {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]} for rule in rules]})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is refused", lambda: asked(world, "/nodes", "patch"))
+    time.sleep(8)
+    refused = asked(world, "/nodes", "patch")
+    assert set(refused) == {403} and len(refused) <= 6, refused
+    world.patch(roles, {"rules": rules})
+    world.state("n1", "Drained")
+
+
 def how_large(world):
     """By name only: resident memory with 1,000 nodes as large as real ones, 5,000 pods, a job of 400 and verdicts about 100 nodes."""
     images = [{"names": [f"registry.example.org/team/image-{index}@sha256:{'0' * 64}"], "sizeBytes": index} for index in range(50)]
@@ -387,7 +426,8 @@ def how_large(world):
 
 
 CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm, a_storm_that_cannot_be_written,
-         what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them, a_dry_run, certificates_of_its_own]
+         what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them, a_dry_run, a_word_in_a_dry_run, what_is_refused,
+         certificates_of_its_own]
 
 
 # Not of `quick`: they take long, or count seconds that a busy machine does not have.

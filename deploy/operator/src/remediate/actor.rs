@@ -12,7 +12,7 @@ use tokio::time::{interval, timeout_at};
 use super::chores::Setting;
 use super::known::{self, Known};
 use super::nodes::{self, Nodes};
-use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Scene, State, step};
+use super::policy::{Breaker, Census, Health, Marks, Mode, NodeView, Report, Scene, State, step};
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
 use crate::say;
@@ -151,7 +151,11 @@ impl Term<'_> {
                 && (report.holds || self.known.contains_key(&node))
             {
                 let known = self.known.entry(node.clone()).or_insert_with(|| Known {
-                    health: Health::of(&view.uid, &view.boot, now_ms()),
+                    health: Health {
+                        // What was said before this is not about this.
+                        repaired: view.repaired.clone(),
+                        ..Health::of(&view.uid, &view.boot, now_ms())
+                    },
                     ..Known::default()
                 });
                 known.health.hear(report, now_ms());
@@ -235,9 +239,13 @@ impl Term<'_> {
             return Ok(());
         }
         self.write(name, &node, now).await?;
-        let is_free = !node.hold && census.breaker.is_none();
-        if is_free {
-            self.act(name, &node, now).await?;
+        let is_free = self.setting.rules.mode == Mode::Act && !node.hold && census.breaker.is_none();
+        if is_free && self.known.get(name).is_some_and(|known| known.is_due(now)) {
+            let done = self.act(name, &node, now).await;
+            if let Some(known) = self.known.get_mut(name) {
+                known.tried(done.is_ok(), now);
+            }
+            done?;
         }
         self.tell(name, &node).await
     }

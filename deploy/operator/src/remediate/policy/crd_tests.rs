@@ -50,6 +50,7 @@ fn full() -> Health {
         mark: Some("m".into()),
         cordoned: true,
         held: true,
+        repaired: Some("w".into()),
         jobs: vec!["ml/train".into()],
         incidents: [("k".to_owned(), incident)].into(),
         drain: Some(Drain {

@@ -133,6 +133,9 @@ pub struct Health {
     pub cordoned: bool,
     /// It comes back by a person's word only.
     pub held: bool,
+    /// A person's word that was heeded, as long as it stands on the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repaired: Option<String>,
     /// Jobs for whose sake it was taken out of service.
     pub jobs: Vec<String>,
     /// What was heard.

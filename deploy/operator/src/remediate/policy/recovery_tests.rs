@@ -32,6 +32,39 @@ fn a_person_holds_it_or_says_that_it_was_repaired() {
 }
 
 #[test]
+fn a_persons_word_is_heeded_once_and_stays_where_no_node_is_touched() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let mut world = World::with("");
+    world.hear(lost.clone());
+    world.node.repaired = Some("new board".to_owned());
+    world.step();
+    assert_eq!(world.health.state, State::Healthy);
+    world.later(MINUTE, &[]);
+    assert!(world.node.repaired.is_some(), "nobody may take it off");
+    world.hear(lost.clone());
+    assert_eq!(world.health.state, State::Suspect, "that is another fault");
+    world.node.repaired = Some("another".to_owned());
+    world.step();
+    assert_eq!(world.health.state, State::Healthy);
+    // What is out when it may act no more is left as it is, and goes on when it may.
+    let mut world = World::acting();
+    world.hear(lost.clone());
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    let acting = std::mem::replace(&mut world.rules, Rules::with("").unwrap());
+    world.hear(over(lost));
+    world.later(DAY, &[]);
+    assert_eq!((world.health.rung, world.node.unschedulable), (Rung::Evict, true));
+    assert!(
+        world.health.reason.contains("in this mode"),
+        "{}",
+        world.health.reason
+    );
+    world.rules = acting;
+    world.step();
+    assert_eq!(world.health.state, State::Recovering);
+}
+
+#[test]
 fn gpus_that_are_gone_are_asked_for_until_a_person_says_otherwise() {
     let mut world = World::acting();
     world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));

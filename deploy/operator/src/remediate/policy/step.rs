@@ -43,6 +43,13 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     if node.hold {
         return health.stand(now, health.state, "a person holds it: left as it is");
     }
+    if scene.rules.mode < Mode::Act && health.rung > Rung::None {
+        return health.stand(
+            now,
+            health.state,
+            "left as it is: no node is touched in this mode",
+        );
+    }
     if let Some(breaker) = &scene.census.breaker {
         if health.rung > Rung::None || health.open().next().is_some() {
             let says = format!(
@@ -72,6 +79,11 @@ impl State {
 }
 
 fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
+    // Once: the annotation may stand on, and what is raised after it is not repaired.
+    if health.repaired == node.repaired {
+        return;
+    }
+    health.repaired.clone_from(&node.repaired);
     let Some(word) = &node.repaired else { return };
     let is_news = health.held || !health.remedies.is_empty() || health.open().next().is_some();
     if is_news {

@@ -105,7 +105,7 @@ impl World {
     }
 
     fn patch(&mut self) {
-        if self.node.hold || self.breaker.is_some() {
+        if self.rules.mode < Mode::Act || self.node.hold || self.breaker.is_some() {
             return;
         }
         let Some(patch) = Marks::of(&self.health).patch(&self.node) else {
