@@ -52,7 +52,7 @@ MATRIX = {
                         {"key": "team", "operator": "Exists"}]}}}},
     "network policies": {"networkPolicy": {"enabled": True}},
     "narrow network policies": {"networkPolicy": {
-        "enabled": True, "apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [6443],
+        "enabled": True, "verdictsFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}], "apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [6443],
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]}},
     "monitoring": {"monitoring": {
         "podMonitor": EVERYTHING | {"labels": {"release": "p"}}, "prometheusRule": EVERYTHING | {"alertLabels": {"team": "ml"}, "grafanaUrl": "https://g.example.org/"},

@@ -57,6 +57,7 @@ def promises(objects, values, namespace):
             rights(mine, part, values, namespace)
         else:
             assert not mine, f"{part} is off, and there are {[one['kind'] for one in mine]}"
+    network(objects, values)
     preflights(objects, values)
     webhook(objects, values, namespace)
     tells(objects, values, namespace)
@@ -139,6 +140,16 @@ def rights(objects, part, values, namespace):
     if is_quiet:
         reach = [rule["resources"] for role in of(objects, "ClusterRole") for rule in role["rules"]]
         assert all(resources == ["mutatingwebhookconfigurations"] for resources in reach), reach
+
+
+def network(objects, values):
+    """Whoever must reach a part does: the API server, and senders of verdicts on their nodes' addresses, where nobody says from where."""
+    asked = values.get("networkPolicy", {})
+    for one in of(objects, "NetworkPolicy"):
+        visits, reads = one["spec"]["ingress"]
+        is_remediator = one["metadata"]["labels"]["app.kubernetes.io/component"] == "remediator"
+        assert visits.get("from", []) == (asked.get("verdictsFrom", []) if is_remediator else []), visits
+        assert reads.get("from", []) == asked.get("metricsFrom", []), reads
 
 
 def preflights(objects, values):
