@@ -28,6 +28,8 @@ pub use step::{Scene, step};
 #[cfg(test)]
 mod crd_tests;
 #[cfg(test)]
+mod guard_tests;
+#[cfg(test)]
 mod property_tests;
 #[cfg(test)]
 mod recovery_tests;

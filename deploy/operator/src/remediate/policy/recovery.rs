@@ -14,15 +14,16 @@ pub struct Round {
     pub blocked: Option<String>,
 }
 
-/// Pods that are still there when their time is over are left.
-pub(super) fn blocked(health: &mut Health, now: u64) {
+/// Pods that are still there when their time is over are left: said once, as what was a drain is none any more.
+pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     let Some(drain) = &health.drain else { return };
-    if !drain.done && now >= drain.until && health.state != State::DrainBlocked {
+    if !drain.done && now >= drain.until && health.state == State::Draining {
         let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
-        let why = drain
-            .blocked
-            .clone()
-            .unwrap_or_else(|| "they do not end".to_owned());
+        // Where no kubelet is heard pods never end, and their job's next ones may wait for their names.
+        let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
+        let is_ready = node.condition("Ready") == Some("True");
+        let unended = if is_ready { "they do not end" } else { silent };
+        let why = drain.blocked.clone().unwrap_or_else(|| unended.to_owned());
         health.note(
             now,
             "drain-blocked",

@@ -237,7 +237,10 @@ fn a_drain_that_budgets_hold_ends_at_its_deadline() {
     }
     assert_eq!(world.health.state, State::DrainBlocked);
     assert!(world.health.history.back().unwrap().says.contains("ml/budget"));
-    world.later(DAY / 2, &[lost]);
+    world.later(DAY / 2, std::slice::from_ref(&lost));
+    world.hear(over(lost));
+    world.later(2 * MINUTE, &[]);
+    assert_eq!(world.health.state, State::Recovering);
     let count = world
         .words()
         .iter()
@@ -250,111 +253,32 @@ fn a_drain_that_budgets_hold_ends_at_its_deadline() {
     );
 }
 
+/// Its kubelet is gone: pods are asked to leave, and never end.
 #[test]
-fn no_more_than_the_guard_lets_out() {
-    let out = |name: &str, job: &str| {
-        let mut health = Health::of(name, "", BEGIN);
-        (health.rung, health.jobs) = (Rung::Evict, vec![job.to_owned()]);
-        (name.to_owned(), health)
-    };
-    let check = |others: Vec<(String, Health)>, nodes: u32, change: &str, refusal: Option<&str>| {
-        let mut world = World::with(&format!("mode = \"act\"\n{change}"));
-        (world.others, world.nodes) = (others, nodes);
-        let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
-        world.hear(lost.clone());
-        world.later(5 * MINUTE, &[lost]);
-        match refusal {
-            None => assert_eq!(world.health.rung, Rung::Evict),
-            Some(says) => {
-                assert_eq!(
-                    (world.health.rung, world.node.unschedulable),
-                    (Rung::Label, false)
-                );
-                assert!(world.health.reason.contains(says), "{}", world.health.reason);
-                let refused = world.words().iter().filter(|word| **word == "refused").count();
-                assert_eq!(refused, 1, "said once");
-            }
-        }
-    };
-    let many = |count: usize, job: &str| {
-        (0..count)
-            .map(|index| out(&format!("o{index}"), job))
-            .collect::<Vec<_>>()
-    };
-    // One node is always allowed.
-    check(vec![], 3, "", None);
-    check(many(1, "ml/other"), 3, "", Some("1 of the cluster's 3"));
-    check(many(4, "ml/other"), 100, "", None);
-    check(many(5, "ml/other"), 100, "", Some("most-out: 5"));
-    check(many(9, "ml/other"), 100, "[guard]\nmost_out = 50", None);
-    check(
-        many(10, "ml/other"),
-        100,
-        "[guard]\nmost_out = 50",
-        Some("10 of the cluster's 100"),
-    );
-    // A quarter of the job's 8.
-    check(many(1, "ml/train"), 100, "", None);
-    check(
-        many(2, "ml/train"),
-        100,
-        "",
-        Some("2 of the 8 nodes of job ml/train"),
-    );
-    // What is only a shadow takes nobody's place.
-    let mut shadows = many(20, "ml/train");
-    for (_, health) in &mut shadows {
-        (health.rung, health.shadow) = (Rung::None, Rung::Evict);
-    }
-    check(shadows, 100, "", None);
-}
-
-#[test]
-fn a_storm_opens_the_breaker_and_a_person_closes_it() {
-    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+fn a_drain_of_a_dead_node_ends_too() {
     let mut world = World::acting();
-    world.nodes = 8;
-    for index in 0..3 {
-        let mut health = Health::of(&format!("o{index}"), "", BEGIN);
-        health.hear(report(Finding::GpuLost, "gpu GPU-x"), BEGIN);
-        world.others.push((format!("o{index}"), health));
-    }
-    world.step();
-    assert_eq!(world.breaker, None, "three of eight");
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let rules = world.rules.clone();
     world.hear(lost.clone());
-    assert_eq!(
-        world.breaker.as_ref().map(|open| (open.nodes, open.of)),
-        Some((4, 8))
-    );
-    // It does not close by itself, whatever clears.
-    world.others.clear();
-    world.later(DAY / 2, std::slice::from_ref(&lost));
-    assert_eq!((world.health.rung, world.node.unschedulable), (Rung::None, false));
-    assert!(
-        world.health.reason.starts_with("breaker: 4 of 8"),
-        "{}",
-        world.health.reason
-    );
-    world.breaker = None;
-    world.later(MINUTE, &[lost]);
-    assert_eq!(world.health.rung, Rung::Evict);
-    // What has no GPU is no part of it: three of eight are none, whatever a dozen others say.
-    let mut mixed = World::acting();
-    mixed.nodes = 8;
-    for name in ["o0", "o1"]
-        .into_iter()
-        .map(str::to_owned)
-        .chain((0..12).map(|index| format!("cpu{index}")))
-    {
-        let mut health = Health::of(&name, "", BEGIN);
-        health.hear(report(Finding::NetworkPort, "port"), BEGIN);
-        mixed.others.push((name, health));
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    world.node.conditions = vec![("Ready".to_owned(), "Unknown".to_owned())];
+    for _ in 0..30 {
+        let round = Round {
+            left: 2,
+            blocked: None,
+        };
+        drained(&mut world.health, round, &rules, world.now);
+        world.later(MINUTE, std::slice::from_ref(&lost));
     }
-    mixed.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
-    assert_eq!(mixed.breaker, None);
-    // Of two nodes both may alarm: that is no storm yet.
-    let mut small = World::acting();
-    small.nodes = 2;
-    small.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
-    assert_eq!(small.breaker, None);
+    assert_eq!(world.health.state, State::DrainBlocked);
+    let says = &world.health.history.back().unwrap().says;
+    assert!(
+        says.contains("2 pods are left") && says.contains("out-of-service"),
+        "{says}"
+    );
+    // Nothing brings it back as long as it is not Ready.
+    world.hear(over(lost));
+    world.later(DAY, &[]);
+    assert!(world.node.unschedulable);
+    assert_eq!(world.health.recovery.as_ref().unwrap().clean, 0);
 }

@@ -63,7 +63,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     }
     heed_people(health, node, now);
     let refusal = climb(health, node, scene);
-    blocked(health, now);
+    blocked(health, node, now);
     recover(health, node, scene);
     settle(health, now, refusal);
 }
