@@ -22,8 +22,8 @@ CHANGES = {
         ("leases", "create update"), ("secrets", "create update"), ("events", "create"), ("configmaps", "create patch"),
         ("mutatingwebhookconfigurations", "patch")},
     "remediator": {
-        ("leases", "create update"), ("events", "create patch"),
-        ("secrets", "create update"), ("configmaps", "create patch"), ("tokenreviews", "create"), ("nodehealths", "create delete"),
+        ("leases", "create update"), ("events", "create"),
+        ("secrets", "create update"), ("configmaps", "create patch"), ("tokenreviews", "create"), ("nodehealths", "create"),
         ("nodehealths/status", "update")},
     "act": {("jobs", "create delete"), ("nodes", "patch"), ("nodes/status", "patch"), ("pods/eviction", "create")},
 }

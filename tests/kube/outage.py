@@ -20,15 +20,12 @@ import sys
 import threading
 import time
 
-from remediator_world import PATIENCE, QUICK, World, rules, until
+from remediator_world import PATIENCE, QUICK, World, until
+from rights import rights
 
 NAME = "paceline-injector"
 PODS = "/api/v1/namespaces/ml/pods"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-# As the chart gives them (deploy/helm/paceline/templates/injector/rights.yaml).
-OWN = [("coordination.k8s.io", ["leases"], ["create", "get", "update"]), ("", ["secrets"], ["create", "get", "update"])]
-ALL = [("admissionregistration.k8s.io", ["mutatingwebhookconfigurations"], ["get", "patch"]), ("", ["pods"], ["list", "watch"]),
-       ("", ["secrets"], ["create"]), ("", ["events"], ["create"])]
 # Beyond this a process is busy with an API server that is not there.
 MOST_CPU = 0.10
 MOST_ASKED = 10.0
@@ -42,12 +39,7 @@ class Cluster(World):
         super().begin(nodes, policy)
         self.server = self.processes[0]
         self.ask("POST", "/api/v1/namespaces/paceline/serviceaccounts", {"metadata": {"name": "injector"}})
-        rbac = "/apis/rbac.authorization.k8s.io/v1"
-        subjects = [{"kind": "ServiceAccount", "name": "injector", "namespace": "paceline"}]
-        for kind, place, rows in (("ClusterRole", rbac, ALL), ("Role", f"{rbac}/namespaces/paceline", OWN)):
-            self.ask("POST", f"{place}/{kind.lower()}s", {"metadata": {"name": "injector"}, "rules": rules(rows)})
-            self.ask("POST", f"{place}/{kind.lower()}bindings", {
-                "metadata": {"name": "injector"}, "roleRef": {"kind": kind, "name": "injector"}, "subjects": subjects})
+        self.grant("injector", rights("injector"))
         config = json.load(open(self.admin))
         path = "/api/v1/namespaces/paceline/serviceaccounts/injector/token"
         config["users"][0]["user"]["token"] = self.ask("POST", path, {"spec": {}})["status"]["token"]
@@ -65,7 +57,7 @@ class Cluster(World):
         log = os.path.join(self.dir, f"log-{number}")
         environment = {"KUBECONFIG": f"{self.dir}/injector", "POD_NAME": f"i-{number}", "PATH": ""}
         words = [self.operator, "inject", "--listen", "127.0.0.1:0", "--health", "127.0.0.1:0", "--drain", "0", "--secrets",
-                 "--self-signed", "paceline-tls", "--service", NAME, "--webhook", NAME, "--lease", str(lease)]
+                 "--self-signed", f"{NAME}-tls", "--service", NAME, "--webhook", NAME, "--lease", str(lease)]
         process = self.start(words, env=environment, stderr=open(log, "wb"))
         process.log = log
         said = until("it says where it is", lambda: [line for line in open(log) if "serves https://" in line] or process.poll())

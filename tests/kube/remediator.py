@@ -2,7 +2,7 @@
 """The remediator as it is, against an API server for tests: `remediator.py KUBE-API PACELINE-OPERATOR [quick | CASE ...]`.
 
 Each case has a cluster of its own and real processes of the operator, which are killed and started again in it. Nothing but the
-standard library and openssl is used.
+standard library, openssl and helm (rights.py) is used.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from remediator_world import HEALTHS, OWN, PATIENCE, QUICK, World, rules, until
+from remediator_world import HEALTHS, PATIENCE, QUICK, World, until
 
 AT_ONCE = 8  # They wait more than they work.
 
@@ -175,7 +175,9 @@ def a_storm_that_cannot_be_written(world):
     world.write("policy.toml", QUICK.replace("debounce_s = 0", "debounce_s = 5").replace("[drain]", "job_percent = 100\n[drain]"))
     world.job(10)
     role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
-    world.patch(role, {"rules": rules([row for row in OWN if row[1] != ["configmaps"]] + [("", ["configmaps"], ["get"])])})
+    whole = world.rights["Role"]
+    bare = [rule for rule in whole if rule["resources"] != ["configmaps"]]
+    world.patch(role, {"rules": bare + [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]})
     leader = world.leader()
     for index in range(5):
         world.say(leader, f"n{index}", f"train-{index}")
@@ -188,7 +190,7 @@ def a_storm_that_cannot_be_written(world):
     assert "paceline_remediator_breaker_open 1" in page and "paceline_remediator_breaker_trips_total 1" in page, page
     log = open(leader.log).read()
     assert log.count("breaker: 403") == 1, log
-    world.patch(role, {"rules": rules(OWN)})
+    world.patch(role, {"rules": whole})
     place = "/api/v1/namespaces/paceline/configmaps/paceline-remediator"
     until("it is written", lambda: world.call("GET", place)[0] == 200)
     world.patch(place, {"metadata": {"annotations": {"paceline.dev/reset-breaker": "ada"}}})
@@ -329,8 +331,8 @@ def two_of_them(world):
 def certificates_of_its_own(world):
     """Its authority changes while it is asked without pause: nobody who reads the ConfigMap meets a certificate that he does not trust."""
     world.job(1)
-    place = "/api/v1/namespaces/paceline/configmaps/ca"
-    words = ["--self-signed", "own", "--service", "remediator", "--authority", "ca", "--certificate-life", "10"]
+    place, own = "/api/v1/namespaces/paceline/configmaps/paceline-remediator-ca", "paceline-remediator-own"
+    words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "10"]
     first, second = world.leader(certificate=words), world.remediator(certificate=words)
     before = until("whom to trust", lambda: world.call("GET", place)[0] == 200 and world.ask("GET", place)["data"]["ca.crt"])
     for process in (first, second):
@@ -348,7 +350,7 @@ def certificates_of_its_own(world):
 
     until("another authority, and the first is forgotten", has_changed)
     assert set(answers) <= {200, 429, 503} and 200 in answers and 503 in answers, answers
-    names = world.ask("GET", "/api/v1/namespaces/paceline/secrets/own")["data"].keys()
+    names = world.ask("GET", f"/api/v1/namespaces/paceline/secrets/{own}")["data"].keys()
     assert {"tls.crt", "tls.key", "ca.crt"} <= names
 
 

@@ -1,4 +1,4 @@
-"""A cluster (tests/kube-api, by HTTPS, with rights enforced) with nodes, pods and real processes of the remediator in it."""
+"""A cluster (tests/kube-api, by HTTPS, with the chart's rights enforced) with nodes, pods and real processes of the remediator in it."""
 
 import http.client
 import json
@@ -11,9 +11,11 @@ import subprocess
 import tempfile
 import time
 
+from rights import rights
+from tools import ROOT
+
 PATIENCE = 120
 HEALTHS = "/apis/paceline.dev/v1alpha1/nodehealths"
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 QUICK = """
 mode = "act"
 [guard]
@@ -24,24 +26,6 @@ retry_s = 1
 checks = 2
 check_every_s = 1
 """
-# As the chart gives them; anything more would be refused.
-CLUSTER = [
-    ("", ["nodes"], ["get", "list", "watch", "patch"]),
-    ("", ["nodes/status"], ["patch"]),
-    ("", ["pods"], ["get", "list"]),
-    ("", ["pods/eviction"], ["create"]),
-    ("", ["events"], ["create", "patch"]),
-    ("authentication.k8s.io", ["tokenreviews"], ["create"]),
-    ("paceline.dev", ["nodehealths"], ["get", "list", "watch", "create", "delete"]),
-    ("paceline.dev", ["nodehealths/status"], ["update"]),
-]
-OWN = [
-    ("coordination.k8s.io", ["leases"], ["get", "create", "update"]),
-    ("", ["configmaps"], ["get", "create", "patch"]),
-    ("", ["secrets"], ["get", "create", "update"]),
-    ("batch", ["jobs"], ["get", "create", "delete"]),
-]
-
 
 def until(what, look, patience=PATIENCE):
     """What `look` gives, as soon as it is something."""
@@ -52,10 +36,6 @@ def until(what, look, patience=PATIENCE):
             return found
         assert time.monotonic() < end, f"never: {what}"
         time.sleep(0.05)
-
-
-def rules(rows):
-    return [{"apiGroups": [group], "resources": resources, "verbs": verbs} for group, resources, verbs in rows]
 
 
 def crd():
@@ -99,19 +79,24 @@ class World:
             self.ask("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
             account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "remediator"}}
             self.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
-        rbac = "/apis/rbac.authorization.k8s.io/v1"
-        subject = [{"kind": "ServiceAccount", "name": "remediator", "namespace": "paceline"}]
-        for kind, place, rows in (("ClusterRole", rbac, CLUSTER), ("Role", f"{rbac}/namespaces/paceline", OWN)):
-            meta, version = {"name": "remediator"}, "rbac.authorization.k8s.io/v1"
-            self.ask("POST", f"{place}/{kind.lower()}s", {"apiVersion": version, "kind": kind, "metadata": meta, "rules": rules(rows)})
-            role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "remediator"}
-            self.ask("POST", f"{place}/{kind.lower()}bindings", {
-                "apiVersion": version, "kind": kind + "Binding", "metadata": meta, "roleRef": role, "subjects": subject})
+        self.rights = rights("remediator", "remediator.mode=act")
+        self.grant("remediator", self.rights)
         own = self.ask("POST", "/api/v1/namespaces/paceline/serviceaccounts/remediator/token", {"spec": {}})["status"]["token"]
         config["users"][0]["user"]["token"] = own
         self.write("kubeconfig", json.dumps(config))
         for index in range(nodes):
             self.node(f"n{index}")
+
+    def grant(self, account, given):
+        """To the account, what the chart's roles give."""
+        rbac, version = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
+        subject = [{"kind": "ServiceAccount", "name": account, "namespace": "paceline"}]
+        for kind, place in (("ClusterRole", rbac), ("Role", f"{rbac}/namespaces/paceline")):
+            meta = {"name": account}
+            self.ask("POST", f"{place}/{kind.lower()}s", {"apiVersion": version, "kind": kind, "metadata": meta, "rules": given[kind]})
+            role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": account}
+            self.ask("POST", f"{place}/{kind.lower()}bindings", {
+                "apiVersion": version, "kind": kind + "Binding", "metadata": meta, "roleRef": role, "subjects": subject})
 
     def write(self, name, text):
         with open(os.path.join(self.dir, name), "w") as file:

@@ -118,7 +118,7 @@ async fn each_kind_in_both_modes() {
 async fn dry_run_restricted_and_a_secret_that_goes_with_its_job() {
     let world = World::begin().await;
     // As a chart may make it, so that it goes with the chart.
-    let empty = json!({ "metadata": { "name": "paceline-tls" } });
+    let empty = json!({ "metadata": { "name": world::SECRET } });
     world
         .admin
         .post("/api/v1/namespaces/paceline/secrets", &empty)

@@ -22,6 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const PODS: &str = "/api/v1/namespaces/ml/pods";
 pub const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 const NAME: &str = "paceline-injector";
+pub const SECRET: &str = "paceline-injector-tls";
 
 pub struct World {
     pub server: Server,
@@ -29,34 +30,32 @@ pub struct World {
     dir: TempDir,
 }
 
-/// What deploy/helm/paceline/templates/injector/rights.yaml grants.
-fn rights() -> [(&'static str, Value); 2] {
-    let rule = |group: &str, resource: &str, names: &[&str], verbs: &[&str]| json!({ "apiGroups": [group], "resources": [resource], "resourceNames": names, "verbs": verbs });
-    let own = json!([
-        rule("coordination.k8s.io", "leases", &[], &["create"]),
-        rule(
-            "coordination.k8s.io",
-            "leases",
-            &[NAME],
-            &["get", "update", "patch"]
-        ),
-        rule("", "secrets", &[], &["create"]),
-        rule("", "secrets", &["paceline-tls"], &["get", "update", "patch"]),
-    ]);
-    let all = json!([
-        rule(
-            "admissionregistration.k8s.io",
-            "mutatingwebhookconfigurations",
-            &[NAME],
-            &["get", "patch"]
-        ),
-        rule("", "pods", &[], &["list", "watch"]),
-        rule("", "secrets", &[], &["create"]),
-        rule("", "events", &[], &["create"]),
-        rule("", "configmaps", &[], &["create"]),
-        rule("", "configmaps", &["paceline-remediator-ca"], &["patch"]),
-    ]);
-    [("own", own), ("all", all)]
+/// The roles of the chart, with all that it may grant: no helm is needed for it, since the template has nothing but
+/// conditions and names. A right that is not there is refused here, too.
+fn roles() -> Vec<Value> {
+    let chart = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../helm/paceline/templates/injector/rights.yaml"
+    );
+    let text = std::fs::read_to_string(chart).unwrap();
+    let mut plain = String::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("{{")) {
+        let (before, rest) = line.split_once("{{").unwrap_or((line, ""));
+        let (inside, after) = rest.split_once("}}").unwrap_or(("", ""));
+        let name = match inside {
+            "" => "",
+            inside if inside.contains("secret") => SECRET,
+            _ => NAME,
+        };
+        plain += &format!("{before}{name}{after}\n");
+    }
+    let documents = plain
+        .split("---\n")
+        .map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let roles: Vec<Value> = documents.filter(|one| one["rules"].is_array()).collect();
+    let kinds: Vec<&Value> = roles.iter().map(|role| &role["kind"]).collect();
+    assert_eq!(kinds, ["Role", "ClusterRole"]);
+    roles
 }
 
 impl World {
@@ -72,20 +71,26 @@ impl World {
         let token = admin.token("paceline", "injector", &json!({})).await.unwrap();
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let subjects = json!([{ "kind": "ServiceAccount", "name": "injector", "namespace": "paceline" }]);
-        for (name, rules) in rights() {
-            let (role, binding, place) = match name {
-                "own" => ("Role", "rolebindings", format!("{rbac}/namespaces/paceline")),
-                _ => ("ClusterRole", "clusterrolebindings", rbac.to_owned()),
+        for role in roles() {
+            let kind = role["kind"].as_str().unwrap().to_owned();
+            let place = match &*kind {
+                "Role" => format!("{rbac}/namespaces/paceline"),
+                _ => rbac.to_owned(),
             };
-            let meta = json!({ "name": name });
-            let roles = format!("{place}/{}s", role.to_lowercase());
+            let (meta, kinds) = (
+                json!({ "name": NAME }),
+                format!("{place}/{}", kind.to_lowercase()),
+            );
             admin
-                .post(&roles, &json!({ "metadata": meta, "rules": rules }))
+                .post(
+                    &format!("{kinds}s"),
+                    &json!({ "metadata": meta, "rules": role["rules"] }),
+                )
                 .await
                 .unwrap();
             let body =
-                json!({ "metadata": meta, "subjects": subjects, "roleRef": { "kind": role, "name": name } });
-            let (code, _) = admin.post(&format!("{place}/{binding}"), &body).await.unwrap();
+                json!({ "metadata": meta, "subjects": subjects, "roleRef": { "kind": kind, "name": NAME } });
+            let (code, _) = admin.post(&format!("{kinds}bindings"), &body).await.unwrap();
             assert_eq!(code, 201);
         }
         let dir = TempDir::new().unwrap();
@@ -217,7 +222,7 @@ impl Operator {
             ])
             .args([
                 "--self-signed",
-                "paceline-tls",
+                SECRET,
                 "--service",
                 NAME,
                 "--webhook",
