@@ -1,0 +1,137 @@
+"""Cases of remediator.py: who may speak to it, who of several acts, and what it does without the right or the order to act."""
+
+import json
+import time
+
+from remediator_world import PATIENCE, QUICK, until
+
+
+def who_may_speak(world):
+    world.job(3)
+    world.pod("alien", "n5", "other")
+    leader = world.leader()
+    body = {"version": 1, "notices": []}
+
+    def code(body, token):
+        answer = world.send(leader, body, token)
+        print(answer) if answer[0] not in (400, 401, 403) else None
+        return answer[0]
+
+    assert code(body, None) == 401
+    assert code(body, "no-token") == 401
+    free = world.ask("POST", "/api/v1/namespaces/ml/serviceaccounts/remediator/token", {"spec": {}})["status"]["token"]
+    assert code(body, free) == 403
+    assert code(b"{}", world.pod_token("train-0")) == 400
+    try:
+        assert world.send(leader, b" " * (2 << 20), world.pod_token("train-0"))[0] == 413
+    except OSError:
+        pass  # It hangs up on who sends on.
+    for node, pod in (("n5", "alien"), ("n5", "train-1"), ("n1", "nobody"), ("n1/x", "train-1")):
+        decision = world.say(leader, node, pod)
+        assert decision.startswith("refused: no"), decision
+    assert world.say(leader, "n5", "alien", "resolved") == "no-node", "it closes nothing that others raised"
+    assert world.say(leader, "n1", "train-1", finding="bad-luck") == "refused: unknown-finding"
+    assert world.say(leader, "n1", "train-1", provenance="sim").startswith("Suspect")
+    codes = [world.send(leader, body, world.pod_token("train-2"))[0] for _ in range(80)]
+    assert 429 in codes and 200 in codes, codes
+    assert world.bears("n1") == (False, False) and world.health("n5") == {}
+
+
+def two_of_them(world):
+    world.job(3)
+    first = world.leader()
+    second = world.remediator()
+    until("it is ready", lambda: "ok" in world.page(second, "/readyz"))
+    code, _, headers = world.send(second, {"version": 1, "notices": []}, world.pod_token("train-0"))
+    assert (code, headers["connection"]) == (503, "close"), (code, headers)
+    world.say(first, "n1", "train-1")
+    world.state("n1", "Draining", "Drained")
+    world.kill(first)
+    until("the other is in charge", lambda: "in charge of" in open(second.log).read())
+    world.say(second, "n1", "train-1", "resolved")
+    world.preflight("n1", True)
+    until("it is back", lambda: world.bears("n1") == (False, False))
+    # One that is asked to end gives it back at once, and ends with 0.
+    third = world.remediator()
+    second.terminate()
+    assert second.wait(PATIENCE) == 0
+    until("the third is in charge", lambda: "in charge of" in open(third.log).read())
+
+
+def certificates_of_its_own(world):
+    """Its authority changes while it is asked without pause: nobody who reads the ConfigMap meets a certificate that he does not trust."""
+    world.job(1)
+    place, own = "/api/v1/namespaces/paceline/configmaps/paceline-remediator-ca", "paceline-remediator-own"
+    words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "10"]
+    first, second = world.leader(certificate=words), world.remediator(certificate=words)
+    before = until("whom to trust", lambda: world.call("GET", place)[0] == 200 and world.ask("GET", place)["data"]["ca.crt"])
+    for process in (first, second):
+        until("it has a certificate", lambda process=process: "ok" in world.page(process, "/readyz"))
+    answers = []
+
+    def has_changed():
+        # As whoever read it a moment ago.
+        authority = world.ask("GET", place)["data"]["ca.crt"]
+        time.sleep(0.3)
+        for process in (first, second):
+            body, token = {"version": 1, "notices": []}, world.pod_token("train-0")
+            answers.append(world.send(process, body, token, authority, "remediator.paceline.svc")[0])
+        return 'renewed_total{what="authority"} 2' in world.page(first) and before.strip() not in authority
+
+    until("another authority, and the first is forgotten", has_changed)
+    assert set(answers) <= {200, 429, 503} and 200 in answers and 503 in answers, answers
+    names = world.ask("GET", f"/api/v1/namespaces/paceline/secrets/{own}")["data"].keys()
+    assert {"tls.crt", "tls.key", "ca.crt"} <= names
+
+
+def a_dry_run(world):
+    world.job(3)
+    leader = world.leader(policy=None)
+    assert world.say(leader, "n1", "train-1").startswith("Suspect: gpu-lost")
+    world.write("shadow.toml", QUICK.replace('"act"', '"shadow"'))
+    leader.terminate()
+    leader.wait()
+    leader = world.leader(policy="shadow.toml")
+    world.say(leader, "n1", "train-1")
+    until("it is said what would be done", lambda: "would" in world.words("n1"))
+    assert world.health("n1")["shadow"] == "evict" and world.bears("n1") == (False, False)
+    assert len(world.pods()) == 3
+
+
+def a_word_in_a_dry_run(world):
+    """A person says that a node was repaired: once, whoever may not take the word off."""
+    world.job(3)
+    leader = world.leader(policy=None)
+    for name in ("n1", "n2"):
+        world.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"paceline.dev/repaired": "long ago"}}})
+    world.say(leader, "n1", "train-1")
+    time.sleep(2)
+    assert world.state("n1", "Suspect") and "repaired" not in world.words("n1"), "that was said before"
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/repaired": "now"}}})
+    world.state("n1", "Healthy")
+    world.say(leader, "n1", "train-1")
+    time.sleep(2)
+    assert world.state("n1", "Suspect") and world.words("n1") == ["raised", "repaired", "raised"], world.words("n1")
+    assert asked(world, "/nodes", "patch") == [], "nothing is written to a node"
+
+
+def asked(world, resource, verb):
+    """What the remediator asked for of that: the answers' codes."""
+    lines = json.loads(world.ask("GET", "/_test/audit"))
+    return [line["code"] for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
+
+
+def what_is_refused(world):
+    """Without the right to it the same is asked for less and less often; with it all goes on."""
+    world.job(2)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    rules = world.ask("GET", roles)["rules"]
+    world.patch(roles, {"rules": [rule | {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]} for rule in rules]})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is refused", lambda: asked(world, "/nodes", "patch"))
+    time.sleep(8)
+    refused = asked(world, "/nodes", "patch")
+    assert set(refused) == {403} and len(refused) <= 6, refused
+    world.patch(roles, {"rules": rules})
+    world.state("n1", "Drained")
