@@ -52,7 +52,8 @@ MATRIX = {
                         {"key": "team", "operator": "Exists"}]}}}},
     "network policies": {"networkPolicy": {"enabled": True}},
     "narrow network policies": {"networkPolicy": {
-        "enabled": True, "verdictsFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}], "apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [6443],
+        "enabled": True, "verdictsFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}],
+        "apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [6443],
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]}},
     "monitoring": {"monitoring": {
         "podMonitor": EVERYTHING | {"labels": {"release": "p"}}, "prometheusRule": EVERYTHING | {"alertLabels": {"team": "ml"}, "grafanaUrl": "https://g.example.org/"},
@@ -62,7 +63,8 @@ MATRIX = {
     "pods as a site wants them": {
         "image": {"repository": "registry.internal/paceline", "digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "pull"}]},
         "commonLabels": {"owner": "ml"}, "fullnameOverride": "watch", "crd": {"install": False},
-        "remediator": {"preflight": {"tolerations": [{"key": "team", "value": "\"ml\"", "effect": "NoSchedule"}], "runtimeClassName": "nvidia"}},
+        "remediator": {"preflight": {"runtimeClassName": "nvidia", "tolerations": [
+            {"key": "team", "value": "\"ml\"", "effect": "NoSchedule"}]}},
         "injector": {"mode": "wrap", "priorityClassName": "system-cluster-critical", "podAnnotations": {"a": "b"},
                      "podLabels": {"c": "d"}, "nodeSelector": {"pool": "cpu"}, "extraArgs": ["--drain=10"],
                      "tolerations": [{"operator": "Exists"}], "podDisruptionBudget": False,

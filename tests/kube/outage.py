@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 
-from remediator_world import PATIENCE, QUICK, World, until
+from remediator_world import PATIENCE, QUICK, World, listens, until
 from rights import rights
 
 NAME = "paceline-injector"
@@ -60,10 +60,7 @@ class Cluster(World):
                  "--self-signed", f"{NAME}-tls", "--service", NAME, "--webhook", NAME, "--lease", str(lease)]
         process = self.start(words, env=environment, stderr=open(log, "wb"))
         process.log = log
-        said = until("it says where it is", lambda: [line for line in open(log) if "serves https://" in line] or process.poll())
-        assert isinstance(said, list), open(log).read()
-        process.port = int(said[0].split("https://127.0.0.1:")[1].split("/")[0])
-        process.health = int(said[0].split("http://127.0.0.1:")[1].strip())
+        listens(process)
         until("it has a certificate", lambda: self.page(process, "/readyz") == "ok\n")
         return process
 

@@ -297,9 +297,9 @@ def how_large(world):
             print(line.strip())
 
 
-CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm, a_storm_that_cannot_be_written,
-         what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them, a_dry_run, a_word_in_a_dry_run, what_is_refused,
-         certificates_of_its_own]
+CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm,
+         a_storm_that_cannot_be_written, what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them,
+         a_dry_run, a_word_in_a_dry_run, what_is_refused, certificates_of_its_own]
 
 
 # Not of `quick`: they take long, or count seconds that a busy machine does not have.

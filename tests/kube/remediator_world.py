@@ -38,6 +38,17 @@ def until(what, look, patience=PATIENCE):
         time.sleep(0.05)
 
 
+def listens(process):
+    """Waits until an operator says where; a line that is being written says half of it."""
+    def said():
+        return [line for line in open(process.log) if "serves https://" in line and line.endswith("\n")] or process.poll()
+
+    lines = until("it says where it is", said)
+    assert isinstance(lines, list), open(process.log).read()
+    process.port = int(lines[0].split("https://127.0.0.1:")[1].split("/")[0])
+    process.health = int(lines[0].split("http://127.0.0.1:")[1].strip())
+
+
 def crd():
     """The definition as it is shipped. Only its names matter to this API server; schemas are tests/kube/validate.py's."""
     text = open(os.path.join(ROOT, "deploy", "operator", "crd.yaml")).read()
@@ -125,10 +136,7 @@ class World:
         words += more
         process = self.start(words, env=environment, stderr=open(log, "wb"))
         process.log = log
-        said = until("it says where it is", lambda: [line for line in open(log) if "serves https://" in line] or process.poll())
-        assert isinstance(said, list), open(log).read()
-        process.port = int(said[0].split("https://127.0.0.1:")[1].split("/")[0])
-        process.health = int(said[0].split("http://127.0.0.1:")[1].strip())
+        listens(process)
         return process
 
     def leader(self, **more):
