@@ -1,7 +1,9 @@
 """What the chart promises of its objects, whatever the values are."""
 
+import functools
 import json
 import os
+import re
 
 import yaml
 
@@ -207,12 +209,34 @@ def webhook(objects, values, namespace):
         no = hook["objectSelector"]["matchExpressions"][0]
         assert no["key"] == "paceline.dev/inject" and no["operator"] == "NotIn" and "false" in no["values"]
         assert bool(hook.get("matchConditions")) == asked.get("onlyAsked", True)
+        for condition in hook.get("matchConditions", []):
+            asks(condition["expression"])
         mode = values.get("certificates", {}).get("mode", "self")
         annotations = one["metadata"].get("annotations", {})
         assert ("caBundle" in hook["clientConfig"]) == (mode == "given"), "whoever patches it at run time has it taken away"
         assert ("cert-manager.io/inject-ca-from" in annotations) == (mode == "cert-manager")
         service = hook["clientConfig"]["service"]
         assert service["namespace"] == namespace and service["name"] in by_name(objects, "Service")
+
+
+def asks(expression):
+    """The condition in CEL: about pods that ask, in either place, and about no other. What is read and is not there is an error, as in
+    Kubernetes, where a pod then goes by."""
+    python = expression.replace("&&", " and ").replace("||", " or ")
+    python = re.sub(r"has\(object\.([\w.]+)\)", r"has('\1')", python)
+    python = " ".join(re.sub(r"\bobject\.([\w.]+)", r"at('\1')", python).split())
+    wish, other = {"paceline.dev/inject": "true"}, {"app": "web"}
+    for metadata, wanted in [({}, False), ({"labels": other}, False), ({"annotations": other}, False), ({"labels": wish}, True),
+                             ({"annotations": wish}, True), ({"labels": other, "annotations": wish}, True),
+                             ({"labels": wish, "annotations": other}, True), ({"labels": other, "annotations": other}, False)]:
+        def at(path, metadata=metadata):
+            return functools.reduce(lambda here, word: here[word], path.split("."), {"metadata": metadata})
+
+        def has(path):
+            head, _, last = path.rpartition(".")
+            return last in at(head)
+
+        assert eval(python, {"__builtins__": {}, "at": at, "has": has}) is wanted, (expression, metadata)
 
 
 def copies(objects, values):
