@@ -190,7 +190,8 @@ fn preflight_pod(job: Preflight<'_>, node: &NodeView) -> Value {
         { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } },
     ]);
     let mut resources = json!({ "requests": { "cpu": "1", "memory": "2Gi" }, "limits": { "memory": "8Gi" } });
-    let mut command = vec!["paceline".to_owned(), "preflight".to_owned()];
+    // Nobody waits for it: CUDA that begins slowly on eight GPUs has its time.
+    let mut command = ["paceline", "preflight", "full"].map(str::to_owned).to_vec();
     if let Some(gpus) = job.gpus {
         resources["limits"]["nvidia.com/gpu"] = json!(gpus.to_string());
         command.push(format!("--gpus={gpus}"));

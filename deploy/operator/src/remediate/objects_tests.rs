@@ -58,11 +58,11 @@ fn a_preflight_gets_all_gpus_and_must_measure_them() {
     let container = |gpus| pod(gpus, "{}")["containers"][0].clone();
     let of_eight = container(Some(8));
     assert_eq!(of_eight["resources"]["limits"]["nvidia.com/gpu"], "8");
-    assert_eq!(of_eight["command"], json!(["paceline", "preflight", "--gpus=8"]));
+    assert_eq!(of_eight["command"], json!(["paceline", "preflight", "full", "--gpus=8"]));
     let driver = json!({ "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" });
     assert!(of_eight["env"].as_array().unwrap().contains(&driver));
     let none = container(None);
-    assert_eq!(none["command"], json!(["paceline", "preflight"]));
+    assert_eq!(none["command"], json!(["paceline", "preflight", "full"]));
     assert!(none["resources"]["limits"]["nvidia.com/gpu"].is_null());
 }
 
