@@ -69,6 +69,24 @@ def budgets_and_a_deadline(world):
     assert 'evictions_total{answer="budget"}' in page and 'evictions_total{answer="budgets"}' in page, page
 
 
+def a_dead_node(world):
+    """No kubelet ends what was evicted: the drain does not wait for ever, and says what helps; the node waits until it is Ready."""
+    world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
+    world.job(2)
+    leader = world.leader()
+    world.trouble(kubelet_ms=10_000_000)
+    world.patch("/api/v1/nodes/n1/status", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+    world.say(leader, "n1", "train-1")
+    blocked = world.state("n1", "DrainBlocked")
+    assert "out-of-service" in blocked["history"][-1]["says"] and "train-1" in world.pods(), blocked["history"]
+    world.say(leader, "n1", "train-1", "resolved")
+    world.state("n1", "Recovering")
+    time.sleep(3)
+    health = world.health("n1")
+    assert health["recovery"]["clean"] == 0 and world.words("n1").count("drain-blocked") == 1, health
+    assert world.bears("n1") == (True, True)
+
+
 def every_answer_to_an_eviction(world):
     """201, 404, 409, 429 by a budget and without one, 500 by two budgets, 403: each is taken for what it is, and the drain goes on."""
     world.job(2)
@@ -297,9 +315,9 @@ def how_large(world):
             print(line.strip())
 
 
-CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, every_answer_to_an_eviction, killed_in_the_middle, a_storm,
-         a_storm_that_cannot_be_written, what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak, two_of_them,
-         a_dry_run, a_word_in_a_dry_run, what_is_refused, certificates_of_its_own]
+CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, a_dead_node, every_answer_to_an_eviction, killed_in_the_middle,
+         a_storm, a_storm_that_cannot_be_written, what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak,
+         two_of_them, a_dry_run, a_word_in_a_dry_run, what_is_refused, certificates_of_its_own]
 
 
 # Not of `quick`: they take long, or count seconds that a busy machine does not have.
