@@ -258,6 +258,11 @@ pub fn ran(pods: &[Value]) -> Result<String, String> {
     }
     let state = found(&status["containerStatuses"], "name", CONTAINER)["state"].clone();
     let ended = &state["terminated"];
+    // Of a check: it could not tell, or was asked for what it does not know.
+    if let Some(code @ (3 | 64)) = ended["exitCode"].as_i64() {
+        let said = text(&ended["message"]);
+        return Err(format!("it could tell nothing (exit code {code}): {said}"));
+    }
     // What the runtime could not start ends too.
     let is_started =
         ended.is_object() && !["StartError", "ContainerCannotRun"].contains(&&*text(&ended["reason"]));

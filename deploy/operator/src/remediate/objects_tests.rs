@@ -58,7 +58,10 @@ fn a_preflight_gets_all_gpus_and_must_measure_them() {
     let container = |gpus| pod(gpus, "{}")["containers"][0].clone();
     let of_eight = container(Some(8));
     assert_eq!(of_eight["resources"]["limits"]["nvidia.com/gpu"], "8");
-    assert_eq!(of_eight["command"], json!(["paceline", "preflight", "full", "--gpus=8"]));
+    assert_eq!(
+        of_eight["command"],
+        json!(["paceline", "preflight", "full", "--gpus=8"])
+    );
     let driver = json!({ "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility" });
     assert!(of_eight["env"].as_array().unwrap().contains(&driver));
     let none = container(None);
@@ -118,6 +121,12 @@ fn what_did_not_run_has_not_failed() {
     check(
         of(json!({ "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } })),
         Err("ImagePullBackOff: no such image"),
+    );
+    check(
+        of(
+            json!({ "terminated": { "exitCode": 3, "reason": "Error", "message": "nothing to compare with" } }),
+        ),
+        Err("it could tell nothing (exit code 3): nothing to compare with"),
     );
     // What the runtime cannot start, such as without a driver's libraries.
     check(
