@@ -12,7 +12,7 @@ use tokio::time::{interval, timeout_at};
 use super::chores::Setting;
 use super::known::{self, Known};
 use super::nodes::{self, Nodes};
-use super::policy::{Breaker, Census, Health, Marks, Mode, NodeView, Report, Scene, State, step};
+use super::policy::{Breaker, Census, Health, Marks, Mode, NodeView, Report, Rung, Scene, State, step};
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
 use crate::say;
@@ -293,13 +293,21 @@ impl Term<'_> {
             self.nodes.saw(&patched);
             self.setting.counts.patched();
         }
+        // Nobody is evicted under a cordon that is not ours.
+        let is_ours = self
+            .nodes
+            .one(name)
+            .is_some_and(|node| node.bears() == Rung::Cordon);
+        known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
         if let Some(patch) = marks.status_patch(node, now) {
             self.nodes.saw(
                 &api.patch(&format!("{path}/status"), Patch::Strategic, &patch)
                     .await?,
             );
         }
-        chores::drain(self.setting, name, &mut known.health, now).await?;
+        if is_ours {
+            chores::drain(self.setting, name, &mut known.health, now).await?;
+        }
         chores::preflight(self.setting, node, &mut known.health, now).await
     }
 

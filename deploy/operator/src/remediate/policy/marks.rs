@@ -187,7 +187,7 @@ impl Marks {
             );
         }
         match (&self.cordon, &node.mark) {
-            (Some(mark), None) if !node.unschedulable => {
+            (Some(mark), theirs) if !node.unschedulable && theirs.as_ref() != Some(mark) => {
                 spec.insert("unschedulable".to_owned(), json!(true));
                 annotations.insert(MARK.to_owned(), json!(mark));
             }

@@ -26,6 +26,8 @@ pub use rules::{Mode, Rules, Rung};
 pub use step::{Scene, step};
 
 #[cfg(test)]
+mod cordon_tests;
+#[cfg(test)]
 mod crd_tests;
 #[cfg(test)]
 mod guard_tests;

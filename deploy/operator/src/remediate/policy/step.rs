@@ -40,6 +40,8 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     heed_repair(health, node, now);
     heed_boot(health, node, now);
     expire(health, scene);
+    // Also while a person holds it: what he does to our cordon afterwards is then known for what it is.
+    health.cordoned |= health.rung >= Rung::Cordon && node.bears() == Rung::Cordon;
     if node.hold {
         return health.stand(now, health.state, "a person holds it: left as it is");
     }
@@ -146,16 +148,15 @@ fn close(health: &mut Health, how: Closed, is_meant: impl Fn(&Incident) -> bool)
     meant.map(|incident| incident.closed = Some(how)).count()
 }
 
-/// What people did to our cordon.
+/// What people did to our cordon, or before it came onto the node. A cordon that was decided is not one yet: until it is there,
+/// somebody else's may be.
 fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
-    if health.rung < Rung::Cordon {
+    if health.rung < Rung::Cordon || node.bears() == Rung::Cordon {
         return;
     }
-    if node.unschedulable && node.mark.is_some() {
-        health.cordoned = true;
-        return;
-    }
-    if !health.cordoned {
+    // Both are written at once: our mark alone is what is left of our cordon.
+    let was_ours = health.cordoned || (node.mark.is_some() && node.mark == health.mark);
+    if !was_ours && !node.unschedulable {
         return;
     }
     health.cordoned = false;
@@ -163,11 +164,12 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     health.drain = None;
     if node.unschedulable {
         health.rung = Rung::Taint;
-        health.note(
-            now,
-            "taken-over",
-            "our mark was taken off a cordon that stands: it is somebody else's now",
-        );
+        let says = if was_ours {
+            "our mark was taken off a cordon that stands: it is somebody else's now"
+        } else {
+            "somebody else cordoned it before we did: it is his"
+        };
+        health.note(now, "taken-over", says);
     } else {
         close(health, Closed::Overridden, |_| true);
         restore(health);

@@ -1,0 +1,84 @@
+//! Between what was decided and what came onto the node: whose cordon it is.
+
+use paceline_health::verdict::Finding;
+
+use super::world::{MINUTE, SECOND, World, report};
+use super::*;
+
+/// Decided, and as it was before the patch: it met a conflict, or whoever decided it was killed.
+fn decided() -> World {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let before = world.node.clone();
+    world.hear(lost.clone());
+    world.later(MINUTE, &[lost]);
+    assert_eq!((world.health.rung, world.health.cordoned), (Rung::Evict, false));
+    world.node = before;
+    world
+}
+
+#[test]
+fn whoever_cordons_between_decided_and_done_has_it() {
+    let mut world = decided();
+    world.node.unschedulable = true;
+    world.step();
+    assert_eq!(
+        (
+            world.health.rung,
+            world.health.drain.clone(),
+            world.node.mark.clone()
+        ),
+        (Rung::Taint, None, None)
+    );
+    assert!(world.health.reason.contains("owned"), "{}", world.health.reason);
+    assert_eq!(world.words(), ["raised", "evict", "taken-over"]);
+    // He gives it back, and it still holds: now it is ours.
+    world.node.unschedulable = false;
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    world.later(10 * SECOND, std::slice::from_ref(&lost));
+    assert!(world.node.unschedulable && world.node.mark == world.health.mark);
+    assert!(world.health.drain.is_some());
+}
+
+#[test]
+fn a_cordon_that_did_not_come_onto_the_node_is_tried_again() {
+    let mut world = decided();
+    world.step();
+    assert!(world.node.unschedulable && world.node.mark.is_some());
+    assert_eq!(world.words(), ["raised", "evict"]);
+}
+
+#[test]
+fn a_mark_of_another_time_is_no_cordon() {
+    let mut world = decided();
+    world.node.mark = Some("paceline-remediator/0".to_owned());
+    world.step();
+    assert!(world.node.unschedulable && world.node.mark == world.health.mark);
+}
+
+/// Whether or not it was written down by then that the cordon came onto the node.
+#[test]
+fn who_holds_it_and_then_uncordons_it_is_heeded() {
+    for is_seen in [true, false] {
+        let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+        let mut world = World::acting();
+        world.hear(lost.clone());
+        world.later(MINUTE, &[lost]);
+        assert!(world.node.unschedulable && !world.health.cordoned);
+        world.node.hold = true;
+        if is_seen {
+            world.step();
+            assert!(world.health.cordoned);
+            world.node.mark = None;
+        }
+        world.node.unschedulable = false;
+        world.step();
+        world.node.hold = false;
+        world.step();
+        assert!(!world.node.unschedulable && !world.node.bears_ours());
+        assert_eq!(
+            (world.health.rung, world.words().last()),
+            (Rung::None, Some(&"overridden"))
+        );
+    }
+}

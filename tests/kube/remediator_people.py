@@ -1,0 +1,56 @@
+"""Cases of remediator.py: what people and others do to a node while something is done there."""
+
+import time
+
+from remediator_world import until
+
+
+def cordon(world, node):
+    """As a person does, who comes again where somebody else wrote first."""
+    body, kind = {"spec": {"unschedulable": True}}, "application/merge-patch+json"
+    until("a person's cordon", lambda: world.call("PATCH", f"/api/v1/nodes/{node}", body, kind=kind)[0] < 300)
+
+
+def cordoned_before_we_did(world):
+    """Decided and not yet done: who cordons the node then has it, and nobody is evicted from it."""
+    world.job(4)
+    leader = world.leader()
+    world.trouble(conflicts={"nodes": 14})
+    world.say(leader, "n1", "train-1")
+    cordon(world, "n1")
+    until("it is his", lambda: "taken-over" in world.words("n1") and world.bears("n1") == (True, True))
+    time.sleep(2)
+    assert "train-1" in world.pods() and "owned" in world.health("n1")["reason"], world.health("n1")
+    assert "paceline.dev/cordoned-by" not in world.see("n1")["metadata"].get("annotations", {})
+
+
+def killed_before_its_cordon(world):
+    """Whoever comes after it does not take another's cordon for the one that was decided."""
+    world.job(4)
+    leader = world.leader()
+    world.trouble(conflicts={"nodes": 40})
+    world.say(leader, "n1", "train-1")
+    world.kill(leader)
+    assert world.words("n1")[-1] == "evict" and not world.is_cordoned("n1"), world.health("n1")
+    cordon(world, "n1")
+    world.leader()
+    until("it is left to whoever cordoned it", lambda: "taken-over" in world.words("n1"))
+    time.sleep(2)
+    assert "train-1" in world.pods(), world.words("n1")
+
+
+def held_at_once(world):
+    """Held as soon as our cordon is there, uncordoned, let go: nobody is evicted, and it is not cordoned again."""
+    world.job(4)
+    world.budget("quorum", 4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is cordoned", lambda: world.is_cordoned("n1"))
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/hold": "true"}}})
+    until("it is held", lambda: "a person holds it" in world.health("n1").get("reason", ""))
+    world.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None}})
+    world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/hold": None}}})
+    until("it is heeded", lambda: "overridden" in world.words("n1"))
+    time.sleep(2)
+    assert world.bears("n1") == (False, False) and "train-1" in world.pods(), world.words("n1")
