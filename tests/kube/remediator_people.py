@@ -1,4 +1,4 @@
-"""Cases of remediator.py: what people and others do to a node while something is done there."""
+"""Cases of remediator.py: what people, and the jobs that ran there, do to a node while something is done there."""
 
 import time
 
@@ -54,3 +54,17 @@ def held_at_once(world):
     until("it is heeded", lambda: "overridden" in world.words("n1"))
     time.sleep(2)
     assert world.bears("n1") == (False, False) and "train-1" in world.pods(), world.words("n1")
+
+
+def a_pod_that_is_made_again_elsewhere(world):
+    """Evicted pods come back under their names on other machines: what was raised about the one they left is over all the same."""
+    world.job(2)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    until("it has left", lambda: "train-1" not in world.pods())
+    world.pod("train-1", "n5")
+    until("it may say nothing new of where it was", lambda: world.say(leader, "n1", "train-1") == "refused: not-its-job")
+    assert world.say(leader, "n1", "train-1", "resolved").startswith("Recovering")
+    world.preflight("n1", True)
+    world.state("n1", "Healthy")

@@ -140,8 +140,9 @@ impl Intake {
         let (machine, pod) = notice.place().ok_or("no-node")?;
         match job.pods.get(pod) {
             Some(runs_on) if runs_on == machine => {}
-            // What is over may be told of a pod that is gone: it closes only what the same job had raised.
-            None if !notice.holds() => {}
+            // What is over may be told of a pod that is gone, or runs elsewhere under its old name: it closes only what the same job
+            // had raised.
+            _ if !notice.holds() => {}
             _ => return Err("not-its-job"),
         }
         let report = notice.report(&job.name, job.nodes()).ok_or("unknown-finding")?;
