@@ -68,3 +68,18 @@ def a_pod_that_is_made_again_elsewhere(world):
     assert world.say(leader, "n1", "train-1", "resolved").startswith("Recovering")
     world.preflight("n1", True)
     world.state("n1", "Healthy")
+
+
+def gpus_that_are_not_counted(world):
+    """MIG alone: a Job without GPUs would pass on them with nothing measured."""
+    world.job(2)
+    capacity = {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": "7"}
+    world.patch("/api/v1/nodes/n1/status", {"status": {"capacity": capacity, "allocatable": capacity}})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    world.say(leader, "n1", "train-1", "resolved")
+    until("it cannot be measured", lambda: "preflight-unrun" in world.words("n1"))
+    reason = until("it says what helps", lambda: 'preflight = "none"' in world.health("n1")["reason"] and world.health("n1")["reason"])
+    assert "MIG" in reason and world.bears("n1") == (True, True), reason
+    assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"]

@@ -32,6 +32,10 @@ pub const PLACE: &str = "paceline-remediator";
 /// A person's word on it.
 const RESET: &str = "paceline.dev/reset-breaker";
 
+/// Of a node whose GPUs cannot be asked for by their number: one with none of them would pass with nothing measured.
+const UNCOUNTED: &str = "the node's capacity has GPUs and no nvidia.com/gpu (MIG, another vendor): a preflight cannot measure them; \
+    whoever has checked them by other means says preflight = \"none\" in the policy";
+
 /// Makes a node's NodeHealth, or finds it. Its resourceVersion.
 ///
 /// # Errors
@@ -152,11 +156,15 @@ pub async fn preflight(
     let one = format!("{jobs}/{}", check.name);
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
-            let has_gpus = node.gpus.is_some() || health.gpus > 0;
+            let has_counted = node.gpus.is_some() || health.gpus > 0;
+            if node.has_gpus && !has_counted {
+                unrun(health, UNCOUNTED, rules, now);
+                return Ok(());
+            }
             let job = objects::Preflight {
                 name: &check.name,
                 namespace: &setting.namespace,
-                gpus: has_gpus.then_some(health.gpus.max(1)),
+                gpus: has_counted.then_some(health.gpus.max(1)),
                 image: &setting.image,
                 pod: &setting.preflight_pod,
                 deadline_s: check.until.saturating_sub(now) / 1000,
