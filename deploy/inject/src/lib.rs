@@ -9,6 +9,7 @@
 //! - [`manifest`]: where the pod templates are in a job's manifest.
 //! - [`pod`]: the change itself.
 //! - [`presence`]: whether it is in a pod that is there.
+//! - [`quantity`]: which amounts of CPU and memory make sense.
 //! - [`told`]: how a pod reaches the cluster's remediator.
 //! - [`patch`]: the difference between two values as a JSON patch (RFC 6902).
 
@@ -19,6 +20,7 @@ pub mod manifest;
 pub mod patch;
 pub mod pod;
 pub mod presence;
+pub mod quantity;
 mod room;
 pub mod told;
 mod trainer;

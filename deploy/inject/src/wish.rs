@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::Value;
 
-use crate::{INJECT, Note, PREFIX};
+use crate::{INJECT, Note, PREFIX, quantity};
 
 /// How Paceline gets into a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,10 +145,10 @@ impl Wish {
                 _ => reader.checked("gpu-runtime-class", "the name of a RuntimeClass", is_name),
             },
             cpu: reader
-                .checked("cpu", "a quantity such as 500m", is_quantity)
+                .checked("cpu", "cores such as 500m", quantity::is_cpu)
                 .unwrap_or_else(|| settings.cpu.clone()),
             memory: reader
-                .checked("memory", "a quantity such as 512Mi", is_quantity)
+                .checked("memory", "an amount of memory such as 512Mi", quantity::is_memory)
                 .unwrap_or_else(|| settings.memory.clone()),
             journal: reader
                 .checked("journal-bytes", "a size such as 512MiB", is_size)
@@ -241,17 +241,6 @@ fn is_aggregator(text: &str) -> bool {
         && (is_bare(host) || has_port(host) || host.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A quantity of Kubernetes, as far as it is plain: more than nothing, a decimal number, a suffix
-/// (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>).
-fn is_quantity(text: &str) -> bool {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let suffixes = ["", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
-    number.parse::<f64>().is_ok_and(|number| number > 0.0) && suffixes.contains(&suffix)
-}
-
 /// A size as `paceline run --journal-bytes` takes it.
 fn is_size(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -303,8 +292,8 @@ mod tests {
         let annotations = json!({
             "paceline.dev/mode": "magic",
             "paceline.dev/aggregator-port": "70000",
-            "paceline.dev/cpu": "-1",
-            "paceline.dev/memory": "much",
+            "paceline.dev/cpu": "500Mi",
+            "paceline.dev/memory": "256m",
             "paceline.dev/preflight": "maybe",
             "paceline.dev/journal-bytes": "8 GiB",
             "paceline.dev/run-claim": "../etc",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
-use paceline_inject::{Mode, Settings};
+use paceline_inject::{Mode, Settings, quantity};
 
 use crate::remediate;
 
@@ -83,10 +83,10 @@ pub struct Options {
     #[arg(long, default_value = "sidecar", value_name = "MODE", value_parser = mode)]
     pub mode: Mode,
     /// CPU of a container of ours, request and limit.
-    #[arg(long, default_value = "200m", value_name = "QUANTITY")]
+    #[arg(long, default_value = "200m", value_name = "QUANTITY", value_parser = cpu)]
     pub cpu: String,
     /// Memory of a container of ours, request and limit.
-    #[arg(long, default_value = "256Mi", value_name = "QUANTITY")]
+    #[arg(long, default_value = "256Mi", value_name = "QUANTITY", value_parser = memory)]
     pub memory: String,
     /// Namespaces whose pods are never touched, besides Kubernetes' own. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -120,6 +120,20 @@ fn mode(word: &str) -> Result<Mode, String> {
     Mode::parse(word).ok_or_else(|| "sidecar or wrap".to_owned())
 }
 
+fn cpu(text: &str) -> Result<String, String> {
+    let is_good = quantity::is_cpu(text);
+    is_good
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be cores such as 500m".to_owned())
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    let is_good = quantity::is_memory(text);
+    is_good
+        .then(|| text.to_owned())
+        .ok_or_else(|| "must be an amount of memory such as 512Mi".to_owned())
+}
+
 fn remediator(text: &str) -> Result<String, String> {
     let is_good = paceline_inject::told::is_address(text);
     is_good
@@ -138,6 +152,24 @@ impl Options {
             cpu: self.cpu.clone(),
             memory: self.memory.clone(),
             remediator: self.remediator.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_that_no_container_can_do_with_are_usage_errors() {
+        let read = |more: &[&str]| {
+            let line = ["paceline-operator", "inject", "--cert=c", "--key=k"];
+            Line::try_parse_from(line.iter().chain(more))
+        };
+        assert!(read(&["--cpu=0.5", "--memory=1Gi"]).is_ok());
+        for wrong in ["--memory=256m", "--memory=256", "--cpu=500Mi", "--cpu=0"] {
+            let error = read(&[wrong]).unwrap_err().to_string();
+            assert!(error.contains("must be"), "{error}");
         }
     }
 }
