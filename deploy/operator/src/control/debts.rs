@@ -29,6 +29,15 @@ pub(super) enum Due {
 }
 
 impl Due {
+    /// By what it is remembered that this pod need not call for it again. An Event is said once. A Secret may have been deleted: each new pod
+    /// of its job asks for it.
+    fn memory(&self, pod: &str) -> String {
+        match self {
+            Due::Secret(_) => format!("{} {pod}", self.mark()),
+            _ => self.mark(),
+        }
+    }
+
     /// The same for the same object of the same owner.
     pub(super) fn mark(&self) -> String {
         match self {
@@ -59,14 +68,15 @@ pub(super) struct Debts {
 impl Debts {
     /// A pod calls for it.
     pub(super) fn owe(&mut self, due: Due, pod: &str, now: Instant) {
-        let mark = due.mark();
-        if self.paid.contains(&mark) {
+        if self.paid.contains(&due.memory(pod)) {
             return;
         }
-        let debt = self.owed.entry(mark).or_insert_with(|| Debt {
+        // Most often it is still there, and a job's pods come many at a time.
+        let pause = if self.is_made(&due) { SOON } else { Duration::ZERO };
+        let debt = self.owed.entry(due.mark()).or_insert_with(|| Debt {
             due,
             pods: HashSet::new(),
-            at: Some(now),
+            at: Some(now + pause),
             pause: None,
         });
         if !debt.pods.contains(pod) {
@@ -101,14 +111,20 @@ impl Debts {
 
     /// It is there. `is_for_good`: it need not be looked after again.
     pub(super) fn paid(&mut self, due: &Due, is_for_good: bool) {
-        let mark = due.mark();
-        self.owed.remove(&mark);
+        let debt = self.owed.remove(&due.mark());
         if is_for_good {
             if self.paid.len() >= REMEMBERED {
                 self.paid.clear();
             }
-            self.paid.insert(mark);
+            let pods = debt.into_iter().flat_map(|debt| debt.pods);
+            self.paid.extend(pods.map(|pod| due.memory(&pod)));
+            self.paid.insert(due.mark());
         }
+    }
+
+    /// Whether it was written by us, and for the same owner.
+    pub(super) fn is_made(&self, due: &Due) -> bool {
+        self.paid.contains(&due.mark())
     }
 
     /// It could not be written, and is tried again after `first`, then more and more rarely. Whether this is the first time.
@@ -149,7 +165,7 @@ mod tests {
         assert!(debts.again(&secret("bad"), SOON, began), "the first time");
         assert_eq!(debts.next(began), Some(secret("good")));
         debts.paid(&secret("good"), true);
-        debts.owe(secret("good"), "s", began);
+        debts.owe(secret("good"), "r", began);
         let mut tried = Vec::new();
         for second in 0..1000 {
             if let Some(due) = debts.next(after(second)) {
@@ -159,6 +175,23 @@ mod tests {
             }
         }
         assert_eq!(tried, [1, 3, 7, 15, 31, 63, 127, 255, 511, 811]);
+    }
+
+    #[test]
+    fn a_new_pod_asks_again_for_a_secret_and_not_at_once() {
+        let (mut debts, now) = (Debts::default(), Instant::now());
+        debts.owe(secret("one"), "p", now);
+        assert_eq!(debts.next(now), Some(secret("one")));
+        debts.owe(secret("one"), "q", now);
+        debts.paid(&secret("one"), true);
+        for pod in ["p", "q"] {
+            debts.owe(secret("one"), pod, now);
+            assert_eq!(debts.next(now + LONGEST), None, "{pod} has asked");
+        }
+        debts.owe(secret("one"), "r", now);
+        assert_eq!(debts.next(now), None, "others of its kind may come");
+        assert_eq!(debts.next(now + SOON), Some(secret("one")));
+        assert!(debts.is_made(&secret("one")) && !debts.is_made(&secret("two")));
     }
 
     #[test]

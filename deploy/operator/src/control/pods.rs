@@ -226,6 +226,8 @@ impl Watcher {
             LATER
         };
         match due {
+            // A new pod of a job has asked again for what we have made.
+            Due::Secret(_) if failed.is_conflict() && self.debts.is_made(due) => self.paid(due, ca),
             // It was said by the one before, or may not be said: the metric says it all the same.
             Due::Event(_) if !has_failed => self.paid(due, ca),
             Due::Authority(namespace) if !has_failed => {

@@ -89,6 +89,46 @@ async fn a_job_that_is_applied_again_gets_a_key_of_its_own() {
     assert_eq!(operator.end(), Some(0));
 }
 
+/// Somebody has deleted it, and the same replica is in charge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_is_deleted_is_made_again_for_a_new_pod() {
+    let world = World::begin().await;
+    let operator = Operator::start(&world, &[]).await;
+    world.serve(&[&operator]).await;
+    let job = json!({ "metadata": { "name": "j" }, "spec": {} });
+    let (_, job) = world.admin.post(JOBS, &job).await.unwrap();
+    let pod = async |name: &str| {
+        let owner = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job["metadata"]["uid"], "controller": true,
+        });
+        let (code, _) = world
+            .pod(name, |pod| {
+                pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!("j");
+                pod["metadata"]["ownerReferences"] = json!([owner]);
+            })
+            .await;
+        assert_eq!(code, 201);
+    };
+    pod("first").await;
+    let old = world.until_secret("paceline-j").await;
+    // It is there: asked once, and no more.
+    pod("second").await;
+    let began = Instant::now();
+    while asked(&world, "create", "/secrets", "ml") < 2 {
+        assert!(began.elapsed() < PATIENCE, "{}", operator.said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    world.admin.delete(SECRET, &Value::Null).await.unwrap();
+    pod("third").await;
+    let new = world.until_secret("paceline-j").await;
+    assert_ne!(new["data"], old["data"]);
+    assert_eq!(
+        new["metadata"]["ownerReferences"],
+        old["metadata"]["ownerReferences"]
+    );
+    assert_eq!(operator.end(), Some(0));
+}
+
 /// A webhook of somebody's that must be asked about Secrets of one namespace, and is not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_cannot_be_made_holds_up_no_other() {
