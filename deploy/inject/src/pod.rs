@@ -6,8 +6,8 @@ use crate::complete::{complete, list, object};
 use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_python_path, is_ours};
 pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, key_secret};
 use crate::identity::{Identity, kind_of};
-use crate::wish::{Mode, Settings, Wish, is_wanted};
-use crate::{INJECTED, Note, room, told, trainer};
+use crate::wish::{Mode, Settings, Wish, is_wanted, misspelt};
+use crate::{INJECT, INJECTED, Note, room, told, trainer};
 
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -60,6 +60,13 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     }
     if is_wanted(pod) == Some(false) {
         return refuse("opted-out", "the pod does not want it");
+    }
+    if let Some(word) = misspelt(pod) {
+        let word: String = word.chars().take(60).collect();
+        return refuse(
+            "inject-word",
+            format!("{INJECT}: \"{word}\" is none of true, sidecar, wrap and false"),
+        );
     }
     if pod["spec"]["os"]["name"] == "windows" {
         return refuse("windows", "a pod for Windows");

@@ -31,6 +31,12 @@ fn what_is_left_alone_and_why() {
         &|pod| pod["metadata"]["labels"][crate::INJECT] = json!("false"),
         "opted-out",
     );
+    for word in ["Wrap", "True", ""] {
+        check(
+            &|pod| pod["metadata"]["annotations"][crate::INJECT] = json!(word),
+            "inject-word",
+        );
+    }
     check(
         &|pod| pod["metadata"]["annotations"]["paceline.dev/container"] = json!("x"),
         "no-trainer",

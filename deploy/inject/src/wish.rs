@@ -98,16 +98,31 @@ pub struct Wish {
     pub quiet: bool,
 }
 
-/// Whether a pod (or a pod template) asks for injection; `None`: it says nothing. A label that opts out wins.
-pub fn is_wanted(pod: &Value) -> Option<bool> {
+/// What is said of injection itself, in a label and in an annotation.
+fn words(pod: &Value) -> impl Iterator<Item = &str> {
     let said = |place: &str| pod["metadata"][place][INJECT].as_str();
-    let words = [said("labels"), said("annotations")];
-    let no = |word: &&str| matches!(*word, "false" | "disabled" | "no");
-    if words.iter().flatten().any(no) {
-        return Some(false);
-    }
-    let yes = |word: &&str| matches!(*word, "true" | "enabled" | "yes") || Mode::parse(word).is_some();
-    words.iter().flatten().any(yes).then_some(true)
+    [said("labels"), said("annotations")].into_iter().flatten()
+}
+
+fn is_yes(word: &str) -> bool {
+    matches!(word, "true" | "enabled" | "yes") || Mode::parse(word).is_some()
+}
+
+fn is_no(word: &str) -> bool {
+    matches!(word, "false" | "disabled" | "no")
+}
+
+/// Whether a pod (or a pod template) asks for injection; `None`: it says nothing. A label that opts out wins. Whose word is none of ours
+/// asks as well, so that somebody tells him ([`misspelt`]).
+pub fn is_wanted(pod: &Value) -> Option<bool> {
+    let opts_out = words(pod).any(is_no);
+    words(pod).next().map(|_| !opts_out)
+}
+
+/// A word that says neither yes nor no, where nothing else says it.
+pub(crate) fn misspelt(pod: &Value) -> Option<&str> {
+    let is_said = words(pod).any(|word| is_yes(word) || is_no(word));
+    words(pod).next().filter(|_| !is_said)
 }
 
 impl Wish {
@@ -126,6 +141,9 @@ impl Wish {
                 settings.mode
             })
         });
+        if let Some(odd) = words(pod).find(|word| !is_yes(word) && !is_no(word)) {
+            reader.wrong("inject", odd, "true, sidecar, wrap or false");
+        }
         Wish {
             mode,
             container: reader.text("container"),
@@ -280,7 +298,9 @@ mod tests {
         check(json!(null), json!("wrap"), Some(true));
         check(json!("sidecar"), json!("false"), Some(false));
         check(json!("false"), json!("true"), Some(false));
-        check(json!("perhaps"), json!(null), None);
+        // Somebody has to hear of it.
+        check(json!("Wrap"), json!(null), Some(true));
+        check(json!("True"), json!("false"), Some(false));
         check(json!(true), json!(null), None); // No string: the API server would not have taken it.
         for bare in [json!({}), json!(null), json!({ "metadata": null }), json!([])] {
             assert_eq!(is_wanted(&bare), None);
@@ -290,6 +310,7 @@ mod tests {
     #[test]
     fn nonsense_is_told_and_left_out() {
         let annotations = json!({
+            "paceline.dev/inject": "True",
             "paceline.dev/mode": "magic",
             "paceline.dev/aggregator-port": "70000",
             "paceline.dev/cpu": "500Mi",

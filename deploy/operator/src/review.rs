@@ -252,6 +252,7 @@ mod tests {
             request["object"]["metadata"]["labels"]["paceline.dev/inject"] = json!(word)
         };
         check("skipped", "not-asked-for", &|request| label(request, "false"));
+        check("refused", "inject-word", &|request| label(request, "Wrap"));
         check("refused", "no-trainer", &|request| {
             request["object"]["spec"]["containers"] = json!([])
         });
