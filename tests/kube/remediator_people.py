@@ -2,7 +2,7 @@
 
 import time
 
-from remediator_world import until
+from remediator_world import QUICK, until
 
 
 def cordon(world, node):
@@ -83,3 +83,20 @@ def gpus_that_are_not_counted(world):
     reason = until("it says what helps", lambda: 'preflight = "none"' in world.health("n1")["reason"] and world.health("n1")["reason"])
     assert "MIG" in reason and world.bears("n1") == (True, True), reason
     assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"]
+
+
+def held_longer_than_its_deadline(world):
+    """What passes while nobody may be asked to leave is none of a drain's time."""
+    world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))
+    world.job(2)
+    world.budget("quorum", 2)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is cordoned", lambda: world.health("n1").get("cordoned"))
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/hold": "true"}}})
+    until("it is held", lambda: "a person holds it" in world.health("n1").get("reason", ""))
+    time.sleep(6)
+    world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/hold": None}}})
+    world.state("n1", "Drained")
+    assert "drain-blocked" not in world.words("n1"), world.words("n1")

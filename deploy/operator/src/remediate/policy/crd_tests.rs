@@ -55,6 +55,7 @@ fn full() -> Health {
         incidents: [("k".to_owned(), incident)].into(),
         drain: Some(Drain {
             until: 1,
+            paused: Some(1),
             next: 1,
             left: Some(1),
             blocked: Some("quorum".into()),

@@ -46,6 +46,9 @@ pub struct Drain {
     /// Until then they are asked.
     #[serde(with = "stamp")]
     pub until: u64,
+    /// Since when nobody may be asked; that time is added to `until`. `None`: they may.
+    #[serde(default, with = "stamp::maybe", skip_serializing_if = "Option::is_none")]
+    pub paused: Option<u64>,
     /// The next round.
     #[serde(with = "stamp")]
     pub next: u64,

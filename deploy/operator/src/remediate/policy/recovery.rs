@@ -14,6 +14,18 @@ pub struct Round {
     pub blocked: Option<String>,
 }
 
+/// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
+pub(super) fn pause(health: &mut Health, may_act: bool, now: u64) {
+    let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
+        return;
+    };
+    if !may_act && now < drain.until {
+        drain.paused.get_or_insert(now);
+    } else if may_act && let Some(since) = drain.paused.take() {
+        drain.until += now.saturating_sub(since);
+    }
+}
+
 /// Pods that are still there when their time is over are left: said once, as what was a drain is none any more.
 pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     let Some(drain) = &health.drain else { return };

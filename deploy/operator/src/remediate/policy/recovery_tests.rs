@@ -61,6 +61,10 @@ fn a_persons_word_is_heeded_once_and_stays_where_no_node_is_touched() {
     );
     world.rules = acting;
     world.step();
+    assert_eq!(world.health.state, State::Draining);
+    let rules = world.rules.clone();
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.step();
     assert_eq!(world.health.state, State::Recovering);
 }
 
@@ -281,4 +285,41 @@ fn a_drain_of_a_dead_node_ends_too() {
     world.later(DAY, &[]);
     assert!(world.node.unschedulable);
     assert_eq!(world.health.recovery.as_ref().unwrap().clean, 0);
+}
+
+/// A hold and an open breaker take nothing of a drain's time.
+#[test]
+fn a_drain_has_its_time_whole() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let check = |stop: &dyn Fn(&mut World, bool)| {
+        let mut world = World::acting();
+        let deadline = world.rules.drain.deadline_s * SECOND;
+        world.hear(lost.clone());
+        world.later(MINUTE, std::slice::from_ref(&lost));
+        assert_eq!(world.health.state, State::Draining);
+        let until = world.now + deadline;
+        world.later(MINUTE, std::slice::from_ref(&lost));
+        stop(&mut world, true);
+        world.step();
+        let stopped = world.now;
+        world.later(2 * deadline, std::slice::from_ref(&lost));
+        // Whoever comes after us finds it so.
+        let kept = serde_json::to_value(&world.health).unwrap();
+        world.health = serde_json::from_value(kept).unwrap();
+        stop(&mut world, false);
+        world.step();
+        assert_eq!(world.health.state, State::Draining);
+        let until = until + (world.now - stopped);
+        world.later(until - world.now - SECOND, std::slice::from_ref(&lost));
+        assert_eq!(world.health.state, State::Draining);
+        world.later(11 * SECOND, std::slice::from_ref(&lost));
+        assert_eq!(world.health.state, State::DrainBlocked);
+    };
+    check(&|world, is_on| world.node.hold = is_on);
+    let breaker = Breaker {
+        since: BEGIN,
+        nodes: 50,
+        of: 100,
+    };
+    check(&|world, is_on| world.breaker = is_on.then(|| breaker.clone()));
 }

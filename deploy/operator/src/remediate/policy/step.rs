@@ -9,7 +9,7 @@ use super::census::Census;
 use super::health::{Drain, Health, State};
 use super::incident::{Closed, Incident};
 use super::marks::NodeView;
-use super::recovery::{blocked, recover, restore};
+use super::recovery::{blocked, pause, recover, restore};
 use super::rules::{FindingRule, Mode, Rules, Rung};
 
 /// What there is to see besides the node.
@@ -42,6 +42,8 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     expire(health, scene);
     // Also while a person holds it: what he does to our cordon afterwards is then known for what it is.
     health.cordoned |= health.rung >= Rung::Cordon && node.bears() == Rung::Cordon;
+    let may_act = !node.hold && scene.rules.mode == Mode::Act && scene.census.breaker.is_none();
+    pause(health, may_act, now);
     if node.hold {
         return health.stand(now, health.state, "a person holds it: left as it is");
     }
@@ -265,6 +267,7 @@ fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<Stri
     if target == Rung::Evict {
         health.drain = Some(Drain {
             until: scene.now + scene.rules.drain.deadline_s * 1000,
+            paused: None,
             next: scene.now,
             left: None,
             blocked: None,
