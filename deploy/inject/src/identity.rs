@@ -234,6 +234,21 @@ pub(crate) fn label_variable(name: &str, label: &str) -> Value {
     json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.labels['{label}']") } } })
 }
 
+/// What stands in a template for the name of an object that is not made yet.
+pub(crate) const OBJECT: &str = "$(PACELINE_OBJECT)";
+
+/// By which label pods know the name of the object that they are of; `None`: by none, or by what a template says anyway.
+pub(crate) fn object_label(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::PyTorchJob => Some(KUBEFLOW_JOB),
+        Kind::JobSet => Some(SET),
+        Kind::LeaderWorkerSet => Some(GROUPS),
+        Kind::Volcano => Some(VOLCANO_JOB),
+        Kind::Job => Some(JOB),
+        Kind::TrainJob | Kind::RayJob | Kind::Pod => None,
+    }
+}
+
 /// Of a LeaderWorkerSet's template.
 pub(crate) fn of_groups(name: &str, subdomain_per_group: bool) -> Identity {
     let group = "$(PACELINE_GROUP)";

@@ -30,10 +30,16 @@ pub fn templates(document: &Value) -> Found {
     let (api, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
     let group = api.split('/').next().unwrap_or("");
     let spec = &document["spec"];
-    let name = object_name(document);
+    let owner = object_name(document);
+    let is_made_up = is_made_up(document);
+    let name = if is_made_up {
+        identity::OBJECT.to_owned()
+    } else {
+        owner.clone()
+    };
     let found = match (group, kind) {
         ("v1", "List") => return of_list(document),
-        ("v1", "Pod") => vec![one(String::new(), Kind::Pod, &name, None, true)],
+        ("v1", "Pod") => vec![one(String::new(), Kind::Pod, &owner, None, true)],
         ("batch", "Job") => vec![of_job(spec, "/spec/template", &name)],
         ("batch", "CronJob") => {
             let job = &spec["jobTemplate"]["spec"];
@@ -41,15 +47,15 @@ pub fn templates(document: &Value) -> Found {
         }
         ("kubeflow.org", "PyTorchJob") => of_pytorch(spec, &name),
         ("jobset.x-k8s.io", "JobSet") => of_set(spec, "/spec/replicatedJobs", &name),
-        ("trainer.kubeflow.org", "TrainingRuntime" | "ClusterTrainingRuntime") => of_runtime(spec, &name),
+        ("trainer.kubeflow.org", "TrainingRuntime" | "ClusterTrainingRuntime") => of_runtime(spec, &owner),
         ("trainer.kubeflow.org", "TrainJob") => {
             let says = "a TrainJob has no pod template of its own: inject the TrainingRuntime that it names, or let the webhook do it";
             return Found::Cannot(says.to_owned());
         }
         ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => of_groups(spec, &name),
         ("batch.volcano.sh", "Job") => of_volcano(spec, &name),
-        ("ray.io", "RayJob") => of_ray(&spec["rayClusterSpec"], "/spec/rayClusterSpec", &name),
-        ("ray.io", "RayCluster") => of_ray(spec, "/spec", &name),
+        ("ray.io", "RayJob") => of_ray(&spec["rayClusterSpec"], "/spec/rayClusterSpec", &owner),
+        ("ray.io", "RayCluster") => of_ray(spec, "/spec", &owner),
         _ => return Found::Other,
     };
     let is_there = |template: &Template| {
@@ -57,7 +63,10 @@ pub fn templates(document: &Value) -> Found {
             .pointer(&template.path)
             .is_some_and(|template| template["spec"].is_object())
     };
-    let found: Vec<Template> = found.into_iter().filter(is_there).collect();
+    let mut found: Vec<Template> = found.into_iter().filter(is_there).collect();
+    if is_made_up {
+        found.iter_mut().for_each(|template| template.follow(&owner));
+    }
     if found.is_empty() {
         return Found::Cannot(format!("this {kind} has no pod template"));
     }
@@ -66,6 +75,12 @@ pub fn templates(document: &Value) -> Found {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
+}
+
+/// Whether its pods are of an object whose name nobody knows yet.
+fn is_made_up(document: &Value) -> bool {
+    let meta = &document["metadata"];
+    document["kind"] == "CronJob" || (meta["name"].is_null() && meta["generateName"].is_string())
 }
 
 /// One whose name is generated is called by what is known of it.
@@ -233,6 +248,15 @@ fn of_ray(cluster: &Value, path: &str, name: &str) -> Vec<Template> {
 }
 
 impl Template {
+    /// The job's own name is known to its pods alone, by their label; its Secret is called by what stands in the manifest.
+    fn follow(&mut self, owner: &str) {
+        if let Some(label) = identity::object_label(self.identity.kind) {
+            owner.clone_into(&mut self.identity.owner);
+            let variable = identity::label_variable("PACELINE_OBJECT", label);
+            self.identity.env.insert(0, variable);
+        }
+    }
+
     /// The job, with what the template's own container says of where ranks meet.
     pub fn identity(&self, template: &Value, container: Option<&str>) -> Identity {
         let mut identity = self.identity.clone();

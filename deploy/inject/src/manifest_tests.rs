@@ -44,14 +44,75 @@ fn jobs_and_pods() {
     check(named.clone(), &[("/spec/template", "j", Some("other-0.net"))]);
     let cron = json!({ "apiVersion": "batch/v1", "kind": "CronJob", "metadata": { "name": "c" },
         "spec": { "jobTemplate": { "spec": named["spec"] } } });
-    check(
-        cron,
-        &[("/spec/jobTemplate/spec/template", "c", Some("other-0.net"))],
-    );
+    let path = "/spec/jobTemplate/spec/template";
+    check(cron.clone(), &[(path, "$(PACELINE_OBJECT)", Some("other-0.net"))]);
+    let mut own = cron;
+    own["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["env"] = json!(null);
+    // Its Jobs are called c-28000000.
+    let first = Some("$(PACELINE_OBJECT)-0.net");
+    check(own, &[(path, "$(PACELINE_OBJECT)", first)]);
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" }, "spec": template()["spec"] });
     check(pod.clone(), &[("", "p", None)]);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": [{ "kind": "Service", "apiVersion": "v1" }, pod] });
     check(list, &[("/items/1", "p", None)]);
+}
+
+/// By the label that pods have, as a variable; the Secret is there before the name is.
+#[test]
+fn one_whose_name_is_made_up_later() {
+    let made_up = |api: &str, kind: &str, spec: Value| {
+        let meta = json!({ "generateName": "run-" });
+        templates(&json!({ "apiVersion": api, "kind": kind, "metadata": meta, "spec": spec }))
+    };
+    let check = |found: Found, label: &str, first: &str| {
+        let Found::Templates(found) = found else {
+            panic!("{found:?}");
+        };
+        let identity = &found[0].identity;
+        assert_eq!(identity.first.as_deref(), Some(first));
+        assert_eq!(identity.owner, "run");
+        let path = &identity.env[0]["valueFrom"]["fieldRef"]["fieldPath"];
+        assert_eq!(path, &format!("metadata.labels['{label}']"));
+        assert_eq!(identity.env[0]["name"], "PACELINE_OBJECT");
+    };
+    let mut pod = template();
+    pod["spec"]["subdomain"] = json!("net");
+    check(
+        made_up(
+            "batch/v1",
+            "Job",
+            json!({ "completions": 2, "completionMode": "Indexed", "template": pod }),
+        ),
+        "batch.kubernetes.io/job-name",
+        "$(PACELINE_OBJECT)-0.net",
+    );
+    check(
+        made_up(
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            json!({ "pytorchReplicaSpecs": { "Master": { "template": template() }, "Worker": { "template": template() } } }),
+        ),
+        "training.kubeflow.org/job-name",
+        "$(PACELINE_OBJECT)-master-0",
+    );
+    check(
+        made_up(
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            json!({ "replicatedJobs": [{ "name": "w", "template": { "spec": { "template": template() } } }] }),
+        ),
+        "jobset.sigs.k8s.io/jobset-name",
+        "$(PACELINE_OBJECT)-w-0-0.$(PACELINE_OBJECT)",
+    );
+    check(
+        made_up(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            json!({ "leaderWorkerTemplate": { "workerTemplate": template() } }),
+        ),
+        "leaderworkerset.sigs.k8s.io/name",
+        "$(PACELINE_OBJECT)-$(PACELINE_GROUP).$(PACELINE_OBJECT)",
+    );
 }
 
 #[test]
