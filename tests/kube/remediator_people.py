@@ -100,3 +100,26 @@ def held_longer_than_its_deadline(world):
     world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/hold": None}}})
     world.state("n1", "Drained")
     assert "drain-blocked" not in world.words("n1"), world.words("n1")
+
+
+def no_right_to_a_preflight(world):
+    """It is said at once, ends with its time, and is tried again."""
+    world.write("policy.toml", QUICK + "preflight_deadline_s = 6\n")
+    world.job(2)
+    role = "/apis/rbac.authorization.k8s.io/v1/namespaces/paceline/roles/remediator"
+    world.patch(role, {"rules": [rule for rule in world.rights["Role"] if rule["resources"] != ["jobs"]]})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    world.say(leader, "n1", "train-1", "resolved")
+    until("it says why", lambda: "could not run: Job paceline-preflight-" in world.health("n1")["reason"])
+    until("it ends", lambda: world.words("n1").count("preflight-unrun") == 1)
+    # Before the next one begins: that one has a time that a busy machine keeps.
+    world.kill(leader)
+    said = world.health("n1")["history"][-1]["says"]
+    assert "403" in said and "jobs" in said and world.bears("n1") == (True, True), said
+    world.patch(role, {"rules": world.rights["Role"]})
+    world.write("policy.toml", QUICK)
+    world.leader()
+    world.preflight("n1", True)
+    world.state("n1", "Healthy")

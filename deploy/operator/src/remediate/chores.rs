@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::counts::Counts;
 use super::objects;
-use super::policy::recovery::{Round, checked, drained, unrun};
+use super::policy::health::Check;
+use super::policy::recovery::{Round, checked, drained, refused, unrun};
 use super::policy::{Breaker, Health, NodeView, Rules};
 use crate::api::{Api, Failed, Patch, escape};
 use crate::stamp;
@@ -151,6 +152,29 @@ pub async fn preflight(
         .as_ref()
         .and_then(|recovery| recovery.preflight.clone());
     let Some(check) = check else { return Ok(()) };
+    let looked = look_at(setting, node, health, &check, now).await;
+    // A right or a quota is missing: that is said, and does not go on for ever. Who does not answer, or is busy, refuses nothing.
+    if let Err(failed) = &looked
+        && (400..500).contains(&failed.code)
+        && failed.code != 429
+    {
+        refused(
+            health,
+            &format!("Job {}: {failed}", check.name),
+            &setting.rules,
+            now,
+        );
+    }
+    looked
+}
+
+async fn look_at(
+    setting: &Setting,
+    node: &NodeView,
+    health: &mut Health,
+    check: &Check,
+    now: u64,
+) -> Result<(), Failed> {
     let (api, rules) = (&setting.api, &setting.rules);
     let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", setting.namespace);
     let one = format!("{jobs}/{}", check.name);
@@ -169,7 +193,12 @@ pub async fn preflight(
                 pod: &setting.preflight_pod,
                 deadline_s: check.until.saturating_sub(now) / 1000,
             };
-            api.post(&jobs, &objects::preflight(job, node)).await?
+            let job = api.post(&jobs, &objects::preflight(job, node)).await?;
+            if let Some(recovery) = &mut health.recovery {
+                // What was refused before is not: it runs.
+                recovery.unrun.take_if(|says| says.contains(&check.name));
+            }
+            job
         }
         other => other?,
     };

@@ -158,6 +158,18 @@ pub fn unrun(health: &mut Health, says: &str, rules: &Rules, now: u64) {
     health.note(now, "preflight-unrun", format!("could not run: {says}"));
 }
 
+/// The API server refuses what a preflight needs: it is tried on until its time is over.
+pub fn refused(health: &mut Health, says: &str, rules: &Rules, now: u64) {
+    let Some(recovery) = &mut health.recovery else {
+        return;
+    };
+    match &recovery.preflight {
+        Some(check) if now >= check.until => unrun(health, says, rules, now),
+        Some(_) => recovery.unrun = Some(says.to_owned()),
+        None => {}
+    }
+}
+
 /// Nothing of ours stays on it; how often it was out is remembered.
 pub(super) fn restore(health: &mut Health) {
     health.rung = Rung::None;
