@@ -50,6 +50,7 @@ MATRIX = {
         "webhook": {"failurePolicy": "Fail", "timeoutSeconds": 2, "onlyAsked": False, "annotations": {"a": "b"},
                     "namespaceSelector": {"matchLabels": {"paceline.dev/inject": None}, "matchExpressions": [
                         {"key": "team", "operator": "Exists"}]}}}},
+    "all namespaces": {"injector": {"webhook": {"namespaceSelector": {"matchLabels": None}}}},
     "network policies": {"networkPolicy": {"enabled": True}},
     "narrow network policies": {"networkPolicy": {
         "enabled": True, "verdictsFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}],
@@ -78,6 +79,8 @@ WRONG = [
     ({"injector": {"webhook": {"failurePolicy": "Perhaps"}}}, "/injector/webhook/failurePolicy", "'Ignore', 'Fail'"),
     ({"injector": {"webhook": {"timeoutSeconds": 30}}}, "/injector/webhook/timeoutSeconds", "5"),
     ({"injector": {"port": 443}}, "/injector/port", "1,024"),
+    ({"injector": {"port": 9444}}, "injector.port and injector.healthPort are both 9444"),
+    ({"remediator": {"port": 10250, "healthPort": 10250}}, "remediator.port and remediator.healthPort are both 10250"),
     ({"injector": {"replicas": 0}}, "/injector/replicas", "minimum"),
     ({"injector": {"mode": "magic"}}, "/injector/mode", "'sidecar', 'wrap'"),
     ({"injector": {"pods": {"memory": "256m"}}}, "/injector/pods/memory", "pattern"),

@@ -1,6 +1,9 @@
 {{- /* A part's Deployment. dict: root, part, values, args (of its own), mounts and volumes (lists), annotations (of the pod). */ -}}
 {{- define "paceline.deployment" -}}
 {{- $isSelf := eq .root.Values.certificates.mode "self" -}}
+{{- if eq (int .values.port) (int .values.healthPort) -}}
+{{- fail (printf "%s.port and %s.healthPort are both %v: a port serves one of them" .part .part .values.port) -}}
+{{- end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
