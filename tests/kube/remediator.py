@@ -325,7 +325,8 @@ CASES = [there_and_back, preflights_that_fail, budgets_and_a_deadline, a_dead_no
 
 
 # Not of `quick`: they take long, or count seconds that a busy machine does not have.
-QUIET = [killed_in_the_middle, a_storm, a_storm_that_cannot_be_written, who_may_speak, certificates_of_its_own]
+QUIET = [killed_in_the_middle, a_storm, a_storm_that_cannot_be_written, who_may_speak, certificates_of_its_own,
+         a_pod_that_is_made_again_elsewhere, held_longer_than_its_deadline, no_right_to_a_preflight]
 
 
 def run(binaries, case):
