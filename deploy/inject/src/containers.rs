@@ -47,6 +47,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) mode: Mode,
     pub(crate) spec: &'a Value,
     pub(crate) trainer: &'a Value,
+    /// There was a sidecar before, which may have been dropped since: the pod's own resources have grown by it.
+    pub(crate) is_again: bool,
 }
 
 fn field(name: &str, path: &str) -> Value {

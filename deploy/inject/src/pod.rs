@@ -97,6 +97,7 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
         mode,
         spec: &pod["spec"],
         trainer: before,
+        is_again: pod["metadata"]["annotations"][INJECTED] == Mode::Sidecar.word(),
     };
     note_what_is_missing(&plan, &mut notes);
     let mut after = pod.clone();
@@ -221,7 +222,7 @@ fn put_in(spec: &mut Map<String, Value>, place: usize, plan: &Plan<'_>, notes: &
         ours.push(plan.sidecar());
     }
     let inits = list(spec, "initContainers");
-    let is_new = !inits.iter().any(|there| there["name"] == SIDECAR);
+    let is_new = !plan.is_again && !inits.iter().any(|there| there["name"] == SIDECAR);
     if plan.mode == Mode::Sidecar && is_new && room::is_bounded(plan.spec) {
         room::make(spec, &plan.amount());
     }

@@ -141,6 +141,13 @@ fn a_pod_with_resources_of_its_own_has_room_for_ours() {
     let sidecar = named(&done.pod, "initContainers", "paceline");
     assert_eq!(sidecar["resources"]["requests"]["memory"], "256Mi");
     assert!(named(&done.pod, "initContainers", "paceline-init")["resources"].is_null());
+    // Another webhook drops it, and we are asked again: the room is still there.
+    let mut dropped = done.pod.clone();
+    dropped["spec"]["initContainers"] = json!([]);
+    assert_eq!(
+        injected(&dropped, Mode::Sidecar).pod["spec"]["resources"],
+        done.pod["spec"]["resources"]
+    );
     // Nothing of ours stays beside a command that is wrapped.
     assert_eq!(
         injected(&pod, Mode::Wrap).pod["spec"]["resources"],

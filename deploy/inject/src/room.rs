@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::complete::object;
+use crate::quantity;
 
 /// Whether a pod has some.
 pub(crate) fn is_bounded(spec: &Value) -> bool {
@@ -40,44 +41,22 @@ fn is_asked_for(spec: &Map<String, Value>, resource: &str) -> bool {
 }
 
 fn sum(one: &Value, other: &Value, resource: &str) -> Option<Value> {
-    let sum = amount(one)? + amount(other)?;
+    let sum = thousandths(one)?.checked_add(thousandths(other)?)?;
+    let bytes = sum.div_ceil(1000);
     Some(match resource {
-        "cpu" => json!(format!("{}m", (sum * 1e3).ceil())),
-        _ if sum % MI == 0.0 => json!(format!("{}Mi", sum / MI)),
-        _ => json!(format!("{}", sum.ceil())),
+        "cpu" => json!(format!("{sum}m")),
+        _ if bytes.is_multiple_of(MI) => json!(format!("{}Mi", bytes / MI)),
+        _ => json!(bytes.to_string()),
     })
 }
 
-const MI: f64 = 1_048_576.0;
+const MI: u128 = 1 << 20;
 
-/// A quantity (<https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>). Of bytes in use a double has each.
-fn amount(quantity: &Value) -> Option<f64> {
-    let text = quantity
-        .as_str()
-        .map_or_else(|| quantity.to_string(), str::to_owned);
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let factor = match suffix {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "T" => 1e12,
-        "P" => 1e15,
-        "E" => 1e18,
-        "Ki" => 1024.0,
-        "Mi" => MI,
-        "Gi" => MI * 1024.0,
-        "Ti" => MI * MI,
-        "Pi" => MI * MI * 1024.0,
-        exponent => format!("1{exponent}").parse().ok()?,
-    };
-    Some(number.parse::<f64>().ok()? * factor)
+fn thousandths(quantity: &Value) -> Option<u128> {
+    match quantity.as_str() {
+        Some(text) => quantity::thousandths(text),
+        None => quantity::thousandths(&quantity.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +85,21 @@ mod tests {
         );
         for none in [json!({}), json!({ "resources": null })] {
             assert!(made(none).is_null());
+        }
+    }
+
+    #[test]
+    fn sums_are_exact() {
+        let cpu = |there: Value| {
+            made(json!({ "resources": { "requests": { "cpu": there } } }))["requests"]["cpu"].clone()
+        };
+        for (there, sum) in [
+            (json!("100m"), "300m"),
+            (json!(0.1), "300m"),
+            (json!("1.1"), "1300m"),
+            (json!("1u"), "201m"),
+        ] {
+            assert_eq!(cpu(there), sum);
         }
     }
 
