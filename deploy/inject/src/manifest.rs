@@ -14,15 +14,22 @@ pub struct Template {
     pub identity: Identity,
 }
 
-/// What a document of a manifest is to us.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// A job: its templates.
-    Templates(Vec<Template>),
-    /// Something else.
-    Other,
-    /// A job into which nothing can be put here, and why.
-    Cannot(String),
+/// What there is for us in a document of a manifest; nothing: it is no job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Its pod templates.
+    pub templates: Vec<Template>,
+    /// Of each job into which nothing can be put here, why.
+    pub cannot: Vec<String>,
+}
+
+impl Found {
+    fn cannot(why: impl Into<String>) -> Found {
+        Found {
+            cannot: vec![why.into()],
+            ..Found::default()
+        }
+    }
 }
 
 /// Looks for the templates of one document.
@@ -49,14 +56,15 @@ pub fn templates(document: &Value) -> Found {
         ("jobset.x-k8s.io", "JobSet") => of_set(spec, "/spec/replicatedJobs", &name),
         ("trainer.kubeflow.org", "TrainingRuntime" | "ClusterTrainingRuntime") => of_runtime(spec, &owner),
         ("trainer.kubeflow.org", "TrainJob") => {
-            let says = "a TrainJob has no pod template of its own: inject the TrainingRuntime that it names, or let the webhook do it";
-            return Found::Cannot(says.to_owned());
+            return Found::cannot(
+                "a TrainJob has no pod template of its own: inject the TrainingRuntime that it names, or let the webhook do it",
+            );
         }
         ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => of_groups(spec, &name),
         ("batch.volcano.sh", "Job") => of_volcano(spec, &name),
         ("ray.io", "RayJob") => of_ray(&spec["rayClusterSpec"], "/spec/rayClusterSpec", &owner),
         ("ray.io", "RayCluster") => of_ray(spec, "/spec", &owner),
-        _ => return Found::Other,
+        _ => return Found::default(),
     };
     let is_there = |template: &Template| {
         document
@@ -68,9 +76,12 @@ pub fn templates(document: &Value) -> Found {
         found.iter_mut().for_each(|template| template.follow(&owner));
     }
     if found.is_empty() {
-        return Found::Cannot(format!("this {kind} has no pod template"));
+        return Found::cannot(format!("this {kind} has no pod template"));
     }
-    Found::Templates(found)
+    Found {
+        templates: found,
+        ..Found::default()
+    }
 }
 
 fn text(value: &Value) -> &str {
@@ -107,22 +118,20 @@ fn one(path: String, kind: Kind, name: &str, first: Option<String>, is_alone: bo
 
 fn of_list(document: &Value) -> Found {
     let items = document["items"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut all = Vec::new();
+    let mut all = Found::default();
     for (at, item) in items.iter().enumerate() {
-        match templates(item) {
-            Found::Templates(found) => all.extend(found.into_iter().map(|template| Template {
+        let found = templates(item);
+        all.templates
+            .extend(found.templates.into_iter().map(|template| Template {
                 path: format!("/items/{at}{}", template.path),
                 ..template
-            })),
-            Found::Cannot(why) => return Found::Cannot(format!("item {at}: {why}")),
-            Found::Other => {}
-        }
+            }));
+        let name = text(&item["metadata"]["name"]);
+        let why = found.cannot.into_iter();
+        all.cannot
+            .extend(why.map(|why| format!("/items/{at} {name}: {why}")));
     }
-    if all.is_empty() {
-        Found::Other
-    } else {
-        Found::Templates(all)
-    }
+    all
 }
 
 fn of_job(spec: &Value, path: &str, name: &str) -> Template {

@@ -3,10 +3,10 @@ use serde_json::json;
 use super::*;
 
 fn check(document: Value, wanted: &[(&str, &str, Option<&str>)]) {
-    let Found::Templates(found) = templates(&document) else {
-        panic!("{document}: {:?}", templates(&document));
-    };
+    let found = templates(&document);
+    assert_eq!(found.cannot, Vec::<String>::new(), "{document}");
     let found: Vec<(String, String, Option<String>)> = found
+        .templates
         .iter()
         .map(|template| {
             let identity = template.identity(document.pointer(&template.path).unwrap(), None);
@@ -65,10 +65,7 @@ fn one_whose_name_is_made_up_later() {
         templates(&json!({ "apiVersion": api, "kind": kind, "metadata": meta, "spec": spec }))
     };
     let check = |found: Found, label: &str, first: &str| {
-        let Found::Templates(found) = found else {
-            panic!("{found:?}");
-        };
-        let identity = &found[0].identity;
+        let identity = &found.templates[0].identity;
         assert_eq!(identity.first.as_deref(), Some(first));
         assert_eq!(identity.owner, "run");
         let path = &identity.env[0]["valueFrom"]["fieldRef"]["fieldPath"];
@@ -217,16 +214,26 @@ fn what_is_no_job_and_what_cannot_be_done() {
         json!({ "apiVersion": "apps/v1", "kind": "Deployment" }),
         json!({ "apiVersion": "v1", "kind": "List", "items": [] }),
     ] {
-        assert_eq!(templates(&other), Found::Other, "{other}");
+        assert_eq!(templates(&other), Found::default(), "{other}");
     }
-    let says = |document: Value| match templates(&document) {
-        Found::Cannot(why) => why,
-        other => panic!("{document}: {other:?}"),
+    let says = |document: Value| {
+        let found = templates(&document);
+        assert!(found.templates.is_empty() && found.cannot.len() == 1, "{found:?}");
+        found.cannot.concat()
     };
-    let train = json!({ "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "spec": {} });
+    let train = json!({ "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": { "name": "t" }, "spec": {} });
     assert!(says(train.clone()).contains("TrainingRuntime"));
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [train] });
-    assert!(says(list).starts_with("item 0: "));
+    let list = |items: Value| json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    assert!(says(list(json!([train]))).starts_with("/items/0 t: a TrainJob"));
+    // The others are injected all the same.
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "spec": template()["spec"] });
+    let found = templates(&list(json!([pod, train, pod])));
+    let paths: Vec<&str> = found
+        .templates
+        .iter()
+        .map(|template| template.path.as_str())
+        .collect();
+    assert_eq!((paths, found.cannot.len()), (vec!["/items/0", "/items/2"], 1));
     for empty in [
         json!({}),
         json!(null),

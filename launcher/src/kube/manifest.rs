@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use paceline_inject::manifest::{Found, Template, templates};
+use paceline_inject::manifest::{Template, templates};
 use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch, told};
 use serde_json::{Value, json};
 
@@ -157,16 +157,12 @@ fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::R
         patch: Vec::new(),
         name,
     };
-    let templates = match templates(&value) {
-        Found::Templates(templates) => templates,
-        Found::Other => return Ok((worked, 0)),
-        Found::Cannot(why) => {
-            warning(style, format_args!("{place}, {}: {why}", worked.name));
-            return Ok((worked, 0));
-        }
-    };
+    let found = templates(&value);
+    for why in found.cannot {
+        warning(style, format_args!("{place}, {}: {why}", worked.name));
+    }
     let mut count = 0;
-    for template in templates {
+    for template in found.templates {
         let place = format!("{place}, {}, {}", worked.name, pointer(&template));
         let Some(pod) = value.pointer(&template.path) else {
             continue;

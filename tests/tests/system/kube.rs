@@ -101,6 +101,17 @@ fn what_cannot_be_done_is_told_with_its_place() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {paceline.dev/inject: \"false\"}}\nspec: {containers: [{name: t}]}\n",
         &["Pod/p, /: the pod does not want it (opted-out)"],
     );
+    // Beside another in a List: that one is injected, as in a document of its own.
+    let list = "apiVersion: v1\nkind: List\nitems:\n\
+                - {apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: t}, spec: {}}\n\
+                - {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: t}]}}\n";
+    place.write("list.yaml", list);
+    let (code, printed, said) = inject(&place, &["-f", "list.yaml"]);
+    assert!(code == 0 && printed.contains("name: paceline-init"), "{said}");
+    assert!(
+        said.contains("/items/0 t: a TrainJob has no pod template"),
+        "{said}"
+    );
     let (code, _, said) = inject(&place, &["-f", "nowhere.yaml"]);
     assert!(code == 1 && said.contains("nowhere.yaml: No such file"), "{said}");
     assert_eq!(inject(&place, &[]).0, 64);
