@@ -191,7 +191,7 @@ pub async fn serve(
     };
     if let (Some(page), Some(address)) = (page, address) {
         aggregator.metrics_address(&address.to_string());
-        tokio::spawn(page.serve(scrapes, Some(aggregator.live())));
+        page.serve_aside(scrapes, Some(aggregator.live()));
     }
     let (asks, mut asked_of_policy) = mpsc::channel::<Ask>(1);
     let door = Door::open(aggregator.dir());

@@ -170,6 +170,29 @@ impl OpenPage {
         self.page.shown
     }
 
+    /// Serves on a thread of its own until nobody takes scrapes any more. Beside thousands of links a request would wait for
+    /// its turn at each step of its way: to be let in, read, and answered.
+    pub fn serve_aside(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
+        let serve = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(1)
+                .build()?;
+            runtime.block_on(async {
+                tokio::select! {
+                    () = self.serve(scrapes.clone(), live) => {}
+                    () = scrapes.closed() => {}
+                }
+            });
+            Ok::<(), std::io::Error>(())
+        };
+        let say = |error: std::io::Error| warn::once("http", format_args!("metrics: {error}"));
+        let thread = std::thread::Builder::new().name("page".into());
+        if let Err(error) = thread.spawn(move || serve().unwrap_or_else(say)) {
+            say(error);
+        }
+    }
+
     /// Serves until the runtime ends; the live page where there is one.
     pub async fn serve(self, scrapes: mpsc::Sender<Scrape>, live: Option<Live>) {
         let OpenPage { listener, page, .. } = self;
