@@ -1,5 +1,6 @@
 //! What the detector says: a finding raised or cleared on a subject, with its evidence, cost and action.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
@@ -318,6 +319,16 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Sorts by it what comes first: what holds, what is worst, and of that what slows the job most, then what began first. What is
+    /// critical and has no share in the steps' time is more than slow: a job that stands, a GPU that is lost, results that are wrong.
+    pub fn weight(&self) -> impl Ord + use<> {
+        let is_critical = self.severity == Severity::Critical;
+        let share = self.impact_ratio.unwrap_or(f64::from(u8::from(is_critical)));
+        let millionths = (share * 1e6) as u64;
+        let is_over = self.state == State::Cleared;
+        (is_over, Reverse(self.severity), Reverse(millionths), self.id)
+    }
+
     /// Whom it is about, in words; of a job that has lost sight of many nodes, how many.
     pub fn whom(&self) -> String {
         let unheard = self.evidence.iter().find(|piece| &*piece.what == UNHEARD_NODES);

@@ -16,7 +16,6 @@ pub(crate) mod rollup;
 pub(crate) mod samples;
 mod times;
 
-use std::cmp::Reverse;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
-use paceline_health::verdict::{State, Verdict};
+use paceline_health::verdict::Verdict;
 use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::write_whole;
 use serde::Serialize;
@@ -89,16 +88,8 @@ fn beside(run: &Path, name: &str) -> PathBuf {
 /// Findings in the order in which they are told: what holds now and is worst comes first; of those what slows the job most,
 /// then what began first.
 pub(crate) fn by_weight(report: &Report) -> Vec<&Verdict> {
-    let millionths = |ratio: Option<f64>| (ratio.unwrap_or(0.0) * 1e6) as u64;
     let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
-    verdicts.sort_by_key(|verdict| {
-        (
-            verdict.state == State::Cleared,
-            Reverse(verdict.severity),
-            Reverse(millionths(verdict.impact_ratio)),
-            verdict.id,
-        )
-    });
+    verdicts.sort_by_key(|verdict| verdict.weight());
     verdicts
 }
 

@@ -56,7 +56,11 @@ fn suspect(report: &Report) -> Html {
     }
     if tainted.is_empty() {
         let has_gpus = !report.gpu_means.is_empty();
-        html.tag(if has_gpus {
+        let is_wrong = |verdict: &Verdict| verdict.finding == Finding::EccUncorrectable;
+        html.tag(if report.verdicts.iter().any(is_wrong) {
+            "<p><b class=\"critical\">A GPU counted an error that it could not correct</b>; which ranks use it is not known, so neither is from \
+             which step on results may be wrong.</p>"
+        } else if has_gpus {
             "<p>No step is suspect: no GPU counted an error that it could not correct.</p>"
         } else {
             "<p class=\"none\">Not measured: no GPU was read, so that nothing is known of memory errors.</p>"

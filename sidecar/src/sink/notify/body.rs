@@ -72,22 +72,26 @@ fn alert_name(finding: &str) -> String {
     format!("Paceline{words}")
 }
 
-/// Alertmanager's API version 2: labels are what an alert is known by, so the severity that it had is told to be over.
+/// Alertmanager's API version 2: labels are what an alert is known by, so the one that it was before is told to be over.
 fn alerts(parcel: &Parcel) -> Value {
     let mut alerts = Vec::new();
     for notice in &parcel.notices {
-        let own = alert(notice, notice.severity);
-        if let Some(was) = notice.was.filter(|was| *was != notice.severity) {
+        let now = (notice.severity, notice.provenance);
+        let was = (
+            notice.was.unwrap_or(now.0),
+            notice.was_provenance.unwrap_or(now.1),
+        );
+        if was != now {
             let mut before = alert(notice, was);
             before["endsAt"] = Value::from(rfc3339(notice.unix_ms));
             alerts.push(before);
         }
-        alerts.push(own);
+        alerts.push(alert(notice, now));
     }
     Value::from(alerts)
 }
 
-fn alert(notice: &Notice, severity: Severity) -> Value {
+fn alert(notice: &Notice, (severity, provenance): (Severity, Provenance)) -> Value {
     let ends = match notice.status {
         Status::Resolved => notice.unix_ms,
         Status::Firing if notice.is_told_again => notice.unix_ms + LASTS_UNWATCHED_MS,
@@ -104,8 +108,8 @@ fn alert(notice: &Notice, severity: Severity) -> Value {
     if let Some(node) = &notice.node {
         labels["node"] = Value::from(&**node);
     }
-    if notice.provenance != Provenance::Live {
-        labels["provenance"] = json!(notice.provenance);
+    if provenance != Provenance::Live {
+        labels["provenance"] = json!(provenance);
     }
     json!({
         "labels": labels,

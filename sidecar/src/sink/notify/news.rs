@@ -47,6 +47,9 @@ pub struct Notice {
     pub worst: Severity,
     /// How bad it was told to be before, if that was something else.
     pub was: Option<Severity>,
+    /// The same of where the evidence came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was_provenance: Option<Provenance>,
     /// The job.
     pub job: JobId,
     /// The kind of trouble.
@@ -89,7 +92,7 @@ pub struct Notice {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// It was told before, and nothing of it has changed.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_told_again: bool,
 }
 
@@ -154,6 +157,7 @@ impl News {
                     notice.raised_ms = memory.notice.raised_ms;
                     notice.worst = notice.severity.max(memory.notice.worst);
                     notice.was = Some(memory.notice.severity);
+                    notice.was_provenance = Some(memory.notice.provenance);
                 }
                 let is_worse = memory.told && notice.severity > memory.notice.severity;
                 // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
@@ -162,6 +166,10 @@ impl News {
                     // What else was told stands: a message for every change would be one for every second.
                     notice.severity = memory.notice.severity;
                     notice.was = memory.notice.was;
+                }
+                if memory.told && !is_worse && !is_explained {
+                    notice.provenance = memory.notice.provenance;
+                    notice.was_provenance = memory.notice.was_provenance;
                 }
                 if is_worse || is_explained {
                     self.out.push(notice.clone());
@@ -220,6 +228,7 @@ impl News {
             self.out.push(Notice {
                 status: Status::Resolved,
                 was: None,
+                was_provenance: None,
                 unix_ms: now_ms,
                 ..memory.notice.clone()
             });
@@ -244,6 +253,7 @@ impl News {
         let told = self.known.0.values().filter(|memory| memory.told);
         told.map(|memory| Notice {
             was: None,
+            was_provenance: None,
             unix_ms: now_ms,
             ..memory.notice.clone()
         })
@@ -255,7 +265,7 @@ impl News {
         let mut last = self.poll(now_ms);
         for memory in self.known.0.values_mut().filter(|memory| memory.told) {
             let mut notice = memory.notice.clone();
-            (notice.unix_ms, notice.was) = (now_ms, None);
+            (notice.unix_ms, notice.was, notice.was_provenance) = (now_ms, None, None);
             if !notice.unwatched {
                 (notice.status, memory.told) = (Status::Resolved, false);
             } else {
@@ -278,6 +288,7 @@ impl News {
             severity: verdict.severity,
             worst: verdict.severity,
             was: None,
+            was_provenance: None,
             job: JobId::from(&*job),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_health::Provenance;
+use paceline_health::date::rfc3339;
+use paceline_health::fault::{Remedy, recovery_order};
 use paceline_health::id::Rank;
 use paceline_health::verdict::{Cause, Finding, Severity, State, Subject};
 use serde_json::Value;
@@ -313,4 +315,42 @@ fn slack_text_is_escaped() {
          why: heat: the GPU protects itself\n\
          Check &lt;cooling&gt; &amp; airflow."
     );
+}
+
+/// Labels are what Alertmanager knows an alert by: the one that it was before is over, and nobody is paged twice for one trouble.
+#[test]
+fn an_alert_whose_evidence_turns_out_not_to_be_live_is_one() {
+    let mut news = News::open("j".into(), Default::default());
+    let mut verdict = verdict(1, 3, Severity::Critical, State::Raised);
+    verdict.cause = Cause::Unknown;
+    news.verdict(&verdict, NOW);
+    news.poll(NOW);
+    (verdict.cause, verdict.provenance) = (Cause::Thermal, Provenance::Sim);
+    news.verdict(&verdict, NOW + 1000);
+    let alerts = |notices| {
+        let parcel = Parcel {
+            unix_ms: NOW,
+            notices,
+        };
+        let kind = Kind::Alertmanager(receiver::Address::Open(String::new()));
+        body::letters(&kind, &parcel, 1)[0].body.clone()
+    };
+    let told = alerts(news.poll(NOW + 1000));
+    let provenances: Vec<&Value> = (0..2).map(|at| &told[at]["labels"]["provenance"]).collect();
+    assert_eq!(provenances, [&Value::Null, &Value::from("sim")], "{told}");
+    assert_eq!(told[0]["endsAt"], rfc3339(NOW + 1000));
+    assert_eq!(alerts(news.open_notices(NOW + 2000)).as_array().unwrap().len(), 1);
+}
+
+/// It goes by a file, and is what tells Alertmanager how long to believe it.
+#[test]
+fn what_is_told_again_at_the_end_is_so_in_the_spool() {
+    let mut news = News::open("j".into(), Default::default());
+    let mut verdict = verdict(1, 3, Severity::Critical, State::Raised);
+    verdict.order = Some(recovery_order(Remedy::ResetGpu).1);
+    news.verdict(&verdict, NOW);
+    news.poll(NOW);
+    let last = serde_json::to_string(&news.close(NOW)).unwrap();
+    let last: Vec<news::Notice> = serde_json::from_str(&last).unwrap();
+    assert!(last[0].is_told_again, "{last:?}");
 }

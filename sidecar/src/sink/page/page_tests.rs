@@ -84,7 +84,7 @@ fn hostile_report() -> Report {
             };
             100
         ],
-        impact_ratio: None,
+        impact_ratio: Some(0.1),
         lost_gpu_hours: 0.0,
         lost_cost: None,
         action: HOSTILE.into(),
@@ -93,6 +93,7 @@ fn hostile_report() -> Report {
     };
     report.verdicts = (1..=160).map(verdict).collect();
     report.verdicts[154].impact_ratio = Some(0.2);
+    report.verdicts[156].impact_ratio = None;
     report
 }
 
@@ -160,8 +161,8 @@ fn hostile_names_are_short_visible_and_one_line() {
     let first: Vec<&Value> = verdicts.iter().take(3).map(|verdict| &verdict["id"]).collect();
     assert_eq!(
         first,
-        [155, 150, 151],
-        "what holds comes first, and of that what costs most"
+        [157, 155, 150],
+        "what holds comes first, of that what is more than slow, and then what costs most"
     );
     assert_eq!(
         (&all["report"]["findings"], &all["report"]["raised"]),

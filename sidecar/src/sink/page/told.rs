@@ -1,7 +1,5 @@
 //! What of the report the page shows. Names and sentences are bounded, lists have an end, and their length is told.
 
-use std::cmp::Reverse;
-
 use paceline_health::Policy;
 use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
@@ -20,16 +18,7 @@ const LINES: usize = 32;
 /// As JSON. `dir`: where the report lies; `unix_ms`: the wall clock, to put times of the journal beside it.
 pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> String {
     let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
-    // What holds now and is worst comes first; of those what slows the job most, then what began first.
-    let millionths = |ratio: Option<f64>| (ratio.unwrap_or(0.0) * 1e6) as u64;
-    verdicts.sort_by_key(|verdict| {
-        (
-            verdict.state == State::Cleared,
-            Reverse(verdict.severity),
-            Reverse(millionths(verdict.impact_ratio)),
-            verdict.id,
-        )
-    });
+    verdicts.sort_by_key(|verdict| verdict.weight());
     let raised = verdicts
         .iter()
         .filter(|verdict| verdict.state == State::Raised)

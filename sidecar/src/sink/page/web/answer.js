@@ -135,20 +135,22 @@ function drawOthers(all, first) {
     made.addEventListener('click', () => select(verdict.id));
     return el('li', null, made);
   };
+  const more = left => left > 0 && !query().text ? el('p', 'faint', `and ${left} more in report.json`) : null;
   const holds = all.filter(verdict => verdict.raised);
   const over = all.filter(verdict => !verdict.raised);
   const open = at('over')?.open ?? false;
   // Whoever stands on one with the keyboard stays there.
   const held = document.activeElement?.dataset?.finding;
-  const past = el('details', null, el('summary', 'faint', `${over.length} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)));
+  const listed = data.report.findings - data.report.raised;
+  const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : listed} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)),
+    more(listed - Math.min(over.length, OVER)));
   past.id = 'over';
   past.open = open;
-  const more = data.report.findings - Math.min(holds.length, HOLDING) - Math.min(over.length, OVER);
   fill('others',
     el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${data.report.findings - data.report.raised} over`)),
     el('ol', null, ...holds.slice(0, HOLDING).map(button)),
-    over.length ? past : null,
-    more > 0 && !query().text ? el('p', 'faint', `and ${more} more in report.json`) : null);
+    more(data.report.raised - Math.min(holds.length, HOLDING)),
+    over.length ? past : null);
   if (held) at('others').querySelector(`[data-finding="${held}"]`)?.focus();
 }
 
