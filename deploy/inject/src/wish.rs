@@ -113,7 +113,7 @@ fn is_no(word: &str) -> bool {
 }
 
 /// Whether a pod (or a pod template) asks for injection; `None`: it says nothing. A label that opts out wins. Whose word is none of ours
-/// asks as well, so that somebody tells him ([`misspelt`]).
+/// asks as well, so that somebody tells him (`misspelt`).
 pub fn is_wanted(pod: &Value) -> Option<bool> {
     let opts_out = words(pod).any(is_no);
     words(pod).next().map(|_| !opts_out)
