@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::trainer::{entry, literal};
+use crate::trainer::{entry, literal, meeting};
 
 /// Who makes the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Identity {
             Kind::Job => same(label_of(pod, JOB).unwrap_or(&label(OLD_JOB)).to_owned()),
             Kind::Pod => same(pod_name(pod)),
         };
-        let first = said(trainer).or_else(|| first_of(pod, kind, &owner, &name));
+        let first = said(trainer).or_else(|| first_of(pod, trainer, kind, &owner, &name));
         let is_alone = first.is_none() && matches!(kind, Kind::Pod);
         Identity {
             kind,
@@ -169,7 +169,7 @@ fn pod_name(pod: &Value) -> String {
     }
 }
 
-/// Where the trainer's own environment says that ranks meet.
+/// Where the trainer's own environment says that ranks meet, or its command.
 pub(crate) fn said(trainer: &Value) -> Option<String> {
     let host = |text: &str| {
         let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
@@ -193,9 +193,12 @@ pub(crate) fn said(trainer: &Value) -> Option<String> {
             entry["value"].as_str().is_some_and(|text| !text.is_empty()) || entry["valueFrom"].is_object();
         (is_told && name != "PET_RDZV_ENDPOINT").then(|| format!("$({name})"))
     })
+    .or_else(|| host(meeting(trainer)?))
 }
 
-fn first_of(pod: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
+/// Where the job's first pod is, by what its operator does with names; [`crate::manifest`] comes to the same. Of a JobSet's replicated
+/// jobs nobody says that they train together, the first may only fetch what the next trains on, and its pods do not know its name.
+fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
     let subdomain = pod["spec"]["subdomain"].as_str().filter(|name| !name.is_empty());
     match kind {
         Kind::PyTorchJob => {
@@ -216,7 +219,11 @@ fn first_of(pod: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> 
         // The leader's pod has the group's name.
         Kind::LeaderWorkerSet => Some(format!("{name}.{}", subdomain.unwrap_or(owner))),
         Kind::Volcano => {
-            let task = label_of(pod, VOLCANO_TASK)?;
+            let tasks = volcano_tasks(trainer);
+            let master = tasks.iter().find(|task| *task == MASTER).or(tasks.first());
+            let task = master
+                .map(String::as_str)
+                .or_else(|| label_of(pod, VOLCANO_TASK))?;
             Some(format!("{owner}-{task}-0.{}", subdomain?))
         }
         Kind::RayJob => Some(format!("{owner}-head-svc")),
@@ -227,6 +234,23 @@ fn first_of(pod: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> 
         }
         Kind::Pod => None,
     }
+}
+
+/// The task that leads, as Volcano's plugin for PyTorch calls it where nobody says another.
+pub(crate) const MASTER: &str = "master";
+
+/// All tasks of a Volcano job, in its order: the plugin svc gives each pod VC_TASK_HOSTS of each of them
+/// (pkg/controllers/job/plugins/distributed-framework, svc). Their names are DNS labels, so that this can be read back.
+fn volcano_tasks(trainer: &Value) -> Vec<String> {
+    let env = trainer["env"].as_array().into_iter().flatten();
+    let task = |entry: &Value| {
+        let name = entry["name"]
+            .as_str()?
+            .strip_prefix("VC_")?
+            .strip_suffix("_HOSTS")?;
+        Some(name.to_lowercase().replace('_', "-"))
+    };
+    env.filter_map(task).collect()
 }
 
 /// A variable that holds a label of the pod.

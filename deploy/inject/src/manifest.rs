@@ -169,7 +169,7 @@ fn of_set(spec: &Value, path: &str, name: &str) -> Vec<Template> {
     let jobs = spec["replicatedJobs"].as_array().map_or(&[][..], Vec::as_slice);
     let domain = spec["network"]["subdomain"].as_str().unwrap_or(name);
     let leader = &spec["coordinator"];
-    let first = leader["replicatedJob"].as_str().map(|job| {
+    let leader = leader["replicatedJob"].as_str().map(|job| {
         let index = |key: &str| leader[key].as_u64().unwrap_or(0);
         format!(
             "{name}-{job}-{}-{}.{domain}",
@@ -177,13 +177,16 @@ fn of_set(spec: &Value, path: &str, name: &str) -> Vec<Template> {
             index("podIndex")
         )
     });
-    let first = first.or_else(|| {
-        let job = jobs.first()?["name"].as_str()?;
-        Some(format!("{name}-{job}-0-0.{domain}"))
-    });
+    let first = |job: &Value| {
+        leader
+            .clone()
+            .or_else(|| Some(format!("{name}-{}-0-0.{domain}", job["name"].as_str()?)))
+    };
     let template = |at: usize| format!("{path}/{at}/template/spec/template");
-    (0..jobs.len())
-        .map(|at| one(template(at), Kind::JobSet, name, first.clone(), false))
+    // Nobody says that these train together, and the first may only fetch what the next one trains on.
+    jobs.iter()
+        .enumerate()
+        .map(|(at, job)| one(template(at), Kind::JobSet, name, first(job), false))
         .collect()
 }
 
@@ -222,15 +225,16 @@ fn of_volcano(spec: &Value, name: &str) -> Vec<Template> {
         Some(name) => name.to_owned(),
         None => format!("default{at}"),
     };
-    let master = (0..tasks.len())
-        .find(|at| task_name(*at) == "master")
-        .unwrap_or(0);
+    let plugins = &spec["plugins"];
+    let said = plugins["pytorch"].as_array().into_iter().flatten();
+    let mut said = said.filter_map(|word| word.as_str()?.trim_start_matches('-').strip_prefix("master="));
+    let master = said.next_back().unwrap_or(identity::MASTER);
+    let master = (0..tasks.len()).find(|at| task_name(*at) == master).unwrap_or(0);
     let pods: u64 = tasks
         .iter()
         .map(|task| task["replicas"].as_u64().unwrap_or(1))
         .sum();
     // Pods have names by one plugin, which the others for launchers switch on.
-    let plugins = &spec["plugins"];
     let has_names = ["svc", "pytorch", "mpi", "tensorflow"]
         .iter()
         .any(|plugin| !plugins[*plugin].is_null());

@@ -144,8 +144,9 @@ fn operators_of_training() {
         "/spec/replicatedJobs/0/template/spec/template",
         "/spec/replicatedJobs/1/template/spec/template",
     ];
-    let both = |first| [(paths[0], "js", Some(first)), (paths[1], "js", Some(first))];
-    check(set.clone(), &both("js-lead-0-0.js"));
+    let each = |one, other| [(paths[0], "js", Some(one)), (paths[1], "js", Some(other))];
+    let both = |first| each(first, first);
+    check(set.clone(), &each("js-lead-0-0.js", "js-w-0-0.js"));
     set["spec"]["coordinator"] = json!({ "replicatedJob": "w", "podIndex": 1 });
     set["spec"]["network"] = json!({ "subdomain": "net" });
     check(set, &both("js-w-0-1.net"));
@@ -188,7 +189,9 @@ fn groups_tasks_and_clusters() {
     };
     check(volcano.clone(), &both(None));
     volcano["spec"]["plugins"] = json!({ "svc": [] });
-    check(volcano, &both(Some("vj-master-0.vj")));
+    check(volcano.clone(), &both(Some("vj-master-0.vj")));
+    volcano["spec"]["plugins"] = json!({ "pytorch": ["--master=worker"] });
+    check(volcano, &both(Some("vj-worker-0.vj")));
     let ray = json!({ "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": { "name": "rj" },
         "spec": { "rayClusterSpec": { "headGroupSpec": { "template": template() }, "workerGroupSpecs": [{ "template": template() }] } } });
     let (cluster, head) = (
@@ -242,5 +245,64 @@ fn what_is_no_job_and_what_cannot_be_done() {
     ] {
         let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "spec": empty });
         assert!(says(job).contains("no pod template"));
+    }
+}
+
+/// By whichever way Paceline comes in, a job has one aggregator: each pod as its operator makes it of the template names the same first pod.
+#[test]
+fn the_webhook_finds_the_same_first_pod() {
+    let check = |document: Value, pods: &[(&str, Value)]| {
+        for (template, (place, pod)) in templates(&document).templates.iter().zip(pods) {
+            let trainer = document.pointer(&template.path).unwrap()["spec"]["containers"][0].clone();
+            let mut made = trainer.clone();
+            if let Some(env) = pod["env"].as_array() {
+                made["env"] = json!(env);
+            }
+            let told = Identity::of_pod(pod, &made);
+            let read = template.identity(document.pointer(&template.path).unwrap(), None);
+            assert_eq!((told.first, told.name), (read.first.clone(), read.name), "{pod}");
+            assert_eq!(read.first.as_deref(), Some(*place));
+        }
+    };
+    let job = |name: &str| json!({ "name": name, "template": { "spec": { "template": template() } } });
+    let mut set = json!({ "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": { "name": "js" },
+        "spec": { "replicatedJobs": [job("fetch"), job("w")] } });
+    let pod = |job: &str| {
+        json!({ "metadata": { "labels": { "jobset.sigs.k8s.io/jobset-name": "js",
+        "jobset.sigs.k8s.io/replicatedjob-name": job } }, "spec": { "subdomain": "js" } })
+    };
+    check(
+        set.clone(),
+        &[("js-fetch-0-0.js", pod("fetch")), ("js-w-0-0.js", pod("w"))],
+    );
+    for at in 0..2 {
+        let container =
+            &mut set["spec"]["replicatedJobs"][at]["template"]["spec"]["template"]["spec"]["containers"][0];
+        container["command"] = json!(["torchrun", "--rdzv-endpoint=js-w-0-0.js:29500", "t.py"]);
+    }
+    check(set, &[("js-w-0-0.js", pod("fetch")), ("js-w-0-0.js", pod("w"))]);
+
+    let task = |name: &str| json!({ "name": name, "template": template() });
+    let volcano = |one: &str, other: &str| {
+        json!({ "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
+        "metadata": { "name": "vj" }, "spec": { "plugins": { "svc": [] }, "tasks": [task(one), task(other)] } })
+    };
+    let pod = |task: &str, tasks: [&str; 2]| {
+        let env = tasks.map(|task| {
+            let key = format!("VC_{}_HOSTS", task.to_uppercase().replace('-', "_"));
+            json!({ "name": key, "valueFrom": { "configMapKeyRef": { "name": "vj-svc", "key": key } } })
+        });
+        json!({ "metadata": { "labels": { "volcano.sh/job-name": "vj", "volcano.sh/task-spec": task } },
+            "spec": { "subdomain": "vj" }, "env": env })
+    };
+    for (tasks, first) in [
+        (["gpu-a", "gpu-b"], "vj-gpu-a-0.vj"),
+        (["worker", "master"], "vj-master-0.vj"),
+    ] {
+        let [one, other] = tasks;
+        check(
+            volcano(one, other),
+            &[(first, pod(one, tasks)), (first, pod(other, tasks))],
+        );
     }
 }

@@ -78,6 +78,26 @@ pub(crate) fn entry<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
     env.find(|entry| entry["name"] == name)
 }
 
+/// What torchrun's options in the container's command say of where ranks meet, each a word of its own or one of a script.
+pub(crate) fn meeting(container: &Value) -> Option<&str> {
+    let lists = ["command", "args"].map(|list| container[list].as_array());
+    let texts = lists.into_iter().flatten().flatten().filter_map(Value::as_str);
+    let words: Vec<&str> = texts
+        .flat_map(|text| text.split([' ', '\t', '\n', '=']))
+        .collect();
+    let behind = |names: [&str; 2]| {
+        let at = words.iter().rposition(|word| names.contains(word))?;
+        Some(words.get(at + 1)?.trim_matches(['"', '\'']))
+    };
+    // A store of its own need not be on any of the pods.
+    let is_store =
+        behind(["--rdzv-backend", "--rdzv_backend"]).is_some_and(|backend| backend.starts_with("etcd"));
+    let endpoint = behind(["--rdzv-endpoint", "--rdzv_endpoint"]).filter(|_| !is_store);
+    // What a shell or the kubelet puts there is not known.
+    let place = endpoint.or_else(|| behind(["--master-addr", "--master_addr"]));
+    place.filter(|place| !place.contains(['$', '`']))
+}
+
 /// The entries that tell ranks, and those that these are made of, in their order.
 pub(crate) fn rank_variables(container: &Value) -> Vec<Value> {
     let env = container["env"].as_array().map_or(&[][..], Vec::as_slice);
@@ -157,6 +177,38 @@ mod tests {
         for none in [json!([]), json!(null), json!("x")] {
             check(Kind::Job, None, None, none, Err("the pod has no containers"));
         }
+    }
+
+    #[test]
+    fn where_a_command_says_that_ranks_meet() {
+        let check = |command: Value, args: Value, wanted: Option<&str>| {
+            let container = json!({ "command": command, "args": args });
+            assert_eq!(meeting(&container), wanted, "{container}");
+        };
+        check(
+            json!(["torchrun", "--rdzv-endpoint=a-0.s:7", "t.py"]),
+            json!(null),
+            Some("a-0.s:7"),
+        );
+        check(
+            json!(["torchrun"]),
+            json!(["--rdzv_endpoint", "a-0.s:7", "t.py"]),
+            Some("a-0.s:7"),
+        );
+        let script = "set -e\nexec torchrun --nnodes=2 --master_addr=\"a-0.s\" t.py";
+        check(json!(["sh", "-c", script]), json!(null), Some("a-0.s"));
+        check(
+            json!(["torchrun", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcd:2379"]),
+            json!(null),
+            None,
+        );
+        check(
+            json!(["sh", "-c", "torchrun --master-addr=$MASTER_ADDR t.py"]),
+            json!(null),
+            None,
+        );
+        check(json!(["torchrun", "--rdzv-endpoint"]), json!(null), None);
+        check(json!("torchrun"), json!([1]), None);
     }
 
     #[test]
