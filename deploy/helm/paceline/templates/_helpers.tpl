@@ -82,9 +82,9 @@ true
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether the remediator may change nodes: by its mode, or by that of a single finding in its policy. */ -}}
+{{- /* Whether the remediator may change nodes: a finding gets no more than this, whatever mode the policy gives it. */ -}}
 {{- define "paceline.acts" -}}
-{{- if or (eq .Values.remediator.mode "act") (regexMatch "(?m)^\\s*mode\\s*=\\s*[\"']act[\"']" .Values.remediator.policy) -}}
+{{- if eq .Values.remediator.mode "act" -}}
 true
 {{- end -}}
 {{- end -}}
