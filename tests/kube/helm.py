@@ -39,7 +39,7 @@ MATRIX = {
     "the remediator alone": {"injector": {"enabled": False}},
     "neither": {"injector": {"enabled": False}, "remediator": {"enabled": False}},
     "remediator acts": {"remediator": {"mode": "act", "policy": "[limits]\nnodes = 2\n"}},
-    "remediator acts on one finding": {"remediator": {"policy": '[finding.gpu-lost]\nmode = "act"\n'}},
+    "one finding would be acted on, and nothing is": {"remediator": {"policy": '[finding.gpu-lost]\nmode = "act"\n'}},
     "remediator, shadow": {"remediator": {"mode": "shadow"}},
     "pods tell nobody": {"injector": {"tellRemediator": False}},
     "no secrets of jobs": {"injector": {"jobSecrets": False}},
@@ -78,6 +78,11 @@ LINTED = ("as it comes", "remediator acts", "monitoring")
 WRONG = [
     ({"injector": {"webhook": {"failurePolicy": "Perhaps"}}}, "/injector/webhook/failurePolicy", "'Ignore', 'Fail'"),
     ({"injector": {"webhook": {"timeoutSeconds": 30}}}, "/injector/webhook/timeoutSeconds", "5"),
+    # Null takes a default away: helm would say nothing but that something is nil.
+    ({"injector": {"webhook": {"namespaceSelector": None}}}, "/injector/webhook", "missing property 'namespaceSelector'"),
+    ({"injector": {"exclude": None}}, "/injector", "missing property 'exclude'"),
+    ({"remediator": {"port": None}}, "/remediator", "missing property 'port'"),
+    ({"certificates": None}, "missing property 'certificates'"),
     ({"injector": {"port": 443}}, "/injector/port", "1,024"),
     ({"injector": {"port": 9444}}, "injector.port and injector.healthPort are both 9444"),
     ({"remediator": {"port": 10250, "healthPort": 10250}}, "remediator.port and remediator.healthPort are both 10250"),
