@@ -40,7 +40,7 @@ const USAGE: u8 = 64;
 pub fn main() -> ExitCode {
     forget_empty_variables();
     if kube::spare::is_in_pod() {
-        kube::spare::unreadable_variables();
+        kube::spare::unreadable_settings();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -21,17 +21,18 @@ use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
 pub(crate) use page::PageArgs;
+pub(crate) use raw::{Surroundings, leave_out};
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.
 pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
-    Settings::check(&raw::gather(args, &raw::Surroundings::real())?)
+    Settings::check(&raw::gather(args, &Surroundings::real())?)
 }
 
 /// Reads again what variables and files say of the policy.
 pub(crate) fn reload() -> Reload {
     Reload::new(|| {
-        let raw = raw::gather(&SettingArgs::default(), &raw::Surroundings::real());
+        let raw = raw::gather(&SettingArgs::default(), &Surroundings::real());
         let changes = raw.and_then(|raw| settings::changes(&raw));
         changes.map(|(changes, _)| changes).map_err(|usage| usage.0)
     })
@@ -48,7 +49,7 @@ pub(crate) fn command(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCod
 
 /// The values in force, and with `--origin` where each comes from.
 fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
-    let raw = raw::gather(&args.settings, &raw::Surroundings::real())?;
+    let raw = raw::gather(&args.settings, &Surroundings::real())?;
     let settings = Settings::check(&raw)?;
     let style = Style::stdout(color);
     let mut rows: Vec<(String, String, String)> = keys::KEYS

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::file;
 use super::keys::{KEYS, PRICE, PRICE_VARIABLE, policy_key, shown_key, variable};
@@ -71,6 +72,14 @@ impl Raw {
     }
 }
 
+/// Files that nobody wants to hear of any more.
+static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Without these files everything is read from now on.
+pub(crate) fn leave_out(files: &[PathBuf]) {
+    *LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner) = files.to_vec();
+}
+
 /// Looks up a variable.
 type Variable = dyn Fn(&str) -> Option<String>;
 
@@ -92,6 +101,8 @@ impl Surroundings {
         let mut files = vec![PathBuf::from("./paceline.toml")];
         files.extend(user.map(|folder| folder.join("paceline/config.toml")));
         files.push(PathBuf::from("/etc/paceline/config.toml"));
+        let left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|file| !left_out.contains(file));
         Surroundings {
             variable: Box::new(variable),
             files,

@@ -1,15 +1,17 @@
-//! In a pod a variable that cannot be read is told of and left out. Whoever wrote it, most often into a manifest, does not sit at this
+//! In a pod a variable, or a file of settings, that cannot be read is told of and left out. Whoever wrote it, most often into a manifest, does not sit at this
 //! command, and neither a trainer nor a sidecar, whose restarts others count, ends for it. What stands on the command line was typed,
 //! and is judged as everywhere.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use paceline_sidecar::sink::notify::Receiver;
 
 use crate::cli::{Cli, Command};
+use crate::config::{self, Surroundings};
 use crate::output::{Color, Style, warning};
 use crate::run;
 
@@ -22,29 +24,73 @@ pub(crate) fn is_in_pod() -> bool {
 }
 
 /// Leaves out what cannot be read. To be called while nothing else runs in this process.
-pub(crate) fn unreadable_variables() {
+pub(crate) fn unreadable_settings() {
     keep_receivers();
+    let mut left_out = Vec::new();
     while let Err(problem) = read() {
-        let Some(name) = culprit(&problem) else { return };
+        let Some(piece) = culprit(&problem, &left_out) else {
+            return;
+        };
         let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
-        say(format_args!("{} is left out: {first}", name.display()));
-        for name in [
-            Some(name.as_os_str()),
-            name.to_str().and_then(bound).map(OsStr::new),
-        ] {
-            name.into_iter().for_each(forget);
+        say(format_args!("{} is left out: {first}", piece.name().display()));
+        piece.bound().iter().for_each(|name| forget(name.as_ref()));
+        piece.leave_out(&mut left_out);
+    }
+}
+
+/// What is said in one place, and can be left out.
+enum Piece {
+    /// A variable of ours, and its value.
+    Variable(OsString, OsString),
+    /// A file of settings: an image may have one for its own purposes.
+    File(PathBuf),
+}
+
+impl Piece {
+    fn name(&self) -> &OsStr {
+        match self {
+            Piece::Variable(name, _) => name,
+            Piece::File(path) => path.as_os_str(),
+        }
+    }
+
+    fn leave_out(&self, files: &mut Vec<PathBuf>) {
+        match self {
+            Piece::Variable(name, _) => forget(name),
+            Piece::File(path) => {
+                files.push(path.clone());
+                config::leave_out(files);
+            }
+        }
+    }
+
+    /// What is left to read without it.
+    fn tried(&self, left_out: &[PathBuf]) -> Option<String> {
+        self.leave_out(&mut left_out.to_vec());
+        let left = read().err();
+        match self {
+            Piece::Variable(name, value) => set(name, value),
+            Piece::File(_) => config::leave_out(left_out),
+        }
+        left
+    }
+
+    /// What makes no sense without it, or would do more than was asked for. A file may have said anything.
+    fn bound(&self) -> &'static [&'static str] {
+        match self {
+            Piece::Variable(name, _) => name.to_str().map_or(&[], bound),
+            Piece::File(_) => &["PACELINE_HTTP", "PACELINE_ACT"],
         }
     }
 }
 
-/// What makes no sense without it, or would do more than was asked for.
-fn bound(name: &str) -> Option<&'static str> {
-    match name.strip_prefix("PACELINE_")? {
+fn bound(name: &str) -> &'static [&'static str] {
+    match name.strip_prefix("PACELINE_").unwrap_or_default() {
         // A page that was to be protected stays on loopback.
-        "HTTP_TOKEN_FILE" | "HTTP_CERT" | "HTTP_KEY" => Some("PACELINE_HTTP"),
+        "HTTP_TOKEN_FILE" | "HTTP_CERT" | "HTTP_KEY" => &["PACELINE_HTTP"],
         "ON_FAULT" | "REMEDY_LIMIT" | "REMEDY_LEDGER" | "CHECKPOINT_SIGNAL" | "CHECKPOINT_WAIT"
-        | "STOP_GRACE" | "REQUEUE_COMMAND" => Some("PACELINE_ACT"),
-        _ => None,
+        | "STOP_GRACE" | "REQUEUE_COMMAND" => &["PACELINE_ACT"],
+        _ => &[],
     }
 }
 
@@ -70,21 +116,31 @@ fn read() -> Result<(), String> {
     checked.map_err(|problem| format!("{problem:#}"))
 }
 
-/// The variable of ours without which it can be read, or fails for another reason.
-fn culprit(problem: &str) -> Option<OsString> {
-    let ours = env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PACELINE_"));
-    let without = |(name, value): (OsString, OsString)| {
-        forget(&name);
-        let left = read().err();
-        set(&name, &value);
-        (name, left)
+/// What the problem names, or that without which it can be read, or fails for another reason. Without a good one it may fail sooner:
+/// a certificate needs its key, and only PACELINE_KEY_OPTIONAL excuses a key that is missing.
+fn culprit(problem: &str, left_out: &[PathBuf]) -> Option<Piece> {
+    let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
+    let variables: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
+    let variables = variables
+        .into_iter()
+        .map(|(name, value)| Piece::Variable(name, value));
+    let files = Surroundings::real().files.into_iter().map(Piece::File);
+    let mut tried: Vec<(Piece, Option<String>)> = variables
+        .chain(files)
+        .map(|piece| {
+            let left = piece.tried(left_out);
+            (piece, left)
+        })
+        .filter(|(_, left)| left.as_deref() != Some(problem))
+        .collect();
+    let is_named = |piece: &Piece| {
+        let rest = problem.strip_prefix(&*piece.name().to_string_lossy());
+        rest.is_some_and(|rest| rest.starts_with(':'))
     };
-    let tried: Vec<(OsString, Option<String>)> = ours.collect::<Vec<_>>().into_iter().map(without).collect();
-    let other = |(_, left): &&(OsString, Option<String>)| left.as_deref() != Some(problem);
-    let cured = tried.iter().find(|(_, left)| left.is_none());
-    cured
-        .or_else(|| tried.iter().find(other))
-        .map(|(name, _)| name.clone())
+    let named = tried.iter().position(|(piece, _)| is_named(piece));
+    let cures = tried.iter().position(|(_, left)| left.is_none());
+    let at = named.or(cures).or((!tried.is_empty()).then_some(0))?;
+    Some(tried.swap_remove(at).0)
 }
 
 /// Of several receivers those that are some: the cluster's remediator may stand behind a mistake of the job's author.

@@ -247,6 +247,61 @@ fn a_pods_command_begins_whatever_variables_cannot_be_read() {
     assert_eq!(run(false, &[]).0, Some(64));
 }
 
+/// Of two that cannot be read leaving out one cures nothing, and leaving out a good one may fail for another reason, sooner.
+#[test]
+fn what_cannot_be_read_is_called_by_its_own_name() {
+    let place = Place::new();
+    let mut command = place.paceline(["run", "--run-dir", "run", "--", "sh", "-c", "exit 7"]);
+    command
+        .env("PACELINE_POD", "p-0")
+        .env("PACELINE_METRICS", "everything")
+        .env("PACELINE_SIM_GPUS", "nonsense")
+        .env("PACELINE_KEY_FILE", "no/key")
+        .env("PACELINE_KEY_OPTIONAL", "true");
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    for name in ["PACELINE_METRICS", "PACELINE_SIM_GPUS"] {
+        assert!(said.contains(&format!("{name} is left out: {name}: ")), "{said}");
+    }
+    assert_eq!(said.matches("is left out").count(), 2, "{said}");
+}
+
+/// An image may have a file of this name for its own purposes, or a mistake in it.
+#[test]
+fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
+    let place = Place::new();
+    let run = |is_in_pod: bool| {
+        let mut command = place.paceline(["run", "--run-dir", "run", "--", "sh", "-c", "exit 7"]);
+        command.env("PACELINE_JOB", "j").env("PACELINE_HTTP", "0.0.0.0:0");
+        if is_in_pod {
+            command.env("PACELINE_POD", "p-0");
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    for content in [
+        "[race]\npace = 12\n",
+        "no toml at all",
+        "journal_bytes = \"much\"\nhttp_token_file = \"t\"\n",
+    ] {
+        fs::write(place.path("paceline.toml"), content).unwrap();
+        let (code, said) = run(true);
+        assert_eq!(code, Some(7), "{content}: {said}");
+        assert!(
+            said.contains("./paceline.toml is left out: "),
+            "{content}: {said}"
+        );
+        // It may have said that the page is protected.
+        assert!(!said.contains("http://"), "{content}: {said}");
+        assert!(
+            place.read("run/report.json").contains("schema_version"),
+            "watched all the same"
+        );
+        assert_eq!(run(false).0, Some(64), "a person at a prompt");
+    }
+}
+
 #[test]
 fn a_pods_sidecar_watches_whatever_variables_cannot_be_read() {
     let place = Place::new();
