@@ -80,7 +80,7 @@ class Pod:
             "metadata.labels['batch.kubernetes.io/job-completion-index']": str(index),
         }
         self.fields.update({f"metadata.annotations['{key}']": text for key, text in meta.get("annotations", {}).items()})
-        self.mounted, self.running = [], {}
+        self.mounted, self.running, self.took = [], {}, {}
         self.volumes = {volume["name"]: self.volume(volume, secrets) for volume in self.spec.get("volumes", [])}
 
     def secure(self, container):
@@ -222,7 +222,8 @@ class Pod:
             os.kill(pid, signal.SIGTERM)
         began = time.monotonic()
         code = process.wait(PATIENCE)
-        print(f"{self.name}: {name} ended {time.monotonic() - began:.1f} s after SIGTERM with code {code}")
+        self.took[name] = time.monotonic() - began
+        print(f"{self.name}: {name} ended {self.took[name]:.1f} s after SIGTERM with code {code}")
         return code
 
     def stop(self):
