@@ -48,3 +48,30 @@ fn cost_is_the_truth_within_five_percent() {
         );
     }
 }
+
+/// GPU-seconds of the whole job that are told to be lost.
+fn told(text: &str, fault: Option<&str>) -> f64 {
+    let mut spec = WorldSpec::parse(text).expect(text);
+    if let Some(fault) = fault {
+        spec.faults.push(fault.parse().expect(fault));
+    }
+    let mut detector = Detector::new(Policy::default());
+    for (at, frame) in World::new(spec).expect("a world") {
+        detector.observe(at, &frame);
+    }
+    3600.0 * detector.report().cost.lost_gpu_hours
+}
+
+/// Forty seconds of eight ranks: as a rank's silence, and not once more as a long checkpoint, a long start or a restart.
+#[test]
+fn a_standstill_is_lost_once() {
+    for (text, from) in [
+        ("gpus=8 steps=200 seed=24 checkpoint-every=100", 100),
+        ("gpus=8 steps=200 seed=24", 3),
+        ("gpus=8 steps=200 seed=24", 100),
+    ] {
+        let fault = format!("silent rank=3 from={from} for=40s");
+        let more = told(text, Some(&fault)) - told(text, None);
+        assert!((more / 320.0 - 1.0).abs() < 0.05, "{text}, {fault}: {more:.1} GPU-s");
+    }
+}

@@ -27,6 +27,10 @@ fn transcripts() {
 /// A detector that is written down and read back again and again says what one says that never was.
 #[test]
 fn transcripts_with_cuts() {
+    if std::env::var_os("REWRITE").is_some() {
+        // The other one writes them meanwhile.
+        return;
+    }
     datadriven::walk(
         &format!("{}/tests/transcripts", env!("CARGO_MANIFEST_DIR")),
         |file| {

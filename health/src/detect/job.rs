@@ -181,7 +181,7 @@ impl JobRules {
             self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
         scene.steady = self.steady;
-        self.ledger.row(board, self.steady, self.sort);
+        self.ledger.row(board, self.steady, self.sort, view.stood_s);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

@@ -40,6 +40,8 @@ pub struct Ledger {
     /// Steps before this one were made before the restart.
     made: u64,
     restarted: bool,
+    /// How long the job had stood still for silent ranks when the last step closed: that is an incident's to tell.
+    stood_s: f64,
 }
 
 impl Ledger {
@@ -61,8 +63,9 @@ impl Ledger {
         self.restarted = self.last.is_some();
     }
 
-    /// Takes a step.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort) {
+    /// Takes a step. `stood_s`: how long the job has stood still for silent ranks, from its start on.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood_s: f64) {
+        let mut stood_s = stood_s - std::mem::replace(&mut self.stood_s, stood_s);
         let began = self.last.replace(board.at).or(self.since);
         if self.restarted {
             self.take_up(board.step);
@@ -75,7 +78,9 @@ impl Ledger {
             began.filter(|_| self.restarted || self.warming.0 == 0.0 && self.usual.is_empty())
         {
             // From the last step, or the first rank, to the beginning of this one.
-            let idle = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0) * self.ranks;
+            let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
+            let idle = (idle_s - stood_s).max(0.0) * self.ranks;
+            stood_s = (stood_s - idle_s).max(0.0);
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -83,16 +88,17 @@ impl Ledger {
             }
         }
         self.restarted = false;
+        let moved_s = (board.dur_s - stood_s).max(0.0);
         if board.step < self.made {
             // It was made before, and is made again.
-            self.restart += board.dur_s * self.ranks;
+            self.restart += moved_s * self.ranks;
             return;
         }
         let usual = self.usual_s();
         match board.kind {
             StepKind::Train | StepKind::WarmUp if !steady => {
                 self.warming.0 += 1.0;
-                self.warming.1 += board.dur_s;
+                self.warming.1 += moved_s;
             }
             StepKind::Train => {
                 self.usual.push_back(board.dur_s);
@@ -104,7 +110,7 @@ impl Ledger {
                 }
             }
             StepKind::Checkpoint if sort != Sort::Apart => {
-                let more = usual.map_or(0.0, |usual| board.dur_s - usual);
+                let more = usual.map_or(0.0, |usual| moved_s - usual);
                 self.checkpoint += more.max(0.0) * self.ranks;
             }
             _ => {}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
-use super::front::{Front, place};
+use super::front::{Front, Place, place};
 use super::ras::Told;
 use super::roster::Roster;
 use super::standstill::{Named, Standstill};
@@ -25,6 +25,8 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
+    /// Who is silent and behind, where, and since when somebody is past it.
+    passed: BTreeMap<Rank, (Place, Time)>,
     /// Whom it has named, and how badly.
     open: Standstill,
     /// What NCCL said last.
@@ -39,6 +41,10 @@ const JUDGE_EVERY: Duration = Duration::from_millis(250);
 
 /// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
 const FRESH: Duration = Duration::from_secs(3);
+
+/// How often a rank's sidecar tells of it. When all move again, not all do at once, nor is it heard of all at once: who is
+/// behind for less may have moved with the others.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Ranks that a hang's evidence names.
 const MAX_BEHIND: usize = 8;
@@ -86,18 +92,13 @@ impl Heard {
     fn moved(&self) -> Time {
         Time(self.at.0.saturating_sub(self.pulse.idle_ns))
     }
-
-    /// Whether others are ahead: in a later step, or waiting in the step that this one has not finished; or its
-    /// process is gone. Where this one was said to be before the other moved says nothing: it may have moved as well.
-    fn is_behind(&self, front: &Front) -> bool {
-        !self.pulse.alive || front.is_past(place(&self.pulse), self.at)
-    }
 }
 
 impl SilenceRule {
     /// A new group of ranks.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.pulses.clear();
+        self.passed.clear();
         self.told = Told::default();
         self.keep(at, world_size, &BTreeMap::new());
     }
@@ -160,13 +161,18 @@ impl SilenceRule {
         Some(self.open.lost_s(subject, now)? * f64::from(world_size))
     }
 
+    /// How long the job has stood still, from its start on, seconds.
+    pub fn stood_s(&self, now: Time) -> f64 {
+        self.open.stood_s(now)
+    }
+
     /// The next claim.
     pub fn poll(&mut self) -> Option<Claim> {
         self.out.pop_front()
     }
 
     /// Who is silent now, and how badly.
-    fn judge(&self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
+    fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let Scope {
             at, roster, limits, ..
         } = *scope;
@@ -178,6 +184,7 @@ impl SilenceRule {
             .filter_map(|(rank, heard)| Some((*rank, severity(heard, at, p99, limits)?)))
             .collect();
         if silent.is_empty() {
+            self.passed.clear();
             return BTreeMap::new();
         }
         let front = Front::of(
@@ -186,10 +193,11 @@ impl SilenceRule {
                 .filter(|heard| heard.pulse.alive)
                 .map(|heard| (place(&heard.pulse), heard.moved())),
         );
+        self.pass(&silent, &front);
         let behind: Vec<(Rank, Severity)> = silent
             .iter()
             .copied()
-            .filter(|(rank, _)| self.pulses.get(rank).is_some_and(|heard| heard.is_behind(&front)))
+            .filter(|(rank, _)| self.is_behind(*rank))
             .collect();
         if !behind.is_empty() && behind.len() * 2 <= self.pulses.len().max(2) {
             let named = |(rank, severity)| {
@@ -211,6 +219,27 @@ impl SilenceRule {
             job: scope.job.clone(),
         };
         BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
+    }
+
+    /// Notes whom others are past: in a later step, or waiting in the step that it has not finished.
+    fn pass(&mut self, silent: &[(Rank, Severity)], front: &Front) {
+        let known = std::mem::take(&mut self.passed);
+        let passed = silent.iter().filter_map(|(rank, _)| {
+            let place = place(&self.pulses.get(rank)?.pulse);
+            let at = front.passed_at(place)?;
+            // Who was past it then is still; where all others move on, the first of them is another each time.
+            let before = known.get(rank).filter(|(known, _)| *known == place);
+            Some((*rank, (place, before.map_or(at, |(_, before)| at.min(*before)))))
+        });
+        self.passed = passed.collect();
+    }
+
+    /// Whether its sidecar says that it did not follow those who are past it; or its process is gone.
+    fn is_behind(&self, rank: Rank) -> bool {
+        self.pulses.get(&rank).is_some_and(|heard| {
+            let passed = self.passed.get(&rank);
+            !heard.pulse.alive || passed.is_some_and(|(_, passed)| heard.at >= *passed + BEAT)
+        })
     }
 
     /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to

@@ -40,6 +40,8 @@ pub(super) struct Standstill {
     silent: BTreeMap<Subject, Named>,
     /// What lies before has been booked.
     booked: Time,
+    /// What was booked, seconds.
+    stood_s: f64,
 }
 
 impl Standstill {
@@ -65,11 +67,19 @@ impl Standstill {
             return;
         }
         let ratio = self.share_ratio(now);
+        self.stood_s = self.stood_s(now);
         let booked = self.booked;
         for named in self.silent.values_mut() {
             named.lost_s += ratio * unbooked_s(named, booked, now);
         }
         self.booked = now;
+    }
+
+    /// How long the job has stood still for whoever was silent, from its start on, seconds.
+    pub fn stood_s(&self, now: Time) -> f64 {
+        let each = self.silent.values();
+        let each = each.map(|named| unbooked_s(named, self.booked, now));
+        self.stood_s + each.fold(0.0, f64::max)
     }
 
     /// What one of them has cost so far, seconds of the whole job.
@@ -141,9 +151,11 @@ mod tests {
         assert_eq!(all.lost_s(&rank(0), at(140)), Some(35.0));
         all.book(at(140));
         assert_eq!(all.lost_s(&rank(1), at(140)), Some(5.0));
+        assert_eq!(all.stood_s(at(140)), 40.0);
         let over = all.keep(|subject, _| *subject == rank(1));
         assert_eq!(over, [(rank(0), Finding::RankSilent, 35.0)]);
         assert_eq!(all.lost_s(&rank(1), at(150)), Some(15.0));
+        assert_eq!(all.stood_s(at(150)), 50.0);
     }
 
     #[test]
