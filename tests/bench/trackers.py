@@ -1,6 +1,6 @@
 """What rows for trackers cost the training thread: a job of one rank under `paceline run`, rows every second against none.
 
-    VENV/bin/python tests/bench/trackers.py PACELINE [--pairs 10] [--seconds 6]     (VENV: tests/setup/trackers.sh)
+    VENV/bin/python tests/bench/trackers.py PACELINE [--pairs 10] [--seconds 6]     (VENV: tests/setup/venv.sh tests/setup/trackers.txt VENV target/realenv/torch)
 
 Blocks of steps with and without the thread alternate in one process, so that both see the same machine. A step is a matrix
 product or two in many small Python calls: what a thread takes of the interpreter shows there first. Rows go to W&B

@@ -4,7 +4,7 @@ Prometheus; the file before promtool; the push before a real OpenTelemetry colle
 OpenTelemetry's own classes; the list of Slurm's jobs before a real Prometheus that polls it. And a receiver that hangs, and one that
 refuses, hold no job up.
 
-    tests/setup/doors.sh V
+    tests/setup/venv.sh tests/setup/doors.txt V
     V/bin/python tests/prometheus/doors.py     takes Debian's prometheus; PACELINE: the binary
 """
 

@@ -1,7 +1,7 @@
 """A real job of four ranks, the third of them slow, with real W&B, MLflow and TensorBoard in it, and what Paceline has written
 into them when it has ended, read back from their own files.
 
-    tests/setup/trackers.sh VENV target/realenv/torch
+    tests/setup/venv.sh tests/setup/trackers.txt VENV target/realenv/torch
     VENV/bin/python tests/trackers/real.py PACELINE [--keep DIRECTORY]
 """
 
