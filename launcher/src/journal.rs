@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::event::{Event, Signal};
 use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
+use paceline_health::words::count;
 use paceline_health::{Detector, Entry, Policy};
 use paceline_sidecar::aggregator::segments;
 use paceline_sidecar::aggregator::snapshot::{self, OfDetector};
 
 use crate::output::Style;
 use crate::progress::Progress;
-use paceline_health::words::count;
 use raw::{Raw, read_line};
 
 /// Name of the journal in a run directory.

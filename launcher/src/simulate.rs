@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use paceline_health::event::{Event, PolicyChange};
 use paceline_health::sim::{Truth, World, WorldSpec};
+use paceline_health::words;
 use paceline_health::{Detector, Entry, Frame, Policy, line};
 
 use crate::cli::SimulateArgs;
@@ -19,7 +20,6 @@ use crate::config::changes_of;
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::progress::Progress;
 use crate::report::{self, block};
-use paceline_health::words;
 
 pub(crate) use connect::ConnectArgs;
 

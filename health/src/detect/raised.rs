@@ -266,16 +266,19 @@ impl Account {
 
     /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
     pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
-        let excess = self.mean(self.self_s) - self.mean(self.peers_s);
         let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
-        awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * excess
+        awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * self.excess_s()
     }
 
-    /// What it works longer than its peers, as a share of the steps' time.
+    /// What it works longer than its peers, mean of a step.
+    fn excess_s(&self) -> f64 {
+        self.mean(self.self_s) - self.mean(self.peers_s)
+    }
+
+    /// The same as a share of the steps' time.
     fn excess_ratio(&self) -> f64 {
-        let excess_s = self.mean(self.self_s) - self.mean(self.peers_s);
         if self.dur_s > 0.0 {
-            excess_s * self.steps / self.dur_s
+            self.excess_s() * self.steps / self.dur_s
         } else {
             0.0
         }
@@ -286,7 +289,7 @@ impl Account {
         Suspect {
             ranks: members,
             since,
-            excess_s: self.mean(self.self_s) - self.mean(self.peers_s),
+            excess_s: self.excess_s(),
             excess_ratio: self.excess_ratio(),
             data_excess_s: self.mean(self.data_excess_s),
             gc_excess_s: self.mean(self.gc_excess_s),

@@ -12,11 +12,11 @@ use paceline_health::id::GpuId;
 use paceline_health::line;
 use paceline_health::sim::GpuScript;
 use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
+use paceline_health::words::span;
 use paceline_sidecar::sink::status::Status;
 
 use crate::output::{self, Paint, Style};
 use crate::run::Watcher;
-use paceline_health::words::span;
 
 /// How often the table is drawn, and how often a line is printed.
 const DRAW: Duration = Duration::from_millis(250);

@@ -7,9 +7,9 @@ use paceline_health::id::NodeId;
 use paceline_health::plain;
 use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report};
 use paceline_health::verdict::Severity;
+use paceline_health::words::count;
 
 use crate::output::{Paint, Style, wrap};
-use paceline_health::words::count;
 
 /// Rows of a table; of more nodes only those with findings are shown.
 const ROWS: usize = 40;

@@ -3,10 +3,10 @@
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
+use paceline_health::words::percent;
 use serde::Serialize;
 
 use super::block::Block;
-use paceline_health::words::percent;
 
 /// What is told where findings bind it; they say themselves whom and why.
 const FOUND: &str = "held up by what was found";

@@ -3,9 +3,9 @@
 use paceline_health::event::Signal;
 use paceline_health::report::{Cost, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
+use paceline_health::words::{hours, money, percent, span};
 
 use super::block::Block;
-use paceline_health::words::{hours, money, percent, span};
 
 /// Causes that are told by name.
 const NAMED: usize = 5;

@@ -1,9 +1,9 @@
 //! How long steps took, and which ranks take longest for their own part.
 
 use paceline_health::report::{Part, PartTimes, RankTimes, Report};
+use paceline_health::words::{percent, span};
 
 use super::block::Block;
-use paceline_health::words::{percent, span};
 
 /// Parts of a step that are told: the largest.
 const PARTS: usize = 3;

@@ -1,12 +1,13 @@
 //! The answer: the worst finding that holds, or that all is well as far as was seen. What matters most has its line first,
 //! and what is left of the room goes to advice and reasons.
 
+use paceline_health::words;
+
 use super::app::{App, Link};
 use super::paper::{Line, clip, width, wrap};
 use super::say;
 use super::told::{Report, Verdict};
 use crate::output::{Paint, Style};
-use paceline_health::words;
 
 /// Columns of a label and the blank behind it.
 const LABEL: usize = 8;

@@ -1,5 +1,7 @@
 //! Pages behind the first one: a rank, a finding, the keys.
 
+use paceline_health::words::{percent, span};
+
 use super::answer::headline;
 use super::app::{App, Page};
 use super::job::RankNow;
@@ -7,7 +9,6 @@ use super::paper::{Line, wrap};
 use super::say;
 use super::told::Verdict;
 use crate::output::{Paint, Style};
-use paceline_health::words::{percent, span};
 
 /// Columns of a label and the blanks behind it.
 const LABEL: usize = 12;

@@ -1,12 +1,12 @@
 //! What is said of findings and of the job, in the words of the report and of the live page.
 
 use paceline_health::verdict::{Cause, Severity};
+use paceline_health::words::evidence;
+use paceline_health::words::{self, count, hours, money, percent, span};
 
 use super::job::Job;
 use super::told::{Report, Verdict};
 use crate::output::{Paint, Style};
-use paceline_health::words::evidence;
-use paceline_health::words::{self, count, hours, money, percent, span};
 
 /// Letters of a UUID that tell two GPUs apart.
 const SHORT: usize = 12;
@@ -37,14 +37,13 @@ pub(super) fn short(uuid: &str) -> String {
 
 /// Why, with how much slower where that was measured.
 pub(super) fn why(verdict: &Verdict) -> String {
-    let cause = match verdict.cause() {
-        Some(Cause::Unknown) if verdict.slowdown.is_none() => verdict.means.to_string(),
-        Some(cause) => words::cause(cause).to_owned(),
-        None => verdict.cause.to_string(),
+    let cause = match verdict.slowdown {
+        None if verdict.cause.as_str() == Cause::Unknown.name() => &verdict.means,
+        _ => &verdict.why,
     };
     match verdict.slowdown {
         Some(slowdown) => format!("{cause}; {slowdown:.2}x as long as its peers"),
-        None => cause,
+        None => cause.to_string(),
     }
 }
 

@@ -1,12 +1,13 @@
 //! The ranks, a line each. Only those on the screen are written.
 
+use paceline_health::words::span;
+
 use super::app::App;
 use super::job::RankNow;
 use super::paper::{Line, left, right};
 use super::say;
 use super::told::Verdict;
 use crate::output::{Paint, Style};
-use paceline_health::words::span;
 
 /// A name of a node wider than this makes no room for itself.
 const NODE: usize = 24;

@@ -223,6 +223,8 @@ pub(super) struct Verdict {
     pub(super) provenance: Text,
     pub(super) slowdown: Option<f64>,
     pub(super) cause: Text,
+    /// The cause in words.
+    pub(super) why: Text,
     /// Of what, the value on the subject, that of its peers.
     pub(super) evidence: Vec<[Text; 3]>,
     pub(super) impact: Option<f64>,
@@ -240,12 +242,6 @@ impl Verdict {
             "info" => Severity::Info,
             _ => Severity::Warning,
         }
-    }
-
-    /// Why, if this version knows the cause.
-    pub(super) fn cause(&self) -> Option<Cause> {
-        let named = |cause: &&Cause| cause.name() == self.cause.as_str();
-        Cause::ALL.iter().find(named).copied()
     }
 }
 

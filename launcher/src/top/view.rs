@@ -1,6 +1,8 @@
 //! The screen: who is slow, why, since when, what it costs and what to do; then all ranks. A function of what is known and of
 //! the room there is, and of nothing else.
 
+use paceline_health::words::{count, hours, percent, span};
+
 use super::answer;
 use super::app::{App, Link, Page};
 use super::detail;
@@ -8,7 +10,6 @@ use super::paper::{Line, width, wrap};
 use super::say;
 use super::table::Table;
 use crate::output::{Paint, Style};
-use paceline_health::words::{count, hours, percent, span};
 
 /// Screens of fewer lines have one line of headline, and no empty ones.
 const LOW: usize = 16;

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use paceline_health::plain;
+use paceline_health::words::{count, percent, span};
 
 use super::shift::{Told, signed};
 use super::{Comparison, Found, Run};
 use crate::html::Html;
 use crate::output::{Paint, Style, wrap};
 use crate::report::page::{Head, STYLE, table};
-use paceline_health::words::{count, percent, span};
 
 /// Findings of each list that have a line.
 const FOUND: usize = 20;

@@ -2,13 +2,13 @@
 
 use paceline_health::report::Report;
 use paceline_health::verdict::{Severity, State, Verdict};
+use paceline_health::words::{self, count};
 use paceline_health::{Policy, Provenance};
 
 use super::{Head, by_weight};
 use crate::html::Html;
 use crate::report::block::{short_subject, why};
 use crate::report::cost::{of_finding, unit};
-use paceline_health::words::{self, count};
 
 /// Findings that are told in full.
 const IN_FULL: usize = 3;

@@ -1,11 +1,11 @@
 //! How long steps took, and where the time went, on the same axis as the heat map.
 
 use paceline_health::history::{Column, History};
+use paceline_health::words::span;
 
 use super::heat::frame;
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
-use paceline_health::words::span;
 
 /// Height of a picture, and of the numbers below it.
 const TALL: f64 = 110.0;

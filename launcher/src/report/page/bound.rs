@@ -2,12 +2,12 @@
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
+use paceline_health::words::{percent, span};
 
 use super::{Head, table};
 use crate::html::Html;
 use crate::report::advice::{self, Number, Question};
 use crate::report::profile;
-use paceline_health::words::{percent, span};
 
 pub(super) fn draw(report: &Report) -> Html {
     let mut html = Html::default();

@@ -2,12 +2,12 @@
 
 use paceline_health::report::{Part, RankTimes, Report};
 use paceline_health::verdict::{Finding, Verdict};
+use paceline_health::words::{count, percent, span};
 
 use super::{Head, table};
 use crate::html::Html;
 use crate::preflight::show;
 use crate::report::block::coverage_words;
-use paceline_health::words::{count, percent, span};
 
 /// Ranks, gaps, notes, versions and the like that have a line.
 const RANKS: usize = 12;

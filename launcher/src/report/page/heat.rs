@@ -4,11 +4,11 @@ use paceline_health::history::{Column, History};
 use paceline_health::report::Report;
 use paceline_health::seen::{ABSENT, ratio};
 use paceline_health::verdict::Subject;
+use paceline_health::words::count;
 
 use super::png::{self, Color};
 use super::{LEFT, RIGHT, WIDE};
 use crate::html::Html;
-use paceline_health::words::count;
 
 /// Height of a row, and of the whole picture.
 const ROW: f64 = 16.0;

@@ -17,12 +17,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
+use paceline_health::words::{count, span};
 use paceline_health::{Policy, plain};
 use paceline_sidecar::sink::write_whole;
 
 use super::by_weight;
 use crate::html::Html;
-use paceline_health::words::{count, span};
 
 /// Its name in a run directory.
 pub(crate) const FILE: &str = "report.html";

@@ -1,10 +1,10 @@
 //! What the job took, what of it was lost, and to what.
 
 use paceline_health::report::Report;
+use paceline_health::words::{hours, money, percent, span};
 
 use crate::html::Html;
 use crate::report::cost::unit;
-use paceline_health::words::{hours, money, percent, span};
 
 /// Causes that have a line.
 const CAUSES: usize = 12;

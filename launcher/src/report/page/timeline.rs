@@ -2,13 +2,13 @@
 
 use paceline_health::report::Report;
 use paceline_health::verdict::State;
+use paceline_health::words::{severity, span};
 
 use super::answer::mark;
 use super::{Head, table};
 use crate::html::Html;
 use crate::report::block::short_subject;
 use crate::report::{ending, remedies};
-use paceline_health::words::{severity, span};
 
 /// Lines; the rest is counted.
 const MOST: usize = 120;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use paceline_health::plain;
+use paceline_health::words::{count, hours, money, percent, span};
 
 use super::{Node, Rollup, Share};
 use crate::html::Html;
 use crate::output::{Paint, Style};
 use crate::report::clock;
 use crate::report::page::{Head, STYLE, table};
-use paceline_health::words::{count, hours, money, percent, span};
 
 /// Lines of the tables on a terminal, and on a page.
 const ROWS: usize = 10;

@@ -153,35 +153,14 @@ impl News {
             (State::Raised, Some(known)) => {
                 let memory = known.clone();
                 notice.times = memory.notice.times + u32::from(!memory.holds);
-                if memory.told {
-                    notice.raised_ms = memory.notice.raised_ms;
-                    notice.worst = notice.severity.max(memory.notice.worst);
-                    notice.was = Some(memory.notice.severity);
-                    notice.was_provenance = Some(memory.notice.provenance);
-                }
-                let is_worse = memory.told && notice.severity > memory.notice.severity;
-                // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
-                let is_explained = memory.told && is_unknown(&memory.notice) && !is_unknown(&notice);
-                if memory.told && !is_worse {
-                    // What else was told stands: a message for every change would be one for every second.
-                    notice.severity = memory.notice.severity;
-                    notice.was = memory.notice.was;
-                }
-                if memory.told && !is_worse && !is_explained {
-                    notice.provenance = memory.notice.provenance;
-                    notice.was_provenance = memory.notice.was_provenance;
-                }
-                if is_worse || is_explained {
+                let is_news = memory.told && changes(&memory.notice, &mut notice);
+                if is_news {
                     self.out.push(notice.clone());
                 }
                 let memory = Memory {
                     notice,
                     holds: true,
-                    told_ms: if is_worse || is_explained {
-                        now_ms
-                    } else {
-                        memory.told_ms
-                    },
+                    told_ms: if is_news { now_ms } else { memory.told_ms },
                     ..memory
                 };
                 self.known.0.insert(memory.notice.key.clone(), memory);
@@ -320,6 +299,24 @@ impl News {
             self.known.0.remove(&key);
         }
     }
+}
+
+/// Whether what was told before has changed so that it is told again; what has not stands in `now` as it was told.
+fn changes(before: &Notice, now: &mut Notice) -> bool {
+    let is_worse = now.severity > before.severity;
+    // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
+    let is_explained = is_unknown(before) && !is_unknown(now);
+    now.raised_ms = before.raised_ms;
+    now.worst = now.severity.max(before.worst);
+    (now.was, now.was_provenance) = (Some(before.severity), Some(before.provenance));
+    if !is_worse {
+        // A message for every change would be one for every second.
+        (now.severity, now.was) = (before.severity, before.was);
+        if !is_explained {
+            (now.provenance, now.was_provenance) = (before.provenance, before.was_provenance);
+        }
+    }
+    is_worse || is_explained
 }
 
 fn node(verdict: &Verdict) -> Option<Arc<str>> {

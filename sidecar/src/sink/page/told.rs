@@ -5,7 +5,7 @@ use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
 use paceline_health::verdict::{State, Subject, Verdict};
-use paceline_health::words::evidence;
+use paceline_health::words::{self, evidence};
 use serde_json::{Value, json};
 
 /// Findings that are shown; the rest is counted.
@@ -76,6 +76,7 @@ fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
         "provenance": verdict.provenance,
         "slowdown": verdict.slowdown_ratio,
         "cause": verdict.cause,
+        "why": words::cause(verdict.cause),
         "evidence": evidence.collect::<Vec<_>>(),
         "impact": verdict.impact_ratio,
         "lost_gpu_hours": verdict.lost_gpu_hours,

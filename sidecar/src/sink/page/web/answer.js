@@ -65,9 +65,8 @@ function caseOf(verdict) {
   const facts = el('dl');
   const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Now' ? 'now' : null, ...says));
   fact('Who', who(verdict));
-  const why = CAUSES[verdict.cause] ?? verdict.cause;
   const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as its peers`), ': '];
-  if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, why);
+  if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, verdict.why);
   else fact('What', told(verdict.means));
   fact('Since', since(verdict));
   fact('Costs', costs(verdict));
@@ -141,13 +140,13 @@ function drawOthers(all, first) {
   const open = at('over')?.open ?? false;
   // Whoever stands on one with the keyboard stays there.
   const held = document.activeElement?.dataset?.finding;
-  const listed = data.report.findings - data.report.raised;
-  const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : listed} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)),
-    more(listed - Math.min(over.length, OVER)));
+  const ended = data.report.findings - data.report.raised;
+  const past = el('details', null, el('summary', 'faint', `${query().text ? over.length : ended} over by now`), el('ol', null, ...over.slice(0, OVER).map(button)),
+    more(ended - Math.min(over.length, OVER)));
   past.id = 'over';
   past.open = open;
   fill('others',
-    el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${data.report.findings - data.report.raised} over`)),
+    el('div', 'head', el('h2', null, 'Findings'), el('p', 'legend', `${data.report.raised} hold now, ${ended} over`)),
     el('ol', null, ...holds.slice(0, HOLDING).map(button)),
     more(data.report.raised - Math.min(holds.length, HOLDING)),
     over.length ? past : null);

@@ -6,21 +6,6 @@ const SEVERITY = {
   info: {mark: '•', word: 'INFO'},
 };
 
-const CAUSES = {
-  'unknown': 'cause not seen',
-  'thermal': 'heat: the GPU protects itself',
-  'power': 'power: the GPU is capped or braked, its peers are not',
-  'clock-stuck': 'clock: low without a reason on a cool GPU',
-  'ecc': 'memory errors on the GPU',
-  'pcie': 'PCIe: the link runs under its width or generation, or repeats itself',
-  'nvlink': 'NVLink errors',
-  'network': 'network: its ports count errors',
-  'data-loading': 'data loading',
-  'cpu-contention': 'CPU: the process waits for a core',
-  'gc-pause': 'garbage collection',
-  'imbalance': 'the work itself differs between ranks',
-};
-
 function span(seconds) {
   const s = Math.max(0, seconds);
   const two = number => String(Math.floor(number)).padStart(2, '0');
