@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_health::Frame;
 use paceline_health::id::JobId;
 use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
+use paceline_health::{Frame, Policy};
 
 use super::Aggregator;
 use crate::host;
@@ -61,6 +61,14 @@ impl Outlets {
             report.remedies = warden.told().clone();
         }
         report
+    }
+
+    /// The report was made. `dir`: where it is written.
+    fn report(&mut self, report: &Report, policy: &Policy, dir: &str) {
+        self.live.report(report, policy, dir);
+        if let Some(notifier) = &mut self.notifier {
+            notifier.update(&report.verdicts, host::unix_ms());
+        }
     }
 
     /// A frame has its place in the journal.
@@ -137,7 +145,7 @@ impl Aggregator {
     pub(super) fn write_report(&mut self, now_ns: u64) {
         let report = self.report();
         let dir = self.dir.to_string_lossy();
-        self.outlets.live.report(&report, self.detector.policy(), &dir);
+        self.outlets.report(&report, self.detector.policy(), &dir);
         let bytes = self.files.report(&report);
         self.journal.reserve_for(bytes as u64);
         self.report_pace.wrote(bytes, now_ns);

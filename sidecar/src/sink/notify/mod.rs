@@ -111,6 +111,11 @@ impl Notifier {
         self.news.verdict(verdict, now_ms);
     }
 
+    /// What open verdicts have come to by now.
+    pub fn update(&mut self, verdicts: &[Verdict], now_ms: u64) {
+        self.news.update(verdicts, now_ms);
+    }
+
     /// To be called about once a second: what was said since goes out in one parcel.
     pub fn tick(&mut self, now_ms: u64) {
         let notices = self.news.poll(now_ms);

@@ -165,7 +165,26 @@ impl News {
                 };
                 self.known.0.insert(memory.notice.key.clone(), memory);
             }
-            (State::Cleared, _) => self.clear(&notice.key, now_ms),
+            (State::Cleared, _) => {
+                self.know_more(&notice);
+                self.clear(&notice.key, now_ms);
+            }
+        }
+    }
+
+    /// What open verdicts have come to: what is said next of them says that.
+    pub fn update(&mut self, verdicts: &[Verdict], now_ms: u64) {
+        for verdict in verdicts.iter().filter(|verdict| verdict.state == State::Raised) {
+            let now = self.notice(verdict, now_ms);
+            self.know_more(&now);
+        }
+    }
+
+    fn know_more(&mut self, now: &Notice) {
+        let known = self.known.0.get_mut(&now.key).map(|memory| &mut memory.notice);
+        if let Some(known) = known.filter(|known| known.incident == now.incident) {
+            known.costs.clone_from(&now.costs);
+            known.evidence.clone_from(&now.evidence);
         }
     }
 
@@ -330,14 +349,18 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
     }
 }
 
-/// How much slower, and what that costs. Hours are left to the report: when it is told they are few.
+/// How much slower, and what that costs; of what is not slow but stands still, what was lost so far.
 fn costs(verdict: &Verdict) -> String {
     let slower = verdict
         .slowdown_ratio
         .map(|ratio| format!("{ratio:.2}x as long as its peers"));
     let share = verdict.impact_ratio.filter(|share| *share > 0.0);
     let share = share.map(|share| format!("{} of every step", words::percent(share)));
-    slower.into_iter().chain(share).collect::<Vec<_>>().join(", ")
+    let told: Vec<String> = slower.into_iter().chain(share).collect();
+    if told.is_empty() && verdict.lost_gpu_hours > 0.0 {
+        return format!("{} so far", words::hours(verdict.lost_gpu_hours, "GPU"));
+    }
+    told.join(", ")
 }
 
 fn evidence(verdict: &Verdict) -> Vec<String> {

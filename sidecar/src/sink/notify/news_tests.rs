@@ -98,3 +98,36 @@ fn the_end_of_a_job_is_not_the_end_of_a_sick_gpu() {
         (Status::Resolved, Status::Firing)
     );
 }
+
+#[test]
+fn what_it_has_come_to_is_said_when_it_is_next_spoken_of() {
+    let mut news = News::open("j".into(), Default::default());
+    let at = |slowdown_ratio, state| Verdict {
+        slowdown_ratio: Some(slowdown_ratio),
+        impact_ratio: None,
+        ..verdict(1, 3, Severity::Warning, state)
+    };
+    news.verdict(&at(1.27, State::Raised), NOW);
+    assert_eq!(news.poll(NOW)[0].costs, "1.27x as long as its peers");
+    news.update(&[at(1.33, State::Raised)], NOW + 5000);
+    assert_eq!(news.poll(NOW + 5000), [], "that alone is no news");
+    assert_eq!(
+        news.open_notices(NOW + 6000)[0].costs,
+        "1.33x as long as its peers"
+    );
+    news.verdict(&at(1.35, State::Cleared), NOW + 9000);
+    assert_eq!(news.poll(NOW + 9000)[0].costs, "1.35x as long as its peers");
+}
+
+#[test]
+fn of_what_stands_still_is_said_what_was_lost() {
+    let mut news = News::open("j".into(), Default::default());
+    let silent = Verdict {
+        slowdown_ratio: None,
+        impact_ratio: None,
+        lost_gpu_hours: 0.09,
+        ..verdict(1, 3, Severity::Critical, State::Raised)
+    };
+    news.verdict(&silent, NOW);
+    assert_eq!(news.poll(NOW)[0].costs, "0.09 GPU-hours so far");
+}
