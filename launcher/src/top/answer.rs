@@ -36,7 +36,8 @@ pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec
         0..3 => 0,
         _ => (most / 4).max(1),
     };
-    let others = bounded(others, room_of_others);
+    let told = app.job.raised().count() as u64;
+    let others = bounded(others, room_of_others, report.raised.saturating_sub(told));
     let mut lines = vec![headline(app, verdict, columns, style)];
     let room = most.saturating_sub(1 + others.len());
     lines.extend(case(verdict, report, app, columns, room, style));
@@ -58,10 +59,11 @@ pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Styl
         .painted(Paint::Strong, format!(": {}", say::whom(verdict)));
     let all = app.job.verdicts();
     let place = all.iter().position(|one| one.id == verdict.id);
-    match place.filter(|_| all.len() > 1) {
+    let found = app.job.report.as_ref().map_or(0, |report| report.findings);
+    match place.filter(|_| found > 1) {
         Some(place) => line.with_end(
             Some(Paint::Faint),
-            &format!("{} of {}", place + 1, all.len()),
+            &format!("{} of {}", place + 1, say::grouped(found)),
             columns,
             style,
         ),
@@ -141,13 +143,15 @@ fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line>
     others.map(line).collect()
 }
 
-/// Not more than so many; the last one says how many there are behind it.
-fn bounded(mut lines: Vec<Line>, most: usize) -> Vec<Line> {
-    if lines.len() > most {
-        let more = lines.len() + 1 - most.max(1);
-        lines.truncate(most.saturating_sub(1));
+/// Not more than so many; the last one says how many there are behind it, with `untold` that this list has not.
+fn bounded(mut lines: Vec<Line>, most: usize, untold: u64) -> Vec<Line> {
+    if lines.len() > most || untold > 0 {
+        let kept = lines.len().min(most.saturating_sub(1));
+        let more = (lines.len() - kept) as u64 + untold;
+        lines.truncate(kept);
         if most > 0 {
-            lines.push(Line::new().painted(Paint::Faint, format!("  {more} more hold: n shows the next")));
+            let text = format!("  {} more hold: n shows the next", say::grouped(more));
+            lines.push(Line::new().painted(Paint::Faint, text));
         }
     }
     lines

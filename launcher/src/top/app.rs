@@ -1,5 +1,7 @@
 //! What is looked at, and what keys change of it.
 
+use std::time::Instant;
+
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::choose::Aside;
@@ -73,6 +75,17 @@ impl App {
     /// Something is new, or looked at in another way.
     pub(super) fn put_in_order(&mut self) {
         self.order = self.job.order(self.sort, self.is_reversed, &self.filter);
+    }
+
+    /// Time has passed: how long nothing has moved by now.
+    pub(super) fn pass(&mut self, now: Instant) {
+        let has_ended = self
+            .job
+            .report
+            .as_ref()
+            .is_some_and(|report| report.end.is_some());
+        let moves = self.job.step_at.filter(|_| !has_ended && !self.is_paused);
+        self.still_s = moves.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
     }
 
     /// Place of the selected rank in the order.

@@ -1,6 +1,7 @@
 //! A job as it was last told: who stands where, in which order, and what was found of whom.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use paceline_health::seen::{ABSENT, LEVEL, ratio};
 use paceline_health::verdict::Severity;
@@ -18,6 +19,8 @@ pub(super) struct Job {
     pub(super) serial: u64,
     pub(super) report: Option<Report>,
     pub(super) step: Option<StepTimes>,
+    /// When all ranks had finished it.
+    pub(super) step_at: Option<Instant>,
     places: Places,
     gpus: Vec<u8>,
     ranks: Ranks,
@@ -36,7 +39,9 @@ pub(super) struct RankNow<'a> {
     pub(super) standing: Standing,
     /// The step that it has finished.
     pub(super) step: Option<u64>,
+    /// The worst finding that is about it, and its place among all.
     pub(super) verdict: Option<&'a Verdict>,
+    found: Option<usize>,
 }
 
 /// A GPU and its names.
@@ -62,7 +67,7 @@ impl RankNow<'_> {
 /// By what ranks are put in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Sort {
-    /// Slow ones, then those of which nothing came, then the others by slowness.
+    /// Those that findings are about, as those; then slow ones, those of which nothing came, and the others by slowness.
     #[default]
     Slowdown,
     /// Number.
@@ -124,6 +129,7 @@ impl Job {
     /// Takes what is new.
     pub(super) fn take(&mut self, news: News) {
         let step = news.last_step();
+        self.step_at = news.step_at(Instant::now()).or(self.step_at);
         if news.epoch != self.epoch {
             // Another aggregator: what the one before told stands until this one tells it anew.
             self.epoch = news.epoch;
@@ -204,6 +210,7 @@ impl Job {
             standing,
             step: step.map(|(newest, behind)| newest.saturating_sub(u64::from(behind))),
             verdict: found.and_then(|place| self.verdicts().get(place)),
+            found,
         }
     }
 
@@ -278,9 +285,15 @@ fn key(sort: Sort, now: &RankNow<'_>) -> u64 {
     let gpu = now.gpu_now();
     let cell = now.standing.cell;
     match sort {
-        // Absence of data is never health.
-        Sort::Slowdown if cell == ABSENT => u64::from(u8::MAX - SLOW) * 2 + 1,
-        Sort::Slowdown => u64::from(u8::MAX - cell) * 2,
+        Sort::Slowdown => {
+            let found = now.found.map_or(u64::MAX >> 16, |place| place as u64);
+            // Absence of data is never health.
+            let speed = match cell {
+                ABSENT => u64::from(u8::MAX - SLOW) * 2 + 1,
+                cell => u64::from(u8::MAX - cell) * 2,
+            };
+            found << 16 | speed
+        }
         Sort::Rank | Sort::Node => u64::from(now.rank),
         Sort::Step => now.step.unwrap_or(u64::MAX),
         Sort::Time => most(now.standing.took_s.map(|took_s| (took_s * 1e6) as u64)),

@@ -23,6 +23,7 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Args;
 use paceline_sidecar::sink::http::visit::{Passport, VisitError, Visitor};
@@ -91,6 +92,7 @@ pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> 
     };
     app.job.take(news);
     app.put_in_order();
+    app.pass(Instant::now());
     let style = Style::stdout(color);
     if args.json {
         if let Some(aside) = &app.aside {

@@ -21,6 +21,8 @@ struct Told<'a> {
     steps: u64,
     median_step_s: Option<f64>,
     last_step: Option<StepTimes>,
+    /// No step was finished by all ranks for so long.
+    still_s: f64,
     duration_s: f64,
     goodput_ratio: Option<f64>,
     gpu_hours: f64,
@@ -88,6 +90,7 @@ pub(super) fn json(app: &App) -> serde_json::Result<String> {
         steps: report.steps,
         median_step_s: report.median_s,
         last_step: app.job.step,
+        still_s: (app.still_s * 10.0).round() / 10.0,
         duration_s: report.duration_s,
         goodput_ratio: report.cost.goodput,
         gpu_hours: report.cost.gpu_hours,

@@ -2,7 +2,7 @@
 
 use paceline_health::verdict::{Cause, Severity};
 use paceline_health::words::evidence;
-use paceline_health::words::{self, count, hours, money, percent, span};
+use paceline_health::words::{count, hours, money, percent, span};
 
 use super::job::Job;
 use super::told::{Report, Verdict};

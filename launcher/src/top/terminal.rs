@@ -68,8 +68,6 @@ fn end_with_the_terminal() {
 
 /// When something was last heard.
 struct Clocks {
-    step: Option<u64>,
-    step_at: Instant,
     answered_at: Instant,
     drawn_at: Option<Instant>,
 }
@@ -88,8 +86,6 @@ pub(super) fn run(mut app: App, heard: &Receiver<Heard>, style: Style) -> io::Re
     let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
     let now = Instant::now();
     let mut clocks = Clocks {
-        step: None,
-        step_at: now,
         answered_at: now,
         drawn_at: None,
     };
@@ -141,22 +137,12 @@ fn listen(app: &mut App, heard: &Receiver<Heard>, clocks: &mut Clocks) -> bool {
         }
         app.link = Link::Live;
         clocks.answered_at = Instant::now();
-        let step = app.job.step.map(|step| step.step);
-        if step != clocks.step {
-            clocks.step = step;
-            clocks.step_at = clocks.answered_at;
-        }
     }
     is_news
 }
 
 fn tell_times(app: &mut App, clocks: &Clocks) {
-    let has_ended = app.job.report.as_ref().is_some_and(|report| report.end.is_some());
-    app.still_s = if has_ended || clocks.step.is_none() || app.is_paused {
-        0.0
-    } else {
-        clocks.step_at.elapsed().as_secs_f64()
-    };
+    app.pass(Instant::now());
     if let Link::Away { for_s, .. } = &mut app.link {
         *for_s = clocks.answered_at.elapsed().as_secs();
     }

@@ -1,9 +1,11 @@
 //! What an aggregator tells whoever asks for its live page (docs/page.md), as it is read here. Text from outside is short and
 //! visible before anything else is done with it.
 
+use std::time::{Duration, Instant};
+
 use paceline_health::base64;
 use paceline_health::plain::{SENTENCE, clip};
-use paceline_health::verdict::{Cause, Severity};
+use paceline_health::verdict::Severity;
 use paceline_sidecar::sink::page::ranks;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -59,6 +61,9 @@ pub(super) struct News {
     pub(super) ranks: Option<Ranks>,
     #[serde(default)]
     steps: Vec<Vec<Value>>,
+    /// No step was finished by all ranks for so long.
+    #[serde(default)]
+    still_s: Option<f64>,
 }
 
 impl News {
@@ -76,6 +81,12 @@ impl News {
             ));
         }
         Ok(news)
+    }
+
+    /// When the last step was finished by all ranks.
+    pub(super) fn step_at(&self, now: Instant) -> Option<Instant> {
+        let still = Duration::try_from_secs_f64(self.still_s?).ok()?;
+        now.checked_sub(still)
     }
 
     /// The newest step in it.

@@ -3,6 +3,9 @@
 
 /// It is written again this often, when anything came.
 const EVERY_NS: u64 = 5_000_000_000;
+/// A young job is looked at by whoever has just started it: the first reports come after as long as it has lasted, and after
+/// this at the soonest.
+const SOON_NS: u64 = 500_000_000;
 /// Rest after each byte of it: a twentieth of the thread's time at most goes into reports (a byte takes about 10 ns).
 const REST_NS_A_BYTE: u64 = 200;
 
@@ -11,6 +14,7 @@ const REST_NS_A_BYTE: u64 = 200;
 pub struct Pace {
     due: bool,
     at_ns: u64,
+    began_ns: u64,
     /// The rest after the last one is over.
     rested_ns: u64,
 }
@@ -21,6 +25,7 @@ impl Pace {
         Pace {
             due: true,
             at_ns: now_ns,
+            began_ns: now_ns,
             rested_ns: now_ns,
         }
     }
@@ -44,7 +49,7 @@ impl Pace {
     /// One of so many bytes was written.
     pub fn wrote(&mut self, bytes: usize, now_ns: u64) {
         self.due = false;
-        self.at_ns = now_ns + EVERY_NS;
+        self.at_ns = now_ns + (now_ns - self.began_ns).clamp(SOON_NS, EVERY_NS);
         self.rested_ns = now_ns + (bytes as u64 * REST_NS_A_BYTE).min(EVERY_NS);
     }
 }
@@ -83,8 +88,22 @@ mod tests {
         pace.wrote(1_000, 7);
         assert_eq!(pace.at_ns(), u64::MAX);
         pace.came();
-        assert_eq!(pace.at_ns(), 7 + EVERY_NS);
+        assert_eq!(pace.at_ns(), 7 + SOON_NS);
         pace.found();
         assert_eq!(pace.at_ns(), 7 + 200_000);
+    }
+
+    #[test]
+    fn the_first_ones_come_sooner() {
+        let mut pace = Pace::new(0);
+        let mut written = Vec::new();
+        for now in (0..20_000).map(|ms| ms * MS) {
+            pace.came();
+            if pace.at_ns() <= now {
+                pace.wrote(10_000, now);
+                written.push(now / MS);
+            }
+        }
+        assert_eq!(written, [0, 500, 1000, 2000, 4000, 8000, 13_000, 18_000]);
     }
 }

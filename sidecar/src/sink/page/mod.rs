@@ -65,8 +65,9 @@ impl Piece {
 struct Board {
     /// Grows with each piece of news.
     serial: u64,
-    /// Columns of the heat map, oldest first.
+    /// Columns of the heat map, oldest first, and when the last one came.
     steps: VecDeque<Piece>,
+    step_at_ns: Option<u64>,
     report: Piece,
     places: Piece,
     gpus: Piece,
@@ -126,6 +127,7 @@ impl Live {
                 board.steps.pop_front();
             }
             board.steps.push_back(Piece { serial, json: column });
+            board.step_at_ns = Some(host::monotonic_ns());
             true
         });
     }
@@ -176,6 +178,11 @@ impl Live {
             "{{\"v\":1,\"epoch\":\"{}\",\"serial\":{}",
             self.0.epoch, board.serial
         );
+        if let Some(at_ns) = board.step_at_ns {
+            // A visitor that has just come could not know how long nothing has moved.
+            let still_ns = host::monotonic_ns().saturating_sub(at_ns);
+            let _ = write!(text, ",\"still_s\":{:.1}", still_ns as f64 / 1e9);
+        }
         let pieces = [
             ("report", &board.report),
             ("places", &board.places),

@@ -50,9 +50,9 @@ function apply(news) {
   if (news.steps) {
     data.steps.push(...news.steps.map(column));
     data.steps.splice(0, Math.max(0, data.steps.length - STEPS_KEPT));
-    data.stepAt = performance.now();
     changed.add('steps');
   }
+  if (news.still_s !== undefined) data.stepAt = performance.now() - 1000 * news.still_s;
   if (news.events) {
     data.events.push(...news.events);
     data.events.splice(0, Math.max(0, data.events.length - EVENTS_KEPT));
