@@ -72,6 +72,9 @@ fn a_standstill_is_lost_once() {
     ] {
         let fault = format!("silent rank=3 from={from} for=40s");
         let more = told(text, Some(&fault)) - told(text, None);
-        assert!((more / 320.0 - 1.0).abs() < 0.05, "{text}, {fault}: {more:.1} GPU-s");
+        assert!(
+            (more / 320.0 - 1.0).abs() < 0.05,
+            "{text}, {fault}: {more:.1} GPU-s"
+        );
     }
 }

@@ -271,7 +271,7 @@ pub(crate) struct GpusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// End after so many seconds at the latest.
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=600))]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=600))]
     pub(crate) seconds: u64,
     /// Trainer processes.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]

@@ -55,7 +55,7 @@ const UNITS: [Unit; 15] = [
 ];
 
 /// Words that are written in another way than in a name.
-const SPELLED: [(&str, &str); 12] = [
+const SPELLED: [(&str, &str); 13] = [
     ("gemm", "GEMM"),
     ("sm", "SM"),
     ("gpu", "GPU"),
@@ -65,6 +65,7 @@ const SPELLED: [(&str, &str); 12] = [
     ("ecc", "ECC"),
     ("crc", "CRC"),
     ("xid", "XID"),
+    ("sxid", "SXid"),
     ("nic", "NIC"),
     ("gc", "garbage collection"),
     ("p99", "p99"),
@@ -80,7 +81,12 @@ pub fn told(evidence: &Evidence) -> [String; 3] {
             let unit = UNITS
                 .iter()
                 .find_map(|(end, unit)| Some((evidence.what.strip_suffix(end)?, *unit)));
-            let (name, unit) = unit.unwrap_or((&evidence.what, plain));
+            let other: fn(f64) -> String = if evidence.what.contains("xid_") {
+                times
+            } else {
+                plain
+            };
+            let (name, unit) = unit.unwrap_or((&evidence.what, other));
             (spelled(name), unit)
         }
     };
@@ -118,6 +124,15 @@ fn spelled(name: &str) -> String {
 
 fn plain(value: f64) -> String {
     format!("{value}")
+}
+
+/// How often the driver said it.
+fn times(value: f64) -> String {
+    if value == 1.0 {
+        "once".to_owned()
+    } else {
+        format!("{value} times")
+    }
 }
 
 fn mhz(value: f64) -> String {
@@ -205,6 +220,8 @@ mod tests {
                 None,
                 "preflight pair busbw 11.5 GB/s",
             ),
+            ("xid_79", 1.0, None, "XID 79 once"),
+            ("sxid_12028", 2.0, None, "SXid 12028 2 times"),
             ("new_counter", 2.5, Some(1.0), "new counter 2.5, peers 1"),
             (
                 "ecc_corrected_per_s",

@@ -21,8 +21,9 @@ use crate::run::Watcher;
 /// How often the table is drawn, and how often a line is printed.
 const DRAW: Duration = Duration::from_millis(250);
 const PRINT: Duration = Duration::from_secs(3);
-/// What is shown of a job after its trouble has a name.
+/// What is shown of a job after its trouble has a name; where somebody looks on, who may want to open the page or top.
 const AFTER: Duration = Duration::from_secs(5);
+const AFTER_WATCHED: Duration = Duration::from_secs(20);
 /// Cells of the longest bar.
 const BAR: f64 = 24.0;
 /// Ranks that get a line.
@@ -143,7 +144,8 @@ impl Live {
         }
         seen.verdict = text;
         if raised && verdict.finding == Finding::Straggler && verdict.cause != Cause::Unknown {
-            self.until.get_or_insert(Instant::now() + AFTER);
+            let after = if self.terminal { AFTER_WATCHED } else { AFTER };
+            self.until.get_or_insert(Instant::now() + after);
         }
     }
 
@@ -178,6 +180,10 @@ impl Live {
         let dot = self.style.glyph(" · ", ", ");
         let mut facts = vec![self.elapsed(), format!("step {}", self.step)];
         facts.extend(self.page.clone());
+        facts.extend(self.until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            format!("ends in {:.0} s (Ctrl-C: now)", left.as_secs_f64())
+        }));
         let _ = writeln!(
             text,
             "  {}\x1b[K",

@@ -1,5 +1,6 @@
 //! The verdict block: who, since when, why, what it costs, what to do, all on the first screen.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -17,6 +18,9 @@ const IN_FULL: usize = 3;
 const IN_SHORT: usize = 8;
 /// Width of the labels in front of a finding's lines.
 const LABEL: usize = 10;
+/// Times that a node was not watched, and notes, that have a line.
+const GAPS: usize = 6;
+const NOTES: usize = 8;
 /// Characters of a text.
 const LONGEST: usize = 2000;
 /// Cells of the longer bar.
@@ -207,7 +211,7 @@ impl Block {
     fn coverage(&mut self, report: &Report) {
         let seen = &report.coverage;
         self.labelled("coverage", &coverage_words(seen));
-        for gap in &seen.gaps {
+        for gap in seen.gaps.iter().take(GAPS) {
             let to = gap.to_s.map_or("the end".to_owned(), span);
             self.labelled(
                 "",
@@ -219,8 +223,22 @@ impl Block {
                 ),
             );
         }
-        for note in &seen.notes {
+        if let Some(rest) = seen.gaps.get(GAPS..).filter(|rest| !rest.is_empty()) {
+            let nodes: BTreeSet<_> = rest.iter().map(|gap| &gap.node).collect();
+            let (times, nodes) = (
+                count(rest.len() as u64, "time"),
+                count(nodes.len() as u64, "node"),
+            );
+            self.line("", &format!("and {times} more, on {nodes}: see the report"));
+        }
+        for note in seen.notes.iter().take(NOTES) {
             self.labelled("", note);
+        }
+        if let Some(more) = seen.notes.len().checked_sub(NOTES).filter(|more| *more > 0) {
+            self.line(
+                "",
+                &format!("and {} in the report", count(more as u64, "more note")),
+            );
         }
     }
 

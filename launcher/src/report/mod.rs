@@ -164,7 +164,13 @@ pub(crate) fn write(run_dir: &Path, report: &Report) -> io::Result<PathBuf> {
 /// The report of a run directory, a report.json or a journal.
 fn find(run: &Path, skip_broken: bool, style: Style) -> anyhow::Result<Report> {
     let fold = |journal: &Path| fold(journal, skip_broken, style);
-    let meta = fs::metadata(run).with_context(|| run.display().to_string())?;
+    let wanted = || {
+        format!(
+            "{}: no run directory, report or journal (a run's own directory is paceline-JOB, where it was started)",
+            run.display()
+        )
+    };
+    let meta = fs::metadata(run).with_context(wanted)?;
     if meta.is_dir() {
         let (report, journal) = (run.join(FILE), run.join(journal::FILE));
         if report.exists() {

@@ -53,7 +53,7 @@ pub(crate) fn of(report: &Report, advice: Option<&Advice>) -> Profiling {
                 "Rank {} is as fast as most: profile it for a few steps, {why}.",
                 rank.0
             ),
-            commands: commands(looks, &[rank]),
+            commands: commands(report, looks, &[rank]),
         },
         _ => Profiling {
             says: "No profiler is needed for anything that was found.".to_owned(),
@@ -93,7 +93,7 @@ fn of_verdict(report: &Report, verdict: &Verdict, looks: &[Look]) -> Profiling {
             verdict.finding,
             verdict.whom()
         ),
-        commands: commands(looks, &ranks),
+        commands: commands(report, looks, &ranks),
     }
 }
 
@@ -139,10 +139,16 @@ fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
     of(Part::Own).or_else(|| of(Part::Step))
 }
 
-fn commands(looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
+fn commands(report: &Report, looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
     let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
-    let command = |look: &Look| {
-        match look {
+    // As many on each node as on the others, where that is so; else torchrun counts the GPUs.
+    let nodes = report.exits.len().max(1) as u32;
+    let workers = if !report.exits.is_empty() && report.world_size.is_multiple_of(nodes) {
+        (report.world_size / nodes).to_string()
+    } else {
+        "gpu".to_owned()
+    };
+    let command = |look: &Look| match look {
         Look::Operators => (
             "PyTorch's profiler, in the script before the loop",
             format!(
@@ -157,18 +163,18 @@ fn commands(looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
         Look::System => (
             "Nsight Systems, around the ranks in question",
             format!(
-                "paceline run -- torchrun --nproc-per-node=8 --no-python sh -c 'case $RANK in {}) exec nsys profile \
+                "paceline run -- torchrun --nproc-per-node={workers} --no-python sh -c 'case $RANK in {}) exec nsys profile \
                  -t cuda,nvtx,osrt -y 60 -d 20 -o rank$RANK python train.py;; *) exec python train.py;; esac'",
                 numbers.join("|")
             ),
         ),
         Look::Nccl => (
             "NCCL's own words, a file for each process",
-            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH NCCL_DEBUG_FILE=nccl.%h.%p.log paceline run -- torchrun \
-             --nproc-per-node=8 train.py"
-                .to_owned(),
+            format!(
+                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH NCCL_DEBUG_FILE=nccl.%h.%p.log paceline run -- torchrun \
+                 --nproc-per-node={workers} train.py"
+            ),
         ),
-    }
     };
     looks
         .iter()

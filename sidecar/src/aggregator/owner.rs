@@ -105,6 +105,13 @@ pub fn holder(dir: &Path) -> Option<Mark> {
     serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()
 }
 
+/// Whether somebody writes in `dir` now: the mark is as young as that of one who lives.
+pub fn is_held(dir: &Path) -> bool {
+    let modified = fs::metadata(dir.join(FILE)).and_then(|file| file.modified());
+    // One of the future is of a clock that is ahead.
+    modified.is_ok_and(|at| at.elapsed().map_or(true, |age| age <= PACE.patience))
+}
+
 impl Owner {
     /// Takes `dir`. `locked`: this host's lock on it is ours, so that a file of this host is of nobody who lives.
     ///

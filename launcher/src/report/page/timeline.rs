@@ -10,7 +10,8 @@ use crate::html::Html;
 use crate::report::block::short_subject;
 use crate::report::{ending, remedies};
 
-/// Lines; the rest is counted.
+/// Lines that are seen at once, and those behind them; the rest is counted.
+const SEEN: usize = 24;
 const MOST: usize = 120;
 
 pub(super) fn draw(report: &Report) -> Html {
@@ -23,7 +24,7 @@ pub(super) fn draw(report: &Report) -> Html {
         html.tag("<p class=\"faint\">Nothing happened.</p>");
     } else {
         let more = found.len().saturating_sub(MOST);
-        let rows = found
+        let mut rows = found
             .into_iter()
             .take(MOST)
             .map(|(at, what, whom)| vec![span(at), what, whom]);
@@ -32,7 +33,17 @@ pub(super) fn draw(report: &Report) -> Html {
             Head::Words("what"),
             Head::Words("whom"),
         ];
-        html.part(table(&heads, rows));
+        html.part(table(&heads, rows.by_ref().take(SEEN)));
+        let rest: Vec<_> = rows.collect();
+        if !rest.is_empty() {
+            html.element(
+                "<details><summary>",
+                format_args!("{} later", rest.len()),
+                "</summary>",
+            );
+            html.part(table(&heads, rest.into_iter()));
+            html.tag("</details>");
+        }
         if more > 0 {
             html.element(
                 "<p class=\"faint\">",

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::Context as _;
 use paceline_health::report::Report;
+use paceline_sidecar::aggregator::owner;
 
 use crate::report;
 
@@ -19,8 +20,13 @@ const MOST_BYTES: u64 = 256 << 20;
 
 /// What a file turned out to be.
 pub(super) enum Seen {
-    /// A report, and when its run ended, milliseconds since 1970.
-    Report { report: Box<Report>, ended_unix_ms: u64 },
+    /// A report, and up to when it is, milliseconds since 1970.
+    Report {
+        report: Box<Report>,
+        until_unix_ms: u64,
+        /// Its run has not ended.
+        runs: bool,
+    },
     /// Something of that name that another program wrote.
     Foreign,
     /// Its path, and what is wrong with it.
@@ -68,10 +74,11 @@ pub(super) fn read(path: &Path) -> Seen {
     match report::parse(&text) {
         Ok(report) => {
             let lasted_ms = |began: u64| began.saturating_add((report.duration_s.max(0.0) * 1e3) as u64);
-            let ended_unix_ms = report.began_unix_ms.map_or(written_ms, lasted_ms);
+            let dir = path.parent().unwrap_or(Path::new("."));
             Seen::Report {
+                until_unix_ms: report.began_unix_ms.map_or(written_ms, lasted_ms),
+                runs: report.end.is_none() && owner::is_held(dir),
                 report: Box::new(report),
-                ended_unix_ms,
             }
         }
         Err(_) if serde_json::from_str::<serde_json::Value>(&text).is_ok() && report::is_foreign(path) => {

@@ -44,6 +44,8 @@ pub(super) struct Rollup {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Total {
     runs: u64,
+    /// Of these, how many have not ended: what they lost so far is in it.
+    running: u64,
     /// Of these, how many rest on simulated, replayed or injected data, if only in part.
     not_live: u64,
     /// GPU-hours; rank-hours of runs without GPUs.
@@ -80,6 +82,8 @@ struct Node {
 struct Run {
     place: PathBuf,
     job: String,
+    /// It has not ended, and all is up to now.
+    running: bool,
     ended_unix_ms: u64,
     ranks: u32,
     duration_s: f64,
@@ -98,7 +102,7 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
     let found = find::reports(below)?;
     let mut rollup = Rollup {
         schema_version: SCHEMA_VERSION,
-        below: below.display().to_string(),
+        below: shown(below).display().to_string(),
         since_s: since.as_secs(),
         ..Rollup::default()
     };
@@ -108,9 +112,10 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
         match find::read(path) {
             Seen::Report {
                 report,
-                ended_unix_ms,
-            } if ended_unix_ms >= oldest => {
-                rollup.add(path, &report, ended_unix_ms);
+                until_unix_ms,
+                runs,
+            } if until_unix_ms >= oldest => {
+                rollup.add(path, &report, until_unix_ms, runs);
             }
             Seen::Report { .. } => {}
             Seen::Foreign => rollup.foreign += 1,
@@ -152,10 +157,18 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs).ok_or_else(wanted)
 }
 
+/// The directory by its name: of `.` nobody would know later which it was.
+fn shown(below: &Path) -> PathBuf {
+    let named = below.file_name().is_some();
+    let whole = (!named).then(|| below.canonicalize().ok()).flatten();
+    whole.unwrap_or_else(|| below.to_owned())
+}
+
 impl Rollup {
-    fn add(&mut self, path: &Path, report: &Report, ended_unix_ms: u64) {
+    fn add(&mut self, path: &Path, report: &Report, until_unix_ms: u64, running: bool) {
         let cost = &report.cost;
         self.total.runs += 1;
+        self.total.running += u64::from(running);
         let is_live = report
             .verdicts
             .iter()
@@ -185,7 +198,8 @@ impl Rollup {
         self.runs.push(Run {
             place: path.parent().unwrap_or(path).to_owned(),
             job: report.job.to_string(),
-            ended_unix_ms,
+            running,
+            ended_unix_ms: until_unix_ms,
             ranks: report.world_size,
             duration_s: report.duration_s,
             gpu_hours: known(cost.gpu_hours),

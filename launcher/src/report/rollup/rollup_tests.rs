@@ -74,7 +74,7 @@ fn three() -> Rollup {
         ("runs/a/report.json", &one, 1_000),
         ("runs/c/report.json", &three, 3_000),
     ] {
-        rollup.add(Path::new(place), report, at);
+        rollup.add(Path::new(place), report, at, false);
     }
     rollup
         .damaged
@@ -175,6 +175,8 @@ fn reports_are_found_below_and_told_apart() {
     own.began_unix_ms = Some(5_000);
     own.duration_s = 2.5;
     fs::write(at("user/paceline-own"), serde_json::to_string(&own).unwrap()).unwrap();
+    // Its aggregator says now and then that it lives.
+    fs::write(at("user/paceline-own").with_file_name("journal.owner"), "{}").unwrap();
     fs::write(at("broken"), "{\"schema_version\":1,").unwrap();
     fs::write(at("other"), "{\"accuracy\":0.9}").unwrap();
     fs::write(at("newer"), "{\"schema_version\":99}").unwrap();
@@ -193,9 +195,10 @@ fn reports_are_found_below_and_told_apart() {
     let kinds = found.iter().map(|path| match find::read(path) {
         Seen::Report {
             report,
-            ended_unix_ms,
+            until_unix_ms,
+            runs,
         } => {
-            assert_eq!((&*report, ended_unix_ms), (&own, 7_500));
+            assert_eq!((&*report, until_unix_ms, runs), (&own, 7_500, true));
             "report"
         }
         Seen::Foreign => "foreign",

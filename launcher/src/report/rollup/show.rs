@@ -115,6 +115,11 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     if total.lost_cost.is_none() {
         lines.push("no price set: --gpu-hour-price at the runs says what was lost in money".to_owned());
     }
+    match total.running {
+        0 => {}
+        1 => lines.push("1 run has not ended: it is counted up to now".to_owned()),
+        more => lines.push(format!("{more} runs have not ended: they are counted up to now")),
+    }
     if total.not_live > 0 {
         let runs = count(total.not_live, "run");
         lines.push(format!(
@@ -279,7 +284,11 @@ fn runs(rollup: &Rollup) -> Html {
     let rows = rollup.runs.iter().rev().take(PAGE_ROWS).map(|run| {
         vec![
             run.job.clone(),
-            clock::utc(run.ended_unix_ms),
+            if run.running {
+                "still runs".to_owned()
+            } else {
+                clock::utc(run.ended_unix_ms)
+            },
             run.ranks.to_string(),
             span(run.duration_s),
             run.goodput_ratio.map_or("not measured".to_owned(), percent),

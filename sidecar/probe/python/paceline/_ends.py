@@ -9,6 +9,8 @@ import time
 
 FOLDER = "ends"  # in the ring directory
 _LINES = 12  # of the traceback, its last
+_CHARACTERS = 300  # of a line of the exception, its first: there stands what it is
+_OWN_BYTES = 1024  # of the exception
 _BYTES = 2048
 _watching = False
 
@@ -65,6 +67,13 @@ def kind_of(name, says):
     return "error"
 
 
+def _bounded(where, own):
+    """The end of a traceback and the beginning of an exception, as lines, in one text."""
+    own = "\n".join(line[:_CHARACTERS] for line in own[:_LINES]).encode("utf-8", "replace")[:_OWN_BYTES]
+    where = "".join(line + "\n" for line in where[-_LINES:]).encode("utf-8", "replace")[len(own) - _BYTES :]
+    return (where + own).decode("utf-8", "ignore")
+
+
 def _tell(kind, error, trace):
     directory = os.environ.get("PACELINE_RING_DIR")
     if not directory or kind.__name__ in _OF_LAUNCHERS or issubclass(kind, KeyboardInterrupt):
@@ -78,11 +87,10 @@ def _tell(kind, error, trace):
 
     own = "".join(traceback.format_exception_only(kind, error)).strip()
     where = "".join(traceback.format_tb(trace)).rstrip().splitlines()
-    lines = where[-_LINES:] + own.splitlines()[:_LINES]
     said = {
         "rank": _rank.identity(distributed).rank,
         "kind": kind_of(kind.__name__, own),
-        "says": "\n".join(lines).encode("utf-8", "replace")[-_BYTES:].decode("utf-8", "ignore"),
+        "says": _bounded(where, own.splitlines()),
     }
     folder = os.path.join(directory, FOLDER)
     try:

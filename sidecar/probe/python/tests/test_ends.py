@@ -39,6 +39,13 @@ class Ends(unittest.TestCase):
         self.assertTrue(said["says"].endswith("ValueError: loss is nan"), said)
         self.assertIn("line 3", said["says"])
 
+    def test_a_long_exception_is_told_from_its_beginning(self):
+        script = "import paceline\npaceline.step()\nraise ValueError('x' * 1000000 + '<b>' + '\\nmore')"
+        ((says,),) = [[end["says"] for end in ended(script)[1]]]
+        self.assertIn("\nValueError: xxx", says)
+        self.assertTrue(says.endswith("x\nmore"), says[-80:])
+        self.assertLess(len(says), 2049)
+
     def test_an_end_in_order_says_nothing(self):
         for end in ("", "import sys; sys.exit(3)", "raise KeyboardInterrupt"):
             self.assertEqual(ended("import paceline\npaceline.step()\n" + end)[1], [], end)
