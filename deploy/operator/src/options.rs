@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
-use paceline_inject::{Mode, Settings, quantity};
+use paceline_inject::{Mode, Settings, quantity, told};
 
 use crate::remediate;
 
@@ -61,7 +61,7 @@ pub struct Options {
     #[arg(long)]
     pub secrets: bool,
     /// Where the cluster's remediator takes verdicts: pods tell it of nodes, besides whom their authors named.
-    #[arg(long, value_name = "https://HOST/PATH", value_parser = remediator)]
+    #[arg(long, value_name = "https://HOST/PATH", value_parser = checked(told::is_address, "https://HOST[:PORT]/PATH"))]
     pub remediator: Option<String>,
     /// Certificates (PEM) of the authorities that the remediator's certificate may be of: pods find them in a ConfigMap that we make in
     /// their namespaces, and that follows this file.
@@ -83,10 +83,10 @@ pub struct Options {
     #[arg(long, default_value = "sidecar", value_name = "MODE", value_parser = mode)]
     pub mode: Mode,
     /// CPU of a container of ours, request and limit.
-    #[arg(long, default_value = "200m", value_name = "QUANTITY", value_parser = cpu)]
+    #[arg(long, default_value = "200m", value_name = "QUANTITY", value_parser = checked(quantity::is_cpu, "cores such as 500m"))]
     pub cpu: String,
     /// Memory of a container of ours, request and limit.
-    #[arg(long, default_value = "256Mi", value_name = "QUANTITY", value_parser = memory)]
+    #[arg(long, default_value = "256Mi", value_name = "QUANTITY", value_parser = checked(quantity::is_memory, "an amount of memory such as 512Mi"))]
     pub memory: String,
     /// Namespaces whose pods are never touched, besides Kubernetes' own. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -120,25 +120,14 @@ fn mode(word: &str) -> Result<Mode, String> {
     Mode::parse(word).ok_or_else(|| "sidecar or wrap".to_owned())
 }
 
-fn cpu(text: &str) -> Result<String, String> {
-    let is_good = quantity::is_cpu(text);
-    is_good
-        .then(|| text.to_owned())
-        .ok_or_else(|| "must be cores such as 500m".to_owned())
-}
-
-fn memory(text: &str) -> Result<String, String> {
-    let is_good = quantity::is_memory(text);
-    is_good
-        .then(|| text.to_owned())
-        .ok_or_else(|| "must be an amount of memory such as 512Mi".to_owned())
-}
-
-fn remediator(text: &str) -> Result<String, String> {
-    let is_good = paceline_inject::told::is_address(text);
-    is_good
-        .then(|| text.to_owned())
-        .ok_or_else(|| "must be https://HOST[:PORT]/PATH".to_owned())
+fn checked(
+    is_good: fn(&str) -> bool,
+    wanted: &'static str,
+) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync {
+    move |text| match is_good(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("must be {wanted}")),
+    }
 }
 
 impl Options {
