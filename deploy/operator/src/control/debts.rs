@@ -98,6 +98,13 @@ impl Debts {
         });
     }
 
+    /// These pods have no machine yet, and may find the Secret gone when they have one: they ask again.
+    pub(super) fn ask_again(&mut self, pods: &HashSet<String>) {
+        let pod_of = |memory: &str| memory.rsplit(' ').next().map(str::to_owned);
+        self.paid
+            .retain(|memory| !pod_of(memory).is_some_and(|pod| pods.contains(&pod)));
+    }
+
     /// What is due longest, if anything is; until its end is told it is not due again.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due> {
         let due = self
@@ -192,6 +199,21 @@ mod tests {
         assert_eq!(debts.next(now), None, "others of its kind may come");
         assert_eq!(debts.next(now + SOON), Some(secret("one")));
         assert!(debts.is_made(&secret("one")) && !debts.is_made(&secret("two")));
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_a_machine_asks_again() {
+        let (mut debts, now) = (Debts::default(), Instant::now());
+        for pod in ["bound", "waits"] {
+            debts.owe(secret("one"), pod, now);
+        }
+        debts.next(now);
+        debts.paid(&secret("one"), true);
+        debts.ask_again(&HashSet::from(["waits".to_owned()]));
+        debts.owe(secret("one"), "bound", now);
+        assert_eq!(debts.next(now + LONGEST), None);
+        debts.owe(secret("one"), "waits", now);
+        assert_eq!(debts.next(now + SOON), Some(secret("one")));
     }
 
     #[test]

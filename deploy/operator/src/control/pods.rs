@@ -106,13 +106,16 @@ impl Watcher {
     /// From a list to the end of its watch, or of our time in charge.
     async fn follow(&mut self, lead: &Lead) -> anyhow::Result<()> {
         let mut calls: Vec<(String, Call)> = Vec::new();
-        let rules = &self.rules;
+        let (rules, mut waiting) = (&self.rules, HashSet::new());
         let version = self
             .api
             .list(PODS, "", |pod| {
                 let call = jobs::look(pod, rules);
                 if call != Call::default() {
                     calls.push((uid(pod), call));
+                }
+                if pod["spec"]["nodeName"].is_null() {
+                    waiting.insert(uid(pod));
                 }
             })
             .await
@@ -121,6 +124,7 @@ impl Watcher {
         if let Some(trust) = &mut self.trust {
             trust.forget();
         }
+        self.debts.ask_again(&waiting);
         self.debts
             .only(&calls.iter().map(|(uid, _)| uid.clone()).collect::<HashSet<_>>());
         for (uid, call) in calls {
