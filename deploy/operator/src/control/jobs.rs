@@ -14,6 +14,8 @@ const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
 const WORKER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 /// The Secret's place in a pod.
 const VOLUME: &str = "paceline-key";
+/// How Secrets with jobs' keys are called (`inject::pod::key_secret`).
+const SECRETS: &str = "paceline-";
 /// Kubernetes takes 1,024.
 const LONGEST: usize = 900;
 
@@ -131,9 +133,13 @@ fn notes(pod: &Value, settings: &Settings) -> Vec<(&'static str, String)> {
 fn key(pod: &Value, namespace: &str) -> Option<Key> {
     let mut volumes = pod["spec"]["volumes"].as_array()?.iter();
     let volume = volumes.find(|volume| volume["name"] == VOLUME)?;
+    // Who may make pods need not be one who may make Secrets: other names are others' to fill.
+    let name = volume["secret"]["secretName"].as_str()?;
+    let is_ours = name.starts_with(SECRETS);
+    is_ours.then_some(())?;
     Some(Key {
         namespace: namespace.to_owned(),
-        name: volume["secret"]["secretName"].as_str()?.to_owned(),
+        name: name.to_owned(),
         owner: owner(pod)?.to_string(),
     })
 }

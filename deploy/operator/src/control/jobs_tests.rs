@@ -35,6 +35,17 @@ fn a_job_has_a_secret_that_goes_with_it() {
     assert!(secret["metadata"]["ownerReferences"][0]["blockOwnerDeletion"].is_null());
 }
 
+/// Whoever may make pods could have a name occupied in his namespace: the Secret of a database that is made later.
+#[test]
+fn no_secret_is_made_under_a_name_that_is_not_ours() {
+    let named = |name: &str| {
+        let pod = injected(|pod| pod["metadata"]["annotations"]["paceline.dev/key-secret"] = json!(name));
+        look(&pod, &Rules::default()).key.map(|key| key.name)
+    };
+    assert_eq!(named("database"), None);
+    assert_eq!(named("paceline-shared"), Some("paceline-shared".to_owned()));
+}
+
 #[test]
 fn the_owner_is_what_lives_as_long_as_the_job() {
     let label = |pod: &mut Value, name: &str, value: &str| pod["metadata"]["labels"][name] = json!(value);
