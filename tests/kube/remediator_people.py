@@ -71,9 +71,9 @@ def a_pod_that_is_made_again_elsewhere(world):
 
 
 def gpus_that_are_not_counted(world):
-    """MIG alone: a Job without GPUs would pass on them with nothing measured."""
+    """MIG: a Job without GPUs would pass on them with nothing measured, and one that wants a whole GPU would wait for ever."""
     world.job(2)
-    capacity = {"nvidia.com/gpu": None, "nvidia.com/mig-1g.10gb": "7"}
+    capacity = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"}
     world.patch("/api/v1/nodes/n1/status", {"status": {"capacity": capacity, "allocatable": capacity}})
     leader = world.leader()
     world.say(leader, "n1", "train-1")

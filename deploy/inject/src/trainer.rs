@@ -62,8 +62,9 @@ fn has_gpus(container: &Value) -> bool {
     let mut names = [of("limits"), of("requests")]
         .into_iter()
         .flatten()
-        .flat_map(|map| map.keys());
-    names.any(|name| name.ends_with("/gpu") || name.starts_with("nvidia.com/mig-"))
+        .flatten()
+        .filter(|(_, count)| **count != 0 && **count != "0");
+    names.any(|(name, _)| name.ends_with("/gpu") || name.starts_with("nvidia.com/mig-"))
 }
 
 /// A variable of a container that is written out, and needs no other.
@@ -172,6 +173,10 @@ mod tests {
             json!([{ "name": "a" }, { "name": "node" }]),
             Ok(1),
         );
+        let none = json!({ "requests": { "nvidia.com/gpu": 0 }, "limits": { "nvidia.com/gpu": "0" } });
+        let slice = json!({ "limits": { "nvidia.com/gpu": 0, "nvidia.com/mig-1g.10gb": 1 } });
+        let mixed = json!([{ "name": "log", "resources": none }, { "name": "t", "resources": slice }]);
+        check(Kind::Job, None, None, mixed, Ok(1));
         let both = json!([{ "name": "a", "resources": gpu }, { "name": "b", "resources": gpu }]);
         check(Kind::Job, None, None, both, Ok(0));
         for none in [json!([]), json!(null), json!("x")] {

@@ -34,7 +34,7 @@ pub const PLACE: &str = "paceline-remediator";
 const RESET: &str = "paceline.dev/reset-breaker";
 
 /// Of a node whose GPUs cannot be asked for by their number: one with none of them would pass with nothing measured.
-const UNCOUNTED: &str = "the node's capacity has GPUs and no nvidia.com/gpu (MIG, another vendor): a preflight cannot measure them; \
+const UNCOUNTED: &str = "the node's capacity has GPUs that are not counted as nvidia.com/gpu (MIG, another vendor): a preflight cannot measure them; \
     whoever has checked them by other means says preflight = \"none\" in the policy";
 
 /// Makes a node's NodeHealth, or finds it. Its resourceVersion.
@@ -180,7 +180,7 @@ async fn look_at(
     let one = format!("{jobs}/{}", check.name);
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
-            let has_counted = node.gpus.is_some() || health.gpus > 0;
+            let has_counted = (node.gpus.is_some() || health.gpus > 0) && !node.has_slices;
             if node.has_gpus && !has_counted {
                 unrun(health, UNCOUNTED, rules, now);
                 return Ok(());

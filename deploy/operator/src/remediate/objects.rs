@@ -100,7 +100,7 @@ fn holds_devices(pod: &Value) -> bool {
     let is_device = |name: &String| name.contains('/') && !name.starts_with("kubernetes.io/");
     let mut wanted =
         containers.flat_map(|container| container["resources"]["limits"].as_object().into_iter().flatten());
-    claims || wanted.any(|(name, _)| is_device(name))
+    claims || wanted.any(|(name, count)| is_device(name) && count != "0" && *count != 0)
 }
 
 /// A request that one pod leave: this one, and not another that has got its name.

@@ -21,6 +21,25 @@ fn gpus_are_the_nodes_own_and_not_those_that_can_be_given_away() {
     assert_eq!(gpus(json!({ "capacity": { "cpu": "64" } })), None);
 }
 
+/// MIG's mixed strategy: `nvidia.com/gpu` stands beside the slices, with what is left whole.
+#[test]
+fn slices_of_gpus_are_seen_beside_whole_ones() {
+    let slices = |count: &str| {
+        let capacity =
+            json!({ "nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": count, "nvidia.com/hostdev": "8" });
+        node(json!({ "capacity": capacity })).has_slices
+    };
+    assert!(slices("7") && !slices("0"));
+    let holds = |limits: Value| {
+        let pod = json!({ "spec": { "containers": [{ "resources": { "limits": limits } }] } });
+        is_drained(&pod, rules::Pods::Gpu)
+    };
+    assert!(holds(
+        json!({ "nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": 1 })
+    ));
+    assert!(!holds(json!({ "nvidia.com/gpu": 0, "cpu": "8" })) && !holds(json!({ "nvidia.com/gpu": "0" })));
+}
+
 #[test]
 fn shares_are_of_nodes_with_gpus_or_of_all_where_none_shows_any() {
     let fleet = |capacities: &[Value]| {

@@ -56,6 +56,8 @@ pub struct NodeView {
     pub gpus: Option<u32>,
     /// It has GPUs of whatever vendor, as far as device plugins say.
     pub has_gpus: bool,
+    /// Some of them are cut (MIG) and given out by other names than `nvidia.com/gpu`.
+    pub has_slices: bool,
 }
 
 impl NodeView {
@@ -66,6 +68,7 @@ impl NodeView {
         let annotation = |name: &str| text(&meta["annotations"][name]);
         let conditions = node["status"]["conditions"].as_array();
         let conditions = || conditions.into_iter().flatten();
+        let capacity = || node["status"]["capacity"].as_object().into_iter().flatten();
         let ours = conditions().find(|condition| condition["type"] == CONDITION);
         Some(NodeView {
             name: text(&meta["name"])?,
@@ -82,9 +85,8 @@ impl NodeView {
                 .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
                 .collect(),
             fault: ours.and_then(|condition| text(&condition["reason"])),
-            has_gpus: node["status"]["capacity"]
-                .as_object()
-                .is_some_and(|capacity| capacity.keys().any(|name| is_gpu(name))),
+            has_gpus: capacity().any(|(name, _)| is_gpu(name)),
+            has_slices: capacity().any(|(name, count)| name.starts_with("nvidia.com/mig-") && count != "0"),
             gpus: text(&node["status"]["capacity"]["nvidia.com/gpu"]).map(|count| count.parse().unwrap_or(0)),
         })
     }
