@@ -195,8 +195,8 @@ async fn look_at(
             };
             let job = api.post(&jobs, &objects::preflight(job, node)).await?;
             if let Some(recovery) = &mut health.recovery {
-                // What was refused before is not: it runs.
-                recovery.unrun.take_if(|says| says.contains(&check.name));
+                // Whatever was in the way before is not now.
+                recovery.unrun = None;
             }
             job
         }
