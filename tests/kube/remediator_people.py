@@ -102,6 +102,22 @@ def held_longer_than_its_deadline(world):
     assert "drain-blocked" not in world.words("n1"), world.words("n1")
 
 
+def no_right_to_patch_nodes(world):
+    """A drain has its time from the cordon on, and says what keeps it."""
+    world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 3"))
+    world.job(2)
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    world.patch(role, {"rules": [rule for rule in world.rights["ClusterRole"] if "patch" not in rule["verbs"]]})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it says why", lambda: "the node cannot be marked: 403" in world.health("n1").get("reason", ""))
+    time.sleep(4)
+    assert world.health("n1")["state"] == "Draining", world.health("n1")
+    world.patch(role, {"rules": world.rights["ClusterRole"]})
+    world.state("n1", "Drained")
+    assert "drain-blocked" not in world.words("n1"), world.words("n1")
+
+
 def no_right_to_a_preflight(world):
     """It is said at once, ends with its time, and is tried again."""
     world.write("policy.toml", QUICK + "preflight_deadline_s = 6\n")

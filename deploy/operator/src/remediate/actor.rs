@@ -12,7 +12,7 @@ use tokio::time::{interval, timeout_at};
 use super::chores::Setting;
 use super::known::{self, Known};
 use super::nodes::{self, Nodes};
-use super::policy::{Breaker, Census, Health, Marks, Mode, NodeView, Report, Rung, Scene, State, step};
+use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Rung, Scene, State, step};
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
 use crate::say;
@@ -239,8 +239,8 @@ impl Term<'_> {
             return Ok(());
         }
         self.write(name, &node, now).await?;
-        let is_free = self.setting.rules.mode == Mode::Act && !node.hold && census.breaker.is_none();
-        if is_free && self.known.get(name).is_some_and(|known| known.is_due(now)) {
+        let may_act = census.lets_act(&node, &self.setting.rules);
+        if may_act && self.known.get(name).is_some_and(|known| known.is_due(now)) {
             let done = self.act(name, &node, now).await;
             if let Some(known) = self.known.get_mut(name) {
                 known.tried(done.is_ok(), now);
@@ -288,7 +288,13 @@ impl Term<'_> {
                     self.nodes.saw(&api.get(&path).await?);
                     return Ok(());
                 }
-                other => other?,
+                Err(failed) => {
+                    if let Some(drain) = &mut known.health.drain {
+                        drain.blocked = Some(format!("the node cannot be marked: {failed}"));
+                    }
+                    return Err(failed);
+                }
+                Ok(patched) => patched,
             };
             self.nodes.saw(&patched);
             self.setting.counts.patched();
@@ -299,16 +305,21 @@ impl Term<'_> {
             .one(name)
             .is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
-        if let Some(patch) = marks.status_patch(node, now) {
-            self.nodes.saw(
-                &api.patch(&format!("{path}/status"), Patch::Strategic, &patch)
-                    .await?,
-            );
-        }
+        let told = match marks.status_patch(node, now) {
+            Some(patch) => {
+                let patched = api
+                    .patch(&format!("{path}/status"), Patch::Strategic, &patch)
+                    .await;
+                patched.map(|node| self.nodes.saw(&node))
+            }
+            None => Ok(()),
+        };
         if is_ours {
             chores::drain(self.setting, name, &mut known.health, now).await?;
         }
-        chores::preflight(self.setting, node, &mut known.health, now).await
+        chores::preflight(self.setting, node, &mut known.health, now).await?;
+        // Without a condition the node is taken out and given back all the same.
+        told
     }
 
     /// The audit, as Events.

@@ -58,7 +58,7 @@ pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
 pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64) -> Result<(), Failed> {
     let is_due = |health: &Health| {
         let drain = health.drain.as_ref();
-        drain.is_some_and(|drain| !drain.done && now >= drain.next && now < drain.until)
+        drain.is_some_and(|drain| !drain.done && now >= drain.next && !drain.is_over(now))
     };
     if !is_due(health) {
         return Ok(());

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::health::Health;
+use super::marks::NodeView;
 use super::rules::{Mode, Rules};
 use crate::stamp;
 
@@ -101,6 +102,11 @@ impl Census {
                 }
             }
         }
+    }
+
+    /// Whether anything may be done about a node.
+    pub fn lets_act(&self, node: &NodeView, rules: &Rules) -> bool {
+        rules.mode == Mode::Act && !node.hold && self.breaker.is_none()
     }
 
     /// Whether one more may go. `jobs`: whose it is, and how many nodes each has.

@@ -82,3 +82,22 @@ fn who_holds_it_and_then_uncordons_it_is_heeded() {
         );
     }
 }
+
+/// The right to patch nodes is missing: what a drain's time is for has not begun.
+#[test]
+fn a_drain_has_its_time_from_the_cordon_on() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let mut world = World::acting();
+    world.may_patch = false;
+    world.hear(lost.clone());
+    world.later(90 * MINUTE, std::slice::from_ref(&lost));
+    assert_eq!(world.health.state, State::Draining);
+    assert!(!world.node.unschedulable);
+    world.may_patch = true;
+    world.later(10 * SECOND, std::slice::from_ref(&lost));
+    world.step();
+    let drain = world.health.drain.clone().unwrap();
+    assert_eq!((drain.until, drain.paused), (world.now + 30 * MINUTE, None));
+    world.later(30 * MINUTE, &[lost]);
+    assert_eq!(world.health.state, State::DrainBlocked);
+}

@@ -63,6 +63,13 @@ pub struct Drain {
     pub done: bool,
 }
 
+impl Drain {
+    /// Whether its time is over; while it is paused none passes.
+    pub fn is_over(&self, now: u64) -> bool {
+        self.paused.unwrap_or(now) >= self.until
+    }
+}
+
 /// A preflight Job on the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

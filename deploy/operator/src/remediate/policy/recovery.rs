@@ -15,13 +15,13 @@ pub struct Round {
 }
 
 /// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
-pub(super) fn pause(health: &mut Health, may_act: bool, now: u64) {
+pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
     let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
         return;
     };
-    if !may_act && now < drain.until {
+    if !may_evict && !drain.is_over(now) {
         drain.paused.get_or_insert(now);
-    } else if may_act && let Some(since) = drain.paused.take() {
+    } else if may_evict && let Some(since) = drain.paused.take() {
         drain.until += now.saturating_sub(since);
     }
 }
@@ -29,7 +29,7 @@ pub(super) fn pause(health: &mut Health, may_act: bool, now: u64) {
 /// Pods that are still there when their time is over are left: said once, as what was a drain is none any more.
 pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     let Some(drain) = &health.drain else { return };
-    if !drain.done && now >= drain.until && health.state == State::Draining {
+    if !drain.done && drain.is_over(now) && health.state == State::Draining {
         let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
         // Where no kubelet is heard pods never end, and their job's next ones may wait for their names.
         let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
@@ -75,7 +75,7 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     let drains = health
         .drain
         .as_ref()
-        .is_some_and(|drain| !drain.done && now < drain.until);
+        .is_some_and(|drain| !drain.done && !drain.is_over(now));
     if health.rung == Rung::None || health.held || drains {
         return;
     }

@@ -42,8 +42,8 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     expire(health, scene);
     // Also while a person holds it: what he does to our cordon afterwards is then known for what it is.
     health.cordoned |= health.rung >= Rung::Cordon && node.bears() == Rung::Cordon;
-    let may_act = !node.hold && scene.rules.mode == Mode::Act && scene.census.breaker.is_none();
-    pause(health, may_act, now);
+    let may_evict = scene.census.lets_act(node, scene.rules) && node.bears() == Rung::Cordon;
+    pause(health, may_evict, now);
     if node.hold {
         return health.stand(now, health.state, "a person holds it: left as it is");
     }
@@ -267,7 +267,8 @@ fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<Stri
     if target == Rung::Evict {
         health.drain = Some(Drain {
             until: scene.now + scene.rules.drain.deadline_s * 1000,
-            paused: None,
+            // Its time begins with our cordon.
+            paused: (node.bears() != Rung::Cordon).then_some(scene.now),
             next: scene.now,
             left: None,
             blocked: None,
@@ -326,7 +327,7 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
     } else if let Some(drain) = drain {
         match drain {
             Drain { done: true, .. } => State::Drained,
-            drain if now >= drain.until => State::DrainBlocked,
+            drain if drain.is_over(now) => State::DrainBlocked,
             _ => State::Draining,
         }
     } else if health.rung.is_out() {

@@ -220,6 +220,7 @@ fn what_was_heard_before_a_restart_does_not_act() {
         "it is said again, and has held for long"
     );
     // What was decided goes on.
+    world.step();
     let until = world.health.drain.clone().unwrap().until;
     world.started = world.now + 1;
     world.later(MINUTE, &[]);

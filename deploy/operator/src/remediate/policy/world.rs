@@ -55,6 +55,8 @@ pub(super) struct World {
     pub(super) breaker: Option<Breaker>,
     pub(super) started: u64,
     pub(super) now: u64,
+    /// Whether the API server lets us.
+    pub(super) may_patch: bool,
 }
 
 impl World {
@@ -68,6 +70,7 @@ impl World {
             breaker: None,
             started: BEGIN,
             now: BEGIN,
+            may_patch: true,
         }
     }
 
@@ -101,13 +104,12 @@ impl World {
         let once = self.health.clone();
         step(&mut self.health, &self.node, &scene);
         assert_eq!(once, self.health, "the same again changes nothing");
-        self.patch();
+        if self.may_patch && census.lets_act(&self.node, &self.rules) {
+            self.patch();
+        }
     }
 
     fn patch(&mut self) {
-        if self.rules.mode < Mode::Act || self.node.hold || self.breaker.is_some() {
-            return;
-        }
         let Some(patch) = Marks::of(&self.health).patch(&self.node) else {
             return;
         };
