@@ -284,3 +284,23 @@ fn volumes_have_bounds_and_rings_are_memory() {
         assert_eq!(volume("paceline-rings"), wanted);
     }
 }
+
+/// A quota refuses a container that does not say both, a LimitRange would fill in its own; and an image that is there is not asked for again.
+#[test]
+fn each_container_of_ours_says_what_a_quota_wants_to_know() {
+    for (mode, names) in [
+        (Mode::Sidecar, &["paceline-init", "paceline"][..]),
+        (Mode::Wrap, &["paceline-init"]),
+    ] {
+        let pod = injected(&torch_pod(), mode).pod;
+        for name in names {
+            let container = named(&pod, "initContainers", name);
+            let amount = json!({ "cpu": "200m", "memory": "256Mi" });
+            assert_eq!(
+                container["resources"],
+                json!({ "requests": amount, "limits": amount })
+            );
+            assert_eq!(container["imagePullPolicy"], "IfNotPresent");
+        }
+    }
+}

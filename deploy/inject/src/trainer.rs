@@ -225,13 +225,28 @@ mod tests {
             { "name": "MASTER_ADDR", "value": "$(HOST).svc" },
             { "name": "PET_NNODES", "value": "2" },
             { "name": "RANK", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['i']" } } },
+            { "name": "VC_TASK_INDEX", "value": "1" },
+            { "name": "VC_WORKER_HOSTS", "valueFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } },
+            { "name": "LWS_WORKER_INDEX", "value": "1" },
             { "value": "nameless" },
         ] });
         let names: Vec<String> = rank_variables(&container)
             .iter()
             .map(|entry| entry["name"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(names, ["SET", "HOST", "MASTER_ADDR", "PET_NNODES", "RANK"]);
+        assert_eq!(
+            names,
+            [
+                "SET",
+                "HOST",
+                "MASTER_ADDR",
+                "PET_NNODES",
+                "RANK",
+                "VC_TASK_INDEX",
+                "VC_WORKER_HOSTS",
+                "LWS_WORKER_INDEX"
+            ]
+        );
         assert_eq!(literal(&container, "MASTER_ADDR"), None);
         assert_eq!(literal(&container, "SET"), Some("s"));
     }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)] // A test that cannot go on fails.
 
+#[path = "cluster/hangs.rs"]
+mod hangs;
 #[path = "cluster/secrets.rs"]
 mod secrets;
 #[path = "cluster/told.rs"]

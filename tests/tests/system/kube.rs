@@ -177,6 +177,46 @@ fn a_pods_sidecar_ends_when_it_is_asked_and_with_zero() {
     }
 }
 
+/// With hostNetwork pods of a machine share its ports: two of one job have one aggregator, and a page that another pod has is no reason to end.
+#[test]
+fn pods_on_one_machines_network_do_not_collide() {
+    let place = Place::new();
+    fs::create_dir(place.path("rings")).unwrap();
+    fs::write(place.path("key"), "0123456789abcdef".repeat(4)).unwrap();
+    fs::set_permissions(place.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    let others = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let page = others.local_addr().unwrap().to_string();
+    let start = |job: &str, pod: &str| {
+        let file = |what: &str| fs::File::create(place.path(&format!("{pod}-{what}"))).unwrap();
+        let mut command = place.paceline(["sidecar", "--pod", "--job", job, "--ring-dir", "rings"]);
+        command
+            .args(["--node", &format!("m/{pod}"), "--run-dir", pod])
+            .env("PACELINE_AGGREGATOR", "127.0.0.1")
+            .env("PACELINE_KEY_FILE", place.path("key"))
+            .env("PACELINE_HTTP", &page)
+            .stdout(file("stdout"))
+            .stderr(file("stderr"));
+        command.spawn().unwrap()
+    };
+    let journal = |pod: &str| place.read(&format!("{pod}/journal.ndjson"));
+    let beats = |pod: &str, of: &str| {
+        let node = format!("\"m/{of}\"");
+        let is_beat = |line: &str| line.contains("\"beat\"") && line.contains(&node);
+        journal(pod).lines().any(is_beat).then_some(())
+    };
+    let mut pods = vec![start("j", "a")];
+    until("the first of its job", || beats("a", "a"));
+    pods.extend([start("j", "b"), start("k", "c")]);
+    until("the second, at the first's aggregator", || beats("a", "b"));
+    until("another job's", || beats("c", "c"));
+    assert!(!place.path("b/journal.ndjson").exists(), "one aggregator");
+    for mut pod in pods.into_iter().rev() {
+        assert!(is_running(pod.id()));
+        signal("TERM", pod.id());
+        assert_eq!(until("its end", || pod.try_wait().unwrap()).code(), Some(0));
+    }
+}
+
 /// A Secret that is not there yet, or that this user may not read: the trainer does not wait for it, and does not end by it.
 #[test]
 fn a_command_begins_without_its_jobs_key() {

@@ -12,6 +12,7 @@ use tokio::time::{interval, timeout_at};
 use super::chores::Setting;
 use super::known::{self, Known};
 use super::nodes::{self, Nodes};
+use super::policy::recovery::hindered;
 use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Rung, Scene, State, step};
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
@@ -288,22 +289,14 @@ impl Term<'_> {
                     self.nodes.saw(&api.get(&path).await?);
                     return Ok(());
                 }
-                Err(failed) => {
-                    if let Some(drain) = &mut known.health.drain {
-                        drain.blocked = Some(format!("the node cannot be marked: {failed}"));
-                    }
-                    return Err(failed);
-                }
-                Ok(patched) => patched,
+                other => other.inspect_err(|failed| hindered(&mut known.health, &failed.to_string()))?,
             };
             self.nodes.saw(&patched);
             self.setting.counts.patched();
         }
         // Nobody is evicted under a cordon that is not ours.
-        let is_ours = self
-            .nodes
-            .one(name)
-            .is_some_and(|node| node.bears() == Rung::Cordon);
+        let seen = self.nodes.one(name);
+        let is_ours = seen.is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
         let told = match marks.status_patch(node, now) {
             Some(patch) => {

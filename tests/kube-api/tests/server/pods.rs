@@ -45,6 +45,20 @@ async fn evictions_have_each_answer() {
         201,
         "what does not run yet passes budgets"
     );
+    let mut over = pod("over", "n");
+    over["status"] = json!({ "phase": "Succeeded" });
+    let mut leaving = pod("leaving", "n");
+    leaving["metadata"]["finalizers"] = json!(["test/held"]);
+    for pod in [over, leaving] {
+        admin.post(PODS, &pod).await.unwrap();
+    }
+    admin
+        .delete(&format!("{PODS}/leaving"), &Value::Null)
+        .await
+        .unwrap();
+    for name in ["over", "leaving"] {
+        assert_eq!(evict(name, "").await.0, 201, "{name} passes budgets");
+    }
     admin.post(budgets, &budget("two")).await.unwrap();
     assert_eq!(evict("a", "").await.0, 500);
     for name in ["one", "two"] {

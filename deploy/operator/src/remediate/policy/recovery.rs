@@ -44,6 +44,13 @@ pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
+/// The node cannot be cordoned for a drain.
+pub fn hindered(health: &mut Health, says: &str) {
+    if let Some(drain) = &mut health.drain {
+        drain.blocked = Some(format!("the node cannot be marked: {says}"));
+    }
+}
+
 /// A round of a drain has ended.
 pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
     let Some(drain) = &mut health.drain else { return };

@@ -1,0 +1,42 @@
+//! A webhook that is there and does not answer.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use paceline_inject::presence::{Presence, presence};
+use serde_json::{Value, json};
+
+use crate::world::{CONFIGURATIONS, Operator, World};
+
+fn signal(operator: &Operator, name: &str) {
+    let id = operator.id().to_string();
+    assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+}
+
+/// A pod waits for it no longer than the webhook's timeout, is made without Paceline, and its owner is told as soon as somebody can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
+    let world = World::begin().await;
+    let one = format!("{CONFIGURATIONS}/paceline-injector");
+    world.admin.delete(&one, &Value::Null).await.unwrap();
+    world.register("Ignore").await;
+    let operator = Operator::start(&world, &[]).await;
+    world.serve(&[&operator]).await;
+    let (_, mut configuration) = world.admin.get(&one).await.unwrap();
+    configuration["webhooks"][0]["timeoutSeconds"] = json!(1);
+    assert_eq!(world.admin.put(&one, &configuration).await.unwrap().0, 200);
+    assert_eq!(presence(&world.pod("before", |_| {}).await.1), Presence::Whole);
+    signal(&operator, "-STOP");
+    let began = Instant::now();
+    let (code, pod) = world.pod("meanwhile", |_| {}).await;
+    let took = began.elapsed();
+    signal(&operator, "-CONT");
+    assert_eq!((code, presence(&pod)), (201, Presence::Absent));
+    // Reinvocation asks once more where another webhook has changed the pod: here nobody has.
+    assert!(
+        (Duration::from_secs(1)..Duration::from_secs(4)).contains(&took),
+        "{took:?}"
+    );
+    world.until_event("meanwhile", "not-injected").await;
+    assert_eq!(presence(&world.pod("after", |_| {}).await.1), Presence::Whole);
+}
