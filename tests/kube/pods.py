@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""An injected Job of two pods, run on this machine: `pods.py PACELINE [--torch VENV]`.
+"""An injected Job of two pods, run on this machine: `pods.py PACELINE [--torch VENV [--mode MODE]]`.
 
 What `paceline inject-manifest` prints is taken as it is: every container's command, variables, user, volumes (kubelet.py). The
 report of the first pod must have all four ranks, on both pods, and name the slow one, also when the sidecar beside it was killed and
 started again; a pod without the Secret must train all the same and be watched alone. With a virtual environment that has PyTorch, a
-real DDP job as well. Takes root, iproute2 and util-linux.
+real DDP job instead. Takes root, iproute2 and util-linux.
 """
 
 import argparse
@@ -123,18 +123,20 @@ def main():
         raise SystemExit("this takes root")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paceline")
-    parser.add_argument("--torch", help="a virtual environment with PyTorch")
+    parser.add_argument("--torch", help="a virtual environment with PyTorch: only a DDP job of it")
+    parser.add_argument("--mode", action="append", help="only in this mode, of the DDP job")
     opt = parser.parse_args()
+    if opt.torch:
+        trainer = TRAINERS | {"/torch": os.path.abspath(opt.torch)}
+        for mode in opt.mode or ("sidecar", "wrap"):
+            check(opt.paceline, mode, file="ddp.yaml", trainer=trainer)
+        return
     check(opt.paceline, "sidecar", during=kill_second_sidecar)
     check(opt.paceline, "wrap")
     # The key is root's, and whoever trains reads it: the image's user, the pod's, root to whose files a kubelet adds a group.
     for security in ({"runAsUser": 1000, "runAsGroup": 1000}, {"runAsUser": 0, "fsGroup": 2000}):
         check(opt.paceline, "wrap", security=security)
     check_without_a_key(opt.paceline, "sidecar")
-    if opt.torch:
-        trainer = TRAINERS | {"/torch": os.path.abspath(opt.torch)}
-        for mode in ("sidecar", "wrap"):
-            check(opt.paceline, mode, file="ddp.yaml", trainer=trainer)
     print("both pods' ranks are in the report, and the slow one is named")
 
 
