@@ -110,9 +110,13 @@ fn lost(cost: &Cost, whose: &str) -> String {
     text
 }
 
-/// The largest first; equal ones by name.
+/// The largest first; equal ones by name. What would read as nothing is left out.
 fn by_cause(cost: &Cost, whose: &str) -> String {
-    let mut causes: Vec<_> = cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0).collect();
+    let mut causes: Vec<_> = cost
+        .by_cause
+        .iter()
+        .filter(|(_, lost)| **lost * 3600.0 >= 0.05)
+        .collect();
     causes.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
     let mut parts: Vec<String> = causes
         .iter()
