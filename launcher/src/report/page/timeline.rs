@@ -41,7 +41,7 @@ pub(super) fn draw(report: &Report) -> Html {
                 format_args!("{} later", rest.len()),
                 "</summary>",
             );
-            html.part(table(&heads, rest.into_iter()));
+            html.part(table(&heads, rest));
             html.tag("</details>");
         }
         if more > 0 {
