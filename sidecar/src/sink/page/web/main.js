@@ -73,6 +73,7 @@ async function ask(url) {
   Object.assign(state, {failures: 0, answered: performance.now()});
   document.body.dataset.applyMs = (performance.now() - began).toFixed(1);
   draw(changed);
+  watch();
 }
 
 async function follow() {
@@ -104,7 +105,7 @@ function token() {
   });
 }
 
-// Once a second: silence is said, of the aggregator and of the job.
+// Once a second and with all news: silence is said, of the aggregator and of the job.
 function watch() {
   const now = performance.now();
   const line = at('link');
