@@ -35,8 +35,8 @@ pub struct Probe {
     rings: BTreeMap<OsString, Ring>,
     /// Files that are no rings of ours, by name: looked at once.
     refused: BTreeMap<OsString, u64>,
-    /// Ranks whose process ended without a word, after their ring was removed.
-    fallen: Vec<Pulse>,
+    /// Ranks whose process ended without a word, after their ring was removed, and when they moved last.
+    fallen: Vec<(Pulse, u64)>,
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
     past: Losses,
@@ -127,7 +127,7 @@ impl Probe {
     }
 
     /// Removes the rings of processes that are gone, once everything in them is safe.
-    fn remove_finished(&mut self) {
+    fn remove_finished(&mut self, now_ns: u64) {
         let finished: Vec<OsString> = self
             .rings
             .iter()
@@ -148,11 +148,11 @@ impl Probe {
             self.past_cost.plugin_calls += cost.plugin_calls;
             if let Some((rank, restart)) = ring.ended() {
                 self.fallen
-                    .retain(|fallen| fallen.rank != rank || fallen.restart > restart);
+                    .retain(|(fallen, _)| fallen.rank != rank || fallen.restart > restart);
             }
-            if let Some(pulse) = ring.pulse(0) {
-                self.fallen.retain(|fallen| fallen.rank != pulse.rank);
-                self.fallen.push(pulse);
+            if let Some(pulse) = ring.pulse(now_ns) {
+                self.fallen.retain(|(fallen, _)| fallen.rank != pulse.rank);
+                self.fallen.push((pulse, now_ns.saturating_sub(pulse.idle_ns)));
             }
         }
     }
@@ -175,7 +175,7 @@ impl Source for Probe {
         // At once: what is raised about a rank's first steps may want that rank signalled.
         self.trainers
             .are(self.rings.values().filter_map(Ring::trainer).collect());
-        self.remove_finished();
+        self.remove_finished(now_ns);
     }
 
     fn settled(&mut self, seq: u64) {
@@ -183,7 +183,12 @@ impl Source for Probe {
     }
 
     fn pulses(&mut self, now_ns: u64, out: &mut Vec<Pulse>) {
-        let mut by_rank: BTreeMap<_, Pulse> = self.fallen.iter().map(|pulse| (pulse.rank, *pulse)).collect();
+        let fallen = self.fallen.iter().map(|(pulse, moved_ns)| {
+            // Who is gone does not move any more than who hangs.
+            let idle_ns = now_ns.saturating_sub(*moved_ns);
+            (pulse.rank, Pulse { idle_ns, ..*pulse })
+        });
+        let mut by_rank: BTreeMap<_, Pulse> = fallen.collect();
         for pulse in self.rings.values().filter_map(|ring| ring.pulse(now_ns)) {
             // A rank that was restarted has two rings for a moment, and one in the plugin: the newest epoch counts,
             // within it the process that lives.

@@ -231,6 +231,14 @@ fn the_fallen_are_remembered_until_they_return() {
             .collect::<Vec<_>>()
     };
     assert_eq!(alive(&mut bench), [(0, false)]);
+    let idle_ns = bench.pulses()[0].idle_ns;
+    bench.now_ns += 30_000_000_000;
+    assert_eq!(
+        bench.pulses()[0].idle_ns,
+        idle_ns + 30_000_000_000,
+        "it does not move"
+    );
+    bench.now_ns -= 30_000_000_000;
     let again = bench.ring("2.ring");
     again.write(&attach(1, 1));
     bench.poll();
