@@ -7,6 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::trainer::{entry, literal, meeting};
+use crate::wish::is_name;
 
 /// Who makes the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +194,8 @@ pub(crate) fn said(trainer: &Value) -> Option<String> {
             entry["value"].as_str().is_some_and(|text| !text.is_empty()) || entry["valueFrom"].is_object();
         (is_told && name != "PET_RDZV_ENDPOINT").then(|| format!("$({name})"))
     })
-    .or_else(|| host(meeting(trainer)?))
+    // Whatever a script has there besides is no host.
+    .or_else(|| host(meeting(trainer)?).filter(|host| is_name(&host.to_lowercase())))
 }
 
 /// Where the job's first pod is, by what its operator does with names; [`crate::manifest`] comes to the same. Of a JobSet's replicated

@@ -196,7 +196,8 @@ fn ports_gpus_and_the_run_directory() {
     let done = injected(&pod, Mode::Sidecar);
     assert!(named(&done.pod, "initContainers", "paceline")["ports"].is_null());
     assert_eq!(done.pod["spec"]["runtimeClassName"], "gvisor");
-    assert_eq!(done.notes[0].code, "runtime-class");
+    let codes: Vec<&str> = done.notes.iter().map(|note| note.code).collect();
+    assert_eq!(codes, ["key-secret", "runtime-class"]);
 }
 
 #[test]

@@ -217,6 +217,20 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_behind_an_option_and_is_no_host_is_none() {
+        for script in [
+            "torchrun --master-addr=a-0.s; sync",
+            "torchrun --master-addr \\\n a-0.s",
+            "torchrun --master-addr=<HOST>",
+        ] {
+            let container = json!({ "command": ["sh", "-c", script] });
+            assert_eq!(crate::identity::said(&container), None, "{script}");
+        }
+        let container = json!({ "command": ["torchrun", "--master-addr", "10.0.0.7", "t.py"] });
+        assert_eq!(crate::identity::said(&container).as_deref(), Some("10.0.0.7"));
+    }
+
+    #[test]
     fn rank_variables_with_what_they_are_made_of() {
         let container = json!({ "env": [
             { "name": "SET", "value": "s" },

@@ -173,7 +173,7 @@ impl Wish {
                 .unwrap_or_else(|| "256MiB".to_owned()),
             run_claim: reader.checked("run-claim", "the name of a PersistentVolumeClaim", is_name),
             python_path: reader.text("image-python-path"),
-            key_secret: reader.checked("key-secret", "the name of a Secret", is_name),
+            key_secret: reader.key_secret(),
             quiet: reader.checked("log-level", "info or warning", |level| {
                 matches!(level, "info" | "warning")
             }) == Some("warning".to_owned()),
@@ -208,6 +208,18 @@ impl<'a> Reader<'a> {
         }
         self.wrong(name, text, wanted);
         None
+    }
+
+    /// The operator fills none but its own: who may make pods need not be one who may make Secrets.
+    fn key_secret(&mut self) -> Option<String> {
+        let name = self.checked("key-secret", "the name of a Secret", is_name)?;
+        if !name.starts_with("paceline-") {
+            let says = format!(
+                "the Secret {name} is not made by the operator, whose names begin with paceline-: somebody must"
+            );
+            self.notes.push(Note::new("key-secret", says));
+        }
+        Some(name)
     }
 
     fn port(&mut self, name: &str) -> Option<u16> {

@@ -134,9 +134,8 @@ fn key(pod: &Value, namespace: &str) -> Option<Key> {
     let mut volumes = pod["spec"]["volumes"].as_array()?.iter();
     let volume = volumes.find(|volume| volume["name"] == VOLUME)?;
     // Who may make pods need not be one who may make Secrets: other names are others' to fill.
-    let name = volume["secret"]["secretName"].as_str()?;
-    let is_ours = name.starts_with(SECRETS);
-    is_ours.then_some(())?;
+    let name = volume["secret"]["secretName"].as_str();
+    let name = name.filter(|name| name.starts_with(SECRETS))?;
     Some(Key {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

@@ -180,7 +180,7 @@ async fn look_at(
     let one = format!("{jobs}/{}", check.name);
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
-            let has_counted = (node.gpus.is_some() || health.gpus > 0) && !node.has_slices;
+            let has_counted = (node.gpus.is_some() || health.gpus > 0) && !health.sliced;
             if node.has_gpus && !has_counted {
                 unrun(health, UNCOUNTED, rules, now);
                 return Ok(());

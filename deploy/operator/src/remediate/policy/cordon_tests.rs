@@ -2,7 +2,7 @@
 
 use paceline_health::verdict::Finding;
 
-use super::world::{MINUTE, SECOND, World, report};
+use super::world::{MINUTE, SECOND, World, over, report};
 use super::*;
 
 /// Decided, and as it was before the patch: it met a conflict, or whoever decided it was killed.
@@ -84,6 +84,25 @@ fn who_holds_it_and_then_uncordons_it_is_heeded() {
 }
 
 /// The right to patch nodes is missing: what a drain's time is for has not begun.
+#[test]
+fn what_is_over_before_the_cordon_is_not_drained_later() {
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let mut world = World::acting();
+    world.may_patch = false;
+    world.hear(lost.clone());
+    world.later(90 * MINUTE, std::slice::from_ref(&lost));
+    assert_eq!(world.health.state, State::Draining);
+    world.hear(over(lost));
+    world.later(MINUTE, &[]);
+    assert_eq!(
+        (world.health.rung, world.health.drain.is_some()),
+        (Rung::None, false)
+    );
+    world.may_patch = true;
+    world.later(10 * MINUTE, &[]);
+    assert!(!world.node.unschedulable);
+}
+
 #[test]
 fn a_drain_has_its_time_from_the_cordon_on() {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");

@@ -42,6 +42,7 @@ fn full() -> Health {
         node_uid: "u".into(),
         boot: "b".into(),
         gpus: 8,
+        sliced: true,
         state: State::Draining,
         reason: "r".into(),
         since: 1,

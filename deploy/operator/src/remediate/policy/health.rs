@@ -125,6 +125,8 @@ pub struct Health {
     pub boot: String,
     /// The most GPUs that it was seen with: as many must pass the preflight.
     pub gpus: u32,
+    /// It was seen with slices of GPUs (MIG), which a preflight cannot measure.
+    pub sliced: bool,
     /// Where it stands.
     pub state: State,
     /// Why.

@@ -83,7 +83,15 @@ pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         .drain
         .as_ref()
         .is_some_and(|drain| !drain.done && !drain.is_over(now));
-    if health.rung == Rung::None || health.held || drains {
+    if health.rung == Rung::None || health.held {
+        return;
+    }
+    if drains {
+        if node.bears() < Rung::Cordon {
+            // Marked later, for a fault that is over, it would be emptied while new jobs run on it.
+            restore(health);
+            health.note(now, "recovered", "all was over before the node could be cordoned");
+        }
         return;
     }
     let every_ms = recovery.check_every_s * 1000;

@@ -73,12 +73,14 @@ fn gpus_that_are_gone_are_asked_for_until_a_person_says_otherwise() {
     let mut world = World::acting();
     world.hear(report(Finding::GpuLost, "gpu GPU-a on n1"));
     // The device plugin has begun anew, and sees what is left.
-    world.node.gpus = Some(7);
+    world.node.has_slices = true;
     world.step();
-    assert_eq!(world.health.gpus, 8);
+    (world.node.gpus, world.node.has_slices) = (Some(7), false);
+    world.step();
+    assert_eq!((world.health.gpus, world.health.sliced), (8, true));
     world.node.repaired = Some("it is out, and stays out".to_owned());
     world.step();
-    assert_eq!(world.health.gpus, 7);
+    assert_eq!((world.health.gpus, world.health.sliced), (7, false));
 }
 
 #[test]

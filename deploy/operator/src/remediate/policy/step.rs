@@ -37,6 +37,7 @@ pub fn step(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
         );
     }
     health.gpus = health.gpus.max(node.gpus.unwrap_or(0));
+    health.sliced |= node.has_slices;
     heed_repair(health, node, now);
     heed_boot(health, node, now);
     expire(health, scene);
@@ -96,6 +97,7 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         health.remedies.clear();
         // Perhaps one was taken out for good.
         health.gpus = node.gpus.unwrap_or(0);
+        health.sliced = node.has_slices;
         if let Some(recovery) = &mut health.recovery {
             recovery.next = recovery.next.min(now);
         }
