@@ -198,7 +198,8 @@ pub(crate) fn said(trainer: &Value) -> Option<String> {
     .or_else(|| host(meeting(trainer)?).filter(|host| is_name(&host.to_lowercase())))
 }
 
-/// Where the job's first pod is, by what its operator does with names; [`crate::manifest`] comes to the same. Of a JobSet's replicated
+/// Where the job's first pod is, by what its operator does with names; [`crate::manifest`] comes to the same, where it can be known (a
+/// PyTorchJob's pod does not know that there is no master). Of a JobSet's replicated
 /// jobs nobody says that they train together, the first may only fetch what the next trains on, and its pods do not know its name.
 fn first_of(pod: &Value, trainer: &Value, kind: Kind, owner: &str, name: &str) -> Option<String> {
     let subdomain = pod["spec"]["subdomain"].as_str().filter(|name| !name.is_empty());

@@ -69,6 +69,9 @@ def kind_of(name, says):
 
 def _bounded(where, own):
     """The end of a traceback and the beginning of an exception, as lines, in one text."""
+    own = [line for line in own if line.strip()]
+    if len(own) > 1 and own[0].rstrip().endswith(":"):
+        own[:2] = [own[0].rstrip() + " " + own[1].strip()]  # its message begins on a line of its own
     own = "\n".join(line[:_CHARACTERS] for line in own[:_LINES]).encode("utf-8", "replace")[:_OWN_BYTES]
     where = "".join(line + "\n" for line in where[-_LINES:]).encode("utf-8", "replace")[len(own) - _BYTES :]
     return (where + own).decode("utf-8", "ignore")
@@ -85,7 +88,7 @@ def _tell(kind, error, trace):
         return
     import traceback
 
-    own = "".join(traceback.format_exception_only(kind, error)).strip()
+    own = "".join(traceback.format_exception_only(kind, error)).rstrip()
     where = "".join(traceback.format_tb(trace)).rstrip().splitlines()
     said = {
         "rank": _rank.identity(distributed).rank,

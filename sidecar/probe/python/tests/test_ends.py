@@ -46,6 +46,15 @@ class Ends(unittest.TestCase):
         self.assertTrue(says.endswith("x\nmore"), says[-80:])
         self.assertLess(len(says), 2049)
 
+    def test_what_it_is_stands_in_its_first_line(self):
+        begin = "import paceline\npaceline.step()\n"
+        for script, says in (
+            ("raise RuntimeError('\\n\\nCUDA error: gone\\nmore')", "\nRuntimeError: CUDA error: gone\nmore"),
+            ("compile('x =', 's', 'exec')", '\n  File "s", line 1\n    x =\n'),
+        ):
+            ((end,),) = [ended(begin + script)[1]]
+            self.assertIn(says, end["says"])
+
     def test_an_end_in_order_says_nothing(self):
         for end in ("", "import sys; sys.exit(3)", "raise KeyboardInterrupt"):
             self.assertEqual(ended("import paceline\npaceline.step()\n" + end)[1], [], end)
