@@ -1,5 +1,6 @@
 //! What a straggler costs, as told, beside the simulator's truth: within 5 % (the target of the evaluation).
 
+use paceline_health::sim::fault::Fault;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Detector, Policy};
 
@@ -50,11 +51,10 @@ fn cost_is_the_truth_within_five_percent() {
 }
 
 /// GPU-seconds of the whole job that are told to be lost.
-fn told(text: &str, fault: Option<&str>) -> f64 {
+fn told(text: &str, faults: &[&str]) -> f64 {
     let mut spec = WorldSpec::parse(text).expect(text);
-    if let Some(fault) = fault {
-        spec.faults.push(fault.parse().expect(fault));
-    }
+    spec.faults
+        .extend(faults.iter().map(|fault| fault.parse::<Fault>().expect(fault)));
     let mut detector = Detector::new(Policy::default());
     for (at, frame) in World::new(spec).expect("a world") {
         detector.observe(at, &frame);
@@ -62,19 +62,23 @@ fn told(text: &str, fault: Option<&str>) -> f64 {
     3600.0 * detector.report().cost.lost_gpu_hours
 }
 
-/// Forty seconds of eight ranks: as a rank's silence, and not once more as a long checkpoint, a long start or a restart.
+/// As a rank's silence, and not once more as a long checkpoint, a long start, a restart or the slowness of that rank.
 #[test]
 fn a_standstill_is_lost_once() {
-    for (text, from) in [
-        ("gpus=8 steps=200 seed=24 checkpoint-every=100", 100),
-        ("gpus=8 steps=200 seed=24", 3),
-        ("gpus=8 steps=200 seed=24", 100),
+    let slow: &[&str] = &["slow rank=3 factor=1.1 from=40"];
+    for (text, from, for_s, beside) in [
+        ("gpus=8 steps=200 seed=24 checkpoint-every=100", 100, 40, &[][..]),
+        ("gpus=8 steps=200 seed=24", 3, 100, &[]),
+        ("gpus=8 steps=200 seed=24", 100, 40, &[]),
+        ("gpus=8 steps=200 seed=24", 80, 100, slow),
+        ("gpus=8 steps=400 seed=24 restart=200", 203, 100, &[]),
     ] {
-        let fault = format!("silent rank=3 from={from} for=40s");
-        let more = told(text, Some(&fault)) - told(text, None);
+        let fault = format!("silent rank=3 from={from} for={for_s}s");
+        let both: Vec<&str> = beside.iter().copied().chain([&*fault]).collect();
+        let (more, truth) = (told(text, &both) - told(text, beside), f64::from(8 * for_s));
         assert!(
-            (more / 320.0 - 1.0).abs() < 0.05,
-            "{text}, {fault}: {more:.1} GPU-s"
+            (more / truth - 1.0).abs() < 0.05,
+            "{text}, {fault}: {more:.1} of {truth} GPU-s"
         );
     }
 }

@@ -21,7 +21,9 @@ impl Detector {
         {
             self.last_row = self.last_row.max(row.step);
             self.waits.fill(&mut row, &self.comms);
-            if row.kind == StepKind::Train {
+            // Its times are the standstill's, which is told: nobody is slow for them.
+            let stands = self.silence.has_stood(at, &self.policy.detector.silence);
+            if row.kind == StepKind::Train && !stands {
                 let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
                 self.tempo.observe(longest);
             }
@@ -39,6 +41,11 @@ impl Detector {
             let about = (self.seconds(at), self.roster.restart, self.roster.world_size);
             self.times.see(&row, &board, about);
             self.causes.begin_steps();
+            if stands {
+                let view = view!(self, at);
+                self.job_rules.stood(&view, &board);
+                continue;
+            }
             if board.kind == StepKind::Train {
                 self.comms
                     .judge(&self.plan, &self.policy.detector.link, board.step);

@@ -157,6 +157,11 @@ impl JobRules {
         self.sort = sort;
     }
 
+    /// Takes a step in which the job stood still.
+    pub fn stood(&mut self, view: &View<'_>, board: &Board<'_>) {
+        self.ledger.row(board, self.steady, self.sort, view.stood_s);
+    }
+
     /// Takes a step that was sorted, after the straggler rule has.
     pub fn row(&mut self, view: &View<'_>, board: &Board<'_>, straggler: &StragglerRule, links: &LinkRule) {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);

@@ -32,6 +32,8 @@ pub struct SilenceRule {
     /// What NCCL said last.
     told: Told,
     provenance: Provenance,
+    /// How long the job had stood still when a step was last looked at, seconds.
+    looked_s: f64,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
     out: VecDeque<Claim>,
@@ -164,6 +166,12 @@ impl SilenceRule {
     /// How long the job has stood still, from its start on, seconds.
     pub fn stood_s(&self, now: Time) -> f64 {
         self.open.stood_s(now)
+    }
+
+    /// Whether the job stood still in the step that is looked at now. Where the others go on, a rank's silence is none.
+    pub fn has_stood(&mut self, now: Time, limits: &SilenceThresholds) -> bool {
+        let stood_s = self.stood_s(now);
+        stood_s - std::mem::replace(&mut self.looked_s, stood_s) >= limits.suspect_min_s
     }
 
     /// The next claim.
