@@ -223,22 +223,14 @@ fn the_fallen_are_remembered_until_they_return() {
     bench.settle();
     bench.poll();
     assert_eq!((bench.files(), bench.probe.losses().torn), (0, 1));
-    let alive = |bench: &mut Bench| {
-        bench
-            .pulses()
-            .iter()
-            .map(|pulse| (pulse.restart, pulse.alive))
-            .collect::<Vec<_>>()
+    let alive = |bench: &mut Bench| -> Vec<(u32, bool)> {
+        let pulses = bench.pulses();
+        pulses.iter().map(|pulse| (pulse.restart, pulse.alive)).collect()
     };
     assert_eq!(alive(&mut bench), [(0, false)]);
-    let idle_ns = bench.pulses()[0].idle_ns;
-    bench.now_ns += 30_000_000_000;
-    assert_eq!(
-        bench.pulses()[0].idle_ns,
-        idle_ns + 30_000_000_000,
-        "it does not move"
-    );
-    bench.now_ns -= 30_000_000_000;
+    let (idle_ns, half_minute_ns) = (bench.pulses()[0].idle_ns, 30_000_000_000);
+    bench.now_ns += half_minute_ns;
+    assert_eq!(bench.pulses()[0].idle_ns, idle_ns + half_minute_ns);
     let again = bench.ring("2.ring");
     again.write(&attach(1, 1));
     bench.poll();
