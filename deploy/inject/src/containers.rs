@@ -315,9 +315,17 @@ pub(crate) fn extend_python_path(env: &mut Vec<Value>, image: Option<&str>) {
     env[at] = plain(NAME, path);
 }
 
+/// How Secrets with jobs' keys are called; the operator makes no others. Who may make pods need not be one who may make Secrets.
+const KEY_SECRETS: &str = "paceline-";
+
+/// Whether a Secret of this name is one with a job's key.
+pub fn is_key_secret(name: &str) -> bool {
+    name.starts_with(KEY_SECRETS)
+}
+
 /// The name of the Secret with a job's key.
 pub fn key_secret(owner: &str) -> String {
-    let name = format!("paceline-{owner}");
+    let name = format!("{KEY_SECRETS}{owner}");
     if is_name(&name) {
         return name;
     }
@@ -335,7 +343,7 @@ pub fn key_secret(owner: &str) -> String {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     let short = if short.is_empty() { "job" } else { short };
-    format!("paceline-{short}-{hash:016x}")
+    format!("{KEY_SECRETS}{short}-{hash:016x}")
 }
 
 /// Whether a container is one of ours, and not somebody's who uses the name.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::complete::{complete, list, object};
 use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_python_path, is_ours};
-pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, key_secret};
+pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, is_key_secret, key_secret};
 use crate::identity::{Identity, kind_of};
 use crate::wish::{Mode, Settings, Wish, is_wanted, misspelt};
 use crate::{INJECT, INJECTED, Note, room, told, trainer};

@@ -4,6 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use serde_json::Value;
 
+use crate::containers::is_key_secret;
 use crate::{INJECT, Note, PREFIX, quantity};
 
 /// How Paceline gets into a pod.
@@ -210,10 +211,9 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// The operator fills none but its own: who may make pods need not be one who may make Secrets.
     fn key_secret(&mut self) -> Option<String> {
         let name = self.checked("key-secret", "the name of a Secret", is_name)?;
-        if !name.starts_with("paceline-") {
+        if !is_key_secret(&name) {
             let says = format!(
                 "the Secret {name} is not made by the operator, whose names begin with paceline-: somebody must"
             );

@@ -100,9 +100,8 @@ impl Debts {
 
     /// These pods have no machine yet, and may find the Secret gone when they have one: they ask again.
     pub(super) fn ask_again(&mut self, pods: &HashSet<String>) {
-        let pod_of = |memory: &str| memory.rsplit(' ').next().map(str::to_owned);
-        self.paid
-            .retain(|memory| !pod_of(memory).is_some_and(|pod| pods.contains(&pod)));
+        let is_of = |memory: &String| memory.rsplit(' ').next().is_some_and(|pod| pods.contains(pod));
+        self.paid.retain(|memory| !is_of(memory));
     }
 
     /// What is due longest, if anything is; until its end is told it is not due again.

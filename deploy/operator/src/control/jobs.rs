@@ -1,5 +1,6 @@
 //! What a pod that is there calls for: a Secret for its job, or a word to its owner. Pure.
 
+use paceline_inject::pod::is_key_secret;
 use paceline_inject::presence::{Presence, presence};
 use paceline_inject::{Settings, inject, is_wanted, told};
 use serde_json::{Value, json};
@@ -14,8 +15,6 @@ const GROUPS: &str = "leaderworkerset.sigs.k8s.io/name";
 const WORKER: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 /// The Secret's place in a pod.
 const VOLUME: &str = "paceline-key";
-/// How Secrets with jobs' keys are called (`inject::pod::key_secret`).
-const SECRETS: &str = "paceline-";
 /// Kubernetes takes 1,024.
 const LONGEST: usize = 900;
 
@@ -133,9 +132,8 @@ fn notes(pod: &Value, settings: &Settings) -> Vec<(&'static str, String)> {
 fn key(pod: &Value, namespace: &str) -> Option<Key> {
     let mut volumes = pod["spec"]["volumes"].as_array()?.iter();
     let volume = volumes.find(|volume| volume["name"] == VOLUME)?;
-    // Who may make pods need not be one who may make Secrets: other names are others' to fill.
     let name = volume["secret"]["secretName"].as_str();
-    let name = name.filter(|name| name.starts_with(SECRETS))?;
+    let name = name.filter(|name| is_key_secret(name))?;
     Some(Key {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

@@ -112,10 +112,10 @@ impl Watcher {
             .list(PODS, "", |pod| {
                 let call = jobs::look(pod, rules);
                 if call != Call::default() {
+                    if pod["spec"]["nodeName"].is_null() {
+                        waiting.insert(uid(pod));
+                    }
                     calls.push((uid(pod), call));
-                }
-                if pod["spec"]["nodeName"].is_null() {
-                    waiting.insert(uid(pod));
                 }
             })
             .await
