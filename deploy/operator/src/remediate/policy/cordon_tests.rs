@@ -2,6 +2,7 @@
 
 use paceline_health::verdict::Finding;
 
+use super::recovery::hindered;
 use super::world::{MINUTE, SECOND, World, over, report};
 use super::*;
 
@@ -83,15 +84,21 @@ fn who_holds_it_and_then_uncordons_it_is_heeded() {
     }
 }
 
-/// The right to patch nodes is missing: what a drain's time is for has not begun.
-#[test]
-fn what_is_over_before_the_cordon_is_not_drained_later() {
+/// A drain that was decided 90 minutes ago: the right to patch nodes is missing.
+fn without_a_cordon() -> (World, Report) {
     let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
     let mut world = World::acting();
     world.may_patch = false;
     world.hear(lost.clone());
     world.later(90 * MINUTE, std::slice::from_ref(&lost));
     assert_eq!(world.health.state, State::Draining);
+    assert!(!world.node.unschedulable);
+    (world, lost)
+}
+
+#[test]
+fn what_is_over_before_the_cordon_is_not_drained_later() {
+    let (mut world, lost) = without_a_cordon();
     world.hear(over(lost));
     world.later(MINUTE, &[]);
     assert_eq!(
@@ -104,14 +111,22 @@ fn what_is_over_before_the_cordon_is_not_drained_later() {
 }
 
 #[test]
+fn what_hinders_a_mark_is_told_of_a_drain_that_waits_for_it() {
+    let (mut world, _) = without_a_cordon();
+    let blocked = |world: &World| world.health.drain.clone().unwrap().blocked;
+    hindered(&mut world.health, &world.node, "403");
+    assert_eq!(blocked(&world).as_deref(), Some("the node cannot be marked: 403"));
+    // What a budget said stands: the drain goes on whatever becomes of another mark.
+    world.health.drain.as_mut().unwrap().blocked = Some("a budget".to_owned());
+    world.may_patch = true;
+    world.later(10 * SECOND, &[]);
+    hindered(&mut world.health, &world.node, "503");
+    assert_eq!(blocked(&world).as_deref(), Some("a budget"));
+}
+
+#[test]
 fn a_drain_has_its_time_from_the_cordon_on() {
-    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
-    let mut world = World::acting();
-    world.may_patch = false;
-    world.hear(lost.clone());
-    world.later(90 * MINUTE, std::slice::from_ref(&lost));
-    assert_eq!(world.health.state, State::Draining);
-    assert!(!world.node.unschedulable);
+    let (mut world, lost) = without_a_cordon();
     world.may_patch = true;
     world.later(10 * SECOND, std::slice::from_ref(&lost));
     world.step();

@@ -44,9 +44,9 @@ pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// The node cannot be cordoned for a drain.
-pub fn hindered(health: &mut Health, says: &str) {
-    if let Some(drain) = &mut health.drain {
+/// The node cannot be marked: a drain that waits for our cordon says so.
+pub fn hindered(health: &mut Health, node: &NodeView, says: &str) {
+    if let Some(drain) = health.drain.as_mut().filter(|_| node.bears() < Rung::Cordon) {
         drain.blocked = Some(format!("the node cannot be marked: {says}"));
     }
 }
