@@ -12,7 +12,7 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::Finding;
 use paceline_seal::Key;
 use paceline_sidecar::aggregator::Plan;
-use paceline_sidecar::aggregator::server::Hosted;
+use paceline_sidecar::aggregator::server::{END_GRACE, Hosted};
 use paceline_sidecar::guard::den::Den;
 use paceline_sidecar::guard::{conduit, tunnel};
 use paceline_sidecar::load::{LoadError, LoadOptions, run};
@@ -75,7 +75,7 @@ fn a_job_is_heard_and_its_slow_rank_found() {
     assert!(told.bytes_up > 0 && told.said_to_acked.max_ms > 0.0, "{told:?}");
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.unwrap().block_on(hosted.finish());
+    runtime.unwrap().block_on(hosted.finish(END_GRACE));
     let report: Report =
         serde_json::from_slice(&std::fs::read(dir.path().join("report.json")).unwrap()).unwrap();
     assert_eq!((report.steps, report.coverage.ranks_seen), (60, 16));
@@ -146,7 +146,7 @@ fn what_cannot_be_unpacked_is_counted() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         drop(out);
-        hosted.finish().await;
+        hosted.finish(END_GRACE).await;
     });
 }
 

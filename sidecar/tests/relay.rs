@@ -16,7 +16,7 @@ use paceline_health::frame::SCHEMA_VERSION;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_seal::Key;
 use paceline_sidecar::aggregator::Plan;
-use paceline_sidecar::aggregator::server::Hosted;
+use paceline_sidecar::aggregator::server::{END_GRACE, Hosted};
 use paceline_sidecar::guard::den::Den;
 use paceline_sidecar::guard::gate::{Gate, STRANGERS, Turned};
 use paceline_sidecar::guard::hall::Hall;
@@ -148,7 +148,7 @@ impl Job {
 
     /// Ends it, and looks at what it kept: of each node every frame once, in order, from the first on.
     fn frames(self) -> BTreeMap<String, u64> {
-        runtime().block_on(self.hosted.finish());
+        runtime().block_on(self.hosted.finish(END_GRACE));
         let mut last: BTreeMap<String, u64> = BTreeMap::new();
         for entry in entries(self.dir.path()) {
             let frame = entry.frame;

@@ -9,11 +9,13 @@ mod ways;
 pub mod witness;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_health::Provenance;
 use paceline_health::event::{self, Beat, Event, Want};
 
 use self::control::Control;
+use crate::aggregator::server::{END_GRACE, TERMINATED_GRACE};
 use crate::host::{self, Process};
 use crate::remedy::hand::Hand;
 use crate::remedy::order::Order;
@@ -31,6 +33,9 @@ const DRAIN_NS: u64 = 1_000_000_000;
 const LEAVE_NS: u64 = 1_000_000_000;
 /// Without a launcher and without a trainer nobody needs a sidecar for longer.
 const ORPHAN_NS: u64 = 10_000_000_000;
+
+/// Why it ends, when SIGTERM is why.
+const TERMINATED: &str = "terminated";
 
 /// How far its life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +110,14 @@ impl Agent {
     /// How far it has come.
     pub fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// How long the end may wait for other nodes.
+    pub fn grace(&self) -> Duration {
+        match self.reason {
+            TERMINATED => TERMINATED_GRACE,
+            _ => END_GRACE,
+        }
     }
 
     /// The sender, for the shell to serve.
@@ -187,7 +200,7 @@ impl Agent {
             Control::Eof => self.orphaned_ns = Some(now_ns),
             // A scheduler means the job with it: the trainer may write a checkpoint now, and the launcher tells the end.
             Control::Terminate if self.child.is_some() && self.orphaned_ns.is_none() => {}
-            Control::Terminate => self.drain("terminated", now_ns),
+            Control::Terminate => self.drain(TERMINATED, now_ns),
             // Policy is the aggregator's.
             Control::HangUp => {}
         }

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::control::Control;
 use super::join::{Invitation, Joined, again, backoff, find, join, lonely};
 use super::{Agent, Stage};
-use crate::aggregator::server::Hosted;
+use crate::aggregator::server::{END_GRACE, Hosted};
 use crate::host::monotonic_ns;
 use crate::sink::status::Status;
 use crate::uplink::Heard;
@@ -61,7 +61,7 @@ pub async fn run(agent: Agent, invitation: Invitation, mut controls: Receiver<Co
     // The link goes first, so that an aggregator of this process does not wait for us.
     shell.link = None;
     if let Some(hosted) = shell.hosted {
-        hosted.finish().await;
+        hosted.finish(shell.agent.grace()).await;
     }
     if let Some(leaving) = shell.leaving {
         // That it failed is no news for anybody.
@@ -185,10 +185,10 @@ impl Shell {
                         break;
                     }
                 }
-                hosted.finish().await;
+                hosted.finish(END_GRACE).await;
                 drop(link);
             } else {
-                hosted.finish().await;
+                hosted.finish(END_GRACE).await;
             }
         }));
     }

@@ -26,14 +26,16 @@ use crate::uplink::wire::{Down, Hello, Later, Refused, Up, decode_up, encode};
 use crate::warn;
 
 /// How long the end waits for nodes that have not said goodbye.
-const END_GRACE: Duration = Duration::from_millis(2500);
+pub const END_GRACE: Duration = Duration::from_millis(2500);
+/// The same after SIGTERM: a kubelet may kill 2 s after it, and by then all is written.
+pub const TERMINATED_GRACE: Duration = Duration::from_secs(1);
 /// The last answers are given this long to leave.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// An aggregator that runs in this process.
 #[derive(Debug)]
 pub struct Hosted {
-    finish: Option<oneshot::Sender<()>>,
+    finish: Option<oneshot::Sender<Duration>>,
     hangup: mpsc::Sender<()>,
     done: oneshot::Receiver<()>,
     /// Where its metrics page is.
@@ -102,10 +104,10 @@ impl Hosted {
         !matches!(self.done.try_recv(), Err(oneshot::error::TryRecvError::Empty))
     }
 
-    /// Waits until every node has said goodbye, at most for a grace, and until the report stands.
-    pub async fn finish(mut self) {
+    /// Waits until every node has said goodbye, at most for `grace`, and until the report stands.
+    pub async fn finish(mut self, grace: Duration) {
         if let Some(finish) = self.finish.take() {
-            let _ = finish.send(());
+            let _ = finish.send(grace);
         }
         let _ = self.done.await;
     }
@@ -114,8 +116,8 @@ impl Hosted {
 /// What the thread is told while it runs.
 #[derive(Debug)]
 pub struct Told {
-    /// To finish. Whoever drops its other end says the same.
-    pub finish: oneshot::Receiver<()>,
+    /// To finish, and how long to wait for nodes. Whoever drops its other end says the same.
+    pub finish: oneshot::Receiver<Duration>,
     /// To read the configuration files again.
     pub hangups: mpsc::Receiver<()>,
 }
@@ -234,8 +236,8 @@ pub async fn serve(
                 let _ = scrape.send(aggregator.facts(ways(&turned, &doors), shown));
             }
             Some(ask) = asked_of_policy.recv() => change(&mut aggregator, ask),
-            _ = &mut finish, if finish_by.is_none() => {
-                finish_by = Some(monotonic_ns() + END_GRACE.as_nanos() as u64);
+            grace = &mut finish, if finish_by.is_none() => {
+                finish_by = Some(monotonic_ns() + grace.unwrap_or(END_GRACE).as_nanos() as u64);
             }
             () = tokio::time::sleep(idle) => {}
         }

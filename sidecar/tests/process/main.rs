@@ -17,7 +17,7 @@ use paceline_health::event::Event;
 use paceline_ring::{Attach, Detach, Record, Writer};
 use serde_json::Value;
 
-use job::{Job, page, train, trainer};
+use job::{Job, page, train, trainer, until};
 
 #[test]
 fn a_run_from_start_to_end() {
@@ -205,6 +205,37 @@ fn signals() {
             _ => None,
         });
     assert_eq!(bye.as_deref(), Some("terminated"));
+}
+
+/// A kubelet leaves 2 s: by then all is written, though another node died and never says goodbye.
+#[test]
+fn in_a_pod_a_dead_node_is_not_waited_for_until_the_kubelet_kills() {
+    let job = Job::new("pod");
+    let address = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().to_string()
+    };
+    let first = job.start("n0", &["--pod", "--aggregator", &address]);
+    first.hear("ready");
+    let elsewhere = job.beside();
+    let second = elsewhere.start("n1", &["--pod", "--aggregator", &address]);
+    second.hear("ready");
+    until("both nodes", || {
+        let entries = job.entries(&job.run_dir());
+        entries.iter().any(|entry| entry.frame.node.as_str() == "n1")
+    });
+    second.kill();
+    let began = Instant::now();
+    first.signal("-TERM");
+    assert_eq!(first.end().0, Some(0));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let last = job.entries(&job.run_dir()).pop().unwrap();
+    assert!(
+        matches!(&last.frame.event, Event::End(end) if end.missing == ["n1".into()]),
+        "{last:?}"
+    );
+    assert!(job.report(&job.run_dir())["job"].is_string());
 }
 
 /// The launcher is killed: the trainer is watched to its end, and nothing stays behind.
