@@ -145,6 +145,7 @@ mod tests {
         let around = Surroundings {
             variable: Box::new(|_| None),
             files: Vec::new(),
+            left_out: Vec::new(),
         };
         let raw = gather(&args, &around).map_err(|usage| usage.0)?;
         PageSettings::check(&raw).map_err(|usage| usage.0)

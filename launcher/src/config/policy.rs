@@ -62,20 +62,29 @@ impl Page<'_> {
     /// `straggler = true`
     fn observe(&self, section: &Spanned<DeValue<'_>>, values: &mut Values) -> Result<(), Usage> {
         for (name, value) in self.table(section, "observe", "findings")?.iter() {
-            let known = Finding::ALL.iter().map(|finding| finding.name());
-            if !known.clone().any(|finding| finding == name.get_ref()) {
-                return Err(self.unknown(name.span().start, name.get_ref(), OBSERVE, known));
-            }
-            let key = format!("{OBSERVE}{}", name.get_ref());
-            let DeValue::Boolean(on) = value.get_ref() else {
-                let other = article(value.get_ref().type_str());
-                let message = format!("{key} must be true or false, not {other}");
-                return Err(self.wrong(value.span().start, &message));
-            };
-            let number = i32::from(*on).to_string();
-            values.push((key, self.said(number, name.span().start)));
+            values.push(self.observed(name, value)?);
         }
         Ok(())
+    }
+
+    /// One line of it.
+    pub(super) fn observed(
+        &self,
+        name: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<(String, Said), Usage> {
+        let (finding, at) = (name.get_ref().as_ref(), name.span().start);
+        let known = Finding::ALL.iter().map(|finding| finding.name());
+        if !known.clone().any(|known| known == finding) {
+            return Err(self.unknown(at, finding, OBSERVE, known));
+        }
+        let key = format!("{OBSERVE}{finding}");
+        let DeValue::Boolean(on) = value.get_ref() else {
+            let other = article(value.get_ref().type_str());
+            let message = format!("{key} must be true or false, not {other}");
+            return Err(self.wrong(value.span().start, &message));
+        };
+        Ok((key, self.said(i32::from(*on).to_string(), at)))
     }
 
     /// `gpu_hour_price = 2`, or a table by model.

@@ -72,10 +72,10 @@ impl Raw {
     }
 }
 
-/// Files that nobody wants to hear of any more.
+/// Files that are heard of no more than what they want observed only.
 static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Without these files everything is read from now on.
+/// Without these files everything is read from now on, but for their `[observe]`.
 pub(crate) fn leave_out(files: &[PathBuf]) {
     *LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner) = files.to_vec();
 }
@@ -89,6 +89,8 @@ pub(crate) struct Surroundings {
     pub(crate) variable: Box<Variable>,
     /// Files, strongest first.
     pub(crate) files: Vec<PathBuf>,
+    /// Those of them that are left out.
+    pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Surroundings {
@@ -102,10 +104,10 @@ impl Surroundings {
         files.extend(user.map(|folder| folder.join("paceline/config.toml")));
         files.push(PathBuf::from("/etc/paceline/config.toml"));
         let left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|file| !left_out.contains(file));
         Surroundings {
             variable: Box::new(variable),
             files,
+            left_out: left_out.clone(),
         }
     }
 }
@@ -135,12 +137,17 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
         }
     }
     for path in &around.files {
+        let is_left_out = around.left_out.contains(path);
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
-            Err(problem) if absent(&problem) => continue,
+            Err(problem) if is_left_out || absent(&problem) => continue,
             Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
         };
-        for (key, said) in file::parse(path, &text)? {
+        let values = match is_left_out {
+            true => file::observed(path, &text),
+            false => file::parse(path, &text)?,
+        };
+        for (key, said) in values {
             raw.add(key, said);
         }
     }
@@ -248,6 +255,7 @@ mod tests {
                     .then(|| "variable".to_owned())
             }),
             files: vec![near, folder.path().join("none.toml"), far],
+            left_out: Vec::new(),
         };
         let raw = gather(&args, &around).unwrap();
         let text = |key: &str| raw.get(key).map(|said| said.text.as_str());

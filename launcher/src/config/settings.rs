@@ -328,6 +328,7 @@ mod tests {
         let around = Surroundings {
             variable: Box::new(|_| None),
             files: Vec::new(),
+            left_out: Vec::new(),
         };
         let raw = gather(args, &around).map_err(|usage| usage.0)?;
         Settings::check(&raw).map_err(|problem| problem.to_string())

@@ -4,6 +4,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::path::PathBuf;
 
 use clap::Parser as _;
@@ -16,6 +17,8 @@ use crate::output::{Color, Style, warning};
 use crate::run;
 
 const NOTIFY: &str = "PACELINE_NOTIFY";
+/// What a file may have bounded: it may have said anything.
+const FILE_BOUNDS: [&str; 2] = ["PACELINE_HTTP", "PACELINE_ACT"];
 
 /// Whether this is a container that Paceline was put into, or in front of.
 pub(crate) fn is_in_pod() -> bool {
@@ -26,6 +29,7 @@ pub(crate) fn is_in_pod() -> bool {
 /// Leaves out what cannot be read. To be called while nothing else runs in this process.
 pub(crate) fn unreadable_settings() {
     keep_receivers();
+    say_closed_files();
     let mut left_out = Vec::new();
     while let Err(problem) = read() {
         let Some(piece) = culprit(&problem, &left_out) else {
@@ -75,11 +79,11 @@ impl Piece {
         left
     }
 
-    /// What makes no sense without it, or would do more than was asked for. A file may have said anything.
+    /// What makes no sense without it, or would do more than was asked for.
     fn bound(&self) -> &'static [&'static str] {
         match self {
             Piece::Variable(name, _) => name.to_str().map_or(&[], bound),
-            Piece::File(_) => &["PACELINE_HTTP", "PACELINE_ACT"],
+            Piece::File(_) => &FILE_BOUNDS,
         }
     }
 }
@@ -141,6 +145,19 @@ fn culprit(problem: &str, left_out: &[PathBuf]) -> Option<Piece> {
     let cures = tried.iter().position(|(_, left)| left.is_none());
     let at = named.or(cures).or((!tried.is_empty()).then_some(0))?;
     Some(tried.swap_remove(at).0)
+}
+
+/// A file that this user may not read says nothing, as everywhere; in a pod it was most often mounted for us.
+fn say_closed_files() {
+    for path in Surroundings::real().files.iter().filter(|path| path.is_file()) {
+        if let Err(problem) = File::open(path) {
+            say(format_args!(
+                "{} is left out: {problem}; people are told also of what its [observe] may want observed only",
+                path.display()
+            ));
+            FILE_BOUNDS.iter().for_each(|name| forget(name.as_ref()));
+        }
+    }
 }
 
 /// Of several receivers those that are some: the cluster's remediator may stand behind a mistake of the job's author.

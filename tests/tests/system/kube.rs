@@ -1,7 +1,8 @@
 //! What pods' containers call, and `paceline inject-manifest`. What comes of all of it together is tests/kube/pods.py's.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -183,7 +184,7 @@ fn pods_on_one_machines_network_do_not_collide() {
     let place = Place::new();
     fs::create_dir(place.path("rings")).unwrap();
     fs::write(place.path("key"), "0123456789abcdef".repeat(4)).unwrap();
-    fs::set_permissions(place.path("key"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(place.path("key"), Permissions::from_mode(0o600)).unwrap();
     let others = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let page = others.local_addr().unwrap().to_string();
     let start = |job: &str, pod: &str| {
@@ -340,6 +341,32 @@ fn a_pods_command_begins_whatever_file_of_settings_cannot_be_read() {
         );
         assert_eq!(run(false).0, Some(64), "a person at a prompt");
     }
+}
+
+/// Who wants a finding only observed need not fear a mistake elsewhere in the file; where the file is closed to the user, that is told.
+#[test]
+fn what_a_left_out_file_wants_observed_only_is_not_forgotten() {
+    let place = Place::new();
+    fs::set_permissions(place.path("."), Permissions::from_mode(0o777)).unwrap();
+    let file = place.path("paceline.toml");
+    fs::write(&file, "[observe]\nstraggler = true\n\n[race]\npace = 12\n").unwrap();
+    let run = || {
+        let mut command = place.paceline(["run", "--run-dir", "run", "--", "true"]);
+        command.env("PACELINE_JOB", "j").env("PACELINE_POD", "p-0");
+        if fs::metadata(&file).unwrap().uid() == 0 {
+            command.uid(65534);
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr).to_owned())
+    };
+    let (code, said) = run();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("./paceline.toml is left out: "), "{said}");
+    let journal = place.read("run/journal.ndjson");
+    assert!(journal.contains("observe.straggler"), "{journal}");
+    fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
+    let (code, said) = run();
+    assert!(code == Some(0) && said.contains("its [observe]"), "{said}");
 }
 
 #[test]
