@@ -118,7 +118,29 @@ def a_word_in_a_dry_run(world):
 def asked(world, resource, verb):
     """What the remediator asked for of that: the answers' codes."""
     lines = json.loads(world.ask("GET", "/_test/audit"))
-    return [line["code"] for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
+    ours = [line for line in lines if (line["resource"], line["verb"]) == (resource, verb) and "remediator" in line["user"]]
+    return [line["code"] for line in ours for _ in range(line["count"])]
+
+
+def no_right_to_a_condition(world):
+    """It is asked for less and less often, and pods are asked to leave as often as ever."""
+    world.job(2)
+    world.budget("quorum", 2)
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    rules = world.ask("GET", roles)["rules"]
+    world.patch(roles, {"rules": [rule | {"resources": [one for one in rule["resources"] if one != "nodes/status"]} for rule in rules]})
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    until("it is refused", lambda: asked(world, "/nodes/status", "patch"))
+    time.sleep(8)
+    before = len(asked(world, "/pods/eviction", "create"))
+    time.sleep(8)
+    rounds = len(asked(world, "/pods/eviction", "create")) - before
+    refused = asked(world, "/nodes/status", "patch")
+    assert rounds >= 4, f"{rounds} rounds of one a second in 8 s"
+    assert set(refused) == {403} and len(refused) <= 6, refused
+    world.patch(roles, {"rules": rules})
+    until("it has its condition", lambda: any(one["type"] == "PacelineFault" for one in world.see("n1")["status"]["conditions"]))
 
 
 def what_is_refused(world):

@@ -241,10 +241,10 @@ impl Term<'_> {
         }
         self.write(name, &node, now).await?;
         let may_act = census.lets_act(&node, &self.setting.rules);
-        if may_act && self.known.get(name).is_some_and(|known| known.is_due(now)) {
+        if may_act && self.known.get(name).is_some_and(|known| known.deeds.is_due(now)) {
             let done = self.act(name, &node, now).await;
             if let Some(known) = self.known.get_mut(name) {
-                known.tried(done.is_ok(), now);
+                known.deeds.tried(done.is_ok(), now);
             }
             done?;
         }
@@ -300,21 +300,15 @@ impl Term<'_> {
         let seen = self.nodes.one(name);
         let is_ours = seen.is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
-        let told = match marks.status_patch(node, now) {
-            Some(patch) => {
-                let patched = api
-                    .patch(&format!("{path}/status"), Patch::Strategic, &patch)
-                    .await;
-                patched.map(|node| self.nodes.saw(&node))
-            }
-            None => Ok(()),
-        };
+        let told = chores::condition(api, &marks, node, &mut known.condition, now).await;
+        let told = told.map(|seen| seen.iter().for_each(|node| self.nodes.saw(node)));
         if is_ours {
             chores::drain(self.setting, name, &mut known.health, now).await?;
         }
         chores::preflight(self.setting, node, &mut known.health, now).await?;
-        // Without a condition the node is taken out and given back all the same.
-        told
+        // Without a condition the node is taken out and given back all the same, and no later.
+        self.said_once(told.err().map(|failed| format!("{name}: {failed}")));
+        Ok(())
     }
 
     /// The audit, as Events.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::counts::Counts;
-use super::objects;
+use super::known::Retry;
 use super::policy::health::Check;
 use super::policy::recovery::{Round, checked, drained, refused, unrun};
-use super::policy::{Breaker, Health, NodeView, Rules};
+use super::policy::{Breaker, Health, Marks, NodeView, Rules};
+use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch, escape};
 use crate::stamp;
 
@@ -49,6 +50,26 @@ pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
         other => other?,
     };
     Ok(objects::version(&object))
+}
+
+/// Its condition, when that is not as it should be and it is time to write it. The Node then.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn condition(
+    api: &Api,
+    marks: &Marks,
+    node: &NodeView,
+    retry: &mut Retry,
+    now: u64,
+) -> Result<Option<Value>, Failed> {
+    let Some(patch) = marks.status_patch(node, now).filter(|_| retry.is_due(now)) else {
+        return Ok(None);
+    };
+    let path = format!("{}/{}/status", nodes::PATH, node.name);
+    let patched = api.patch(&path, Patch::Strategic, &patch).await;
+    retry.tried(patched.is_ok(), now);
+    patched.map(Some)
 }
 
 /// One round of a drain, when it is time for one.

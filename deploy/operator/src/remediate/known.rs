@@ -31,10 +31,32 @@ pub struct Known {
     pub is_unwritten: bool,
     /// Decisions up to this one were told.
     pub told: u64,
-    /// Deeds that failed, one after another.
-    pub failures: u32,
+    /// What is done with the node.
+    pub deeds: Retry,
+    /// Its condition, which nothing else waits for.
+    pub condition: Retry,
+}
+
+/// What is refused is tried again after 1 s, 2 s, and so on up to half a minute.
+#[derive(Default)]
+pub struct Retry {
+    /// One after another.
+    failures: u32,
     /// When the next is tried.
-    pub again: u64,
+    again: u64,
+}
+
+impl Retry {
+    /// Whether it is time.
+    pub fn is_due(&self, now: u64) -> bool {
+        now >= self.again
+    }
+
+    /// It was done or not.
+    pub fn tried(&mut self, is_done: bool, now: u64) {
+        self.failures = if is_done { 0 } else { (self.failures + 1).min(6) };
+        self.again = if is_done { 0 } else { now + (500 << self.failures) };
+    }
 }
 
 impl Known {
@@ -78,17 +100,6 @@ impl Known {
         self.written = self.health.clone();
         (self.written_ms, self.is_unwritten) = (now, false);
         Ok(())
-    }
-
-    /// Whether it is time to do what was decided.
-    pub fn is_due(&self, now: u64) -> bool {
-        now >= self.again
-    }
-
-    /// It was done or not: what is refused is tried again after 1 s, 2 s, and so on up to half a minute.
-    pub fn tried(&mut self, is_done: bool, now: u64) {
-        self.failures = if is_done { 0 } else { (self.failures + 1).min(6) };
-        self.again = if is_done { 0 } else { now + (500 << self.failures) };
     }
 
     /// That the same was said again is not worth a write each time.
