@@ -129,6 +129,33 @@ async fn a_secret_that_is_deleted_is_made_again_for_a_new_pod() {
     assert_eq!(operator.end(), Some(0));
 }
 
+/// Somebody has deleted it, and no new pod comes: the one that has no machine yet would find it gone. Each list of pods, one in four minutes, asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_that_is_deleted_is_made_again_for_a_pod_that_waits_for_a_machine() {
+    let world = World::begin().await;
+    let operator = Operator::start(&world, &[]).await;
+    world.serve(&[&operator]).await;
+    apply(&world, "waits").await;
+    let old = world.until_secret("paceline-j").await;
+    world.admin.delete(SECRET, &Value::Null).await.unwrap();
+    let began = Instant::now();
+    while world.secret("paceline-j").await.is_none() {
+        assert!(began.elapsed() < PATIENCE, "{}", operator.said());
+        world
+            .server
+            .cluster
+            .make_trouble(&json!({ "drop_watches": true }));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let new = world.until_secret("paceline-j").await;
+    assert_ne!(new["data"], old["data"]);
+    assert_eq!(
+        new["metadata"]["ownerReferences"],
+        old["metadata"]["ownerReferences"]
+    );
+    assert_eq!(operator.end(), Some(0));
+}
+
 /// A webhook of somebody's that must be asked about Secrets of one namespace, and is not there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_cannot_be_made_holds_up_no_other() {
