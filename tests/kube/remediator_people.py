@@ -85,6 +85,23 @@ def gpus_that_are_not_counted(world):
     assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"]
 
 
+def slices_alone(world):
+    """MIG, and nothing else, on the node and in the pod: it is asked to leave as whoever has a whole GPU is, and whoever has none stays."""
+    slices = ("nvidia.com/mig-1g.10gb", "7")
+    world.pod("train-0", "n0", gpus=slices)
+    world.pod("train-1", "n1", gpus=slices)
+    world.pod("web", "n1", "web", gpus=None)
+    for name in ("n0", "n1"):
+        capacity = {"nvidia.com/gpu": None, slices[0]: slices[1]}
+        world.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": capacity, "allocatable": capacity}})
+    leader = world.leader()
+    # A slice has an id of its own.
+    world.say(leader, "n1", "train-1", gpu="MIG-a")
+    world.state("n1", "Drained")
+    until("it has left", lambda: world.pods() == ["train-0", "web"])
+    assert world.bears("n1") == (True, True) and world.bears("n0") == (False, False)
+
+
 def held_longer_than_its_deadline(world):
     """What passes while nobody may be asked to leave is none of a drain's time."""
     world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 5"))

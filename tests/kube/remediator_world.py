@@ -183,8 +183,8 @@ class World:
                   "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}}
         self.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
-    def pod(self, name, node, job="train", gpus=True):
-        container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"} if gpus else {}}}
+    def pod(self, name, node, job="train", gpus=("nvidia.com/gpu", "8")):
+        container = {"name": "c", "image": "i", "resources": {"limits": dict([gpus] if gpus else [])}}
         labels = {"batch.kubernetes.io/job-name": job}
         self.ask("POST", "/api/v1/namespaces/ml/pods", {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},

@@ -1,7 +1,8 @@
-//! Pods that tell the remediator: its address, a token, and whom to trust, as that changes.
+//! Pods that tell the remediator: its address, a token, and whom to trust, as that changes. And who of a pod's containers trains.
 
 use std::time::{Duration, Instant};
 
+use paceline_inject::presence::{Presence, presence};
 use serde_json::{Value, json};
 
 use crate::world::{Operator, PATIENCE, PODS, World};
@@ -26,6 +27,38 @@ async fn until_given(world: &World, wanted: &str) {
         assert!(began.elapsed() < PATIENCE, "{code} {map}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// By slices of GPUs alone (MIG), which stand under a name of their own: the other container comes first, and has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_slices_of_gpus_trains() {
+    let world = World::begin().await;
+    let operator = Operator::start(&world, &[]).await;
+    world.serve(&[&operator]).await;
+    let slices = json!({ "limits": { "nvidia.com/mig-1g.10gb": "1" } });
+    for mode in ["sidecar", "wrap"] {
+        let (code, pod) = world
+            .pod(mode, |pod| {
+                pod["metadata"]["labels"]["paceline.dev/inject"] = json!(mode);
+                pod["spec"]["containers"] = json!([
+                    { "name": "shell", "image": "i", "command": ["sleep"] },
+                    { "name": "train", "image": "i", "command": ["train"], "resources": slices },
+                ]);
+            })
+            .await;
+        assert_eq!((code, presence(&pod)), (201, Presence::Whole), "{pod}");
+        let containers = &pod["spec"]["containers"];
+        assert_eq!(containers[0]["env"], Value::Null, "{pod}");
+        let rings = containers[1]["volumeMounts"].as_array().unwrap();
+        assert!(!rings.is_empty(), "{pod}");
+        assert_eq!(
+            containers[1]["resources"]["limits"]["nvidia.com/mig-1g.10gb"],
+            "1"
+        );
+        let ours = pod["spec"]["initContainers"].to_string();
+        assert!(!ours.contains("nvidia.com"), "a slice is the trainer's: {ours}");
+    }
+    assert_eq!(operator.end(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
