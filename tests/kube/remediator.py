@@ -10,7 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from remediator_people import (a_pod_that_is_made_again_elsewhere, cordoned_before_we_did, gpus_that_are_not_counted, slices_alone, held_at_once,
+from remediator_people import (a_pod_that_is_made_again_elsewhere, cordoned_before_we_did, gpus_that_are_not_counted, held_at_once,
                                held_longer_than_its_deadline, killed_before_its_cordon, no_right_to_a_preflight,
                                no_right_to_patch_nodes, slices_alone)
 from remediator_rights import (a_dry_run, a_word_in_a_dry_run, certificates_of_its_own, no_right_to_a_condition, two_of_them, what_is_refused,
@@ -46,6 +46,11 @@ def there_and_back(world):
     assert term["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n1"]
     world.state("n1", "Healthy")
     until("it is back", lambda: world.bears("n1") == (False, False))
+
+    def condition():
+        return {one["type"]: one["status"] for one in world.see("n1")["status"]["conditions"]}["PacelineFault"]
+
+    until("nothing speaks against it", lambda: condition() == "False")
     seen = world.see("n1")
     assert seen["spec"]["taints"] == [foreign] and "paceline.dev/health" not in seen["metadata"].get("labels", {}), seen
     assert "paceline.dev/cordoned-by" not in seen["metadata"].get("annotations", {}), seen
@@ -83,6 +88,9 @@ def a_dead_node(world):
     world.say(leader, "n1", "train-1")
     blocked = world.state("n1", "DrainBlocked")
     assert "out-of-service" in blocked["history"][-1]["says"] and "train-1" in world.pods(), blocked["history"]
+    # Evicted and not deleted: by this a Job knows that the pod did not fail.
+    conditions = world.ask("GET", "/api/v1/namespaces/ml/pods/train-1")["status"]["conditions"]
+    assert "DisruptionTarget" in [one["type"] for one in conditions], conditions
     world.say(leader, "n1", "train-1", "resolved")
     world.state("n1", "Recovering")
     time.sleep(3)

@@ -40,6 +40,43 @@ fn slices_of_gpus_are_seen_beside_whole_ones() {
     assert!(!holds(json!({ "nvidia.com/gpu": 0, "cpu": "8" })) && !holds(json!({ "nvidia.com/gpu": "0" })));
 }
 
+/// One that has ended holds nothing, and one of a DaemonSet or of the node itself would be back at once.
+#[test]
+fn who_is_asked_to_leave() {
+    let check = |wanted: bool, change: Value| {
+        let mut pod = json!({
+            "metadata": {},
+            "spec": { "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "8" } } }] },
+        });
+        for (part, value) in change.as_object().unwrap() {
+            pod[part] = value.clone();
+        }
+        assert_eq!(is_drained(&pod, rules::Pods::Gpu), wanted, "{pod}");
+    };
+    check(true, json!({}));
+    for (phase, wanted) in [
+        ("Pending", true),
+        ("Running", true),
+        ("Unknown", true),
+        ("Succeeded", false),
+        ("Failed", false),
+    ] {
+        check(wanted, json!({ "status": { "phase": phase } }));
+    }
+    let owner =
+        |kind: &str| json!({ "metadata": { "ownerReferences": [{ "kind": kind, "controller": true }] } });
+    check(true, owner("Job"));
+    check(false, owner("DaemonSet"));
+    let mirror = json!({ "annotations": { "kubernetes.io/config.mirror": "f00d" } });
+    check(false, json!({ "metadata": mirror }));
+    check(false, json!({ "spec": { "containers": [{}] } }));
+    let claims = json!([{ "name": "gpus", "resourceClaimTemplateName": "whole" }]);
+    check(
+        true,
+        json!({ "spec": { "containers": [{}], "resourceClaims": claims } }),
+    );
+}
+
 #[test]
 fn shares_are_of_nodes_with_gpus_or_of_all_where_none_shows_any() {
     let fleet = |capacities: &[Value]| {
