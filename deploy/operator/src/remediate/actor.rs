@@ -289,9 +289,7 @@ impl Term<'_> {
                     self.nodes.saw(&api.get(&path).await?);
                     return Ok(());
                 }
-                other => {
-                    other.inspect_err(|failed| hindered(&mut known.health, node, &failed.to_string()))?
-                }
+                other => other.inspect_err(|failed| hindered(&mut known.health, node, failed))?,
             };
             self.nodes.saw(&patched);
             self.setting.counts.patched();

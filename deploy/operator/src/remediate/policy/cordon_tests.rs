@@ -114,13 +114,13 @@ fn what_is_over_before_the_cordon_is_not_drained_later() {
 fn what_hinders_a_mark_is_told_of_a_drain_that_waits_for_it() {
     let (mut world, _) = without_a_cordon();
     let blocked = |world: &World| world.health.drain.clone().unwrap().blocked;
-    hindered(&mut world.health, &world.node, "403");
+    hindered(&mut world.health, &world.node, &"403");
     assert_eq!(blocked(&world).as_deref(), Some("the node cannot be marked: 403"));
     // What a budget said stands: the drain goes on whatever becomes of another mark.
     world.health.drain.as_mut().unwrap().blocked = Some("a budget".to_owned());
     world.may_patch = true;
     world.later(10 * SECOND, &[]);
-    hindered(&mut world.health, &world.node, "503");
+    hindered(&mut world.health, &world.node, &"503");
     assert_eq!(blocked(&world).as_deref(), Some("a budget"));
 }
 

@@ -45,7 +45,7 @@ pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
 }
 
 /// The node cannot be marked: a drain that waits for our cordon says so.
-pub fn hindered(health: &mut Health, node: &NodeView, says: &str) {
+pub fn hindered(health: &mut Health, node: &NodeView, says: &impl std::fmt::Display) {
     if let Some(drain) = health.drain.as_mut().filter(|_| node.bears() < Rung::Cordon) {
         drain.blocked = Some(format!("the node cannot be marked: {says}"));
     }
