@@ -21,7 +21,7 @@ use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
 pub(crate) use page::PageArgs;
-pub(crate) use raw::{Surroundings, leave_out};
+pub(crate) use raw::{Surroundings, leave_out, take_up};
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.

@@ -75,9 +75,16 @@ impl Raw {
 /// Files that are heard of no more than what they want observed only.
 static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Without these files everything is read from now on, but for their `[observe]`.
-pub(crate) fn leave_out(files: &[PathBuf]) {
-    *LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner) = files.to_vec();
+/// Without this file everything is read from now on, but for its `[observe]`.
+pub(crate) fn leave_out(file: &Path) {
+    let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    left_out.push(file.to_owned());
+}
+
+/// This file is read again.
+pub(crate) fn take_up(file: &Path) {
+    let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    left_out.retain(|left| left != file);
 }
 
 /// Looks up a variable.

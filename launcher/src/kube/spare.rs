@@ -1,6 +1,6 @@
-//! In a pod a variable, or a file of settings, that cannot be read is told of and left out. Whoever wrote it, most often into a manifest, does not sit at this
-//! command, and neither a trainer nor a sidecar, whose restarts others count, ends for it. What stands on the command line was typed,
-//! and is judged as everywhere.
+//! In a pod a variable, or a file of settings, that cannot be read is told of and left out. Whoever wrote it, most often into
+//! a manifest, does not sit at this command, and neither a trainer nor a sidecar, whose restarts others count, ends for it.
+//! What stands on the command line was typed, and is judged as everywhere.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -30,15 +30,14 @@ pub(crate) fn is_in_pod() -> bool {
 pub(crate) fn unreadable_settings() {
     keep_receivers();
     say_closed_files();
-    let mut left_out = Vec::new();
     while let Err(problem) = read() {
-        let Some(piece) = culprit(&problem, &left_out) else {
+        let Some(piece) = culprit(&problem) else {
             return;
         };
         let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
         say(format_args!("{} is left out: {first}", piece.name().display()));
         piece.bound().iter().for_each(|name| forget(name.as_ref()));
-        piece.leave_out(&mut left_out);
+        piece.leave_out();
     }
 }
 
@@ -58,23 +57,20 @@ impl Piece {
         }
     }
 
-    fn leave_out(&self, files: &mut Vec<PathBuf>) {
+    fn leave_out(&self) {
         match self {
             Piece::Variable(name, _) => forget(name),
-            Piece::File(path) => {
-                files.push(path.clone());
-                config::leave_out(files);
-            }
+            Piece::File(path) => config::leave_out(path),
         }
     }
 
     /// What is left to read without it.
-    fn tried(&self, left_out: &[PathBuf]) -> Option<String> {
-        self.leave_out(&mut left_out.to_vec());
+    fn tried(&self) -> Option<String> {
+        self.leave_out();
         let left = read().err();
         match self {
             Piece::Variable(name, value) => set(name, value),
-            Piece::File(_) => config::leave_out(left_out),
+            Piece::File(path) => config::take_up(path),
         }
         left
     }
@@ -122,17 +118,19 @@ fn read() -> Result<(), String> {
 
 /// What the problem names, or that without which it can be read, or fails for another reason. Without a good one it may fail sooner:
 /// a certificate needs its key, and only PACELINE_KEY_OPTIONAL excuses a key that is missing.
-fn culprit(problem: &str, left_out: &[PathBuf]) -> Option<Piece> {
+fn culprit(problem: &str) -> Option<Piece> {
     let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
     let variables: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
     let variables = variables
         .into_iter()
         .map(|(name, value)| Piece::Variable(name, value));
-    let files = Surroundings::real().files.into_iter().map(Piece::File);
+    let Surroundings { files, left_out, .. } = Surroundings::real();
+    let files = files.into_iter().filter(|file| !left_out.contains(file));
+    let files = files.map(Piece::File);
     let mut tried: Vec<(Piece, Option<String>)> = variables
         .chain(files)
         .map(|piece| {
-            let left = piece.tried(left_out);
+            let left = piece.tried();
             (piece, left)
         })
         .filter(|(_, left)| left.as_deref() != Some(problem))

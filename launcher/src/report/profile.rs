@@ -142,11 +142,9 @@ fn usual(report: &Report, not: Option<Rank>) -> Option<Rank> {
 fn commands(report: &Report, looks: &[Look], ranks: &[Rank]) -> Vec<(&'static str, String)> {
     let numbers: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
     // As many on each node as on the others, where that is so; else torchrun counts the GPUs.
-    let nodes = report.exits.len().max(1) as u32;
-    let workers = if !report.exits.is_empty() && report.world_size.is_multiple_of(nodes) {
-        (report.world_size / nodes).to_string()
-    } else {
-        "gpu".to_owned()
+    let workers = match report.exits.len() as u32 {
+        nodes @ 1.. if report.world_size.is_multiple_of(nodes) => (report.world_size / nodes).to_string(),
+        _ => "gpu".to_owned(),
     };
     let command = |look: &Look| match look {
         Look::Operators => (

@@ -25,7 +25,7 @@ pub(super) enum Seen {
         report: Box<Report>,
         until_unix_ms: u64,
         /// Its run has not ended.
-        runs: bool,
+        running: bool,
     },
     /// Something of that name that another program wrote.
     Foreign,
@@ -77,7 +77,7 @@ pub(super) fn read(path: &Path) -> Seen {
             let dir = path.parent().unwrap_or(Path::new("."));
             Seen::Report {
                 until_unix_ms: report.began_unix_ms.map_or(written_ms, lasted_ms),
-                runs: report.end.is_none() && owner::is_held(dir),
+                running: report.end.is_none() && owner::is_held(dir),
                 report: Box::new(report),
             }
         }

@@ -113,9 +113,9 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
             Seen::Report {
                 report,
                 until_unix_ms,
-                runs,
+                running,
             } if until_unix_ms >= oldest => {
-                rollup.add(path, &report, until_unix_ms, runs);
+                rollup.add(path, &report, until_unix_ms, running);
             }
             Seen::Report { .. } => {}
             Seen::Foreign => rollup.foreign += 1,

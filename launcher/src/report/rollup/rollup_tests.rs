@@ -196,9 +196,9 @@ fn reports_are_found_below_and_told_apart() {
         Seen::Report {
             report,
             until_unix_ms,
-            runs,
+            running,
         } => {
-            assert_eq!((&*report, until_unix_ms, runs), (&own, 7_500, true));
+            assert_eq!((&*report, until_unix_ms, running), (&own, 7_500, true));
             "report"
         }
         Seen::Foreign => "foreign",
