@@ -1,6 +1,8 @@
 //! Numbers and names as a person would say them: in the report, in top, in messages.
 
-use crate::verdict::{Cause, Severity, Verdict};
+use crate::event::Signal;
+use crate::report::Report;
+use crate::verdict::{Cause, Severity, Subject, Verdict};
 
 pub mod evidence;
 
@@ -50,6 +52,20 @@ pub fn hours(hours: f64, whose: &str) -> String {
     }
 }
 
+/// Whose hours a job's are: one of which no GPU was seen has none to count.
+pub fn whose(report: &Report) -> &'static str {
+    let mut subjects = report.verdicts.iter().map(|verdict| &verdict.subject);
+    let has_gpu = |subject: &Subject| match subject {
+        Subject::Rank { gpu_uuid, .. } => gpu_uuid.is_some(),
+        subject => matches!(subject, Subject::Gpu { .. }),
+    };
+    if report.coverage.signals.contains(&Signal::S3) || subjects.any(has_gpu) {
+        "GPU"
+    } else {
+        "rank"
+    }
+}
+
 /// A severity as the first word of a finding.
 pub fn severity(severity: Severity) -> &'static str {
     match severity {
@@ -84,7 +100,7 @@ pub fn since(verdict: &Verdict) -> String {
         _ => {}
     }
     if let Some(end) = verdict.cleared_s {
-        text += &format!(", until {}", span(end));
+        text += &format!(", over after {}", span(end - verdict.since_s));
     }
     text
 }

@@ -1,5 +1,6 @@
 //! What a straggler costs, as told, beside the simulator's truth: within 5 % (the target of the evaluation).
 
+use paceline_health::report::Cost;
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Detector, Policy};
@@ -52,14 +53,23 @@ fn cost_is_the_truth_within_five_percent() {
 
 /// GPU-seconds of the whole job that are told to be lost.
 fn told(text: &str, faults: &[&str]) -> f64 {
+    3600.0 * cost(text, faults, f64::INFINITY).lost_gpu_hours
+}
+
+/// The cost of the job by so many seconds after its first frame.
+fn cost(text: &str, faults: &[&str], until_s: f64) -> Cost {
     let mut spec = WorldSpec::parse(text).expect(text);
     spec.faults
         .extend(faults.iter().map(|fault| fault.parse::<Fault>().expect(fault)));
     let mut detector = Detector::new(Policy::default());
+    let mut first = None;
     for (at, frame) in World::new(spec).expect("a world") {
+        if at.since(*first.get_or_insert(at)).as_secs_f64() > until_s {
+            break;
+        }
         detector.observe(at, &frame);
     }
-    3600.0 * detector.report().cost.lost_gpu_hours
+    detector.report().cost
 }
 
 /// As a rank's silence, and not once more as a long checkpoint, a long start, a restart or the slowness of that rank.
@@ -70,6 +80,8 @@ fn a_standstill_is_lost_once() {
         ("gpus=8 steps=200 seed=24 checkpoint-every=100", 100, 40, &[][..]),
         ("gpus=8 steps=200 seed=24", 3, 100, &[]),
         ("gpus=8 steps=200 seed=24", 100, 40, &[]),
+        // Nobody is called silent for that.
+        ("gpus=8 steps=200 seed=24", 100, 10, &[]),
         ("gpus=8 steps=200 seed=24", 80, 100, slow),
         ("gpus=8 steps=400 seed=24 restart=200", 203, 100, &[]),
     ] {
@@ -81,4 +93,36 @@ fn a_standstill_is_lost_once() {
             "{text}, {fault}: {more:.1} of {truth} GPU-s"
         );
     }
+}
+
+#[test]
+fn goodput_does_not_rise_while_a_job_stands() {
+    let told = |until_s| {
+        cost(
+            "gpus=8 steps=200 seed=24",
+            &["silent rank=3 from=60 for=100s"],
+            until_s,
+        )
+    };
+    let before = told(50.0).goodput_ratio.expect("steady");
+    let goodput: Vec<f64> = (66..100)
+        .step_by(2)
+        .filter_map(|until_s| told(f64::from(until_s)).goodput_ratio)
+        .collect();
+    assert!(
+        goodput.iter().all(|now| *now < before + 0.02),
+        "{before}: {goodput:?}"
+    );
+    assert!(
+        goodput.last().is_some_and(|now| *now < before * 0.75),
+        "{before}: {goodput:?}"
+    );
+}
+
+#[test]
+fn a_restart_and_the_silence_after_it_are_told_apart() {
+    let world = "gpus=8 steps=400 seed=24 restart=200 restart-takes=30s";
+    let alone = cost(world, &[], f64::INFINITY).by_cause["restart"];
+    let both = cost(world, &["silent rank=3 from=201 for=40s"], f64::INFINITY).by_cause;
+    assert!((both["restart"] / alone - 1.0).abs() < 0.05, "{alone}: {both:?}");
 }

@@ -21,8 +21,9 @@ impl Detector {
         {
             self.last_row = self.last_row.max(row.step);
             self.waits.fill(&mut row, &self.comms);
+            let stood_s = self.silence.stood_in_step(at);
             // Its times are the standstill's, which is told: nobody is slow for them.
-            let stands = self.silence.has_stood(at, &self.policy.detector.silence);
+            let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
             if row.kind == StepKind::Train && !stands {
                 let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
                 self.tempo.observe(longest);
@@ -42,8 +43,7 @@ impl Detector {
             self.times.see(&row, &board, about);
             self.causes.begin_steps();
             if stands {
-                let view = view!(self, at);
-                self.job_rules.stood(&view, &board);
+                self.job_rules.stood(&board, stood_s);
                 continue;
             }
             if board.kind == StepKind::Train {
@@ -53,7 +53,8 @@ impl Detector {
             let view = view!(self, at);
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());
-            self.job_rules.row(&view, &board, &self.straggler, &self.links);
+            self.job_rules
+                .row(&view, &board, &self.straggler, &self.links, stood_s);
             let late = self.straggler.late();
             self.comms.ask(&late, self.roster.restart, row.step);
         }

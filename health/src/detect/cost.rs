@@ -29,10 +29,13 @@ impl Detector {
         add("checkpoint", beside(ledger.checkpoint, Finding::SlowCheckpoint));
         add("warm-up", beside(ledger.warm_up, Finding::SlowWarmUp));
         add("restart", hours(ledger.restart));
+        add("stall", hours(ledger.stall));
         // A sum of nothing is -0.0.
         let lost = (by_cause.values().sum::<f64>() + 0.0).min(gpu_hours);
         let price = self.gpu_hour_price();
         let usual_s = ledger.usual_s();
+        let stood_s = self.silence.stood_s(self.last_frame);
+        let settled = gpu_hours - hours(ledger.unsettled(self.last_frame, stood_s));
         Cost {
             gpu_hours,
             lost_gpu_hours: (lost * 1e9).round() / 1e9,
@@ -41,8 +44,8 @@ impl Detector {
                 .map(|(name, lost)| (name, (lost * 1e9).round() / 1e9))
                 .collect(),
             goodput_ratio: usual_s
-                .filter(|_| gpu_hours > 0.0)
-                .map(|_| round(1.0 - lost / gpu_hours)),
+                .filter(|_| settled > 0.0)
+                .map(|_| round((1.0 - lost / settled).max(0.0))),
             step_s: usual_s.map(round),
             what_if_step_s: usual_s
                 .map(|usual| round(usual * self.job_rules.remaining_ratio(&self.straggler))),

@@ -158,12 +158,19 @@ impl JobRules {
     }
 
     /// Takes a step in which the job stood still.
-    pub fn stood(&mut self, view: &View<'_>, board: &Board<'_>) {
-        self.ledger.row(board, self.steady, self.sort, view.stood_s);
+    pub fn stood(&mut self, board: &Board<'_>, stood_s: f64) {
+        self.ledger.row(board, self.steady, self.sort, stood_s, true);
     }
 
-    /// Takes a step that was sorted, after the straggler rule has.
-    pub fn row(&mut self, view: &View<'_>, board: &Board<'_>, straggler: &StragglerRule, links: &LinkRule) {
+    /// Takes a step that was sorted, after the straggler rule has. `stood_s`: how long the job stood still in it.
+    pub fn row(
+        &mut self,
+        view: &View<'_>,
+        board: &Board<'_>,
+        straggler: &StragglerRule,
+        links: &LinkRule,
+        stood_s: f64,
+    ) {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
         scene.link_is_slow = links.is_any_slow();
         scene.shifted = self.shift.open_share() > 0.0;
@@ -186,7 +193,8 @@ impl JobRules {
             self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
         scene.steady = self.steady;
-        self.ledger.row(board, self.steady, self.sort, view.stood_s);
+        let is_told = self.remaining_ratio(straggler) < 1.0;
+        self.ledger.row(board, self.steady, self.sort, stood_s, is_told);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

@@ -15,6 +15,10 @@ use crate::time::Time;
 pub(super) const USUAL: usize = 32;
 /// Fewer tell nothing.
 const ENOUGH: usize = 4;
+/// This many times as long as usual a step is no ordinary one.
+const LONG: f64 = 4.0;
+/// More of them in a row are a slowness, which is an incident's to tell.
+const ALONE: u32 = 2;
 /// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
 /// in a process that is new, which sees no record of its very first step.
 const ANEW: u64 = 2;
@@ -29,6 +33,10 @@ pub struct Ledger {
     pub warm_up: f64,
     pub checkpoint: f64,
     pub restart: f64,
+    /// Steps far longer than those before and after them, of which no incident tells.
+    pub stall: f64,
+    /// Such steps until it is known what comes after them: how many, and what they took beyond ordinary ones, seconds.
+    long: (u32, f64),
     /// The latest ordinary steps, seconds.
     usual: VecDeque<f64>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
@@ -40,8 +48,6 @@ pub struct Ledger {
     /// Steps before this one were made before the restart.
     made: u64,
     restarted: bool,
-    /// How long the job had stood still for silent ranks when the last step closed: that is an incident's to tell.
-    stood_s: f64,
 }
 
 impl Ledger {
@@ -63,9 +69,9 @@ impl Ledger {
         self.restarted = self.last.is_some();
     }
 
-    /// Takes a step. `stood_s`: how long the job has stood still for silent ranks, from its start on.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood_s: f64) {
-        let mut stood_s = stood_s - std::mem::replace(&mut self.stood_s, stood_s);
+    /// Takes a step. `stood_s`: how long the job stood still for silent ranks in it, which is an incident's to tell; `is_told`:
+    /// incidents that are open tell why it is slow.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood_s: f64, is_told: bool) {
         let began = self.last.replace(board.at).or(self.since);
         if self.restarted {
             self.take_up(board.step);
@@ -79,8 +85,8 @@ impl Ledger {
         {
             // From the last step, or the first rank, to the beginning of this one.
             let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
-            let idle = (idle_s - stood_s).max(0.0) * self.ranks;
-            stood_s = (stood_s - idle_s).max(0.0);
+            // The job stood in the step; of one that nobody saw, before.
+            let idle = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0) * self.ranks;
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -101,6 +107,9 @@ impl Ledger {
                 self.warming.1 += moved_s;
             }
             StepKind::Train => {
+                if let Some(usual) = usual.filter(|_| !is_told) {
+                    self.look(moved_s, usual);
+                }
                 self.usual.push_back(board.dur_s);
                 if self.usual.len() > USUAL {
                     self.usual.pop_front();
@@ -133,6 +142,26 @@ impl Ledger {
     pub fn total(&self, now: Time) -> f64 {
         let present = self.since.map_or(0.0, |since| now.since(since).as_secs_f64());
         self.before + present * self.ranks
+    }
+
+    /// Rank-seconds since the last step ended, beyond an ordinary one and what the job `stood_s` still in them: of these
+    /// nothing can be said before the step has ended.
+    pub fn unsettled(&self, now: Time, stood_s: f64) -> f64 {
+        let (Some(last), Some(usual)) = (self.last, self.usual_s()) else {
+            return 0.0;
+        };
+        (now.since(last).as_secs_f64() - usual - stood_s).max(0.0) * self.ranks
+    }
+
+    fn look(&mut self, moved_s: f64, usual: f64) {
+        if moved_s > LONG * usual {
+            self.long = (self.long.0 + 1, self.long.1 + moved_s - usual);
+            return;
+        }
+        let (steps, more_s) = std::mem::take(&mut self.long);
+        if steps <= ALONE {
+            self.stall += more_s * self.ranks;
+        }
     }
 
     /// The median of the latest ordinary steps, seconds.

@@ -102,7 +102,7 @@ impl SilenceRule {
         self.pulses.clear();
         self.passed.clear();
         self.told = Told::default();
-        self.keep(at, world_size, &BTreeMap::new());
+        self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
     }
 
     /// Takes a beat of one node, or what NCCL says of all ranks.
@@ -143,6 +143,7 @@ impl SilenceRule {
         if at < self.judge_at {
             return;
         }
+        let heard = self.heard_until(at);
         self.judge_at = at + JUDGE_EVERY;
         self.pulses
             .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
@@ -152,7 +153,7 @@ impl SilenceRule {
             .filter(|(subject, verdict)| self.name(at, subject, verdict))
             .map(|(subject, _)| subject.clone())
             .collect();
-        self.keep(at, roster.world_size, &verdicts);
+        self.keep(at, heard, roster.world_size, &verdicts);
         for subject in worse {
             self.tell(scope, subject);
         }
@@ -160,18 +161,25 @@ impl SilenceRule {
 
     /// What an open incident has cost so far, rank-seconds.
     pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
-        Some(self.open.lost_s(subject, now)? * f64::from(world_size))
+        Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
     }
 
-    /// How long the job has stood still, from its start on, seconds.
+    /// How long the job has stood still since a step was last looked at, seconds. Where the others go on, a rank's silence
+    /// is none.
     pub fn stood_s(&self, now: Time) -> f64 {
-        self.open.stood_s(now)
+        self.open.stood_s(self.heard_until(now)) - self.looked_s
     }
 
-    /// Whether the job stood still in the step that is looked at now. Where the others go on, a rank's silence is none.
-    pub fn has_stood(&mut self, now: Time, limits: &SilenceThresholds) -> bool {
+    /// The same, of the step that is looked at now.
+    pub fn stood_in_step(&mut self, now: Time) -> f64 {
         let stood_s = self.stood_s(now);
-        stood_s - std::mem::replace(&mut self.looked_s, stood_s) >= limits.suspect_min_s
+        self.looked_s += stood_s;
+        stood_s
+    }
+
+    /// Who is not heard is not said to be silent: it may have moved long ago.
+    fn heard_until(&self, now: Time) -> Time {
+        now.min(self.judge_at + FRESH)
     }
 
     /// The next claim.
@@ -269,19 +277,21 @@ impl SilenceRule {
         told.collect()
     }
 
-    /// Ends what does not hold any more.
-    fn keep(&mut self, at: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
-        self.open.book(at);
+    /// Ends what does not hold any more, and held as long as it was `heard`.
+    fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
+        self.open.book(heard);
         let over_now = self.open.keep(|subject, named| {
             let found = holds.get(subject);
             found.is_some_and(|(finding, ..)| *finding == named.finding)
         });
-        for (subject, finding, lost_s) in over_now {
+        for (subject, named) in over_now {
+            let silent_s = heard.since(named.since).as_secs_f64();
             let outcome = Outcome {
-                lost_rank_s: lost_s * f64::from(world_size),
+                lost_rank_s: named.lost_s * f64::from(world_size),
+                evidence: vec![piece("silent_s", silent_s, None)],
                 ..Outcome::default()
             };
-            self.out.push_back(over(at, finding, subject, outcome));
+            self.out.push_back(over(at, named.finding, subject, outcome));
         }
     }
 

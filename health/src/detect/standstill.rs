@@ -18,7 +18,7 @@ pub(super) struct Named {
     /// What its evidence has of NCCL's words; zero: nothing.
     pub asked: u64,
     /// Its share up to when it was last booked, seconds.
-    lost_s: f64,
+    pub lost_s: f64,
 }
 
 impl Named {
@@ -89,7 +89,7 @@ impl Standstill {
     }
 
     /// Ends those that do not hold any more; book before.
-    pub fn keep(&mut self, mut holds: impl FnMut(&Subject, &Named) -> bool) -> Vec<(Subject, Finding, f64)> {
+    pub fn keep(&mut self, mut holds: impl FnMut(&Subject, &Named) -> bool) -> Vec<(Subject, Named)> {
         let over: Vec<Subject> = self
             .silent
             .iter()
@@ -97,10 +97,7 @@ impl Standstill {
             .map(|(subject, _)| subject.clone())
             .collect();
         over.into_iter()
-            .filter_map(|subject| {
-                let named = self.silent.remove(&subject)?;
-                Some((subject, named.finding, named.lost_s))
-            })
+            .filter_map(|subject| self.silent.remove_entry(&subject))
             .collect()
     }
 
@@ -153,7 +150,11 @@ mod tests {
         assert_eq!(all.lost_s(&rank(1), at(140)), Some(5.0));
         assert_eq!(all.stood_s(at(140)), 40.0);
         let over = all.keep(|subject, _| *subject == rank(1));
-        assert_eq!(over, [(rank(0), Finding::RankSilent, 35.0)]);
+        let over: Vec<_> = over
+            .iter()
+            .map(|(subject, named)| (subject, named.lost_s))
+            .collect();
+        assert_eq!(over, [(&rank(0), 35.0)]);
         assert_eq!(all.lost_s(&rank(1), at(150)), Some(15.0));
         assert_eq!(all.stood_s(at(150)), 50.0);
     }

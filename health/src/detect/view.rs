@@ -21,8 +21,6 @@ pub struct View<'a> {
     pub comms: &'a Comms,
     pub waits: &'a Waits,
     pub limits: &'a Thresholds,
-    /// How long the job has stood still for silent ranks, from its start on, seconds.
-    pub stood_s: f64,
     /// Causes of slowness that is known to wander between ranks.
     pub wandering: [Option<Cause>; 3],
 }
@@ -51,7 +49,6 @@ macro_rules! view {
             comms: &$detector.comms,
             waits: &$detector.waits,
             limits: &$detector.policy.detector,
-            stood_s: $detector.silence.stood_s($at),
             wandering: $detector.job_rules.wandering(),
         }
     };
