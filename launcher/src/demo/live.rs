@@ -51,6 +51,8 @@ pub(super) struct Live {
     ranks: Vec<Seen>,
     step: u64,
     page: Option<String>,
+    /// What to do about the latest finding, in short.
+    advice: Option<String>,
     until: Option<Instant>,
     drawn: usize,
 }
@@ -71,6 +73,7 @@ impl Live {
             ranks: vec![Seen::default(); script.gpus() as usize],
             step: 0,
             page: None,
+            advice: None,
             until: None,
             drawn: 0,
         }
@@ -143,10 +146,26 @@ impl Live {
             output::say(format_args!("{:>7}  rank {rank}: {text}", elapsed));
         }
         seen.verdict = text;
+        if raised {
+            self.advise(&verdict.action);
+        }
         if raised && verdict.finding == Finding::Straggler && verdict.cause != Cause::Unknown {
             let after = if self.terminal { AFTER_WATCHED } else { AFTER };
             self.until.get_or_insert(Instant::now() + after);
         }
+    }
+
+    /// Its first clause: all of it stands in what is printed at the end.
+    fn advise(&mut self, action: &str) {
+        let clause = action.split([';', '.']).next().unwrap_or_default();
+        let advice = format!("what to do: {clause}");
+        if self.advice.as_ref() == Some(&advice) {
+            return;
+        }
+        if !self.terminal {
+            output::say(format_args!("{:>7}  {advice}", ""));
+        }
+        self.advice = Some(advice);
     }
 
     fn elapsed(&self) -> String {
@@ -194,6 +213,10 @@ impl Live {
             let _ = writeln!(text, "{}\x1b[K", self.row(rank, seen, longest));
         }
         self.drawn = 1 + self.ranks.len().min(SHOWN);
+        if let Some(advice) = &self.advice {
+            let _ = writeln!(text, "  {advice}\x1b[K");
+            self.drawn += 1;
+        }
         let _ = io::stderr().write_all(text.as_bytes());
     }
 

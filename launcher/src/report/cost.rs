@@ -1,9 +1,8 @@
 //! What it costs: the job so far, by what it was lost to, and each finding by itself.
 
-use paceline_health::event::Signal;
 use paceline_health::report::{Cost, Report};
-use paceline_health::verdict::{State, Subject, Verdict};
-use paceline_health::words::{hours, money, percent, span};
+use paceline_health::verdict::{State, Verdict};
+use paceline_health::words::{hours, money, percent, span, whose};
 
 use super::block::Block;
 
@@ -14,7 +13,7 @@ impl Block {
     /// The job so far. Nothing is said before anything was spent.
     pub(super) fn job_cost(&mut self, report: &Report) {
         let cost = &report.cost;
-        let whose = unit(report);
+        let whose = whose(report);
         if cost.lost_gpu_hours > 0.0 {
             self.labelled("lost", &lost(cost, whose));
             self.labelled("", &by_cause(cost, whose));
@@ -53,7 +52,7 @@ impl Block {
 pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     let mut parts = Vec::new();
     if verdict.lost_gpu_hours > 0.0 {
-        let whose = unit(report);
+        let whose = whose(report);
         let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
@@ -75,25 +74,6 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     parts.join("; ")
 }
 
-/// Whose hours: a job of which no GPU was seen has none to count.
-pub(super) fn unit(report: &Report) -> &'static str {
-    let mut verdicts = report.verdicts.iter().map(|verdict| &verdict.subject);
-    let names_gpu = |subject: &Subject| {
-        matches!(
-            subject,
-            Subject::Rank {
-                gpu_uuid: Some(_),
-                ..
-            } | Subject::Gpu { .. }
-        )
-    };
-    if report.coverage.signals.contains(&Signal::S3) || verdicts.any(names_gpu) {
-        "GPU"
-    } else {
-        "rank"
-    }
-}
-
 fn lost(cost: &Cost, whose: &str) -> String {
     let mut text = hours(cost.lost_gpu_hours, whose);
     if cost.gpu_hours > 0.0 {
@@ -110,20 +90,22 @@ fn lost(cost: &Cost, whose: &str) -> String {
     text
 }
 
-/// The largest first; equal ones by name. What would read as nothing is left out.
+/// GPU-hours by what they were lost to: the largest first; equal ones by name. What would read as nothing is left out.
+pub(super) fn losses(cost: &Cost) -> Vec<(&str, f64)> {
+    let all = cost.by_cause.iter().map(|(cause, lost)| (&**cause, *lost));
+    let mut causes: Vec<_> = all.filter(|(_, lost)| lost * 3600.0 >= 0.05).collect();
+    causes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    causes
+}
+
 fn by_cause(cost: &Cost, whose: &str) -> String {
-    let mut causes: Vec<_> = cost
-        .by_cause
-        .iter()
-        .filter(|(_, lost)| **lost * 3600.0 >= 0.05)
-        .collect();
-    causes.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+    let causes = losses(cost);
     let mut parts: Vec<String> = causes
         .iter()
         .take(NAMED)
-        .map(|(cause, lost)| format!("{cause} {}", hours(**lost, whose)))
+        .map(|(cause, lost)| format!("{cause} {}", hours(*lost, whose)))
         .collect();
-    let rest: f64 = causes.iter().skip(NAMED).map(|(_, lost)| **lost).sum();
+    let rest: f64 = causes.iter().skip(NAMED).map(|(_, lost)| lost).sum();
     if rest > 0.0 {
         parts.push(format!("other {}", hours(rest, whose)));
     }

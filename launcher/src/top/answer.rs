@@ -59,7 +59,11 @@ pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Styl
         .painted(Paint::Strong, format!(": {}", say::whom(verdict)));
     let all = app.job.verdicts();
     let place = all.iter().position(|one| one.id == verdict.id);
-    let found = app.job.report.as_ref().map_or(0, |report| report.findings);
+    // What is over comes after all that holds.
+    let found = app.job.report.as_ref().map_or(0, |report| match verdict.raised {
+        true => report.raised,
+        false => report.findings,
+    });
     match place.filter(|_| found > 1) {
         Some(place) => line.with_end(
             Some(Paint::Faint),

@@ -61,7 +61,7 @@ pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
         _ => String::new(),
     };
     let end = match verdict.cleared_s {
-        Some(end) => format!(", until {}", span(end)),
+        Some(end) => format!(", over after {}", span(end - verdict.since_s)),
         None => format!(", {}", ago(report.duration_s - verdict.since_s)),
     };
     began + &end + &sure

@@ -8,7 +8,7 @@ use paceline_health::{Policy, Provenance};
 use super::{Head, by_weight};
 use crate::html::Html;
 use crate::report::block::{short_subject, why};
-use crate::report::cost::{of_finding, unit};
+use crate::report::cost::of_finding;
 
 /// Findings that are told in full.
 const IN_FULL: usize = 3;
@@ -33,14 +33,14 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
             "</h2>",
         );
         let row = |verdict: &&Verdict| {
-            let unit = unit(report);
+            let whose = words::whose(report);
             vec![
                 format!("{} {}", mark(verdict), words::severity(verdict.severity)),
                 verdict.finding.to_string(),
                 short_subject(verdict),
                 words::since(verdict),
                 if verdict.lost_gpu_hours > 0.0 {
-                    words::hours(verdict.lost_gpu_hours, unit)
+                    words::hours(verdict.lost_gpu_hours, whose)
                 } else {
                     String::new()
                 },

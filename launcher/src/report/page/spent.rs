@@ -1,10 +1,10 @@
 //! What the job took, what of it was lost, and to what.
 
 use paceline_health::report::Report;
-use paceline_health::words::{hours, money, percent, span};
+use paceline_health::words::{hours, money, percent, span, whose};
 
 use crate::html::Html;
-use crate::report::cost::unit;
+use crate::report::cost::losses;
 
 /// Causes that have a line.
 const CAUSES: usize = 12;
@@ -13,7 +13,7 @@ const BAR: f64 = 12.0;
 
 pub(super) fn draw(report: &Report) -> Html {
     let cost = &report.cost;
-    let whose = unit(report);
+    let whose = whose(report);
     let mut html = Html::default();
     html.tag("<section><h2>What it cost</h2><div class=\"cards\">");
     match cost.goodput_ratio {
@@ -68,11 +68,9 @@ fn card(html: &mut Html, value: impl std::fmt::Display, says: impl std::fmt::Dis
     );
 }
 
-/// The largest first; equal ones by name.
 fn by_cause(report: &Report, whose: &str) -> Html {
     let cost = &report.cost;
-    let mut causes: Vec<_> = cost.by_cause.iter().filter(|(_, lost)| **lost > 0.0).collect();
-    causes.sort_by(|a, b| b.1.total_cmp(a.1).then(a.0.cmp(b.0)));
+    let causes = losses(cost);
     let mut html = Html::default();
     let Some((_, most)) = causes.first() else {
         return html;
@@ -86,22 +84,22 @@ fn by_cause(report: &Report, whose: &str) -> Html {
     html.tag("<td></td></tr>\n");
     for (cause, lost) in causes.iter().take(CAUSES) {
         html.element("<tr><td>", cause, "</td>")
-            .element("<td class=\"n\">", hours(**lost, whose), "</td>");
+            .element("<td class=\"n\">", hours(*lost, whose), "</td>");
         let share = if cost.gpu_hours > 0.0 {
-            percent(**lost / cost.gpu_hours)
+            percent(lost / cost.gpu_hours)
         } else {
             String::new()
         };
         html.element("<td class=\"n\">", share, "</td>");
         if let Some(price) = cost.gpu_hour_price {
-            html.element("<td class=\"n\">", money(price * **lost), "</td>");
+            html.element("<td class=\"n\">", money(price * lost), "</td>");
         }
         html.tag("<td><span class=\"bar\" style=\"width:")
-            .number((**lost / **most * BAR).max(0.1))
+            .number((lost / most * BAR).max(0.1))
             .tag("rem\"></span></td></tr>\n");
     }
     html.tag("</table></div>");
-    let rest: f64 = causes.iter().skip(CAUSES).map(|(_, lost)| **lost).sum();
+    let rest: f64 = causes.iter().skip(CAUSES).map(|(_, lost)| lost).sum();
     if rest > 0.0 {
         html.element(
             "<p class=\"faint\">",

@@ -67,7 +67,7 @@ impl Outlets {
     fn report(&mut self, report: &Report, policy: &Policy, dir: &str) {
         self.live.report(report, policy, dir);
         if let Some(notifier) = &mut self.notifier {
-            notifier.update(&report.verdicts, host::unix_ms());
+            notifier.update(report);
         }
     }
 

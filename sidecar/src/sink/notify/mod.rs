@@ -20,6 +20,7 @@ use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
 use std::thread;
 
 use paceline_health::id::JobId;
+use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 pub use self::news::{Notice, Status};
@@ -112,8 +113,8 @@ impl Notifier {
     }
 
     /// What open verdicts have come to by now.
-    pub fn update(&mut self, verdicts: &[Verdict], now_ms: u64) {
-        self.news.update(verdicts, now_ms);
+    pub fn update(&mut self, report: &Report) {
+        self.news.update(report);
     }
 
     /// To be called about once a second: what was said since goes out in one parcel.

@@ -11,6 +11,7 @@ use paceline_health::fault::Order;
 use paceline_health::id::JobId;
 use paceline_health::plain;
 use paceline_health::policy::Policy;
+use paceline_health::report::Report;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
 use paceline_health::words;
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,8 @@ pub struct Saved(BTreeMap<String, Memory>);
 pub struct News {
     job: JobId,
     policy: Policy,
+    /// [`words::whose`].
+    whose: &'static str,
     known: Saved,
     out: Vec<Notice>,
 }
@@ -125,6 +128,7 @@ impl News {
         News {
             job,
             policy: Policy::default(),
+            whose: "GPU",
             known,
             out: Vec::new(),
         }
@@ -166,34 +170,37 @@ impl News {
                 self.known.0.insert(memory.notice.key.clone(), memory);
             }
             (State::Cleared, _) => {
-                self.know_more(&notice);
+                self.know_more(verdict);
                 self.clear(&notice.key, now_ms);
             }
         }
     }
 
     /// What open verdicts have come to: what is said next of them says that.
-    pub fn update(&mut self, verdicts: &[Verdict], now_ms: u64) {
-        for verdict in verdicts.iter().filter(|verdict| verdict.state == State::Raised) {
-            let now = self.notice(verdict, now_ms);
-            self.know_more(&now);
+    pub fn update(&mut self, report: &Report) {
+        self.whose = words::whose(report);
+        for verdict in report
+            .verdicts
+            .iter()
+            .filter(|verdict| verdict.state == State::Raised)
+        {
+            self.know_more(verdict);
         }
     }
 
-    fn know_more(&mut self, now: &Notice) {
-        let known = self.known.0.get_mut(&now.key).map(|memory| &mut memory.notice);
-        if let Some(known) = known.filter(|known| known.incident == now.incident) {
-            known.costs.clone_from(&now.costs);
-            known.evidence.clone_from(&now.evidence);
+    fn know_more(&mut self, verdict: &Verdict) {
+        let known = self.known.0.get_mut(&self.key(verdict));
+        let known = known.map(|memory| &mut memory.notice);
+        if let Some(known) = known.filter(|known| known.incident == verdict.id) {
+            known.since = words::since(verdict);
+            known.costs = costs(verdict, self.whose);
+            known.evidence = evidence(verdict);
         }
     }
 
     /// What a journal that is continued holds. What was told and is not in it was of a job that ended without a word.
     pub fn resume(&mut self, verdicts: &[Verdict], now_ms: u64) {
-        let of_now: BTreeSet<String> = verdicts
-            .iter()
-            .map(|verdict| self.notice(verdict, now_ms).key)
-            .collect();
+        let of_now: BTreeSet<String> = verdicts.iter().map(|verdict| self.key(verdict)).collect();
         let gone: Vec<String> = self
             .known
             .0
@@ -276,18 +283,22 @@ impl News {
         last
     }
 
-    /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
-    fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
+    fn key(&self, verdict: &Verdict) -> String {
         let job = plain::label(self.job.as_str());
         let subject = plain::clip(&verdict.subject.to_string(), plain::SENTENCE);
+        format!("{job}/{}/{subject}", verdict.finding)
+    }
+
+    /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
+    fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
         Notice {
-            key: format!("{job}/{}/{subject}", verdict.finding),
+            key: self.key(verdict),
             status: Status::Firing,
             severity: verdict.severity,
             worst: verdict.severity,
             was: None,
             was_provenance: None,
-            job: JobId::from(&*job),
+            job: JobId::from(&*plain::label(self.job.as_str())),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
             subject: plain::clip(&verdict.whom(), plain::SENTENCE),
@@ -298,7 +309,7 @@ impl News {
             incident: verdict.id,
             times: 1,
             since: words::since(verdict),
-            costs: costs(verdict),
+            costs: costs(verdict, self.whose),
             evidence: evidence(verdict),
             raised_ms: now_ms,
             unix_ms: now_ms,
@@ -350,7 +361,7 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
 }
 
 /// How much slower, and what that costs; of what is not slow but stands still, what was lost so far.
-fn costs(verdict: &Verdict) -> String {
+fn costs(verdict: &Verdict, whose: &str) -> String {
     let slower = verdict
         .slowdown_ratio
         .map(|ratio| format!("{ratio:.2}x as long as its peers"));
@@ -358,7 +369,7 @@ fn costs(verdict: &Verdict) -> String {
     let share = share.map(|share| format!("{} of every step", words::percent(share)));
     let told: Vec<String> = slower.into_iter().chain(share).collect();
     if told.is_empty() && verdict.lost_gpu_hours > 0.0 {
-        return format!("{} so far", words::hours(verdict.lost_gpu_hours, "GPU"));
+        return format!("{} so far", words::hours(verdict.lost_gpu_hours, whose));
     }
     told.join(", ")
 }

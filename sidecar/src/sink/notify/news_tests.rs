@@ -1,7 +1,9 @@
 //! What is told, and how often.
 
 use paceline_health::fault::{Order, Remedy, When};
+use paceline_health::report::Report;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
+use paceline_health::{Detector, Policy};
 
 use super::news::{News, Notice, Status};
 use super::tests::{NOW, verdict};
@@ -109,7 +111,7 @@ fn what_it_has_come_to_is_said_when_it_is_next_spoken_of() {
     };
     news.verdict(&at(1.27, State::Raised), NOW);
     assert_eq!(news.poll(NOW)[0].costs, "1.27x as long as its peers");
-    news.update(&[at(1.33, State::Raised)], NOW + 5000);
+    news.update(&report(at(1.33, State::Raised)));
     assert_eq!(news.poll(NOW + 5000), [], "that alone is no news");
     assert_eq!(
         news.open_notices(NOW + 6000)[0].costs,
@@ -117,6 +119,13 @@ fn what_it_has_come_to_is_said_when_it_is_next_spoken_of() {
     );
     news.verdict(&at(1.35, State::Cleared), NOW + 9000);
     assert_eq!(news.poll(NOW + 9000)[0].costs, "1.35x as long as its peers");
+}
+
+fn report(verdict: Verdict) -> Report {
+    Report {
+        verdicts: vec![verdict],
+        ..Detector::new(Policy::default()).report()
+    }
 }
 
 #[test]
@@ -130,4 +139,15 @@ fn of_what_stands_still_is_said_what_was_lost() {
     };
     news.verdict(&silent, NOW);
     assert_eq!(news.poll(NOW)[0].costs, "0.09 GPU-hours so far");
+    // And of a job in which no GPU was seen, in whose time it is counted; and how long it took.
+    news.update(&report(silent.clone()));
+    assert_eq!(news.open_notices(NOW)[0].costs, "0.09 rank-hours so far");
+    let over = Verdict {
+        state: State::Cleared,
+        cleared_s: Some(silent.since_s + 40.0),
+        ..silent
+    };
+    news.verdict(&over, NOW + 9000);
+    let said = &news.poll(NOW + 9000)[0].since;
+    assert!(said.ends_with(", over after 40.0 s"), "{said}");
 }

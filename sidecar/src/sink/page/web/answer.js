@@ -30,7 +30,7 @@ function since(verdict) {
     : verdict.raised_s > verdict.since_s ? `, sure ${span(verdict.raised_s - verdict.since_s)} later` : '';
   const end = verdict.cleared_s === null
     ? `, ${ago(Math.max(0, data.report.duration_s - verdict.since_s))}`
-    : `, until ${span(verdict.cleared_s)}`;
+    : `, over after ${span(verdict.cleared_s - verdict.since_s)}`;
   return began + end + sure;
 }
 
