@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
         Command::InjectManifest(args) => kube::manifest::command(&args, color),
         Command::Install(args) => kube::install::command(&args),
         Command::Sidecar(args) if args.pod => return kube::beside::command(args, color),
-        Command::Sidecar(args) => return paceline_sidecar::main(args, Some(config::reload())),
+        Command::Sidecar(args) => return paceline_sidecar::main(args, config::starter()),
     };
     outcome.unwrap_or_else(|problem| {
         let code = if problem.is::<Usage>() { USAGE } else { 1 };

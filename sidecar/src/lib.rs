@@ -32,9 +32,9 @@ pub use warn::chain;
 use agent::control::Words;
 use agent::join::Invitation;
 use agent::{Agent, control, shell, tasks};
-use aggregator::Plan;
 use aggregator::control::Reload;
 use aggregator::place::{self, Candidate};
+use aggregator::{Plan, Reported};
 use guard::JobKey;
 use guard::den::Den;
 use remedy::RemedyPlan;
@@ -59,16 +59,24 @@ use uplink::wire::Hello;
 /// What was seen and is not acknowledged takes at most this much memory.
 const SPOOL_BYTES: usize = 4 << 20;
 
+/// What whoever starts a sidecar has for it.
+#[derive(Clone, Debug, Default)]
+pub struct Starter {
+    /// Reads the values of the policy again that configuration files hold; those of the command line stand.
+    pub reload: Option<Reload>,
+    /// Is told at the end that the report stands, should the aggregator be here.
+    pub reported: Option<Reported>,
+}
+
 /// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines, stderr for warnings.
-/// `reload` reads the values of the policy again that configuration files hold; those of the command line stand.
-pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
+pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
     if let Some(at) = options.relay {
         return relay::main(&options, at);
     }
     if options.pod {
-        return pod::main(&options, reload.as_ref());
+        return pod::main(&options, &starter);
     }
-    match run(options, reload) {
+    match run(options, starter) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             warn::once("fatal", chain(&error));
@@ -77,7 +85,7 @@ pub fn main(options: SidecarOptions, reload: Option<Reload>) -> ExitCode {
     }
 }
 
-fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
+fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     let launcher = std::os::unix::process::parent_id();
     let inherited = options.ring_dir.clone().filter(|_| options.inherit_ring_dir);
     // Signals first: one that comes early must not end us unheard.
@@ -96,7 +104,7 @@ fn run(options: SidecarOptions, reload: Option<Reload>) -> anyhow::Result<()> {
     let trainers = Trainers::default();
     let sources = sources(&options, &trainers)?;
     let hand = options.ring_dir.clone().map(|dir| Hand::new(dir, trainers));
-    let invitation = invitation(options, reload, status)?;
+    let invitation = invitation(options, starter, status)?;
     let agent = Agent::new(Uplink::new(invitation.me.clone(), SPOOL_BYTES), sources).with_hand(hand);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -173,11 +181,7 @@ fn sources(options: &SidecarOptions, trainers: &Trainers) -> anyhow::Result<Vec<
     Ok(sources)
 }
 
-fn invitation(
-    options: SidecarOptions,
-    reload: Option<Reload>,
-    status: StatusStream,
-) -> anyhow::Result<Invitation> {
+fn invitation(options: SidecarOptions, starter: Starter, status: StatusStream) -> anyhow::Result<Invitation> {
     let job = JobId::from(options.job.as_str());
     let node = NodeId::from(options.node.clone().unwrap_or_else(host::hostname).as_str());
     let me = Hello {
@@ -212,7 +216,8 @@ fn invitation(
             ..options.remedy.plan()
         },
         policy: options.policy,
-        reload: reload.map(|reload| reload.without(options.pinned)),
+        reload: starter.reload.map(|reload| reload.without(options.pinned)),
+        reported: starter.reported,
         journal: aggregator::segments::Limits::within(options.journal_bytes),
         doors: options.doors.read()?,
     };

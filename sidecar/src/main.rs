@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use paceline_sidecar::SidecarOptions;
+use paceline_sidecar::{SidecarOptions, Starter};
 
 /// Watches the ranks of one node and tells the job's aggregator.
 #[derive(Parser)]
@@ -15,7 +15,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => paceline_sidecar::main(cli.options, None),
+        Ok(cli) => paceline_sidecar::main(cli.options, Starter::default()),
         Err(error) => {
             let usage = error.use_stderr();
             // Where it should go nobody may listen.

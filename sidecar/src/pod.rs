@@ -10,21 +10,20 @@ use std::time::Duration;
 use signal_hook::consts::SIGTERM;
 use signal_hook::flag;
 
-use crate::aggregator::control::Reload;
-use crate::{SidecarOptions, run, warn};
+use crate::{SidecarOptions, Starter, run, warn};
 
 /// After something that cannot be done it is tried again: a Secret or a volume may have come by then.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How soon SIGTERM is seen in the meantime.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) fn main(options: &SidecarOptions, reload: Option<&Reload>) -> ExitCode {
+pub(crate) fn main(options: &SidecarOptions, starter: &Starter) -> ExitCode {
     let is_over = Arc::new(AtomicBool::new(false));
     if let Err(error) = flag::register(SIGTERM, Arc::clone(&is_over)) {
         warn::once("signals", format_args!("SIGTERM is not heard: {error}"));
     }
     while !is_over.load(Ordering::Relaxed) {
-        if let Err(error) = run(options.clone(), reload.cloned()) {
+        if let Err(error) = run(options.clone(), starter.clone()) {
             warn::once("fatal", format_args!("{error:#}; it is tried again"));
         }
         let mut left = AGAIN;

@@ -43,6 +43,7 @@ fn plan(dir: &Path) -> Plan {
         policy: Vec::new(),
         remedy: Default::default(),
         reload: None,
+        reported: None,
         journal: Default::default(),
         doors: Default::default(),
     }

@@ -133,6 +133,7 @@ impl Job {
             policy: Vec::new(),
             remedy: Default::default(),
             reload: None,
+            reported: None,
             journal: Default::default(),
             doors: Default::default(),
         };

@@ -14,6 +14,7 @@ mod settings;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use paceline_sidecar::Starter;
 use paceline_sidecar::aggregator::control::Reload;
 
 use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
@@ -29,13 +30,17 @@ pub(crate) fn load(args: &SettingArgs) -> anyhow::Result<Settings> {
     Settings::check(&raw::gather(args, &Surroundings::real())?)
 }
 
-/// Reads again what variables and files say of the policy.
-pub(crate) fn reload() -> Reload {
-    Reload::new(|| {
+/// Reads again, for a sidecar, what variables and files say of the policy.
+pub(crate) fn starter() -> Starter {
+    let reload = Reload::new(|| {
         let raw = raw::gather(&SettingArgs::default(), &Surroundings::real());
         let changes = raw.and_then(|raw| settings::changes(&raw));
         changes.map(|(changes, _)| changes).map_err(|usage| usage.0)
-    })
+    });
+    Starter {
+        reload: Some(reload),
+        ..Starter::default()
+    }
 }
 
 /// `paceline config`.

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use paceline_health::Policy;
-use paceline_sidecar::SidecarOptions;
+use paceline_sidecar::aggregator::Reported;
+use paceline_sidecar::{SidecarOptions, Starter};
 
 use crate::config;
 use crate::output::{self, Color, Style};
@@ -13,30 +14,28 @@ use crate::report::{self, block, page};
 
 /// Runs it to its end. Its exit code is always 0.
 pub(crate) fn command(options: SidecarOptions, color: Color) -> ExitCode {
-    let began = SystemTime::now();
-    let place = options.run_dir.as_ref().map(|dir| dir.join(report::FILE));
     let is_quiet = options.quiet;
-    let code = paceline_sidecar::main(options, Some(config::reload()));
-    let Some(place) = place else {
-        return code;
+    let starter = Starter {
+        reported: Some(Reported(Arc::new(move |dir| show(dir, is_quiet, color)))),
+        ..config::starter()
     };
-    let written = place.metadata().and_then(|meta| meta.modified());
-    if written.is_ok_and(|at| at >= began)
-        && let Ok(report) = report::read(&place)
-    {
-        let (policy, style) = (Policy::default(), Style::stderr(color));
-        let mut places = vec![place.clone()];
-        match page::write(place.parent().unwrap_or(&place), &report, &policy) {
-            Ok(page) => places.push(page),
-            Err(problem) => output::warning(
-                style,
-                format_args!("{} could not be written: {problem}", page::FILE),
-            ),
-        }
-        if !is_quiet {
-            let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
-            output::say(block::render(&report, &policy, style, &places).trim_end());
-        }
+    paceline_sidecar::main(options, starter)
+}
+
+fn show(dir: &Path, is_quiet: bool, color: Color) {
+    let place = dir.join(report::FILE);
+    let Ok(report) = report::read(&place) else { return };
+    let (policy, style) = (Policy::default(), Style::stderr(color));
+    let mut places = vec![place];
+    match page::write(dir, &report, &policy) {
+        Ok(page) => places.push(page),
+        Err(problem) => output::warning(
+            style,
+            format_args!("{} could not be written: {problem}", page::FILE),
+        ),
     }
-    code
+    if !is_quiet {
+        let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
+        output::say(block::render(&report, &policy, style, &places).trim_end());
+    }
 }

@@ -19,6 +19,7 @@ fn plan(dir: &Path) -> Plan {
         policy: vec![("straggler.min_steps".to_owned(), 6.0)],
         remedy: Default::default(),
         reload: None,
+        reported: None,
         journal: Default::default(),
         doors: Default::default(),
     }

@@ -19,7 +19,9 @@ pub mod snapshot;
 pub mod thin;
 mod way;
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use paceline_health::id::{JobId, NodeId};
 
@@ -27,6 +29,16 @@ pub use self::core::Aggregator;
 
 use crate::remedy::RemedyPlan;
 use crate::sink::doors::DoorPlan;
+
+/// Told at the end that the report stands in this directory, before anybody is waited for: whoever ends us may not wait so long.
+#[derive(Clone)]
+pub struct Reported(pub Arc<dyn Fn(&Path) + Send + Sync>);
+
+impl fmt::Debug for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reported")
+    }
+}
 
 /// What an aggregator is started with.
 #[derive(Clone, Debug)]
@@ -43,6 +55,8 @@ pub struct Plan {
     pub remedy: RemedyPlan,
     /// Reads the files again that say so, if there are any.
     pub reload: Option<control::Reload>,
+    /// Who is told that the report stands.
+    pub reported: Option<Reported>,
     /// How the journal is kept.
     pub journal: segments::Limits,
     /// By which ways metrics leave, beside the page.

@@ -170,6 +170,7 @@ pub async fn serve(
     let address = page.as_ref().and_then(OpenPage::address);
     let shown = page.as_ref().map(OpenPage::shown).unwrap_or_default();
     let (job, node, reload) = (plan.job.clone(), plan.node.clone(), plan.reload.clone());
+    let reported = plan.reported.clone();
     let door_plan = plan.doors.clone();
     // A long journal takes seconds to fold; whoever knocks meanwhile is told that this is the place.
     let mut opening = tokio::task::spawn_blocking(move || Aggregator::open(plan, status, monotonic_ns()));
@@ -249,6 +250,9 @@ pub async fn serve(
     let by = Instant::now() + doors::LAST;
     let passed = ways(&turned, &doors);
     doors.end(|| aggregator.facts(passed, shown), by);
+    if let Some(reported) = reported {
+        (reported.0)(aggregator.dir());
+    }
     aggregator.leave();
     doors.close(by);
     tokio::time::sleep(LINGER).await;

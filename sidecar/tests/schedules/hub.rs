@@ -97,6 +97,7 @@ impl Hub {
             policy: Vec::new(),
             remedy: Default::default(),
             reload: None,
+            reported: None,
             journal: self.limits,
             doors: Default::default(),
         };

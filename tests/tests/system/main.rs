@@ -11,6 +11,7 @@ mod gpus;
 mod hostile;
 mod inject;
 mod kube;
+mod kube_end;
 mod launched;
 mod left_behind;
 mod live_policy;

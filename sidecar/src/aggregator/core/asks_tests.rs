@@ -26,6 +26,7 @@ fn open(dir: &std::path::Path) -> Aggregator {
         policy: Vec::new(),
         remedy: Default::default(),
         reload: None,
+        reported: None,
         journal: Default::default(),
         doors: Default::default(),
     };

@@ -22,6 +22,7 @@ fn open(dir: &Path, now_ns: u64) -> Aggregator {
         policy: vec![("straggler.min_steps".to_owned(), 6.0)],
         remedy: Default::default(),
         reload: None,
+        reported: None,
         doors: Default::default(),
         journal: Limits {
             segment_bytes: 20_000,

@@ -104,6 +104,7 @@ impl World {
             policy: vec![("straggler.min_steps".to_owned(), 6.0)],
             remedy: Default::default(),
             reload: None,
+            reported: None,
             journal: self.limits,
             doors: Default::default(),
         };
