@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 
-from helm import CA, CHART, rendered
+from helm import CA, CHART, VERSIONS, rendered, valid
 from helm_world import SPACE, Cluster, Operator, key, put, until
 
 # The Lease, the ConfigMap and the Secret are there; only who has deleted one makes another necessary. To get what is listed or
@@ -18,6 +18,7 @@ from helm_world import SPACE, Cluster, Operator, key, put, until
 UNUSED = {"injector": {("create", "coordination.k8s.io/leases")}, "remediator": {
     ("create", "coordination.k8s.io/leases"), ("create", "/configmaps"), ("create", "/secrets"), ("get", "/nodes"),
     ("get", "paceline.dev/nodehealths")}}
+WRITTEN = "secrets,configmaps,events,leases.coordination.k8s.io,jobs.batch,pods,nodes"
 HOOK = ("MutatingWebhookConfiguration", "paceline-injector")
 
 
@@ -128,12 +129,14 @@ def check_injector(cluster, program, token):
 
 
 def check_remediator(cluster, program, token):
-    """An aggregator in a pod says that its node has lost a GPU: the node is taken out, by the rights that come with act."""
-    cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "act", "policy": "[guard]\ndebounce_s = 1\n"}})
+    """An aggregator in a pod says that its node has lost a GPU: the node is taken out, by the rights that come with act, and
+    checked by a preflight when the GPU is back."""
+    policy = "[guard]\ndebounce_s = 1\n[recovery]\nchecks = 1\ncheck_every_s = 1\n"
+    cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"mode": "act", "policy": policy}})
     operator = Operator(cluster, program, "remediator", token)
     for name in ("n1", "n2", "n3", "n4"):
-        put(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {"conditions": [
-            {"type": "Ready", "status": "True"}]}})
+        put(cluster, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": {
+            "conditions": [{"type": "Ready", "status": "True"}], "capacity": {"nvidia.com/gpu": "8"}}})
     put(cluster, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "team"}})
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
         "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "train-0"}}}
@@ -151,7 +154,24 @@ def check_remediator(cluster, program, token):
 
     until(f"the node is cordoned: {operator.said()}", is_out)
     assert "n1" in cluster.kubectl("get", "nodehealths", "-o", "name")
+    notice["status"] = "resolved"
+
+    def is_checked():
+        operator.tell(authority, bearer, {"version": 1, "notices": [notice]})
+        return cluster.kubectl("get", "jobs", "-n", SPACE, "-o", "name").strip()
+
+    until("a preflight", is_checked)
     return operator
+
+
+def check_schemas(cluster):
+    """What the operator itself has written, by Kubernetes' own schemas: this API server knows none."""
+    found = json.loads(cluster.kubectl("get", WRITTEN, "--all-namespaces", "--output", "json"))["items"]
+    # The test's own owners of pods are nothing but names.
+    bodies = [one for one in found if one.get("spec") != {}]
+    kinds = {one["kind"] for one in bodies}
+    assert kinds == {"Secret", "ConfigMap", "Event", "Lease", "Job", "Pod", "Node"}, kinds
+    print(f"{valid(bodies, VERSIONS, set())} objects are valid by the schemas of {VERSIONS[0]} to {VERSIONS[-1]}")
 
 
 def check_books(cluster, part):
@@ -179,6 +199,7 @@ def main():
             injector, remediator = check_rights(cluster)
             running.append(check_injector(cluster, program, injector))
             running.append(check_remediator(cluster, program, remediator))
+            check_schemas(cluster)
             for part in ("injector", "remediator"):
                 used, unused = check_books(cluster, part)
                 print(f"{part}: asked for {len(used)} kinds of things and was refused none; not asked for here: "
