@@ -122,11 +122,15 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
     })
 }
 
+/// Of a list, if it is one.
+fn entries(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
 /// Names and paths of ours that somebody else has.
 fn check_names(spec: &Value, trainer: &Value) -> Result<(), Refusal> {
-    let entries = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let all = ["containers", "initContainers"].map(|list| entries(&spec[list]));
-    for container in all.iter().flatten().filter_map(Value::as_object) {
+    for container in all.into_iter().flatten().filter_map(Value::as_object) {
         let name = container.get("name").and_then(Value::as_str).unwrap_or("");
         if matches!(name, SIDECAR | INSTALL) && !is_ours(container) {
             return refuse("name-taken", format!("another container is called {name}"));

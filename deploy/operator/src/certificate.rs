@@ -56,10 +56,13 @@ impl ResolvesServerCert for Certificate {
 /// # Errors
 /// Never with the protocol versions that rustls itself offers.
 pub fn config(certificate: Arc<Certificate>) -> anyhow::Result<ServerConfig> {
-    Ok(ServerConfig::builder_with_provider(Arc::new(default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_cert_resolver(certificate))
+        .with_cert_resolver(certificate);
+    // API servers and aggregators come back with none: each would be made, sent and kept for nobody.
+    config.send_tls13_tickets = 0;
+    Ok(config)
 }
 
 /// The files, and what they held when they were last read.
