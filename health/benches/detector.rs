@@ -17,7 +17,7 @@ use paceline_health::sim::World;
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::spec::{Checkpoint, PACKED_SIGMA, StepModel, WorldSpec};
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
-use paceline_health::{Detector, Policy};
+use paceline_health::{Detector, Policy, msgpack};
 
 const SEEDS: std::ops::Range<u64> = 9_000..9_020;
 
@@ -215,7 +215,7 @@ fn snapshot(minutes: &[u64]) {
         let bytes = rmp_serde::to_vec(&detector).expect("a state");
         let written = begin.elapsed();
         let begin = Instant::now();
-        detector = rmp_serde::from_slice(&bytes).expect("what was written");
+        detector = msgpack::from_slice(&bytes).expect("what was written");
         let read = begin.elapsed();
         println!("| {minute} | {} | {written:.1?} | {read:.1?} |", bytes.len());
         next = left.next();

@@ -16,6 +16,7 @@ pub mod history;
 pub mod id;
 mod keep;
 pub mod line;
+pub mod msgpack;
 pub mod plain;
 pub mod policy;
 pub mod preflight;

@@ -11,7 +11,7 @@ use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::sim::{Fault, World, WorldSpec};
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Entry, Frame, Policy, Time, line};
+use paceline_health::{Detector, Entry, Frame, Policy, Time, line, msgpack};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -94,7 +94,7 @@ fn lines(journal: &[(Time, Frame)]) -> Vec<String> {
 /// The detector as it is after it was written down and read back.
 fn cut(detector: &Detector) -> Detector {
     let bytes = rmp_serde::to_vec(detector).expect("a state that can be written");
-    rmp_serde::from_slice(&bytes).expect("what we wrote")
+    msgpack::from_slice(&bytes).expect("what we wrote")
 }
 
 /// Numbers from the ends of their range, where sums overflow, and from the middle.
@@ -315,7 +315,7 @@ proptest! {
     fn frames_survive_messagepack(spec in spec()) {
         for (_, frame) in journal(&spec).iter().step_by(7) {
             let bytes = rmp_serde::to_vec(frame).expect("MessagePack");
-            prop_assert_eq!(&rmp_serde::from_slice::<Frame>(&bytes).expect("what we wrote"), frame);
+            prop_assert_eq!(&msgpack::from_slice::<Frame>(&bytes).expect("what we wrote"), frame);
         }
     }
 }
@@ -330,13 +330,13 @@ proptest! {
         prop_assert!(!line.contains('\n'));
         prop_assert_eq!(line::decode(&line).expect("a line that we wrote"), entry.clone());
         let bytes = rmp_serde::to_vec(&entry.frame).expect("MessagePack");
-        prop_assert_eq!(rmp_serde::from_slice::<Frame>(&bytes).expect("what we wrote"), entry.frame);
+        prop_assert_eq!(msgpack::from_slice::<Frame>(&bytes).expect("what we wrote"), entry.frame);
     }
 
     #[test]
     fn decoding_never_panics(bytes in vec(any::<u8>(), 0..400)) {
         let _ = line::decode(&String::from_utf8_lossy(&bytes));
-        let _ = rmp_serde::from_slice::<Frame>(&bytes);
+        let _ = msgpack::from_slice::<Frame>(&bytes);
     }
 
     #[test]

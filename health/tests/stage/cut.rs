@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Frame, Policy, Time};
+use paceline_health::{Detector, Frame, Policy, Time, msgpack};
 
 /// Cuts come so many frames apart at first, and then less often: worlds are long.
 const FIRST: u64 = 7;
@@ -92,7 +92,7 @@ impl Deref for Watched {
 }
 
 fn cut(detector: &Detector) -> Detector {
-    rmp_serde::from_slice(&written(detector)).expect("what was written")
+    msgpack::from_slice(&written(detector)).expect("what was written")
 }
 
 fn written(detector: &Detector) -> Vec<u8> {

@@ -11,6 +11,7 @@ use flate2::write::DeflateEncoder;
 use paceline_health::Detector;
 use paceline_health::hash::crc32;
 use paceline_health::id::JobId;
+use paceline_health::msgpack;
 use serde::{Deserialize, Serialize};
 
 use super::segments;
@@ -187,9 +188,8 @@ impl Snapshot {
             }
             _ => return Err(Unfit::Damaged),
         };
-        let mut reader = &bytes[begin..];
-        let foreign = |error: rmp_serde::decode::Error| Unfit::Foreign(error.to_string());
-        let header: Header = rmp_serde::from_read(&mut reader).map_err(foreign)?;
+        let foreign = |error: msgpack::Error| Unfit::Foreign(error.to_string());
+        let (header, rest) = msgpack::from_prefix::<Header>(&bytes[begin..]).map_err(foreign)?;
         let own = Header::new(header.job.clone(), header.n, header.verdict_bytes);
         if own != header {
             return Err(Unfit::Foreign(format!(
@@ -197,7 +197,7 @@ impl Snapshot {
                 header.paceline, header.format
             )));
         }
-        let at = bytes.len() - reader.len();
+        let at = bytes.len() - rest.len();
         Ok(Snapshot { header, bytes, at })
     }
 
@@ -206,7 +206,7 @@ impl Snapshot {
     /// # Errors
     /// [`Unfit::Foreign`]
     pub fn state<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Unfit> {
-        rmp_serde::from_slice(&self.bytes[self.at..]).map_err(|error| Unfit::Foreign(error.to_string()))
+        msgpack::from_slice(&self.bytes[self.at..]).map_err(|error| Unfit::Foreign(error.to_string()))
     }
 }
 

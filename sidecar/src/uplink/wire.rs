@@ -7,7 +7,7 @@
 use paceline_health::event::Event;
 use paceline_health::frame::{AGGREGATOR, SCHEMA_VERSION};
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::{Frame, Provenance};
+use paceline_health::{Frame, Provenance, msgpack};
 use serde::{Deserialize, Serialize};
 
 pub use super::blob::Blob;
@@ -50,7 +50,7 @@ pub enum WireError {
     Packed,
     /// Not MessagePack, or of another shape.
     #[error("{0}")]
-    Malformed(#[from] rmp_serde::decode::Error),
+    Malformed(#[from] msgpack::Error),
 }
 
 /// From a sidecar to the aggregator.
@@ -186,7 +186,7 @@ pub fn decode_event(batch: &Batch, seq: u64, blob: &Blob) -> Result<Frame, WireE
     if blob.0.len() > MAX_EVENT_BYTES {
         return Err(WireError::TooLarge { bytes: blob.0.len() });
     }
-    let (provenance, event): (Provenance, Event) = rmp_serde::from_slice(&blob.0)?;
+    let (provenance, event): (Provenance, Event) = msgpack::from_slice(&blob.0)?;
     Ok(Frame {
         v: batch.v,
         node: batch.node.clone(),
@@ -233,7 +233,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
     if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(WireError::TooLarge { bytes: bytes.len() });
     }
-    Ok(rmp_serde::from_slice(bytes)?)
+    Ok(msgpack::from_slice(bytes)?)
 }
 
 impl Hello {
@@ -316,12 +316,9 @@ mod tests {
     fn an_older_writer_is_read() {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         struct New(u32, #[serde(default)] u64);
-        assert_eq!(
-            rmp_serde::from_slice::<New>(&encode(&(3u32,))).unwrap(),
-            New(3, 0)
-        );
+        assert_eq!(msgpack::from_slice::<New>(&encode(&(3u32,))).unwrap(), New(3, 0));
         // The other way round does not decode, which is why a newer sender is refused in the handshake.
-        assert!(rmp_serde::from_slice::<(u32,)>(&encode(&New(3, 9))).is_err());
+        assert!(msgpack::from_slice::<(u32,)>(&encode(&New(3, 9))).is_err());
     }
 
     #[test]
