@@ -28,7 +28,7 @@ mod top;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
 use crate::output::{Style, Usage, error};
@@ -83,6 +83,12 @@ pub fn main() -> ExitCode {
         error(Style::stderr(color), &problem);
         ExitCode::from(code)
     })
+}
+
+/// The definition of the command line, for what is made of it (`examples/pages.rs`).
+#[must_use]
+pub fn command_line() -> clap::Command {
+    Cli::command()
 }
 
 /// A site's default that somebody blanks says nothing, and costs no job.
