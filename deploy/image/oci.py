@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the image without an engine, as an OCI layout: `oci.py OUT amd64=FOLDER [arm64=FOLDER]`, FOLDER with the three files
-that the Containerfile's last stage copies. The same bytes for the same files; `skopeo copy oci:OUT docker://...` pushes it.
+"""Writes the image without an engine, as an OCI layout: `oci.py OUT amd64=FOLDER [arm64=FOLDER]`, FOLDER with the files that
+the Containerfile's last stage copies. The same bytes for the same files; `skopeo copy oci:OUT docker://...` pushes it.
 
 The last stage says what goes where. Only its base cannot be had here: in its place is a layer with the libraries that the files
 need, taken from this machine, and a user.
@@ -22,6 +22,8 @@ LIBRARIES = {
     "amd64": ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/x86_64-linux-gnu/lib"],
     "arm64": ["/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/aarch64-linux-gnu/lib"],
 }
+# Of the libraries above; the base has them, too.
+TERMS = ["/usr/share/doc/libc6/copyright", "/usr/share/doc/libgcc-s1/copyright"]
 USERS = {"etc/passwd": "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n",
          "etc/group": "root:x:0:\nnonroot:x:65532:\n"}
 
@@ -119,7 +121,9 @@ class Layout:
 
     def image(self, recipe, arch, folder):
         sources = {place: os.path.join(folder, name) for place, (name, _) in recipe.files.items()}
-        base = {place: (data, 0o755) for place, data in needed(sources.values(), arch).items()}
+        programs = [path for path in sources.values() if read(path).startswith(b"\x7fELF")]
+        base = {place: (data, 0o755) for place, data in needed(programs, arch).items()}
+        base |= {place: (read(place), 0o644) for place in TERMS}
         base |= {place: (text.encode(), 0o644) for place, text in USERS.items()}
         ours = {place: (read(sources[place]), mode) for place, (_, mode) in recipe.files.items()}
         layers = [layer(base), layer(ours)]

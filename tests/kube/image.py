@@ -18,6 +18,7 @@ import tempfile
 from tools import ROOT
 
 USER = 65532
+CRATES = ["paceline", "paceline-operator", "paceline-nccl-profiler"]
 ENTRY = "paceline's image test, inside"
 
 
@@ -27,6 +28,10 @@ def build(folder, paceline, operator, plugin):
         shutil.copy(source, os.path.join(folder, "in", name))
         # As releases are.
         subprocess.run(["strip", os.path.join(folder, "in", name)], check=True)
+    for name, what in (("copyright", "licences"), ("paceline.cyclonedx.json", "sbom")):
+        with open(os.path.join(folder, "in", name), "w") as file:
+            words = [os.path.join(ROOT, "deploy", "package", "contents.py"), what, "x86_64-unknown-linux-gnu", *CRATES]
+            subprocess.run(words, stdout=file, check=True)
     words = [sys.executable, os.path.join(ROOT, "deploy", "image", "oci.py")]
     outs = [os.path.join(folder, name) for name in ("out", "again")]
     for out in outs:
@@ -63,12 +68,14 @@ def unpack(out, root):
 
 
 def check_contents(root):
-    """Our programs, libraries that are asked for, a user: nothing else."""
+    """Our programs, libraries that are asked for, their licences, a user: nothing else."""
     names = set()
     for folder, _, files in os.walk(root):
         names |= {"/" + os.path.relpath(os.path.join(folder, name), root) for name in files}
     libraries = {name for name in names if re.search(r"\.so(\.[0-9]+)?$", name)} - {"/usr/lib/paceline/libpaceline_nccl.so"}
-    rest = names - libraries
+    terms = {f"/usr/share/doc/{name}/copyright" for name in ("libc6", "libgcc-s1", "paceline")} | {"/usr/share/doc/paceline/paceline.cyclonedx.json"}
+    rest = names - libraries - terms
+    assert names >= terms, "the licences and the list of what is in it"
     assert rest == {"/usr/bin/paceline", "/paceline-operator", "/usr/lib/paceline/libpaceline_nccl.so", "/etc/passwd", "/etc/group"}, rest
     allowed = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
     assert {os.path.basename(name) for name in libraries} <= allowed, "distroless/cc has no others"
