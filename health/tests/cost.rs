@@ -1,5 +1,7 @@
 //! What a straggler costs, as told, beside the simulator's truth: within 5 % (the target of the evaluation).
 
+use std::time::Duration;
+
 use paceline_health::report::Cost;
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::{World, WorldSpec};
@@ -125,4 +127,23 @@ fn a_restart_and_the_silence_after_it_are_told_apart() {
     let alone = cost(world, &[], f64::INFINITY).by_cause["restart"];
     let both = cost(world, &["silent rank=3 from=201 for=40s"], f64::INFINITY).by_cause;
     assert!((both["restart"] / alone - 1.0).abs() < 0.05, "{alone}: {both:?}");
+}
+
+/// Nobody listens for an hour, in the middle of the job: goodput is of what was heard.
+#[test]
+fn what_was_not_heard_is_neither_lost_nor_goodput() {
+    let goodput = |hour_s: f64| {
+        let spec = WorldSpec::parse("gpus=8 steps=200 seed=24").expect("a world");
+        let mut detector = Detector::new(Policy::default());
+        for (at, frame) in World::new(spec).expect("a world") {
+            let later = if at.0 > 30_000_000_000 { hour_s } else { 0.0 };
+            detector.observe(at + Duration::from_secs_f64(later), &frame);
+        }
+        detector.report().cost.goodput_ratio.expect("steady")
+    };
+    let (all, heard) = (goodput(0.0), goodput(3600.0));
+    assert!(
+        (all - heard).abs() < 0.02,
+        "{all} of all, {heard} of what was heard"
+    );
 }

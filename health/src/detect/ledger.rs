@@ -19,6 +19,9 @@ const ENOUGH: usize = 4;
 const LONG: f64 = 4.0;
 /// More of them in a row are a slowness, which is an incident's to tell.
 const ALONE: u32 = 2;
+/// A step is told later than this, and this many times as late as one takes, only where nothing was heard.
+const LATE_S: f64 = 10.0;
+const LATE: f64 = 10.0;
 /// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
 /// in a process that is new, which sees no record of its very first step.
 const ANEW: u64 = 2;
@@ -37,6 +40,8 @@ pub struct Ledger {
     pub stall: f64,
     /// Such steps until it is known what comes after them: how many, and what they took beyond ordinary ones, seconds.
     long: (u32, f64),
+    /// Nothing was heard of what happened in them.
+    unheard: f64,
     /// The latest ordinary steps, seconds.
     usual: VecDeque<f64>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
@@ -76,6 +81,10 @@ impl Ledger {
         if self.restarted {
             self.take_up(board.step);
         }
+        let usual = self.usual_s();
+        if let Some((began, usual)) = began.zip(usual).filter(|_| !self.restarted) {
+            self.leap(board, began, usual);
+        }
         self.highest = self.highest.max(board.step);
         if board.kind == StepKind::Checkpoint {
             self.saved = Some(board.step);
@@ -100,7 +109,6 @@ impl Ledger {
             self.restart += moved_s * self.ranks;
             return;
         }
-        let usual = self.usual_s();
         match board.kind {
             StepKind::Train | StepKind::WarmUp if !steady => {
                 self.warming.0 += 1.0;
@@ -144,13 +152,23 @@ impl Ledger {
         self.before + present * self.ranks
     }
 
-    /// Rank-seconds since the last step ended, beyond an ordinary one and what the job `stood_s` still in them: of these
-    /// nothing can be said before the step has ended.
+    /// Rank-seconds of which nothing can be said: those in which nothing was heard, and those since the last step ended,
+    /// beyond an ordinary one and what the job `stood_s` still in them, before the step has ended.
     pub fn unsettled(&self, now: Time, stood_s: f64) -> f64 {
         let (Some(last), Some(usual)) = (self.last, self.usual_s()) else {
             return 0.0;
         };
-        (now.since(last).as_secs_f64() - usual - stood_s).max(0.0) * self.ranks
+        let open_s = (now.since(last).as_secs_f64() - usual - stood_s).max(0.0);
+        self.unheard + open_s * self.ranks
+    }
+
+    /// From the end of the step that ended last: more time than steps have passed.
+    fn leap(&mut self, board: &Board<'_>, began: Time, usual: f64) {
+        let steps = board.step.saturating_sub(self.highest).max(1) as f64;
+        let unheard_s = board.at.since(began).as_secs_f64() - (steps * usual).max(board.dur_s);
+        if unheard_s >= LATE_S.max(LATE * usual) {
+            self.unheard += unheard_s * self.ranks;
+        }
     }
 
     fn look(&mut self, moved_s: f64, usual: f64) {
