@@ -4,6 +4,7 @@
 pub mod control;
 pub mod join;
 pub mod shell;
+mod stage;
 pub mod tasks;
 mod ways;
 pub mod witness;
@@ -15,6 +16,7 @@ use paceline_health::Provenance;
 use paceline_health::event::{self, Beat, Event, Want};
 
 use self::control::Control;
+pub use self::stage::Stage;
 use crate::aggregator::server::{END_GRACE, TERMINATED_GRACE};
 use crate::host::{self, Process};
 use crate::remedy::hand::Hand;
@@ -36,27 +38,6 @@ const ORPHAN_NS: u64 = 10_000_000_000;
 
 /// Why it ends, when SIGTERM is why.
 const TERMINATED: &str = "terminated";
-
-/// How far its life has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Not linked for the first time yet: nothing is read, the rings keep it.
-    Waiting,
-    /// The ordinary state.
-    Watching,
-    /// The end was told; what the trainers left is read, until then at the latest.
-    Draining {
-        /// CLOCK_MONOTONIC ns.
-        until_ns: u64,
-    },
-    /// Goodbye was said; its acknowledgement is waited for, until then at the latest.
-    Leaving {
-        /// CLOCK_MONOTONIC ns.
-        until_ns: u64,
-    },
-    /// Nothing is left to do.
-    Gone,
-}
 
 /// The sidecar of one node.
 pub struct Agent {
