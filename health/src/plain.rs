@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 /// Characters of a name.
 pub const NAME: usize = 160;
 /// Characters of a name that programs compare: as long as the command line takes one for a job or a node.
@@ -32,6 +34,18 @@ pub fn label(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Owned(clip(text, LABEL))
     }
+}
+
+/// All but what RFC 3986 calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// As a value in an address's query.
+pub fn query(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// [`clip`] for text of several lines, which it stays.

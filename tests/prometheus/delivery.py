@@ -54,10 +54,10 @@ def first(finding, since, by_push):
     return min(told, default=None)
 
 
-def of_prometheus(finding):
-    """What its alerts say."""
-    return [alert["annotations"] for _, message in list(Telephone.rang) for alert in message["alerts"]
-            if alert["labels"].get("finding") == finding and not pushed(alert["labels"])]
+def links(finding):
+    """Whether its alerts were pushed, and what they link to."""
+    return {(pushed(alert["labels"]), alert["annotations"]["dashboard_url"], alert["annotations"]["runbook_url"])
+            for _, message in list(Telephone.rang) for alert in message["alerts"] if alert["labels"].get("finding") == finding}
 
 
 def only_the_faulty(faults):
@@ -91,8 +91,8 @@ def play(world, faults):
     slow = until("the slow rank", lambda: first("straggler", began, True))
     until("the slow rank by Prometheus", lambda: first("straggler", began, False))
     only_the_faulty(faults)
-    boards = {annotations["dashboard_url"] for annotations in of_prometheus("gpu-fault")}
-    assert boards == {"/d/paceline-run?var-job=delivery"}, boards
+    there = ("/d/paceline-run?var-job=delivery", "https://github.com/paceline/paceline/blob/main/docs/findings.md#gpu-fault")
+    assert links("gpu-fault") == {(by_push, *there) for by_push in (True, False)}, links("gpu-fault")
     messages = len({number for _, number, status, labels in alerts() if labels.get("finding") == "straggler" and pushed(labels)
                     and status == "firing"})
     world.run.send_signal(signal.SIGTERM)

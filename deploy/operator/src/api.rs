@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, Request, header};
 use futures_util::{Stream, StreamExt as _};
 use kube::core::WatchEvent;
+use paceline_health::plain;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -209,7 +210,7 @@ impl Api {
                 take(item);
             }
             match page["metadata"]["continue"].as_str() {
-                Some(token) if !token.is_empty() => next = format!("&continue={}", escape(token)),
+                Some(token) if !token.is_empty() => next = format!("&continue={}", plain::query(token)),
                 _ => {
                     return Ok(page["metadata"]["resourceVersion"]
                         .as_str()
@@ -231,7 +232,7 @@ impl Api {
     ) -> Result<impl Stream<Item = Result<WatchEvent<Value>, Failed>> + use<>, Failed> {
         let uri = format!(
             "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={}",
-            escape(version)
+            plain::query(version)
         );
         let request = Request::get(uri).body(Vec::new()).map_err(Failed::silent)?;
         let begun = timeout(DEADLINE, self.0.request_events::<Value>(request)).await;
@@ -241,17 +242,4 @@ impl Api {
         let events = events.map(|event| event.map_err(Failed::from));
         Ok(events.take_until(late))
     }
-}
-
-/// For a query.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }

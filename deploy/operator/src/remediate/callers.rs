@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use paceline_health::plain;
 use paceline_inject::identity::{Identity, kind_of};
 use paceline_inject::told;
 use ring::digest;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Failed, escape};
+use crate::api::{Api, Failed};
 
 /// A token's review holds so long; one that was taken back is believed as long.
 const REVIEW_LASTS: Duration = Duration::from_secs(60);
@@ -247,7 +248,7 @@ fn selector(pod: &Value) -> String {
         Kind::Pod => "",
     };
     match pod["metadata"]["labels"][label].as_str() {
-        Some(value) => format!("&labelSelector={}", escape(&format!("{label}={value}"))),
+        Some(value) => format!("&labelSelector={}", plain::query(&format!("{label}={value}"))),
         None => String::new(),
     }
 }

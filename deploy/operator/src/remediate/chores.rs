@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use paceline_health::plain;
 use serde_json::{Value, json};
 
 use super::counts::Counts;
@@ -10,7 +11,7 @@ use super::policy::health::Check;
 use super::policy::recovery::{Round, checked, drained, refused, unrun};
 use super::policy::{Breaker, Health, Marks, NodeView, Rules};
 use super::{nodes, objects};
-use crate::api::{Api, Failed, Patch, escape};
+use crate::api::{Api, Failed, Patch};
 use crate::stamp;
 
 /// What whoever is in charge needs.
@@ -85,7 +86,10 @@ pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64)
         return Ok(());
     }
     let mut pods = Vec::new();
-    let query = format!("&fieldSelector={}", escape(&format!("spec.nodeName={name}")));
+    let query = format!(
+        "&fieldSelector={}",
+        plain::query(&format!("spec.nodeName={name}"))
+    );
     let take = |pod: &Value| {
         if objects::is_drained(pod, setting.rules.drain.pods) {
             let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
@@ -253,7 +257,7 @@ async fn pods_of(setting: &Setting, job: &str) -> Result<Vec<Value>, Failed> {
     let path = format!("/api/v1/namespaces/{}/pods", setting.namespace);
     let query = format!(
         "&labelSelector={}",
-        escape(&format!("batch.kubernetes.io/job-name={job}"))
+        plain::query(&format!("batch.kubernetes.io/job-name={job}"))
     );
     setting
         .api

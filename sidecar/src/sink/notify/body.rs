@@ -2,6 +2,7 @@
 
 use paceline_health::Provenance;
 use paceline_health::date::rfc3339;
+use paceline_health::plain;
 use paceline_health::verdict::{Cause, Severity};
 use paceline_health::words;
 use serde_json::{Value, json};
@@ -122,6 +123,8 @@ fn alert(notice: &Notice, (severity, provenance): (Severity, Provenance)) -> Val
             "evidence": notice.evidence.join("; "),
             "incident": notice.incident.to_string(),
             "times": notice.times.to_string(),
+            "runbook_url": runbook(notice),
+            "dashboard_url": dashboard(notice),
         },
         "startsAt": rfc3339(notice.raised_ms),
         "endsAt": rfc3339(ends),
@@ -135,6 +138,11 @@ fn runbook(notice: &Notice) -> String {
         env!("CARGO_PKG_REPOSITORY"),
         notice.finding
     )
+}
+
+/// Of the board Run with this job chosen: a path, since nobody but those who run it knows where Grafana is.
+fn dashboard(notice: &Notice) -> String {
+    format!("/d/paceline-run?var-job={}", plain::query(notice.job.as_str()))
 }
 
 /// One line for people.
