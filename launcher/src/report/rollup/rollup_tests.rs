@@ -84,6 +84,18 @@ fn three() -> Rollup {
 }
 
 #[test]
+fn those_that_have_not_ended_are_named() {
+    let mut rollup = three();
+    for place in 0..4 {
+        let job = run(&format!("now-{place}\x1b[31m"), &[], Vec::new());
+        rollup.add(Path::new("runs/e/report.json"), &job, 4_000 + place, true);
+    }
+    let text = show::text(&rollup, STYLE);
+    let wanted = "not ended, and counted up to now: 4 runs (now-0␛[31m, now-1␛[31m, now-2␛[31m and 1 more)\n";
+    assert!(text.contains(wanted), "{text}");
+}
+
+#[test]
 fn the_text_is_this() {
     let wanted = "\
 3 runs in the last 7 days below runs: 14.00 GPU-hours of 300.00 GPU-hours lost (4.7 %), worth 35.00 in the 2 runs that had a price

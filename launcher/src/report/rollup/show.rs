@@ -16,6 +16,8 @@ use crate::report::page::{Head, STYLE, table};
 /// Lines of the tables on a terminal, and on a page.
 const ROWS: usize = 10;
 const PAGE_ROWS: usize = 200;
+/// Runs that have not ended and are called by name.
+const RUNNING: usize = 3;
 /// Characters of a name in a table on a terminal.
 const NAME: usize = 24;
 
@@ -115,11 +117,7 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     if total.lost_cost.is_none() {
         lines.push("no price set: --gpu-hour-price at the runs says what was lost in money".to_owned());
     }
-    match total.running {
-        0 => {}
-        1 => lines.push("1 run has not ended: it is counted up to now".to_owned()),
-        more => lines.push(format!("{more} runs have not ended: they are counted up to now")),
-    }
+    lines.extend(running(rollup));
     if total.not_live > 0 {
         let runs = count(total.not_live, "run");
         lines.push(format!(
@@ -128,6 +126,19 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     }
     lines.extend(left_out(rollup));
     lines
+}
+
+/// Those that are counted up to now.
+fn running(rollup: &Rollup) -> Option<String> {
+    let jobs: Vec<_> = rollup.runs.iter().filter(|run| run.running).collect();
+    let named = jobs.iter().take(RUNNING).map(|run| short(&run.job));
+    let names = named.collect::<Vec<_>>().join(", ");
+    let more = match jobs.len().saturating_sub(RUNNING) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let runs = count(jobs.len() as u64, "run");
+    (!jobs.is_empty()).then(|| format!("not ended, and counted up to now: {runs} ({names}{more})"))
 }
 
 fn left_out(rollup: &Rollup) -> Vec<String> {
