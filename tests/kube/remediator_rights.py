@@ -122,13 +122,19 @@ def asked(world, resource, verb):
     return [line["code"] for line in ours for _ in range(line["count"])]
 
 
+def narrow(world, change):
+    """Changes each rule of the remediator's rights; what is returned takes that back."""
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
+    rules = world.ask("GET", roles)["rules"]
+    world.patch(roles, {"rules": [rule | change(rule) for rule in rules]})
+    return lambda: world.patch(roles, {"rules": rules})
+
+
 def no_right_to_a_condition(world):
     """It is asked for less and less often, and pods are asked to leave as often as ever."""
     world.job(2)
     world.budget("quorum", 2)
-    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
-    rules = world.ask("GET", roles)["rules"]
-    world.patch(roles, {"rules": [rule | {"resources": [one for one in rule["resources"] if one != "nodes/status"]} for rule in rules]})
+    give_back = narrow(world, lambda rule: {"resources": [one for one in rule["resources"] if one != "nodes/status"]})
     leader = world.leader()
     world.say(leader, "n1", "train-1")
     until("it is refused", lambda: asked(world, "/nodes/status", "patch"))
@@ -139,21 +145,19 @@ def no_right_to_a_condition(world):
     refused = asked(world, "/nodes/status", "patch")
     assert rounds >= 4, f"{rounds} rounds of one a second in 8 s"
     assert set(refused) == {403} and len(refused) <= 6, refused
-    world.patch(roles, {"rules": rules})
+    give_back()
     until("it has its condition", lambda: any(one["type"] == "PacelineFault" for one in world.see("n1")["status"]["conditions"]))
 
 
 def what_is_refused(world):
     """Without the right to it the same is asked for less and less often; with it all goes on."""
     world.job(2)
-    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles/remediator"
-    rules = world.ask("GET", roles)["rules"]
-    world.patch(roles, {"rules": [rule | {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]} for rule in rules]})
+    give_back = narrow(world, lambda rule: {"verbs": [verb for verb in rule["verbs"] if verb != "patch"]})
     leader = world.leader()
     world.say(leader, "n1", "train-1")
     until("it is refused", lambda: asked(world, "/nodes", "patch"))
     time.sleep(8)
     refused = asked(world, "/nodes", "patch")
     assert set(refused) == {403} and len(refused) <= 6, refused
-    world.patch(roles, {"rules": rules})
+    give_back()
     world.state("n1", "Drained")

@@ -121,12 +121,14 @@ async fn a_secret_that_is_deleted_is_made_again_for_a_new_pod() {
     world.admin.delete(SECRET, &Value::Null).await.unwrap();
     pod("third").await;
     let new = world.until_secret("paceline-j").await;
-    assert_ne!(new["data"], old["data"]);
-    assert_eq!(
-        new["metadata"]["ownerReferences"],
-        old["metadata"]["ownerReferences"]
-    );
+    assert_made_anew(&old, &new);
     assert_eq!(operator.end(), Some(0));
+}
+
+fn assert_made_anew(old: &Value, new: &Value) {
+    assert_ne!(new["data"], old["data"]);
+    let owners = |secret: &Value| secret["metadata"]["ownerReferences"].clone();
+    assert_eq!(owners(new), owners(old));
 }
 
 /// Somebody has deleted it, and no new pod comes: the one that has no machine yet would find it gone. Each list of pods, one in four minutes, asks.
@@ -148,11 +150,7 @@ async fn a_secret_that_is_deleted_is_made_again_for_a_pod_that_waits_for_a_machi
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let new = world.until_secret("paceline-j").await;
-    assert_ne!(new["data"], old["data"]);
-    assert_eq!(
-        new["metadata"]["ownerReferences"],
-        old["metadata"]["ownerReferences"]
-    );
+    assert_made_anew(&old, &new);
     assert_eq!(operator.end(), Some(0));
 }
 
