@@ -122,13 +122,17 @@ pub fn place(asked: &Asked, wait: Duration) -> Result<Place, RendezvousError> {
             (host, None, Expected { count, names })
         }
     };
-    let port = asked.port.or(port).unwrap_or(derived);
     // Who is in the list is what the list says. By addresses alone, all nodes on one host would be the first.
     let leads = match expected.position(&asked.node.as_str().into()) {
         Some(at) => at == 0,
         None => is_here(&host),
     };
+    // Where nobody else comes any port will do: another preflight may run on this node.
+    let derived = if leads && expected.count == 1 { 0 } else { derived };
+    let port = asked.port.or(port).unwrap_or(derived);
     let listener = leads.then(|| listen(port)).transpose()?;
+    let opened = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let port = opened.map_or(port, |at| at.port());
     let host = if host.contains(':') {
         format!("[{host}]")
     } else {
@@ -297,6 +301,9 @@ mod tests {
 
     #[test]
     fn whoever_says_it_first() {
+        let alone = [(); 2].map(|()| found(&asked("x")).unwrap());
+        assert_ne!(alone[0].first, alone[1].first, "two that are alone do not meet");
+
         let scheduled = Some("s[1-3]".to_owned());
         let slurm = Asked {
             scheduled: scheduled.clone(),
