@@ -319,20 +319,25 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Sorts by it what comes first: what holds, what is worst, and of that what slows the job most, then what began first. What is
-    /// critical and has no share in the steps' time is more than slow: a job that stands, a GPU that is lost, results that are wrong.
-    /// While a job stands nothing is worse, however sure it is of whom it waits for. Of what is over, what cost nothing and was not
-    /// critical comes last, and what cost most before what cost less.
+    /// Sorts by it what comes first. Of what holds: what is worst, and of that what slows the job most, then what began first. What
+    /// is critical and has no share in the steps' time is more than slow: a GPU that is lost, results that are wrong. While a job
+    /// stands nothing is worse, however sure it is of whom it waits for. Of what is over: what cost most, then what was worst.
     pub fn weight(&self) -> impl Ord + use<> {
-        let is_over = self.state == State::Cleared;
-        let stands = !is_over && matches!(self.finding, Finding::RankSilent | Finding::JobHang);
-        let severity = if stands { Severity::Critical } else { self.severity };
-        let is_critical = severity == Severity::Critical;
-        let share = self.impact_ratio.unwrap_or(f64::from(u8::from(is_critical)));
-        let amount = if is_over { self.lost_gpu_hours } else { share };
-        let is_idle = is_over && !is_critical && self.lost_gpu_hours == 0.0;
-        let millionths = (amount * 1e6) as u64;
-        (is_over, is_idle, Reverse(severity), Reverse(millionths), self.id)
+        let millionths = |amount: f64| (amount * 1e6) as u64;
+        let (first, second) = if self.state == State::Cleared {
+            (millionths(self.lost_gpu_hours), self.severity as u64)
+        } else {
+            let stands = matches!(self.finding, Finding::RankSilent | Finding::JobHang);
+            let severity = if stands { Severity::Critical } else { self.severity };
+            let whole = f64::from(u8::from(severity == Severity::Critical));
+            (severity as u64, millionths(self.impact_ratio.unwrap_or(whole)))
+        };
+        (
+            self.state == State::Cleared,
+            Reverse(first),
+            Reverse(second),
+            self.id,
+        )
     }
 
     /// Whom it is about, in words; of a job that has lost sight of many nodes, how many.

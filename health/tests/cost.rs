@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use paceline_health::report::Cost;
+use paceline_health::report::{Cost, Report};
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::{World, WorldSpec};
+use paceline_health::verdict::{State, Verdict};
 use paceline_health::{Detector, Policy};
 
 /// GPU-seconds that the verdicts tell over those that the fault cost, over some seeds.
@@ -58,8 +59,12 @@ fn told(text: &str, faults: &[&str]) -> f64 {
     3600.0 * cost(text, faults, f64::INFINITY).lost_gpu_hours
 }
 
-/// The cost of the job by so many seconds after its first frame.
 fn cost(text: &str, faults: &[&str], until_s: f64) -> Cost {
+    report(text, faults, until_s).cost
+}
+
+/// What is known of the job by so many seconds after its first frame.
+fn report(text: &str, faults: &[&str], until_s: f64) -> Report {
     let mut spec = WorldSpec::parse(text).expect(text);
     spec.faults
         .extend(faults.iter().map(|fault| fault.parse::<Fault>().expect(fault)));
@@ -71,7 +76,7 @@ fn cost(text: &str, faults: &[&str], until_s: f64) -> Cost {
         }
         detector.observe(at, &frame);
     }
-    detector.report().cost
+    detector.report()
 }
 
 /// As a rank's silence, and not once more as a long checkpoint, a long start, a restart or the slowness of that rank.
@@ -146,4 +151,29 @@ fn what_was_not_heard_is_neither_lost_nor_goodput() {
         (all - heard).abs() < 0.02,
         "{all} of all, {heard} of what was heard"
     );
+}
+
+/// While a job stands for it, who is silent comes before whoever is slow; and what is over goes by what it cost.
+#[test]
+fn what_stands_comes_first_and_what_cost_most() {
+    let faults = [
+        "slow rank=3 factor=1.3 from=50",
+        "slow rank=5 factor=1.2 from=60 until=100",
+        "silent rank=6 from=150 for=40s",
+    ];
+    let told = |until_s| {
+        let mut verdicts = report("gpus=8 steps=300 seed=24", &faults, until_s).verdicts;
+        verdicts.sort_by_key(|verdict| verdict.weight());
+        let place = |verdict: &Verdict| (verdict.state, verdict.subject.to_string());
+        verdicts.iter().map(place).collect::<Vec<_>>()
+    };
+    let rank = |number| move |(_, subject): &(State, String)| subject.starts_with(&format!("rank {number} "));
+    let stands = told(65.0);
+    assert!(rank(6)(&stands[0]) && stands[0].0 == State::Raised, "{stands:?}");
+    let over = told(f64::INFINITY);
+    let order: Vec<_> = [3, 6, 5]
+        .iter()
+        .map(|number| over.iter().position(rank(*number)))
+        .collect();
+    assert_eq!(order, [Some(0), Some(1), Some(2)], "{over:?}");
 }
