@@ -280,8 +280,8 @@ pub struct Cost {
     /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or `checkpoint`,
     /// `warm-up`, `restart`, `stall` (a step far longer than those around it, of which no finding tells).
     pub by_cause: BTreeMap<Arc<str>, f64>,
-    /// Share of the time up to the last step, as far as it was heard of, that made progress at the speed the job would have with nothing wrong, 0 to 1;
-    /// `None` before the first steady step.
+    /// Share of the time up to the last step, as far as it was heard of, that made progress at the speed the job would have
+    /// with nothing wrong, 0 to 1; `None` before the first steady step.
     pub goodput_ratio: Option<f64>,
     /// Median of the latest ordinary steps, seconds; `None`: as above.
     #[serde(default)]

@@ -105,25 +105,23 @@ fn a_standstill_is_lost_once() {
 #[test]
 fn goodput_does_not_rise_while_a_job_stands() {
     let told = |until_s| {
-        cost(
+        report(
             "gpus=8 steps=200 seed=24",
             &["silent rank=3 from=60 for=100s"],
             until_s,
         )
     };
-    let before = told(50.0).goodput_ratio.expect("steady");
-    let goodput: Vec<f64> = (66..100)
-        .step_by(2)
-        .filter_map(|until_s| told(f64::from(until_s)).goodput_ratio)
-        .collect();
+    let since_s = told(f64::INFINITY).verdicts[0].since_s;
+    let goodput = |after_s: f64| told(since_s + after_s).cost.goodput_ratio.expect("steady");
+    let before = goodput(-0.5);
+    assert!(told(since_s + 12.0).verdicts.is_empty(), "nobody is named yet");
+    let unnamed: Vec<f64> = (1..=12).map(|after_s| goodput(f64::from(after_s))).collect();
     assert!(
-        goodput.iter().all(|now| *now < before + 0.02),
-        "{before}: {goodput:?}"
+        unnamed.iter().all(|now| *now < before + 0.02),
+        "{before}: {unnamed:?}"
     );
-    assert!(
-        goodput.last().is_some_and(|now| *now < before * 0.75),
-        "{before}: {goodput:?}"
-    );
+    let named = goodput(60.0);
+    assert!(named < before * 0.75, "{before}, and {named} a minute later");
 }
 
 #[test]
