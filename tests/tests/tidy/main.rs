@@ -101,6 +101,7 @@ fn the_pure_crate_stays_pure() {
         [
             "crc32fast",
             "hdrhistogram",
+            "percent-encoding",
             "serde",
             "serde_json",
             "thiserror",

@@ -13,6 +13,19 @@ fn signal(operator: &Operator, name: &str) {
     assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
 }
 
+/// Stopped, not only asked to: a thread that waits for a core on a busy machine goes on until it has read the signal.
+async fn stop(operator: &Operator) {
+    signal(operator, "-STOP");
+    let state = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        stat.rsplit_once(") ").unwrap().1.chars().next()
+    };
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", operator.id())).unwrap();
+    while !threads().all(|thread| state(thread.unwrap()) == Some('T')) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// A pod waits for it no longer than the webhook's timeout, is made without Paceline, and its owner is told as soon as somebody can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
@@ -26,7 +39,7 @@ async fn a_webhook_that_hangs_costs_a_pod_its_timeout_and_no_more() {
     configuration["webhooks"][0]["timeoutSeconds"] = json!(1);
     assert_eq!(world.admin.put(&one, &configuration).await.unwrap().0, 200);
     assert_eq!(presence(&world.pod("before", |_| {}).await.1), Presence::Whole);
-    signal(&operator, "-STOP");
+    stop(&operator).await;
     let began = Instant::now();
     let (code, pod) = world.pod("meanwhile", |_| {}).await;
     let took = began.elapsed();
