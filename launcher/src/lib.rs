@@ -18,6 +18,8 @@ mod output;
 mod preflight;
 mod profiler;
 mod progress;
+#[cfg(test)]
+mod reference;
 mod replay;
 mod report;
 mod run;

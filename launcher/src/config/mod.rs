@@ -4,7 +4,7 @@
 //! before the second exists.
 
 mod file;
-mod keys;
+pub(crate) mod keys;
 mod live;
 mod page;
 mod policy;
