@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What docs/remediator.md tells people to type, by the real kubectl: `kubectl.py KUBE-API PACELINE-OPERATOR [PACELINE]`.
+"""What docs tell people to type to a cluster, by the real kubectl: `kubectl.py KUBE-API PACELINE-OPERATOR [PACELINE]`.
 
 A remediator runs in a cluster of the tests' API server, and each command does to it what the page says. With PACELINE a manifest
 that it has injected is applied, too. kubectl is fetched once (tools.py); nothing else but the standard library is used.
@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 
 from remediator_world import QUICK, ROOT, World, until
@@ -22,11 +23,11 @@ JOB = os.path.join("deploy", "examples", "job.yaml")
 POLICY = QUICK.replace("debounce_s = 0", "debounce_s = 0\ncluster_percent = 100\njob_percent = 100")
 
 
-def documented():
-    """The commands of the page's first block."""
-    with open(os.path.join(ROOT, "docs", "remediator.md")) as page:
-        block = page.read().split("```")[1]
-    return [shlex.split(line, comments=True) for line in block.strip().splitlines()]
+def documented(page, block=0):
+    """The commands of one of the page's blocks."""
+    with open(os.path.join(ROOT, "docs", page)) as file:
+        text = re.findall(r"^```sh\n(.*?)^```", file.read(), re.S | re.M)[block]
+    return [shlex.split(line, comments=True) for line in text.strip().splitlines()]
 
 
 class Person:
@@ -110,11 +111,29 @@ def an_injected_job(person, paceline):
     assert person.types("kubectl", "get", "jobs", "-o", "name") == "", "nothing came of it"
     assert "created" in person.types("kubectl", "apply", "-f", "-", text=manifest)
     assert "unchanged" in person.types("kubectl", "apply", "-f", "-", text=manifest)
+    diff, applied, secret, _ = documented("kubernetes.md")
+    assert diff[:4] == applied[:4] == ["paceline", "inject-manifest", "-f", "job.yaml"] and applied[4:] == ["|", "kubectl", "apply", "-f", "-"]
+    assert "created" in person.types(*secret[secret.index("kubectl"):], text="a key")
+
+
+def a_namespace_that_trains(person):
+    person.types("kubectl", "create", "namespace", "training")
+    label = documented("helm.md")[1]
+    assert "labeled" in person.types(*[word.replace("TRAINING", "training") for word in label])
+    person.types("kubectl", "-n", "paceline", "create", "configmap", "paceline-remediator-ca", "--from-literal=ca.crt=an authority")
+    get, create = documented("remediator.md", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        authority = os.path.join(folder, "ca.crt")
+        with open(authority, "w") as file:
+            file.write(person.types(*get[:get.index(">")]))
+        words = [word.replace("TRAINING", "training").replace("=ca.crt", f"={authority}") for word in create]
+        assert "created" in person.types(*words)
+    assert person.types("kubectl", "-n", "training", "get", "configmap", "paceline-remediator-ca", "-o", "jsonpath={.data.ca\\.crt}") == "an authority"
 
 
 def main():
     binaries, paceline = sys.argv[1:3], sys.argv[3:]
-    get, describe, hold, repaired, reset = documented()
+    get, describe, hold, repaired, reset = documented("remediator.md")
     world = World(binaries, nodes=6, policy=POLICY)
     try:
         person = Person(world)
@@ -125,6 +144,7 @@ def main():
         a_node_on_hold(person, world, leader, hold)
         a_repaired_node(person, world, leader, repaired)
         a_breaker(person, world, leader, reset)
+        a_namespace_that_trains(person)
         if paceline:
             an_injected_job(person, os.path.abspath(paceline[0]))
         print(f"kubectl: ok, {time.monotonic() - began:.0f} s")
