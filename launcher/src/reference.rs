@@ -69,7 +69,8 @@ fn meaning(key: &str) -> String {
         .next()
         .unwrap()
         .trim_end_matches('.')
-        .replace('|', "\\|");
+        .replace('|', "\\|")
+        .replace('<', "\\<");
     assert!(!said.is_empty(), "--help of run says nothing of {key}");
     said
 }
