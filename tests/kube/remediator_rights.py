@@ -1,9 +1,10 @@
 """Cases of remediator.py: who may speak to it, who of several acts, and what it does without the right or the order to act."""
 
+import http.client
 import json
 import time
 
-from remediator_world import PATIENCE, QUICK, until
+from remediator_world import HEALTHS, PATIENCE, QUICK, until
 
 
 def who_may_speak(world):
@@ -161,3 +162,24 @@ def what_is_refused(world):
     assert set(refused) == {403} and len(refused) <= 6, refused
     give_back()
     world.state("n1", "Drained")
+
+
+def a_task_that_panics(world):
+    """Whoever is in charge and at work no more ends, and the next one is in charge."""
+    world.job(3)
+    first = world.leader()
+    world.say(first, "n1", "train-1", severity="info")
+    world.state("n1", "Suspect")
+    world.kill(first)
+    # A sum that does not fit, which nobody of us writes.
+    health = world.ask("GET", f"{HEALTHS}/n1")
+    health["status"]["decisions"] = 2**64 - 1
+    world.ask("PUT", f"{HEALTHS}/n1/status", health)
+    first, second = world.leader(), world.remediator()
+    try:
+        world.send(first, world.parcel("n1", "train-1", gpu="GPU-b"), world.pod_token("train-0"))
+    except (OSError, http.client.HTTPException):
+        pass  # It hangs up.
+    assert first.wait(PATIENCE) == 1, first.returncode
+    assert "a task has ended, and this process with it" in open(first.log).read()
+    until("the other is in charge", lambda: "paceline_remediator_leader 1" in world.page(second))

@@ -29,7 +29,8 @@ const LEASE: &str = "paceline-injector";
 /// What runs beside the webhook.
 #[derive(Debug)]
 pub struct Control {
-    tasks: Vec<JoinHandle<()>>,
+    /// They go on for ever.
+    pub(crate) tasks: Vec<JoinHandle<()>>,
     end: Option<(Arc<str>, Arc<str>)>,
 }
 
@@ -86,12 +87,10 @@ impl Control {
         Ok(control)
     }
 
-    /// Stops, and gives the Lease back so that the other replica need not wait for its end.
-    pub async fn stop(self) {
-        for task in &self.tasks {
-            task.abort();
-        }
-        for task in self.tasks {
+    /// Stops its tasks, which may have ended, and gives the Lease back so that the other replica need not wait for its end.
+    pub(crate) async fn stop(self, tasks: Vec<JoinHandle<()>>) {
+        tasks.iter().for_each(JoinHandle::abort);
+        for task in tasks.into_iter().filter(|task| !task.is_finished()) {
             // That it was aborted is what was asked.
             let _ = task.await;
         }

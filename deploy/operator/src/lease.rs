@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::select_all;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::api::{Api, Failed};
@@ -18,6 +20,17 @@ pub type Lead = watch::Receiver<Option<Instant>>;
 /// Whether it is now.
 pub fn leads(lead: &Lead) -> bool {
     lead.borrow().is_some_and(|until| until > Instant::now())
+}
+
+/// Waits until one of the tasks has ended that go on for ever: it has panicked, which was written as it happened.
+pub(crate) async fn first_end(tasks: &mut [JoinHandle<()>]) -> anyhow::Error {
+    if tasks.is_empty() {
+        std::future::pending().await
+    }
+    match select_all(tasks).await.0 {
+        Ok(()) => anyhow::anyhow!("a task has ended that goes on for ever"),
+        Err(problem) => anyhow::anyhow!("a task has ended, and this process with it: {problem}"),
+    }
 }
 
 /// See the module.

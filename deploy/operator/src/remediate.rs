@@ -38,7 +38,7 @@ use crate::api::Api;
 use crate::certificate::{self, Certificate, Files, Look};
 use crate::door::{Counted, Door, listen};
 use crate::keeper::{Keeper, Place};
-use crate::lease::{Lead, Lease};
+use crate::lease::{Lead, Lease, first_end};
 use crate::options::CertificateOptions;
 use crate::say;
 use crate::server::asked_to_end;
@@ -178,22 +178,28 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     });
     let verdicts = tokio::spawn(verdicts.into_future());
     let health = tokio::spawn(axum::serve(health, health_pages(&shown)).into_future());
-    let showing = show(&options, &api, certificate, &is_until, &counts);
-    let holding = tokio::spawn(lease.hold(Arc::new(until)));
-    let counting = tokio::spawn(count_lead(is_until.clone(), Arc::clone(&counts)));
-    let acting = tokio::spawn(actor::run(setting, is_until, heard));
-    asked_to_end().await;
-    shown.is_ending.store(true, Ordering::Relaxed);
-    sleep(Duration::from_secs(options.drain)).await;
-    let _ = over.send(true);
-    let _ = timeout(GRACE, verdicts).await;
-    for task in [holding, counting, acting].iter().chain(&showing) {
-        task.abort();
-    }
+    let mut tasks = vec![
+        tokio::spawn(lease.hold(Arc::new(until))),
+        tokio::spawn(count_lead(is_until.clone(), Arc::clone(&counts))),
+    ];
+    tasks.extend(show(&options, &api, certificate, &is_until, &counts));
+    tasks.push(tokio::spawn(actor::run(setting, is_until, heard)));
+    let ended = tokio::select! {
+        () = asked_to_end() => {
+            shown.is_ending.store(true, Ordering::Relaxed);
+            sleep(Duration::from_secs(options.drain)).await;
+            let _ = over.send(true);
+            let _ = timeout(GRACE, verdicts).await;
+            Ok(())
+        }
+        // In charge, and at work no more, it would keep everybody else from it.
+        problem = first_end(&mut tasks) => Err(problem),
+    };
+    tasks.iter().for_each(JoinHandle::abort);
     health.abort();
     // The next one need not wait; when this fails, it does.
     let _ = Lease::release(&api, &options.namespace, LEASE, &me).await;
-    Ok(())
+    ended
 }
 
 fn rules(options: &Options) -> anyhow::Result<Rules> {

@@ -21,6 +21,7 @@ use crate::certificate::{self, Certificate, Files, Look};
 use crate::control::Control;
 use crate::control::counts::Counts;
 use crate::door::{Counted, Door, listen};
+use crate::lease::first_end;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::review::{Rules, answer};
@@ -91,14 +92,16 @@ pub async fn serve(
         webhook.local_addr()?,
         health.local_addr()?
     ));
-    let watching = options
+    let mut tasks: Vec<_> = options
         .certificates
         .cert
         .as_deref()
         .zip(options.certificates.key.as_deref())
-        .map(|(cert, key)| tokio::spawn(watch_files(Files::of(cert, key), Arc::clone(&app))));
+        .map(|(cert, key)| tokio::spawn(watch_files(Files::of(cert, key), Arc::clone(&app))))
+        .into_iter()
+        .collect();
     let counts = Arc::new(Counts::new(app.metrics.registry())?);
-    let control = Control::start(options, &app.rules, &app.certificate, &counts).await?;
+    let mut control = Control::start(options, &app.rules, &app.certificate, &counts).await?;
     let (over, mut is_over) = watch::channel(false);
     let mut is_over_too = is_over.clone();
     let counted = Counted {
@@ -115,18 +118,20 @@ pub async fn serve(
     });
     let webhook = tokio::spawn(webhook.into_future());
     let health = tokio::spawn(health.into_future());
-    end.await;
+    tasks.append(&mut control.tasks);
+    let ended = tokio::select! {
+        () = end => Ok(()),
+        // In charge, and at work no more, it would keep the other replica from it.
+        problem = first_end(&mut tasks) => Err(problem),
+    };
     app.is_ending.store(true, Ordering::Relaxed);
-    control.stop().await;
+    control.stop(tasks).await;
     sleep(Duration::from_secs(options.drain)).await;
     let _ = over.send(true);
     // Whoever has not had his answer by then gets none; the API server goes on without it.
     let _ = timeout(GRACE, webhook).await;
     health.abort();
-    if let Some(watching) = watching {
-        watching.abort();
-    }
-    Ok(())
+    ended
 }
 
 async fn watch_files(mut files: Files, app: Arc<App>) {

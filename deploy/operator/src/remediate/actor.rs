@@ -82,6 +82,8 @@ impl Term<'_> {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while term.is_in_charge() {
+            // Whoever sees no change any more decides about nothing.
+            assert!(!follow.is_finished(), "nodes are not watched any more");
             ticks.tick().await;
             term.look(reports).await;
         }

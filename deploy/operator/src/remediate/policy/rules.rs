@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 const TABLE: &str = include_str!("../../../policy/remediate.toml");
 
+/// Nobody means a longer time; what is added to times stays within a u64.
+const LONGEST_S: u64 = 31_536_000;
+
 /// How much is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -168,7 +171,7 @@ pub enum RulesError {
     Text(String),
     /// A value that makes no sense.
     #[error("{0} must be {1}")]
-    Value(&'static str, &'static str),
+    Value(String, &'static str),
 }
 
 impl Rules {
@@ -194,7 +197,7 @@ impl Rules {
         ];
         for (name, percent) in percents {
             if !(1..=100).contains(&percent) {
-                return Err(RulesError::Value(name, "1 to 100"));
+                return Err(RulesError::Value(name.to_owned(), "1 to 100"));
             }
         }
         let positive = [
@@ -206,10 +209,37 @@ impl Rules {
         ];
         for (name, value) in positive {
             if value == 0 {
-                return Err(RulesError::Value(name, "at least 1"));
+                return Err(RulesError::Value(name.to_owned(), "at least 1"));
             }
         }
-        Ok(())
+        let long = self.times().find(|(_, seconds)| *seconds > LONGEST_S);
+        long.map_or(Ok(()), |(name, _)| {
+            Err(RulesError::Value(name, "at most 31536000 (a year)"))
+        })
+    }
+
+    /// All that are seconds.
+    fn times(&self) -> impl Iterator<Item = (String, u64)> {
+        let (guard, drain, recovery) = (&self.guard, &self.drain, &self.recovery);
+        let named = [
+            ("guard.debounce_s", guard.debounce_s),
+            ("guard.fresh_s", guard.fresh_s),
+            ("guard.expiry_s", guard.expiry_s),
+            ("guard.breaker_window_s", guard.breaker_window_s),
+            ("drain.deadline_s", drain.deadline_s),
+            ("drain.retry_s", drain.retry_s),
+            ("recovery.check_every_s", recovery.check_every_s),
+            ("recovery.preflight_deadline_s", recovery.preflight_deadline_s),
+            ("recovery.escalate_window_s", recovery.escalate_window_s),
+        ];
+        let own = self
+            .finding
+            .iter()
+            .filter_map(|(finding, rule)| Some((format!("finding.{finding}.debounce_s"), rule.debounce_s?)));
+        named
+            .map(|(name, seconds)| (name.to_owned(), seconds))
+            .into_iter()
+            .chain(own)
     }
 
     /// What a finding is worth; `None`: it is written down.

@@ -27,6 +27,18 @@ fn the_table_is_one_and_is_checked() {
         error("[recovery]\nchecks = 0"),
         "recovery.checks must be at least 1"
     );
+    for (section, name) in [
+        ("guard", "debounce_s"),
+        ("guard", "breaker_window_s"),
+        ("drain", "deadline_s"),
+        ("recovery", "escalate_window_s"),
+        ("finding.gpu-lost", "debounce_s"),
+    ] {
+        assert_eq!(
+            error(&format!("[{section}]\n{name} = 9223372036854775807")),
+            format!("{section}.{name} must be at most 31536000 (a year)")
+        );
+    }
 }
 
 #[test]
