@@ -156,3 +156,23 @@ def no_right_to_a_preflight(world):
     world.leader()
     world.preflight("n1", True)
     world.state("n1", "Healthy")
+
+
+def others_who_say_much(world):
+    """What a node is out for stays known, whatever else is said of it: it came back with its fault, and passed no preflight for it."""
+    world.write("policy.toml", QUICK + 'preflight = "none"\n')
+    world.job(4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "Drained")
+    world.pod("web-0", "n1", "web", gpus=None)
+    one = world.parcel("n1", "web-0", finding="straggler-node")["notices"][0]
+    for status in ("firing", "resolved"):
+        notices = [one | {"subject": f"node {index}", "severity": "info", "status": status} for index in range(60)]
+        body = {"version": 1, "unix_ms": 1, "notices": notices}
+        until("it is heard", lambda body=body: world.send(leader, body, world.pod_token("web-0"))[0] == 200)
+    time.sleep(4)
+    health = world.health("n1")
+    is_open = [incident["finding"] for incident in health["incidents"].values() if "closed" not in incident]
+    assert (health["state"], is_open) == ("Drained", ["gpu-lost"]) and world.bears("n1") == (True, True), health
+    assert "evict" in world.words("n1") and "unkept" in world.words("n1") and health["unkept"] > 20, health

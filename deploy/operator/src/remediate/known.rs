@@ -112,6 +112,7 @@ impl Known {
 
 fn without_times(health: &Health) -> Health {
     let mut health = health.clone();
+    health.unkept = health.unkept.min(1);
     for incident in health.incidents.values_mut() {
         (incident.heard, incident.said) = (0, 0);
     }

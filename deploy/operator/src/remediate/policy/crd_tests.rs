@@ -36,6 +36,7 @@ fn full() -> Health {
         times: 1,
         said: 2,
         boot: "b".into(),
+        ripe: true,
         closed: Some(Closed::Resolved),
     };
     Health {
@@ -54,6 +55,7 @@ fn full() -> Health {
         repaired: Some("w".into()),
         jobs: vec!["ml/train".into()],
         incidents: [("k".to_owned(), incident)].into(),
+        unkept: 1,
         drain: Some(Drain {
             until: 1,
             paused: Some(1),
@@ -202,7 +204,7 @@ fn nothing_grows_longer_than_the_schema_lets_it() {
         health.remedied(index);
         let report = Report {
             key: format!("k{index}"),
-            job: "ml/train".into(),
+            job: format!("ml/train-{index}"),
             job_nodes: 1,
             finding: Finding::GpuLost,
             subject: "gpu".into(),

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::incident::{self, Incident, Report};
+use super::incident::{self, Heard, Incident, Report};
 use super::rules::Rung;
 use crate::stamp;
 
 /// Entries of the history that are kept.
 const MOST_HISTORY: usize = 20;
+/// The decisions why a node is where it is: the last of them outlives what is noted later.
+const TAKEN: [&str; 6] = ["condition", "label", "taint", "cordon", "evict", "adopted"];
 /// Times out of service that are remembered.
 const MOST_REMEDIES: usize = 16;
 
@@ -152,6 +154,8 @@ pub struct Health {
     pub jobs: Vec<String>,
     /// What was heard.
     pub incidents: BTreeMap<String, Incident>,
+    /// Reports for which there was no room beside what counts more.
+    pub unkept: u64,
     /// How pods leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
@@ -187,7 +191,17 @@ impl Health {
             report.job.clone(),
         );
         let (holds, key) = (report.holds, report.key.clone());
-        if !incident::hear(&mut self.incidents, report, now, &self.boot) {
+        let heard = incident::hear(&mut self.incidents, report, now, &self.boot);
+        if let Heard::Unkept { .. } = heard {
+            if self.unkept == 0 {
+                let says = format!(
+                    "more is said of it than is kept: what counts least is left out, such as {words} (job {job})"
+                );
+                self.note(now, "unkept", says);
+            }
+            self.unkept = self.unkept.saturating_add(1);
+        }
+        if !matches!(heard, Heard::News | Heard::Unkept { is_other: true }) {
             return;
         }
         let times = self.incidents.get(&key).map_or(1, |incident| incident.times);
@@ -219,8 +233,10 @@ impl Health {
             what: what.to_owned(),
             says: says.into(),
         });
-        while self.history.len() > MOST_HISTORY {
-            self.history.pop_front();
+        if self.history.len() > MOST_HISTORY {
+            let is_why = |entry: &Entry| self.rung > Rung::None && TAKEN.contains(&entry.what.as_str());
+            let why = self.history.iter().rposition(is_why);
+            self.history.remove(usize::from(why == Some(0)));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What was heard about a node: one incident for each finding and subject of each job, so that each GPU clears by itself.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use paceline_health::Provenance;
@@ -9,8 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::stamp;
 
-/// Incidents of one node that are remembered; what is closed goes first.
+/// Incidents of one node that are remembered.
 const MOST: usize = 32;
+/// And of one job: whoever says much pushes out what he said himself, and nothing of another's.
+const MOST_OF_A_JOB: usize = 12;
+/// What was not said for longer makes room for what is: aggregators say it each minute.
+const FRESH_MS: u64 = 300_000;
 
 /// One thing that somebody said about one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +93,9 @@ pub struct Incident {
     /// The node's boot in which it was raised.
     #[serde(default)]
     pub boot: String,
+    /// It was trusted, bad and old enough to take the node out of service.
+    #[serde(default)]
+    pub ripe: bool,
     /// Over, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
@@ -116,34 +124,57 @@ impl Incident {
     }
 }
 
-/// Takes a report in. Whether an incident was raised, closed or made worse by it.
-pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64, boot: &str) -> bool {
+/// What came of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// An incident was raised, closed or made worse.
+    News,
+    /// Nothing new.
+    Same,
+    /// There was no room: it, or something that counts less, is not kept.
+    Unkept {
+        /// It is another that went.
+        is_other: bool,
+    },
+}
+
+/// Takes a report in.
+pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64, boot: &str) -> Heard {
     let Report { key, .. } = report;
+    let news = |is_news| if is_news { Heard::News } else { Heard::Same };
     let Some(known) = incidents.get_mut(&key) else {
         // What was never heard of is not over.
-        if report.holds {
-            incidents.insert(
-                key,
-                Incident {
-                    finding: report.finding,
-                    subject: report.subject,
-                    job: report.job,
-                    job_nodes: report.job_nodes,
-                    severity: report.severity,
-                    provenance: report.provenance,
-                    observe_only: report.observe_only,
-                    order: report.order,
-                    since: now,
-                    heard: now,
-                    times: 1,
-                    said: 1,
-                    boot: boot.to_owned(),
-                    closed: None,
-                },
-            );
-            forget(incidents);
+        if !report.holds {
+            return Heard::Same;
         }
-        return report.holds;
+        let job = report.job.clone();
+        incidents.insert(
+            key.clone(),
+            Incident {
+                finding: report.finding,
+                subject: report.subject,
+                job: report.job,
+                job_nodes: report.job_nodes,
+                severity: report.severity,
+                provenance: report.provenance,
+                observe_only: report.observe_only,
+                order: report.order,
+                since: now,
+                heard: now,
+                times: 1,
+                said: 1,
+                boot: boot.to_owned(),
+                ripe: false,
+                closed: None,
+            },
+        );
+        return match forget(incidents, &key, &job, now) {
+            Some((_, gone)) if !gone.is_open() => Heard::News,
+            Some((gone, _)) => Heard::Unkept {
+                is_other: gone != key,
+            },
+            None => Heard::News,
+        };
     };
     known.said += 1;
     if !report.holds {
@@ -153,11 +184,11 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
             None | Some(Closed::Overridden) => Some(Closed::Resolved),
             closed => closed,
         };
-        return was_open;
+        return news(was_open);
     }
     let again = match known.closed {
         // The same said on is no news to a person who has decided about it.
-        Some(Closed::Overridden) => return false,
+        Some(Closed::Overridden) => return Heard::Same,
         Some(_) => true,
         None => false,
     };
@@ -176,23 +207,51 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
         known.since = now;
         known.times += 1;
         known.closed = None;
+        known.ripe = false;
         boot.clone_into(&mut known.boot);
     }
-    again || is_worse
+    news(again || is_worse)
 }
 
-fn forget(incidents: &mut BTreeMap<String, Incident>) {
-    while incidents.len() > MOST {
-        let oldest = |incidents: &BTreeMap<String, Incident>, is_any: bool| {
-            let all = incidents
-                .iter()
-                .filter(|(_, incident)| is_any || !incident.is_open());
-            all.min_by_key(|(_, incident)| incident.heard)
-                .map(|(key, _)| key.clone())
-        };
-        match oldest(incidents, false).or_else(|| oldest(incidents, true)) {
-            Some(key) => incidents.remove(&key),
-            None => return,
-        };
+/// Makes room behind what was just heard of `job`: `newest`, which goes itself where nothing counts less. What went.
+fn forget(
+    incidents: &mut BTreeMap<String, Incident>,
+    newest: &str,
+    job: &str,
+    now: u64,
+) -> Option<(String, Incident)> {
+    let mut by_job = BTreeMap::<&str, usize>::new();
+    for incident in incidents.values() {
+        *by_job.entry(&incident.job).or_default() += 1;
     }
+    let is_too_much = by_job.get(job).is_some_and(|of_job| *of_job > MOST_OF_A_JOB);
+    if !is_too_much && incidents.len() <= MOST {
+        return None;
+    }
+    let all = incidents
+        .iter()
+        .filter(|(_, incident)| !is_too_much || incident.job == job);
+    let least = all.min_by_key(|(key, incident)| {
+        let of_job = by_job[&*incident.job];
+        (worth(incident, of_job, now), *key != newest)
+    });
+    let least = least?.0.clone();
+    incidents.remove_entry(&least)
+}
+
+/// What is over counts least, but for what a person has decided about; what a node is out for counts most. Of as bad ones those of a
+/// job that says much go first, and the last of it: what is said again each minute would push out one another for ever.
+fn worth(
+    incident: &Incident,
+    of_job: usize,
+    now: u64,
+) -> (bool, bool, Severity, bool, Reverse<usize>, Reverse<u64>) {
+    (
+        matches!(incident.closed, None | Some(Closed::Overridden)),
+        incident.ripe,
+        incident.severity,
+        now.saturating_sub(incident.heard) < FRESH_MS,
+        Reverse(of_job),
+        Reverse(incident.since),
+    )
 }

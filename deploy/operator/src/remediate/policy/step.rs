@@ -194,9 +194,13 @@ struct Wanted {
     jobs: BTreeMap<String, u32>,
 }
 
-fn wanted(health: &Health, scene: &Scene<'_>) -> Wanted {
+fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     let mut wanted = Wanted::default();
-    for incident in health.open() {
+    let open = health
+        .incidents
+        .values_mut()
+        .filter(|incident| incident.is_open());
+    for incident in open {
         let Some(rule) = scene.rules.finding(incident.finding) else {
             continue;
         };
@@ -213,7 +217,10 @@ fn wanted(health: &Health, scene: &Scene<'_>) -> Wanted {
         match scene.rules.mode_of(rule) {
             Mode::Observe => continue,
             Mode::Shadow => wanted.shadow = wanted.shadow.max(rung),
-            Mode::Act => wanted.act = wanted.act.max(rung),
+            Mode::Act => {
+                wanted.act = wanted.act.max(rung);
+                incident.ripe |= rung.is_out();
+            }
         }
         let nodes = wanted.jobs.entry(incident.job.clone()).or_default();
         *nodes = (*nodes).max(incident.job_nodes);

@@ -210,8 +210,60 @@ fn two_thousand_times_the_same_is_one_incident_with_a_count() {
     }
     assert_eq!(
         (world.health.incidents.len(), world.health.history.len()),
-        (32, 20)
+        (12, 13)
     );
+    assert_eq!(
+        (world.health.unkept, world.words().last()),
+        (489, Some(&"unkept"))
+    );
+}
+
+#[test]
+fn what_a_node_is_out_for_is_not_pushed_out() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let flood = |job: usize, number: usize, severity: Severity| Report {
+        key: format!("evil/{job}/{number}"),
+        job: format!("evil/{job}"),
+        severity,
+        ..report(Finding::GpuUnreadable, &format!("gpu {number}"))
+    };
+    // Before it is ripe, and when it comes to where all is full.
+    for job in 0..5 {
+        for number in 0..40 {
+            world
+                .health
+                .hear(flood(job, number, Severity::Critical), world.now);
+        }
+    }
+    world.hear(lost.clone());
+    for number in 0..40 {
+        world.health.hear(flood(0, number, Severity::Critical), world.now);
+    }
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    assert_eq!(world.health.state, State::Draining);
+    // As bad ones of many jobs, each raised and over again and again.
+    for number in 0..200 {
+        world.now += SECOND;
+        world.hear(flood(number, 0, Severity::Critical));
+        world.hear(over(flood(number, 0, Severity::Critical)));
+    }
+    assert!(
+        world
+            .health
+            .open()
+            .any(|incident| incident.finding == Finding::GpuLost)
+    );
+    assert_eq!(world.health.history.len(), 20);
+    assert!(
+        world.words().contains(&"evict"),
+        "why it is out: {:?}",
+        world.words()
+    );
+    let rules = world.rules.clone();
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.later(MINUTE, &[lost]);
+    assert_eq!(world.health.state, State::Drained);
 }
 
 #[test]
