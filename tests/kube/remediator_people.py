@@ -85,6 +85,24 @@ def gpus_that_are_not_counted(world):
     assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"]
 
 
+def gpus_by_claims(world):
+    """DRA: nothing in the node's capacity. Who ran there tells of them, or who drained it was told of one."""
+    world.write("policy.toml", QUICK.replace("[drain]", "cluster_percent = 100\njob_percent = 100\n[drain]"))
+    for index in range(3):
+        claim = {"name": "gpu", "resourceClaimTemplateName": "whole"}
+        world.pod(f"train-{index}", f"n{index}", gpus=None, **({"resourceClaims": [claim]} if index == 1 else {}))
+    for index in range(10):
+        world.patch(f"/api/v1/nodes/n{index}/status", {"status": {"capacity": {"nvidia.com/gpu": None, "cpu": "8"}, "allocatable": None}})
+    leader = world.leader()
+    for node, pod, subject in (("n1", "train-1", "node n1"), ("n2", "train-2", "gpu GPU-a on n2")):
+        world.say(leader, node, pod, subject=subject)
+        world.state(node, "Drained")
+        world.say(leader, node, pod, "resolved", subject=subject)
+        until("it cannot be measured", lambda node=node: "DRA" in world.health(node)["reason"])
+        assert world.bears(node) == (True, True), world.words(node)
+    assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"]
+
+
 def slices_alone(world):
     """MIG, and nothing else, on the node and in the pod: it is asked to leave as whoever has a whole GPU is, and whoever has none stays."""
     slices = ("nvidia.com/mig-1g.10gb", "7")

@@ -183,12 +183,12 @@ class World:
                   "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"}}
         self.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
-    def pod(self, name, node, job="train", gpus=("nvidia.com/gpu", "8")):
+    def pod(self, name, node, job="train", gpus=("nvidia.com/gpu", "8"), **spec):
         container = {"name": "c", "image": "i", "resources": {"limits": dict([gpus] if gpus else [])}}
         labels = {"batch.kubernetes.io/job-name": job}
         self.ask("POST", "/api/v1/namespaces/ml/pods", {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
-            "spec": {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}})
+            "spec": {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1} | spec})
         status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         self.patch(f"/api/v1/namespaces/ml/pods/{name}/status", {"status": status})
 

@@ -36,7 +36,7 @@ pub const PLACE: &str = "paceline-remediator";
 const RESET: &str = "paceline.dev/reset-breaker";
 
 /// Of a node whose GPUs cannot be asked for by their number: one with none of them would pass with nothing measured.
-const UNCOUNTED: &str = "the node's capacity has GPUs that are not counted as nvidia.com/gpu (MIG, another vendor): a preflight cannot measure them; \
+const UNCOUNTED: &str = "the node has GPUs that its capacity does not count as nvidia.com/gpu (MIG, another vendor, DRA): a preflight cannot measure them; \
     whoever has checked them by other means says preflight = \"none\" in the policy";
 
 /// Makes a node's NodeHealth, or finds it. Its resourceVersion.
@@ -86,18 +86,15 @@ pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64)
         return Ok(());
     }
     let mut pods = Vec::new();
-    let query = format!(
-        "&fieldSelector={}",
-        plain::query(&format!("spec.nodeName={name}"))
-    );
     let take = |pod: &Value| {
+        health.claims |= objects::has_claims(pod);
         if objects::is_drained(pod, setting.rules.drain.pods) {
             let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
             let is_leaving = pod["metadata"]["deletionTimestamp"].is_string();
             pods.push((text("namespace"), text("name"), text("uid"), is_leaving));
         }
     };
-    setting.api.list("/api/v1/pods", &query, take).await?;
+    pods_on(setting, name, take).await?;
     let mut round = Round {
         left: u32::try_from(pods.len()).unwrap_or(u32::MAX),
         blocked: None,
@@ -120,6 +117,12 @@ pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64)
     }
     drained(health, round, &setting.rules, now);
     Ok(())
+}
+
+async fn pods_on(setting: &Setting, node: &str, take: impl FnMut(&Value)) -> Result<(), Failed> {
+    let query = plain::query(&format!("spec.nodeName={node}"));
+    let query = format!("&fieldSelector={query}");
+    setting.api.list("/api/v1/pods", &query, take).await.map(drop)
 }
 
 enum Evicted {
@@ -206,7 +209,13 @@ async fn look_at(
     let job = match api.get(&one).await {
         Err(failed) if failed.is_missing() => {
             let has_counted = (node.gpus.is_some() || health.gpus > 0) && !health.sliced;
-            if node.has_gpus && !has_counted {
+            if !has_counted {
+                pods_on(setting, &node.name, |pod| {
+                    health.claims |= objects::has_claims(pod)
+                })
+                .await?;
+            }
+            if !has_counted && (node.has_gpus || health.has_hidden_gpus()) {
                 unrun(health, UNCOUNTED, rules, now);
                 return Ok(());
             }

@@ -90,9 +90,6 @@ pub fn is_drained(pod: &Value, pods: rules::Pods) -> bool {
 
 /// Whether it holds what a device plugin or a resource driver gives out: such resources have a vendor's domain before their name.
 fn holds_devices(pod: &Value) -> bool {
-    let claims = pod["spec"]["resourceClaims"]
-        .as_array()
-        .is_some_and(|claims| !claims.is_empty());
     let containers = ["containers", "initContainers"];
     let containers = containers
         .iter()
@@ -100,7 +97,13 @@ fn holds_devices(pod: &Value) -> bool {
     let is_device = |name: &String| name.contains('/') && !name.starts_with("kubernetes.io/");
     let mut wanted =
         containers.flat_map(|container| container["resources"]["limits"].as_object().into_iter().flatten());
-    claims || wanted.any(|(name, count)| is_device(name) && count != "0" && *count != 0)
+    has_claims(pod) || wanted.any(|(name, count)| is_device(name) && count != "0" && *count != 0)
+}
+
+/// Whether a resource driver gives it something (dynamic resource allocation).
+pub fn has_claims(pod: &Value) -> bool {
+    let claims = pod["spec"]["resourceClaims"].as_array();
+    claims.is_some_and(|claims| !claims.is_empty())
 }
 
 /// A request that one pod leave: this one, and not another that has got its name.

@@ -44,6 +44,7 @@ fn full() -> Health {
         boot: "b".into(),
         gpus: 8,
         sliced: true,
+        claims: true,
         state: State::Draining,
         reason: "r".into(),
         since: 1,

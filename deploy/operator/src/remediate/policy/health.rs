@@ -129,6 +129,8 @@ pub struct Health {
     pub gpus: u32,
     /// It was seen with slices of GPUs (MIG), which a preflight cannot measure.
     pub sliced: bool,
+    /// Pods on it had devices by claims (DRA), of which its capacity says nothing.
+    pub claims: bool,
     /// Where it stands.
     pub state: State,
     /// Why.
@@ -217,6 +219,15 @@ impl Health {
     /// What counts.
     pub fn open(&self) -> impl Iterator<Item = &Incident> {
         self.incidents.values().filter(|incident| incident.is_open())
+    }
+
+    /// Whether it has GPUs, as far as it can be told from who ran there, and from what was said of it.
+    pub fn has_hidden_gpus(&self) -> bool {
+        self.claims
+            || self
+                .incidents
+                .values()
+                .any(|incident| incident.subject.starts_with("gpu "))
     }
 
     /// The worst of it; of several the last.

@@ -98,6 +98,7 @@ fn heed_repair(health: &mut Health, node: &NodeView, now: u64) {
         // Perhaps one was taken out for good.
         health.gpus = node.gpus.unwrap_or(0);
         health.sliced = node.has_slices;
+        health.claims = false;
         if let Some(recovery) = &mut health.recovery {
             recovery.next = recovery.next.min(now);
         }
