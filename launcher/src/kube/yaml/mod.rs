@@ -123,10 +123,15 @@ impl<'a> Reader<'a> {
                 (node, 0)
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let is_text = style != ScalarStyle::Plain || tag.is_some_and(|tag| tag.suffix == "str");
-                let node = match is_text {
-                    true => Node::Text(text.into_owned()),
-                    false => Node::Plain(text.into_owned()),
+                let tag = tag.map(|tag| tag.suffix.clone()).unwrap_or_default();
+                let node = match tag.as_str() {
+                    "" | "!" if style != ScalarStyle::Plain => Node::Text(text.into_owned()),
+                    "binary" => match scalar::decoded(&text) {
+                        Some(text) => Node::Text(text),
+                        None => return Err(Problem::at(span, "!!binary, and no text in base64")),
+                    },
+                    "" | "null" | "bool" | "int" | "float" => Node::Plain(text.into_owned()),
+                    _ => Node::Text(text.into_owned()),
                 };
                 (node, anchor)
             }
@@ -247,6 +252,8 @@ mod tests {
                     l: [*x, off, y, .5, 1.2.3, 2026-11-22, 12:30, 0o17, 089]\n\
                     m: {<<: *x, b: 1}\n\
                     n: !!str 7\n\
+                    bin: !!binary |\n  aGVsbG8g\n  w6Q=\n\
+                    int: !!int \"7\"\n\
                     o: |\n  one\n  two\n\
                     8080: p\n";
         let x = json!({ "b": true, "c": "yes", "d": 420, "e": "0644", "f": 1000.0, "g": null, "h": null, "i": 1000, "j": 31, "k": -7 });
@@ -257,6 +264,8 @@ mod tests {
             "l": [x, false, true, 0.5, "1.2.3", "2026-11-22", "12:30", 15, 89.0],
             "m": m,
             "n": "7",
+            "bin": "hello ä",
+            "int": 7,
             "o": "one\ntwo\n",
             "8080": "p",
         });
@@ -289,6 +298,37 @@ mod tests {
         }
     }
 
+    /// kubectl takes the first for numbers that JSON has not, and others for numbers, each in some way of its own.
+    #[test]
+    fn what_some_reader_takes_for_a_number_is_quoted() {
+        for word in [
+            ".inf",
+            "-.Inf",
+            "+.INF",
+            ".nan",
+            ".NaN",
+            ".NAN",
+            ".iNf",
+            "1e999",
+            "-1_0e999",
+            "+12:30:45",
+            "-190:20:30.15",
+            "._5",
+            "1_0.5",
+        ] {
+            assert_eq!(text(&Node::of(&json!([word]))), format!("- \"{word}\"\n"));
+            assert_eq!(
+                text(&Node::of(&json!({ word: "v1.2.3" }))),
+                format!("\"{word}\": v1.2.3\n")
+            );
+        }
+        for word in [
+            "inf", "nan", ".info", "-inf", "1.2.3", "10.0.0.1", "infinity", "e5", "a:1",
+        ] {
+            assert_eq!(text(&Node::of(&json!([word]))), format!("- {word}\n"));
+        }
+    }
+
     #[test]
     fn plain_words_stay_as_they_stood_and_keys_in_their_order() {
         let manifest = "kind: Job\napiVersion: batch/v1\nspec:\n  template:\n    volumes:\n    - name: v\n      secret:\n        defaultMode: 0400\n        optional: yes\n    args:\n    - --lr\n    - 1e-3\n";
@@ -298,6 +338,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
         let says = |text: &str| read(text).unwrap_err().to_string();
+        assert_eq!(
+            says("a: !!binary \"/w==\"\n"),
+            "1:4: !!binary, and no text in base64"
+        );
         assert!(
             says("a: 1\nb: [\n").starts_with("3:1: "),
             "{}",

@@ -50,6 +50,22 @@ fn number(word: &str) -> Option<Value> {
     number.is_finite().then(|| number.into())
 }
 
+/// What a `!!binary` means, where that is a text.
+pub(super) fn decoded(base64: &str) -> Option<String> {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut bits, mut count, mut bytes) = (0_usize, 0, Vec::new());
+    let digits = base64.trim_end().trim_end_matches('=').chars();
+    for digit in digits.filter(|c| !c.is_ascii_whitespace()) {
+        bits = (bits << 6 | DIGITS.find(digit)?) & 0xffff;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from(bits >> count & 0xff).ok()?);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// Whether a text can stand without quotes, and every reader takes it for a text.
 pub(super) fn can_be_plain(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -60,20 +76,28 @@ pub(super) fn can_be_plain(text: &str) -> bool {
         b'-' => bytes.len() > 1 && bytes[1] != b' ' && text != "---",
         _ => !b"?:,[]{}#&*!|>'\"%@`=<~ ".contains(first),
     };
-    // Dates, times and numbers with a base of sixty.
-    let like_number = first.is_ascii_digit()
-        && bytes
-            .iter()
-            .all(|byte| byte.is_ascii_digit() || b":-+.TZ_ ".contains(byte))
-        && bytes.iter().any(|byte| b":-".contains(byte));
     begins_well
-        && !like_number
+        && !is_like_number(text)
         && !matches!(last, b' ' | b':')
         && text.chars().all(|c| !is_special(c))
         && !text.contains(": ")
         && !text.contains(" #")
         && text != "..."
         && meaning(text).is_string()
+}
+
+/// Dates, times, numbers with a base of sixty, and what is no finite number: some reader takes each for something else than a text.
+fn is_like_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let has_only = |more: &[u8]| {
+        let mut bytes = digits.bytes();
+        bytes.all(|byte| byte.is_ascii_digit() || more.contains(&byte))
+    };
+    let is_time = digits.starts_with(|first: char| first.is_ascii_digit())
+        && has_only(b":-+.TZ_ ")
+        && digits.contains([':', '-']);
+    let is_huge = has_only(b"._eE+-") && digits.replace('_', "").parse::<f64>().is_ok();
+    is_time || is_huge || matches!(digits.to_ascii_lowercase().as_str(), ".inf" | ".nan")
 }
 
 /// What must be escaped.
