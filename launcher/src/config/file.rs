@@ -26,39 +26,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<(String, Said)>, Usag
     Ok(values)
 }
 
-/// Of a file that is left out what it wants observed only, as far as that can be read: nobody is to be told, and no node taken out, for a
-/// mistake elsewhere in it.
-pub(crate) fn observed(path: &Path, text: &str) -> Vec<(String, Said)> {
-    let section = match DeTable::parse(text) {
-        Ok(_) => text.to_owned(),
-        // Of no TOML at all what stands under these words. Lines keep their number.
-        Err(_) => under("[observe]", text),
-    };
-    let page = Page { path, text: &section };
-    let (document, _) = DeTable::parse_recoverable(&section);
-    let lines = document.get_ref().get("observe").map(Spanned::get_ref);
-    let lines = lines.and_then(DeValue::as_table).into_iter().flatten();
-    lines
-        .filter_map(|(name, value)| page.observed(name, value).ok())
-        .collect()
-}
-
-/// The lines under it that are some; all others are empty.
-fn under(header: &str, text: &str) -> String {
-    let mut is_under = false;
-    let line = |line: &str| {
-        if line.trim_start().starts_with('[') {
-            is_under = line.trim() == header;
-        }
-        let is_kept = is_under && DeTable::parse(line).is_ok();
-        [if is_kept { line } else { "" }, "\n"].concat()
-    };
-    text.lines().map(line).collect()
-}
-
 pub(super) struct Page<'a> {
-    path: &'a Path,
-    text: &'a str,
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
 }
 
 impl Page<'_> {
@@ -163,34 +133,6 @@ mod tests {
             rows.join("; "),
             "detector.impact.warning_ratio=0.05 p.toml:4:3; job=x p.toml:1:1"
         );
-    }
-
-    #[test]
-    fn what_is_observed_only_stands_whatever_else_is_wrong() {
-        for (text, expected) in [
-            (
-                "[observe]\nstraggler = true\nslow-link = false\n",
-                "observe.slow-link=0 observe.straggler=1",
-            ),
-            ("colour = 1\n[observe]\nstraggler = true\n", "observe.straggler=1"),
-            (
-                "no toml at all\n[observe]\nstraggler = true\n[more]\nslow-link = true\n",
-                "observe.straggler=1",
-            ),
-            (
-                "[observe]\nno toml at all\nstraggler = true\n",
-                "observe.straggler=1",
-            ),
-            (
-                "[observe]\nstragler = true\nstall = 1\nslow-link = true\n",
-                "observe.slow-link=1",
-            ),
-            ("observe = true\n", ""),
-        ] {
-            let values = observed(Path::new("p.toml"), text);
-            let rows = values.iter().map(|(key, said)| format!("{key}={}", said.text));
-            assert_eq!(rows.collect::<Vec<_>>().join(" "), expected, "{text}");
-        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod file;
 pub(crate) mod keys;
 mod live;
+mod observed;
 mod page;
 mod policy;
 mod raw;
@@ -22,7 +23,7 @@ use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
 pub(crate) use page::PageArgs;
-pub(crate) use raw::{Surroundings, leave_out, take_up};
+pub(crate) use raw::{Surroundings, leave_out, observed, take_up};
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::file;
 use super::keys::{KEYS, PRICE, PRICE_VARIABLE, policy_key, shown_key, variable};
+use super::observed::Observed;
 use crate::cli::SettingArgs;
 use crate::output::Usage;
 
@@ -144,21 +145,25 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
         }
     }
     for path in &around.files {
-        let is_left_out = around.left_out.contains(path);
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(problem) if is_left_out || absent(&problem) => continue,
-            Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
-        };
-        let values = match is_left_out {
-            true => file::observed(path, &text),
-            false => file::parse(path, &text)?,
+        let values = if around.left_out.contains(path) {
+            observed(path).values
+        } else {
+            match fs::read_to_string(path) {
+                Ok(text) => file::parse(path, &text)?,
+                Err(problem) if absent(&problem) => continue,
+                Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
+            }
         };
         for (key, said) in values {
             raw.add(key, said);
         }
     }
     Ok(raw)
+}
+
+/// What a file that is left out wants observed only; one that cannot be read at all says nothing.
+pub(crate) fn observed(path: &Path) -> Observed {
+    fs::read(path).map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
 }
 
 /// A file that is not there, or lies in a folder that we may not enter, says nothing.

@@ -35,7 +35,15 @@ pub(crate) fn unreadable_settings() {
             return;
         };
         let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
-        say(format_args!("{} is left out: {first}", piece.name().display()));
+        let more = if piece.hides_observe() {
+            "; its [observe], or some of it, cannot be read and is left out too: people are told also of that"
+        } else {
+            ""
+        };
+        say(format_args!(
+            "{} is left out: {first}{more}",
+            piece.name().display()
+        ));
         piece.bound().iter().for_each(|name| forget(name.as_ref()));
         piece.leave_out();
     }
@@ -62,6 +70,11 @@ impl Piece {
             Piece::Variable(name, _) => forget(name),
             Piece::File(path) => config::leave_out(path),
         }
+    }
+
+    /// It may want more observed only than can be read.
+    fn hides_observe(&self) -> bool {
+        matches!(self, Piece::File(path) if config::observed(path).is_cut)
     }
 
     /// What is left to read without it.
