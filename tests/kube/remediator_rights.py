@@ -150,6 +150,30 @@ def no_right_to_a_condition(world):
     until("it has its condition", lambda: any(one["type"] == "PacelineFault" for one in world.see("n1")["status"]["conditions"]))
 
 
+def no_right_to_tell(world):
+    """Neither Events nor NodeHealths can be written: each node's is asked for less and less often, and told of once."""
+    world.job(10)
+    body = {"version": 1, "unix_ms": 1, "notices": []}
+    for index in range(10):
+        body["notices"] += world.parcel(f"n{index}", f"train-{index}")["notices"]
+    world.write("observe.toml", QUICK.replace('"act"', '"observe"'))
+    leader = world.leader(policy="observe.toml")
+    for kind, path, verb, done in (("events", "/events", "create", 200), ("nodehealths/status", "paceline.dev/nodehealths/status", "update", 503)):
+        give_back = narrow(world, lambda rule, kind=kind: {"resources": [one for one in rule["resources"] if one != kind]})
+        until("it is heard", lambda done=done: world.send(leader, body, world.pod_token("train-0"))[0] == done)
+        until("it is refused", lambda path=path, verb=verb: 403 in asked(world, path, verb))
+        time.sleep(8)
+        refused = asked(world, path, verb).count(403)
+        assert refused <= 60, f"{refused} of ten nodes in 8 s"
+        lines = [line for line in open(leader.log) if ": 403" in line]
+        assert len(lines) == (10 if kind == "events" else 20), lines
+        give_back()
+        until("all of it is told", lambda: world.send(leader, body, world.pod_token("train-0"))[0] == 200)
+        body["notices"] = [notice | {"subject": "gpu GPU-b"} for notice in body["notices"]]
+    events = world.ask("GET", "/api/v1/namespaces/default/events")["items"]
+    assert sum(event["reason"] == "PacelineRaised" for event in events) >= 10
+
+
 def what_is_refused(world):
     """Without the right to it the same is asked for less and less often; with it all goes on."""
     world.job(2)

@@ -4,7 +4,7 @@
 //! - [`intake`]: how verdicts come in, from [`callers`] who prove themselves; [`notices`] is what they say.
 //! - [`actor`]: whoever is in charge ([`crate::lease`]) looks at [`nodes`] and NodeHealths ([`known`]), writes down what is decided, and does it
 //!   ([`chores`], [`objects`]) by the [`crate::api`].
-//! - [`counts`][]: metrics.
+//! - [`counts`][]: metrics. [`retry`][]: what is refused.
 
 pub mod actor;
 pub mod callers;
@@ -16,6 +16,7 @@ pub mod nodes;
 pub mod notices;
 pub mod objects;
 pub mod policy;
+pub mod retry;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{interval, timeout_at};
 
@@ -14,6 +13,7 @@ use super::known::{self, Known};
 use super::nodes::{self, Nodes};
 use super::policy::recovery::hindered;
 use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Rung, Scene, State, step};
+use super::retry::Retry;
 use super::{chores, objects};
 use crate::api::{Failed, Patch};
 use crate::say;
@@ -44,8 +44,8 @@ pub struct Term<'a> {
     is_breaker_written: bool,
     started: u64,
     until: watch::Receiver<Option<Instant>>,
-    /// What went wrong last; it is said once.
-    trouble: String,
+    /// The breaker's place.
+    place: Retry,
 }
 
 impl Term<'_> {
@@ -66,7 +66,7 @@ impl Term<'_> {
             is_breaker_written: true,
             started: now_ms(),
             until,
-            trouble: String::new(),
+            place: Retry::default(),
         };
         term.known = known::read(&setting.api).await?;
         let version = term.nodes.read(&setting.api).await?;
@@ -123,8 +123,7 @@ impl Term<'_> {
             if !self.is_in_charge() {
                 return;
             }
-            let done = self.tend(&name, &mut census).await;
-            self.said_once(done.err().map(|failed| format!("{name}: {failed}")));
+            self.tend(&name, &mut census).await;
             if let Some(known) = self.known.get(&name) {
                 *tally.entry(known.health.state).or_insert(0) += 1;
             }
@@ -170,30 +169,28 @@ impl Term<'_> {
 
     /// A person closes the breaker.
     async fn heed_reset(&mut self) {
-        if self.breaker.is_none() || !self.is_breaker_written {
+        let now = now_ms();
+        if self.breaker.is_none() || !self.is_breaker_written || !self.place.is_due(now) {
             return;
         }
-        match chores::is_reset(self.setting).await {
-            Ok(Some(who)) => {
-                say(format_args!("the breaker was reset: {who}"));
-                self.breaker = None;
-                // What alarmed before then has been seen by a person.
-                let now = now_ms();
-                for known in self.known.values_mut() {
-                    for incident in known.health.incidents.values_mut() {
-                        let long_ago =
-                            now.saturating_sub((self.setting.rules.guard.breaker_window_s + 60) * 1000);
-                        incident.since = incident.since.min(long_ago);
-                    }
-                    if known.health.refused.take().is_some() {
-                        known
-                            .health
-                            .note(now, "breaker-reset", format!("a person reset the breaker: {who}"));
-                    }
+        let asked = chores::is_reset(self.setting).await;
+        let asked = self.place.came(asked, "breaker", &self.setting.counts, now);
+        if let Some(who) = asked.flatten() {
+            say(format_args!("the breaker was reset: {who}"));
+            self.breaker = None;
+            // What alarmed before then has been seen by a person.
+            for known in self.known.values_mut() {
+                for incident in known.health.incidents.values_mut() {
+                    let long_ago =
+                        now.saturating_sub((self.setting.rules.guard.breaker_window_s + 60) * 1000);
+                    incident.since = incident.since.min(long_ago);
+                }
+                if known.health.refused.take().is_some() {
+                    known
+                        .health
+                        .note(now, "breaker-reset", format!("a person reset the breaker: {who}"));
                 }
             }
-            Ok(None) => {}
-            Err(failed) => self.said_once(Some(format!("breaker: {failed}"))),
         }
     }
 
@@ -211,19 +208,20 @@ impl Term<'_> {
 
     /// It is open whether or not that can be written down; that is tried until it is.
     async fn write_breaker(&mut self) {
-        let Some(breaker) = self.breaker.as_ref().filter(|_| !self.is_breaker_written) else {
+        let now = now_ms();
+        let is_due = !self.is_breaker_written && self.place.is_due(now);
+        let Some(breaker) = self.breaker.as_ref().filter(|_| is_due) else {
             return;
         };
-        match chores::write_breaker(self.setting, breaker).await {
-            Ok(()) => self.is_breaker_written = true,
-            Err(failed) => self.said_once(Some(format!("breaker: {failed}"))),
-        }
+        let written = chores::write_breaker(self.setting, breaker).await;
+        let written = self.place.came(written, "breaker", &self.setting.counts, now);
+        self.is_breaker_written = written.is_some();
     }
 
     /// One node: decided, written down, done.
-    async fn tend(&mut self, name: &str, census: &mut Census) -> Result<(), Failed> {
+    async fn tend(&mut self, name: &str, census: &mut Census) {
         let Some(known) = self.known.get_mut(name) else {
-            return Ok(());
+            return;
         };
         let now = now_ms();
         let Some(node) = self.nodes.one(name) else {
@@ -239,18 +237,44 @@ impl Term<'_> {
         census.count(name, &known.health);
         if known.health.is_blank() && known.version.is_empty() {
             self.known.remove(name);
-            return Ok(());
+            return;
         }
-        self.write(name, &node, now).await?;
-        let may_act = census.lets_act(&node, &self.setting.rules);
-        if may_act && self.known.get(name).is_some_and(|known| known.deeds.is_due(now)) {
-            let done = self.act(name, &node, now).await;
-            if let Some(known) = self.known.get_mut(name) {
-                known.deeds.tried(done.is_ok(), now);
+        known.is_unwritten = known.version.is_empty() || known.is_worth_a_write(now);
+        if known.is_unwritten {
+            if !known.record.is_due(now) {
+                return;
             }
-            done?;
+            let written = self.write(name, &node, now).await;
+            if self.came(name, |known| &mut known.record, written, now).is_none() {
+                return;
+            }
         }
-        self.tell(name, &node).await
+        let is_due = |due: fn(&Known) -> &Retry, term: &Self| {
+            let known = term.known.get(name);
+            known.is_some_and(|known| due(known).is_due(now))
+        };
+        if census.lets_act(&node, &self.setting.rules) && is_due(|known| &known.deeds, self) {
+            let done = self.act(name, &node, now).await;
+            self.came(name, |known| &mut known.deeds, done, now);
+        }
+        if is_due(|known| &known.events, self) {
+            let told = match self.known.get_mut(name) {
+                Some(known) => chores::tell(self.setting, known, &node).await,
+                None => Ok(()),
+            };
+            self.came(name, |known| &mut known.events, told, now);
+        }
+    }
+
+    fn came<T>(
+        &mut self,
+        name: &str,
+        which: fn(&mut Known) -> &mut Retry,
+        came: Result<T, Failed>,
+        now: u64,
+    ) -> Option<T> {
+        let known = self.known.get_mut(name)?;
+        which(known).came(came, name, &self.setting.counts, now)
     }
 
     /// What was decided stands in the cluster before it is done.
@@ -259,11 +283,8 @@ impl Term<'_> {
             return Ok(());
         };
         let api = &self.setting.api;
-        known.is_unwritten = known.version.is_empty() || known.is_worth_a_write(now);
         if known.version.is_empty() {
             known.version = chores::make_health(api, node).await?;
-        } else if !known.is_unwritten {
-            return Ok(());
         }
         let written = known.write(api, name, now).await;
         match &written {
@@ -300,77 +321,40 @@ impl Term<'_> {
         let seen = self.nodes.one(name);
         let is_ours = seen.is_some_and(|node| node.bears() == Rung::Cordon);
         known.health.cordoned |= is_ours && known.health.rung >= Rung::Cordon;
-        let told = chores::condition(api, &marks, node, &mut known.condition, now).await;
-        let told = told.map(|seen| seen.iter().for_each(|node| self.nodes.saw(node)));
+        // Without a condition the node is taken out and given back all the same, and no later.
+        if known.condition.is_due(now) {
+            let told = chores::condition(api, &marks, node, now).await;
+            let seen = known.condition.came(told, name, &self.setting.counts, now);
+            seen.flatten().iter().for_each(|node| self.nodes.saw(node));
+        }
         if is_ours {
             chores::drain(self.setting, name, &mut known.health, now).await?;
         }
-        chores::preflight(self.setting, node, &mut known.health, now).await?;
-        // Without a condition the node is taken out and given back all the same, and no later.
-        self.said_once(told.err().map(|failed| format!("{name}: {failed}")));
-        Ok(())
-    }
-
-    /// The audit, as Events.
-    async fn tell(&mut self, name: &str, node: &NodeView) -> Result<(), Failed> {
-        let Some(known) = self.known.get_mut(name) else {
-            return Ok(());
-        };
-        let fresh: Vec<_> = known
-            .health
-            .history
-            .iter()
-            .filter(|entry| entry.n > known.told)
-            .cloned()
-            .collect();
-        for entry in fresh {
-            match self
-                .setting
-                .api
-                .post(objects::EVENTS, &objects::event(node, &entry))
-                .await
-            {
-                Ok(_) => {
-                    self.setting.counts.decided(&entry.what);
-                    say(format_args!(
-                        "{}",
-                        json!({ "node": name, "at": entry.at, "what": entry.what, "says": entry.says })
-                    ));
-                }
-                Err(failed) if failed.is_conflict() => {}
-                Err(failed) => return Err(failed),
-            }
-            known.told = entry.n;
-        }
-        Ok(())
+        chores::preflight(self.setting, node, &mut known.health, now).await
     }
 
     /// Its NodeHealth goes with it, by its owner; until then it says so.
-    async fn gone(&mut self, name: &str, now: u64) -> Result<(), Failed> {
+    async fn gone(&mut self, name: &str, now: u64) {
         let Some(known) = self.known.get_mut(name) else {
-            return Ok(());
+            return;
         };
         if known.health.state != State::Gone {
             known.health.stand(now, State::Gone, "the Node is no more");
             known.health.note(now, "gone", "the Node is no more");
         }
         if !known.version.is_empty() && known.health != known.written {
-            match known.write(&self.setting.api, name, now).await {
-                Err(failed) if !failed.is_missing() && !failed.is_conflict() => return Err(failed),
-                _ => {}
+            if !known.record.is_due(now) {
+                return;
+            }
+            let written = match known.write(&self.setting.api, name, now).await {
+                Err(failed) if failed.is_missing() || failed.is_conflict() => Ok(()),
+                other => other,
+            };
+            if self.came(name, |known| &mut known.record, written, now).is_none() {
+                return;
             }
         }
         self.known.remove(name);
-        Ok(())
-    }
-
-    fn said_once(&mut self, trouble: Option<String>) {
-        let Some(trouble) = trouble else { return };
-        self.setting.counts.failures.inc();
-        if trouble != self.trouble {
-            say(&trouble);
-            self.trouble = trouble;
-        }
     }
 }
 

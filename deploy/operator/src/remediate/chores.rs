@@ -6,13 +6,13 @@ use paceline_health::plain;
 use serde_json::{Value, json};
 
 use super::counts::Counts;
-use super::known::Retry;
+use super::known::Known;
 use super::policy::health::Check;
 use super::policy::recovery::{Round, checked, drained, refused, unrun};
 use super::policy::{Breaker, Health, Marks, NodeView, Rules};
 use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch};
-use crate::stamp;
+use crate::{say, stamp};
 
 /// What whoever is in charge needs.
 pub struct Setting {
@@ -53,24 +53,44 @@ pub async fn make_health(api: &Api, node: &NodeView) -> Result<String, Failed> {
     Ok(objects::version(&object))
 }
 
-/// Its condition, when that is not as it should be and it is time to write it. The Node then.
+/// Its condition, when that is not as it should be. The Node then.
 ///
 /// # Errors
 /// [`Failed`]
-pub async fn condition(
-    api: &Api,
-    marks: &Marks,
-    node: &NodeView,
-    retry: &mut Retry,
-    now: u64,
-) -> Result<Option<Value>, Failed> {
-    let Some(patch) = marks.status_patch(node, now).filter(|_| retry.is_due(now)) else {
+pub async fn condition(api: &Api, marks: &Marks, node: &NodeView, now: u64) -> Result<Option<Value>, Failed> {
+    let Some(patch) = marks.status_patch(node, now) else {
         return Ok(None);
     };
     let path = format!("{}/{}/status", nodes::PATH, node.name);
-    let patched = api.patch(&path, Patch::Strategic, &patch).await;
-    retry.tried(patched.is_ok(), now);
-    patched.map(Some)
+    api.patch(&path, Patch::Strategic, &patch).await.map(Some)
+}
+
+/// The audit, as Events.
+///
+/// # Errors
+/// [`Failed`]
+pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Result<(), Failed> {
+    let fresh = known.health.history.iter().filter(|entry| entry.n > known.told);
+    for entry in fresh.cloned().collect::<Vec<_>>() {
+        match setting
+            .api
+            .post(objects::EVENTS, &objects::event(node, &entry))
+            .await
+        {
+            Ok(_) => {
+                setting.counts.decided(&entry.what);
+                say(format_args!(
+                    "{}",
+                    json!({ "node": node.name, "at": entry.at, "what": entry.what, "says": entry.says })
+                ));
+            }
+            // It was told.
+            Err(failed) if failed.is_conflict() => {}
+            Err(failed) => return Err(failed),
+        }
+        known.told = entry.n;
+    }
+    Ok(())
 }
 
 /// One round of a drain, when it is time for one.

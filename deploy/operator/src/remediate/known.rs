@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::nodes::Nodes;
 use super::objects;
 use super::policy::{Census, Health, Mode, Rules, Rung};
+use super::retry::Retry;
 use crate::api::{Api, Failed};
 use crate::say;
 use crate::stamp::now_ms;
@@ -31,32 +32,14 @@ pub struct Known {
     pub is_unwritten: bool,
     /// Decisions up to this one were told.
     pub told: u64,
+    /// Its NodeHealth, which all else waits for.
+    pub record: Retry,
     /// What is done with the node.
     pub deeds: Retry,
     /// Its condition, which nothing else waits for.
     pub condition: Retry,
-}
-
-/// What is refused is tried again after 1 s, 2 s, and so on up to half a minute.
-#[derive(Default)]
-pub struct Retry {
-    /// One after another.
-    failures: u32,
-    /// When the next is tried.
-    again: u64,
-}
-
-impl Retry {
-    /// Whether it is time.
-    pub fn is_due(&self, now: u64) -> bool {
-        now >= self.again
-    }
-
-    /// It was done or not.
-    pub fn tried(&mut self, is_done: bool, now: u64) {
-        self.failures = if is_done { 0 } else { (self.failures + 1).min(6) };
-        self.again = if is_done { 0 } else { now + (500 << self.failures) };
-    }
+    /// Events, for which nothing waits either.
+    pub events: Retry,
 }
 
 impl Known {
