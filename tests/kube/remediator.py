@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from remediator_people import (a_pod_that_is_made_again_elsewhere, cordoned_before_we_did, gpus_by_claims, gpus_that_are_not_counted,
                                held_at_once, held_longer_than_its_deadline, killed_before_its_cordon, no_right_to_a_preflight,
-                               no_right_to_patch_nodes, others_who_say_much, slices_alone)
-from remediator_rights import (a_dry_run, a_task_that_panics, a_word_in_a_dry_run, certificates_of_its_own, no_right_to_a_condition, no_right_to_tell,
-                               two_of_them, what_is_refused, who_may_speak)
+                               no_right_to_patch_nodes, others_who_say_much, slices_alone,
+                               what_did_not_leave_in_time)
+from remediator_rights import (a_dry_run, a_task_that_panics, a_word_in_a_dry_run, certificates_of_its_own, no_right_to_a_condition, no_right_to_see,
+                               no_right_to_tell, two_of_them, what_is_refused, who_may_speak)
 from remediator_world import HEALTHS, QUICK, World, until
 
 AT_ONCE = 8  # They wait more than they work.
@@ -333,12 +334,13 @@ CASES = [killed_in_the_middle, a_storm, certificates_of_its_own, there_and_back,
          two_of_them, a_dry_run, a_word_in_a_dry_run, what_is_refused, cordoned_before_we_did,
          killed_before_its_cordon, held_at_once, a_pod_that_is_made_again_elsewhere,
          gpus_that_are_not_counted, gpus_by_claims, slices_alone, held_longer_than_its_deadline, no_right_to_a_preflight, no_right_to_patch_nodes,
-         no_right_to_a_condition, no_right_to_tell, others_who_say_much, a_task_that_panics]
+         no_right_to_a_condition, no_right_to_tell, no_right_to_see, others_who_say_much, a_task_that_panics,
+         what_did_not_leave_in_time]
 
 
 # Not of `quick`: they count seconds that a busy machine does not have.
 QUIET = [a_storm_that_cannot_be_written, a_pod_that_is_made_again_elsewhere, held_longer_than_its_deadline, no_right_to_a_preflight,
-         no_right_to_patch_nodes, no_right_to_a_condition, no_right_to_tell]
+         no_right_to_patch_nodes, no_right_to_a_condition, no_right_to_tell, no_right_to_see]
 
 
 def run(binaries, case):

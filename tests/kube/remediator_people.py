@@ -176,6 +176,26 @@ def no_right_to_a_preflight(world):
     world.state("n1", "Healthy")
 
 
+def what_did_not_leave_in_time(world):
+    """It is asked once more for what is new, and by a person's word; and goes when it can."""
+    world.write("policy.toml", QUICK.replace("retry_s = 1", "retry_s = 1\ndeadline_s = 2"))
+    world.job(4)
+    world.budget("quorum", 4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    world.state("n1", "DrainBlocked")
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/drain": "ada"}}})
+    until("a person is heard", lambda: world.words("n1").count("drain-blocked") == 2)
+    assert "paceline.dev/drain" not in world.see("n1")["metadata"]["annotations"]
+    world.say(leader, "n1", "train-1", gpu="GPU-b")
+    until("what is new is heard", lambda: world.words("n1").count("drain-blocked") == 3)
+    world.state("n1", "DrainBlocked")
+    assert "1 pods are left" in world.health("n1")["reason"] and "quorum" in world.health("n1")["reason"], world.health("n1")
+    world.ask("DELETE", "/apis/policy/v1/namespaces/ml/poddisruptionbudgets/quorum")
+    drained = world.state("n1", "Drained")
+    assert "train-1" not in world.pods() and "quorum" not in drained["reason"], drained
+
+
 def others_who_say_much(world):
     """What a node is out for stays known, whatever else is said of it: it came back with its fault, and passed no preflight for it."""
     world.write("policy.toml", QUICK + 'preflight = "none"\n')

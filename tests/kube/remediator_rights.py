@@ -174,6 +174,39 @@ def no_right_to_tell(world):
     assert sum(event["reason"] == "PacelineRaised" for event in events) >= 10
 
 
+def no_right_to_see(world):
+    """Without a right to look the NodeHealth says so, and the log where nobody is heard."""
+    def without(verbs, resource):
+        def change(rule):
+            return {"verbs": [verb for verb in rule["verbs"] if verb not in verbs]} if resource in rule["resources"] else {}
+        return narrow(world, change)
+
+    world.write("policy.toml", QUICK.replace("[drain]", "cluster_percent = 100\njob_percent = 100\n[drain]"))
+    world.job(4)
+    leader = world.leader()
+    for resource in ("tokenreviews", "pods"):
+        give_back = without(["create", "get", "list"], resource)
+        for _ in range(3):
+            code, says, _ = world.send(leader, world.parcel("n1", "train-1"), world.pod_token(f"train-{2 if resource == 'pods' else 3}"))
+            assert (code, "403" in says) == (503, True), (code, says)
+        assert open(leader.log).read().count("nobody is heard: ") == 1, open(leader.log).read()
+        give_back()
+    world.say(leader, "n1", "train-1", severity="info")
+    give_back = without(["list"], "pods")
+    # Of this job it is known for twenty seconds who he is.
+    assert world.say(leader, "n1", "train-1").startswith("Draining")
+    until("it says what it cannot do", lambda: "its pods cannot be listed: 403" in world.health("n1").get("reason", ""))
+    give_back()
+    world.state("n1", "Drained")
+    give_back = without(["get", "list", "watch"], "nodes")
+    world.trouble(drop_watches=True)
+    world.say(leader, "n2", "train-2")
+    until("it says what it does not see", lambda: "nodes are not watched: 403" in world.health("n2").get("reason", ""))
+    assert open(leader.log).read().count("nodes: 403") == 1
+    give_back()
+    until("it says so no more", lambda: "403" not in world.health("n2").get("reason", ""))
+
+
 def what_is_refused(world):
     """Without the right to it the same is asked for less and less often; with it all goes on."""
     world.job(2)

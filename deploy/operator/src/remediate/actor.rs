@@ -3,6 +3,7 @@
 //! What fails is tried again at the next look: nothing is remembered here that does not stand in the cluster.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -11,7 +12,6 @@ use tokio::time::{interval, timeout_at};
 use super::chores::Setting;
 use super::known::{self, Known};
 use super::nodes::{self, Nodes};
-use super::policy::recovery::hindered;
 use super::policy::{Breaker, Census, Health, Marks, NodeView, Report, Rung, Scene, State, step};
 use super::retry::Retry;
 use super::{chores, objects};
@@ -77,7 +77,11 @@ impl Term<'_> {
                 "more nodes bear our marks than we may take out, left as they are: {left}"
             ));
         }
-        let follow = tokio::spawn(term.nodes.clone().follow(setting.api.clone(), version));
+        let follow = tokio::spawn(term.nodes.clone().follow(
+            setting.api.clone(),
+            Arc::clone(&setting.counts),
+            version,
+        ));
         say(format_args!("in charge of {} nodes", term.nodes.fleet().len()));
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -305,14 +309,21 @@ impl Term<'_> {
         };
         let (api, marks) = (&self.setting.api, Marks::of(&known.health));
         let path = format!("{}/{name}", nodes::PATH);
+        known.health.hindered = self.nodes.blind();
         if let Some(patch) = marks.patch(node) {
             // On a conflict somebody wrote first: that one is looked at before we come again.
             let patched = match api.patch(&path, Patch::Merge, &patch).await {
                 Err(failed) if failed.is_conflict() => {
-                    self.nodes.saw(&api.get(&path).await?);
+                    let seen = api.get(&path).await;
+                    let seen = seen.inspect_err(|failed| {
+                        chores::hindered(&mut known.health, "the node cannot be read", failed)
+                    });
+                    self.nodes.saw(&seen?);
                     return Ok(());
                 }
-                other => other.inspect_err(|failed| hindered(&mut known.health, node, failed))?,
+                other => other.inspect_err(|failed| {
+                    chores::hindered(&mut known.health, "the node cannot be marked", failed)
+                })?,
             };
             self.nodes.saw(&patched);
             self.setting.counts.patched();

@@ -58,12 +58,12 @@ pub enum Unheard {
     /// Too often; seconds to wait.
     TooOften(u64),
     /// The API server does not say.
-    Later(String),
+    Later(Failed),
 }
 
 impl From<Failed> for Unheard {
     fn from(failed: Failed) -> Unheard {
-        Unheard::Later(failed.to_string())
+        Unheard::Later(failed)
     }
 }
 

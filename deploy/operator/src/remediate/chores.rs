@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::counts::Counts;
 use super::known::Known;
+use super::policy::drain::{Round, drained, is_due};
 use super::policy::health::Check;
-use super::policy::recovery::{Round, checked, drained, refused, unrun};
+use super::policy::recovery::{checked, refused, unrun};
 use super::policy::{Breaker, Health, Marks, NodeView, Rules};
 use super::{nodes, objects};
 use crate::api::{Api, Failed, Patch};
@@ -65,6 +66,13 @@ pub async fn condition(api: &Api, marks: &Marks, node: &NodeView, now: u64) -> R
     api.patch(&path, Patch::Strategic, &patch).await.map(Some)
 }
 
+/// Something that was decided is refused: the NodeHealth says so. Who does not answer, or is busy, refuses nothing.
+pub fn hindered(health: &mut Health, what: &str, failed: &Failed) {
+    if (400..500).contains(&failed.code) && !matches!(failed.code, 409 | 429) {
+        health.hindered = Some(format!("{what}: {failed}"));
+    }
+}
+
 /// The audit, as Events.
 ///
 /// # Errors
@@ -98,11 +106,7 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
 /// # Errors
 /// When the pods cannot be listed.
 pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64) -> Result<(), Failed> {
-    let is_due = |health: &Health| {
-        let drain = health.drain.as_ref();
-        drain.is_some_and(|drain| !drain.done && now >= drain.next && !drain.is_over(now))
-    };
-    if !is_due(health) {
+    if !is_due(health, now) {
         return Ok(());
     }
     let mut pods = Vec::new();
@@ -114,7 +118,8 @@ pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64)
             pods.push((text("namespace"), text("name"), text("uid"), is_leaving));
         }
     };
-    pods_on(setting, name, take).await?;
+    let listed = pods_on(setting, name, take).await;
+    listed.inspect_err(|failed| hindered(health, "its pods cannot be listed", failed))?;
     let mut round = Round {
         left: u32::try_from(pods.len()).unwrap_or(u32::MAX),
         blocked: None,

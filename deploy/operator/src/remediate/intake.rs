@@ -20,7 +20,9 @@ use super::actor::Said;
 use super::callers::{self, Caller, Callers, Job, Unheard};
 use super::counts::Counts;
 use super::notices::{Notice, Parcel};
+use super::retry::Retry;
 use crate::api::Api;
+use crate::stamp::now_ms;
 
 /// Longest body.
 const MOST_BYTES: usize = 1 << 20;
@@ -40,6 +42,8 @@ pub struct Intake {
     until: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     room: Semaphore,
+    /// What keeps us from knowing who speaks.
+    unknown: Mutex<Retry>,
 }
 
 impl Intake {
@@ -59,6 +63,7 @@ impl Intake {
             until,
             counts,
             room: Semaphore::new(AT_ONCE),
+            unknown: Mutex::default(),
         })
     }
 
@@ -171,7 +176,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     };
     let caller = match intake.caller(&headers).await {
         Ok(caller) => caller,
-        Err(unheard) => return refuse(&intake.counts, unheard),
+        Err(unheard) => return refuse(&intake, unheard),
     };
     let parcel = match Parcel::read(&body) {
         Ok(parcel) => parcel,
@@ -182,7 +187,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     };
     let job = match intake.job(&caller, &parcel.notices).await {
         Ok(job) => job,
-        Err(unheard) => return refuse(&intake.counts, unheard),
+        Err(unheard) => return refuse(&intake, unheard),
     };
     let decisions = intake.decide(&parcel.notices, &job).await;
     let is_busy = |decision: &Value| {
@@ -200,7 +205,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     ([(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
-fn refuse(counts: &Counts, unheard: Unheard) -> Response {
+fn refuse(intake: &Intake, unheard: Unheard) -> Response {
     let (word, answer) = match unheard {
         Unheard::Token => (
             "token",
@@ -214,9 +219,15 @@ fn refuse(counts: &Counts, unheard: Unheard) -> Response {
             "too-often",
             later(StatusCode::TOO_MANY_REQUESTS, "too often", seconds),
         ),
-        Unheard::Later(says) => ("unknown", later(StatusCode::SERVICE_UNAVAILABLE, &says, 5)),
+        Unheard::Later(failed) => {
+            let mut unknown = intake.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = later(StatusCode::SERVICE_UNAVAILABLE, &failed.to_string(), 5);
+            let what = "nobody is heard: who speaks, and of which job he is, is not known";
+            unknown.came::<()>(Err(failed), what, &intake.counts, now_ms());
+            ("unknown", answer)
+        }
     };
-    counts.reported(word);
+    intake.counts.reported(word);
     answer
 }
 

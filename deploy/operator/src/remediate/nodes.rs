@@ -9,9 +9,11 @@ use kube::core::WatchEvent;
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::counts::Counts;
 use super::policy::NodeView;
+use super::retry::Retry;
 use crate::api::{Api, Failed};
-use crate::say;
+use crate::stamp::now_ms;
 
 /// Where they are.
 pub const PATH: &str = "/api/v1/nodes";
@@ -20,12 +22,25 @@ const BREATH: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Clone, Default)]
-pub struct Nodes(Arc<Mutex<BTreeMap<String, NodeView>>>);
+pub struct Nodes {
+    all: Arc<Mutex<BTreeMap<String, NodeView>>>,
+    /// Why they are not kept up.
+    blind: Arc<Mutex<Option<String>>>,
+}
 
 impl Nodes {
     /// One of them.
     pub fn one(&self, name: &str) -> Option<NodeView> {
         self.with(|all| all.get(name).cloned())
+    }
+
+    /// Why they are not kept up, if the API server refuses it: what people do to a node meanwhile is not seen.
+    pub fn blind(&self) -> Option<String> {
+        self.blind.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn see(&self, blind: Option<String>) {
+        *self.blind.lock().unwrap_or_else(PoisonError::into_inner) = blind;
     }
 
     /// Names of those of which shares are taken: with GPUs, or all, where no node shows any.
@@ -56,7 +71,7 @@ impl Nodes {
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<String, NodeView>) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads all of them.
@@ -78,26 +93,33 @@ impl Nodes {
     }
 
     /// Keeps them up for ever, from a version on.
-    pub async fn follow(self, api: Api, mut version: String) {
+    pub async fn follow(self, api: Api, counts: Arc<Counts>, mut version: String) {
+        let mut retry = Retry::default();
         loop {
-            if let Err(failed) = self.events(&api, &mut version).await {
-                if failed.code != 410 {
-                    say(format_args!("nodes: {failed}"));
-                    sleep(BREATH).await;
-                }
+            let mut came = self.events(&api, &mut version).await;
+            if came.is_err() {
                 match self.read(&api).await {
                     Ok(now) => version = now,
-                    Err(_) => sleep(BREATH).await,
+                    Err(failed) => came = Err(failed),
                 }
-            } else {
-                // An API server that is about to end ends each watch at once.
-                sleep(BREATH).await;
             }
+            if let Err(failed) = came.as_ref()
+                && failed.code == 403
+            {
+                self.see(Some(format!("nodes are not watched: {failed}")));
+            }
+            // One that is too old begins anew.
+            if came.as_ref().map_or_else(|failed| failed.code != 410, |()| true) {
+                retry.came(came, "nodes", &counts, now_ms());
+            }
+            // Also after one that ended in order: an API server that is about to end ends each at once.
+            sleep(BREATH).await;
         }
     }
 
     async fn events(&self, api: &Api, version: &mut String) -> Result<(), Failed> {
         let mut events = std::pin::pin!(api.watch(PATH, version).await?);
+        self.see(None);
         while let Some(event) = events.next().await {
             let node = match event? {
                 WatchEvent::Added(node) | WatchEvent::Modified(node) => {

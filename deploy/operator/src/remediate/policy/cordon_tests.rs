@@ -2,7 +2,6 @@
 
 use paceline_health::verdict::Finding;
 
-use super::recovery::hindered;
 use super::world::{MINUTE, SECOND, World, over, report};
 use super::*;
 
@@ -111,17 +110,37 @@ fn what_is_over_before_the_cordon_is_not_drained_later() {
 }
 
 #[test]
-fn what_hinders_a_mark_is_told_of_a_drain_that_waits_for_it() {
+fn what_hinders_us_is_told() {
     let (mut world, _) = without_a_cordon();
-    let blocked = |world: &World| world.health.drain.clone().unwrap().blocked;
-    hindered(&mut world.health, &world.node, &"403");
-    assert_eq!(blocked(&world).as_deref(), Some("the node cannot be marked: 403"));
-    // What a budget said stands: the drain goes on whatever becomes of another mark.
-    world.health.drain.as_mut().unwrap().blocked = Some("a budget".to_owned());
-    world.may_patch = true;
-    world.later(10 * SECOND, &[]);
-    hindered(&mut world.health, &world.node, &"503");
-    assert_eq!(blocked(&world).as_deref(), Some("a budget"));
+    world.health.hindered = Some("the node cannot be marked: 403".to_owned());
+    world.step();
+    let reason = &world.health.reason;
+    assert!(reason.ends_with("; the node cannot be marked: 403"), "{reason}");
+}
+
+/// What it names is what holds now, and since when it is so is another matter.
+#[test]
+fn the_condition_follows() {
+    let mut world = World::acting();
+    let [one, two] = ["GPU-a", "GPU-b"].map(|gpu| report(Finding::GpuLost, &format!("gpu {gpu} on n1")));
+    world.hear(one.clone());
+    world.hear(two.clone());
+    world.later(2 * MINUTE, &[one, two.clone()]);
+    let patch = |world: &World| Marks::of(&world.health).status_patch(&world.node, world.now);
+    let first = patch(&world).unwrap()["status"]["conditions"][0].clone();
+    assert!(first["message"].as_str().unwrap().contains("GPU-b"), "{first}");
+    assert!(first["lastTransitionTime"].is_string());
+    let text = |key: &str| first[key].as_str().unwrap().to_owned();
+    world
+        .node
+        .conditions
+        .push((marks::CONDITION.to_owned(), "True".to_owned()));
+    world.node.fault = Some((text("reason"), text("message")));
+    assert_eq!(patch(&world), None);
+    world.hear(over(two));
+    let second = patch(&world).unwrap()["status"]["conditions"][0].clone();
+    assert!(second["message"].as_str().unwrap().contains("GPU-a"), "{second}");
+    assert!(second["lastTransitionTime"].is_null(), "{second}");
 }
 
 #[test]

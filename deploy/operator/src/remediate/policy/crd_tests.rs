@@ -65,6 +65,7 @@ fn full() -> Health {
             blocked: Some("quorum".into()),
             done: false,
         }),
+        hindered: Some("403".into()),
         recovery: Some(Recovery {
             clean: 1,
             next: 1,

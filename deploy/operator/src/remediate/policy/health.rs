@@ -161,6 +161,9 @@ pub struct Health {
     /// How pods leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
+    /// What keeps us from doing what was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hindered: Option<String>,
     /// How trust returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,

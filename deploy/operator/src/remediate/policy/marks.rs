@@ -21,6 +21,8 @@ pub const MARK: &str = "paceline.dev/cordoned-by";
 pub const HOLD: &str = "paceline.dev/hold";
 /// A person's word: the node was repaired.
 pub const REPAIRED: &str = "paceline.dev/repaired";
+/// A person's word: pods that did not leave in time are asked once more.
+pub const DRAIN: &str = "paceline.dev/drain";
 /// Longest message of a condition.
 const WORDS: usize = 512;
 
@@ -43,14 +45,16 @@ pub struct NodeView {
     pub hold: bool,
     /// A person's word.
     pub repaired: Option<String>,
+    /// A person's word.
+    pub drain: Option<String>,
     /// Our label.
     pub label: Option<String>,
     /// All of its taints, others' too.
     pub taints: Vec<Value>,
     /// Its conditions: type and status.
     pub conditions: Vec<(String, String)>,
-    /// Our condition's reason.
-    pub fault: Option<String>,
+    /// Our condition's reason and message.
+    pub fault: Option<(String, String)>,
     /// GPUs that it has, those that pods cannot be given now too: of NVIDIA's device plugin, which keeps its word there as 0 when
     /// they are gone. `None`: it never had any.
     pub gpus: Option<u32>,
@@ -79,12 +83,14 @@ impl NodeView {
             mark: annotation(MARK),
             hold: annotation(HOLD).is_some_and(|word| word != "false"),
             repaired: annotation(REPAIRED),
+            drain: annotation(DRAIN),
             label: text(&meta["labels"][LABEL]),
             taints: node["spec"]["taints"].as_array().cloned().unwrap_or_default(),
             conditions: conditions()
                 .filter_map(|condition| Some((text(&condition["type"])?, text(&condition["status"])?)))
                 .collect(),
-            fault: ours.and_then(|condition| text(&condition["reason"])),
+            fault: ours
+                .and_then(|condition| Some((text(&condition["reason"])?, text(&condition["message"])?))),
             has_gpus: capacity().any(|(name, _)| is_gpu(name)),
             has_slices: capacity().any(|(name, count)| name.starts_with("nvidia.com/mig-") && count != "0"),
             gpus: text(&node["status"]["capacity"]["nvidia.com/gpu"]).map(|count| count.parse().unwrap_or(0)),
@@ -201,8 +207,10 @@ impl Marks {
             }
             _ => {}
         }
-        if node.repaired.is_some() {
-            annotations.insert(REPAIRED.to_owned(), Value::Null);
+        for (word, name) in [(&node.repaired, REPAIRED), (&node.drain, DRAIN)] {
+            if word.is_some() {
+                annotations.insert(name.to_owned(), Value::Null);
+            }
         }
         if annotations.is_empty() && labels.is_empty() && spec.is_empty() {
             return None;
@@ -225,8 +233,8 @@ impl Marks {
     pub fn status_patch(&self, node: &NodeView, now: u64) -> Option<Value> {
         let is_bad = node.condition(CONDITION) == Some("True");
         let (status, reason, message) = match &self.condition {
-            Some((reason, message)) if !is_bad || node.fault.as_ref() != Some(reason) => {
-                ("True", reason.as_str(), message.as_str())
+            Some(fault) if !is_bad || node.fault.as_ref() != Some(fault) => {
+                ("True", fault.0.as_str(), fault.1.as_str())
             }
             None if is_bad => ("False", "NoFault", "nothing speaks against this node any more"),
             _ => return None,
@@ -234,14 +242,18 @@ impl Marks {
         let at = stamp::write(now);
         // Seconds: Kubernetes' Time has no more.
         let at = format!("{}Z", at.split('.').next().unwrap_or_default());
-        Some(json!({ "status": { "conditions": [{
+        let mut condition = json!({
             "type": CONDITION,
             "status": status,
             "reason": reason,
             "message": message,
             "lastHeartbeatTime": at,
-            "lastTransitionTime": at,
-        }] } }))
+        });
+        // That of what it was before stays, where it says another thing now.
+        if (status == "True") != is_bad {
+            condition["lastTransitionTime"] = json!(at);
+        }
+        Some(json!({ "status": { "conditions": [condition] } }))
     }
 }
 

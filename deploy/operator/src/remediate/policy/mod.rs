@@ -4,13 +4,14 @@
 //! - [`incident`]: what was heard about a node.
 //! - [`health`]: all that is known of a node; it is the status of its NodeHealth and outlives us.
 //! - [`census`]: what is out of service everywhere, and the breaker.
-//! - [`mod@step`]: the next state of a node; [`recovery`]: the end of a drain, and how trust returns.
+//! - [`mod@step`]: the next state of a node; [`drain`]: its time; [`recovery`]: how trust returns.
 //! - [`marks`]: how a node should look, and the patch that makes it so.
 //!
 //! A node's state is level-triggered: it follows from what stands in its NodeHealth and on the node, never from the order in which
 //! things were heard. What is decided is written down before it is done, so that whoever comes next goes on from there.
 
 pub mod census;
+pub mod drain;
 pub mod health;
 pub mod incident;
 pub mod marks;

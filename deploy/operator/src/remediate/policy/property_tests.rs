@@ -6,7 +6,8 @@ use paceline_health::verdict::Finding;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::recovery::{Round, checked, drained};
+use super::drain::{Round, drained};
+use super::recovery::checked;
 use super::world::{BEGIN, apply, node, report};
 use super::*;
 

@@ -1,73 +1,9 @@
-//! The end of a drain, and how trust returns.
+//! How trust returns.
 
-use super::health::{Check, Health, Recovery, State};
+use super::health::{Check, Health, Recovery};
 use super::marks::NodeView;
 use super::rules::{Preflight, Rules, Rung};
 use super::step::Scene;
-
-/// What a round of a drain came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Round {
-    /// Pods that are still there.
-    pub left: u32,
-    /// What holds one of them.
-    pub blocked: Option<String>,
-}
-
-/// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
-pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
-    let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
-        return;
-    };
-    if !may_evict && !drain.is_over(now) {
-        drain.paused.get_or_insert(now);
-    } else if may_evict && let Some(since) = drain.paused.take() {
-        drain.until += now.saturating_sub(since);
-    }
-}
-
-/// Pods that are still there when their time is over are left: said once, as what was a drain is none any more.
-pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
-    let Some(drain) = &health.drain else { return };
-    if !drain.done && drain.is_over(now) && health.state == State::Draining {
-        let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
-        // Where no kubelet is heard pods never end, and their job's next ones may wait for their names.
-        let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
-        let is_ready = node.condition("Ready") == Some("True");
-        let unended = if is_ready { "they do not end" } else { silent };
-        let why = drain.blocked.clone().unwrap_or_else(|| unended.to_owned());
-        health.note(
-            now,
-            "drain-blocked",
-            format!("{left} pods are left after the deadline: {why}"),
-        );
-    }
-}
-
-/// The node cannot be marked: a drain that waits for our cordon says so.
-pub fn hindered(health: &mut Health, node: &NodeView, says: &impl std::fmt::Display) {
-    if let Some(drain) = health.drain.as_mut().filter(|_| node.bears() < Rung::Cordon) {
-        drain.blocked = Some(format!("the node cannot be marked: {says}"));
-    }
-}
-
-/// A round of a drain has ended.
-pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
-    let Some(drain) = &mut health.drain else { return };
-    if drain.done {
-        return;
-    }
-    let is_news = round.blocked.is_some() && round.blocked != drain.blocked;
-    drain.left = Some(round.left);
-    drain.next = now + rules.drain.retry_s * 1000;
-    drain.blocked.clone_from(&round.blocked);
-    drain.done = round.left == 0;
-    if round.left == 0 {
-        health.note(now, "drained", "all pods have left");
-    } else if let Some(why) = round.blocked.filter(|_| is_news) {
-        health.note(now, "eviction-refused", why);
-    }
-}
 
 pub(super) fn recover(health: &mut Health, node: &NodeView, scene: &Scene<'_>) {
     let (now, recovery) = (scene.now, &scene.rules.recovery);

@@ -1,7 +1,8 @@
 use paceline_health::fault::{Order, Remedy, When};
 use paceline_health::verdict::Finding;
 
-use super::recovery::{Round, checked, drained, unrun};
+use super::drain::{Round, drained, is_due};
+use super::recovery::{checked, unrun};
 use super::world::{BEGIN, DAY, MINUTE, SECOND, World, over, report};
 use super::*;
 
@@ -257,6 +258,53 @@ fn a_drain_that_budgets_hold_ends_at_its_deadline() {
         (1, true),
         "said once, and it stays cordoned"
     );
+}
+
+/// What did not leave in time is looked at on, as long as there is a reason.
+#[test]
+fn a_drain_whose_time_is_over_goes_on_when_it_can() {
+    let mut world = World::acting();
+    let lost = report(Finding::GpuLost, "gpu GPU-a on n1");
+    let rules = world.rules.clone();
+    let blocked = Round {
+        left: 1,
+        blocked: Some("a budget".to_owned()),
+    };
+    world.hear(lost.clone());
+    world.later(2 * MINUTE, std::slice::from_ref(&lost));
+    drained(&mut world.health, blocked.clone(), &rules, world.now);
+    world.later(31 * MINUTE, std::slice::from_ref(&lost));
+    assert_eq!(world.health.state, State::DrainBlocked);
+    assert!(is_due(&world.health, world.now));
+    drained(&mut world.health, blocked.clone(), &rules, world.now);
+    world.later(50 * SECOND, std::slice::from_ref(&lost));
+    assert!(!is_due(&world.health, world.now), "not as often as before");
+    world.later(10 * SECOND, std::slice::from_ref(&lost));
+    assert!(is_due(&world.health, world.now));
+    assert!(
+        world.health.reason.contains("1 pods are left"),
+        "{}",
+        world.health.reason
+    );
+    // Something new, and a person's word, begin its time anew.
+    let other = report(Finding::GpuLost, "gpu GPU-b on n1");
+    world.hear(other.clone());
+    let both = [lost, other];
+    world.later(2 * MINUTE, &both);
+    assert_eq!(world.health.state, State::Draining);
+    world.later(30 * MINUTE, &both);
+    assert_eq!(world.health.state, State::DrainBlocked);
+    world.node.drain = Some("ada".to_owned());
+    world.step();
+    assert_eq!(
+        (world.health.state, world.node.drain.clone()),
+        (State::Draining, None)
+    );
+    drained(&mut world.health, Round::default(), &rules, world.now);
+    world.step();
+    assert_eq!(world.health.state, State::Drained);
+    let count = |what: &str| world.words().iter().filter(|word| **word == what).count();
+    assert_eq!((count("evict"), count("drain-blocked")), (3, 2));
 }
 
 /// Its kubelet is gone: pods are asked to leave, and never end.

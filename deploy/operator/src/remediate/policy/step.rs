@@ -6,10 +6,11 @@ use paceline_health::Provenance;
 use paceline_health::fault::When;
 
 use super::census::Census;
+use super::drain::{begin, begin_again, blocked, pause};
 use super::health::{Drain, Health, State};
 use super::incident::{Closed, Incident};
 use super::marks::NodeView;
-use super::recovery::{blocked, pause, recover, restore};
+use super::recovery::{recover, restore};
 use super::rules::{FindingRule, Mode, Rules, Rung};
 
 /// What there is to see besides the node.
@@ -190,6 +191,8 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
 /// What the faults that are ripe ask for.
 #[derive(Debug, Default)]
 struct Wanted {
+    /// It is wanted for a fault that was not enough before.
+    is_new: bool,
     act: Rung,
     shadow: Rung,
     jobs: BTreeMap<String, u32>,
@@ -220,6 +223,7 @@ fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
             Mode::Shadow => wanted.shadow = wanted.shadow.max(rung),
             Mode::Act => {
                 wanted.act = wanted.act.max(rung);
+                wanted.is_new |= rung == Rung::Evict && !incident.ripe;
                 incident.ripe |= rung.is_out();
             }
         }
@@ -244,6 +248,7 @@ fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
 fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<String> {
     let wanted = wanted(health, scene);
     shadow(health, &wanted, scene);
+    begin_again(health, node, wanted.is_new, scene);
     let mut refusal = None;
     let mut target = wanted.act;
     if target > Rung::Taint && node.is_cordoned_by_another() && !health.cordoned {
@@ -275,15 +280,7 @@ fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<Stri
         health.mark = Some(format!("paceline-remediator/{}", health.decisions));
     }
     if target == Rung::Evict {
-        health.drain = Some(Drain {
-            until: scene.now + scene.rules.drain.deadline_s * 1000,
-            // Its time begins with our cordon.
-            paused: (node.bears() != Rung::Cordon).then_some(scene.now),
-            next: scene.now,
-            left: None,
-            blocked: None,
-            done: false,
-        });
+        health.drain = Some(begin(node, scene));
     }
     refusal
 }
@@ -353,6 +350,14 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
     let also = [
         refusal,
         (health.shadow > Rung::None).then(|| format!("would be taken to {}", health.shadow.word())),
+        health
+            .hindered
+            .clone()
+            .filter(|_| health.rung > Rung::None || health.recovery.is_some()),
+        drain
+            .and_then(|drain| drain.left)
+            .filter(|_| state == State::DrainBlocked)
+            .map(|left| format!("{left} pods are left after the deadline")),
         drain
             .and_then(|drain| drain.blocked.clone())
             .filter(|_| state != State::Drained),

@@ -3,7 +3,8 @@ use paceline_health::fault::{Order, Remedy, When};
 use paceline_health::verdict::{Finding, Severity};
 use serde_json::json;
 
-use super::recovery::{Round, checked, drained};
+use super::drain::{Round, drained};
+use super::recovery::checked;
 use super::world::{DAY, MINUTE, SECOND, World, node, over, report};
 use super::*;
 

@@ -164,4 +164,7 @@ pub(super) fn apply(node: &mut NodeView, patch: &serde_json::Value) {
     if annotations.get(marks::REPAIRED).is_some() {
         node.repaired = None;
     }
+    if annotations.get(marks::DRAIN).is_some() {
+        node.drain = None;
+    }
 }

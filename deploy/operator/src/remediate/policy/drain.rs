@@ -1,0 +1,105 @@
+//! A drain's time, and what came of its rounds.
+
+use super::health::{Drain, Health, State};
+use super::marks::NodeView;
+use super::rules::{Rules, Rung};
+use super::step::Scene;
+
+/// Pods that did not leave in time are looked at so much more rarely.
+const SLOWER: u64 = 6;
+
+/// What a round of a drain came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Pods that are still there.
+    pub left: u32,
+    /// What holds one of them.
+    pub blocked: Option<String>,
+}
+
+/// A drain that begins now. Its time begins with our cordon.
+pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
+    Drain {
+        until: scene.now + scene.rules.drain.deadline_s * 1000,
+        paused: (node.bears() != Rung::Cordon).then_some(scene.now),
+        next: scene.now,
+        left: None,
+        blocked: None,
+        done: false,
+    }
+}
+
+/// It did not end in time, and has its time once more: for a fault that is new, or by a person's word.
+pub(super) fn begin_again(health: &mut Health, node: &NodeView, is_new: bool, scene: &Scene<'_>) {
+    let now = scene.now;
+    let is_over = |drain: &Drain| !drain.done && drain.is_over(now);
+    if !health.drain.as_ref().is_some_and(is_over) || !(is_new || node.drain.is_some()) {
+        return;
+    }
+    let left = health.drain.take().and_then(|drain| drain.left);
+    health.drain = Some(Drain {
+        left,
+        ..begin(node, scene)
+    });
+    let says = match &node.drain {
+        Some(word) => format!("once more: a person says so: {word}"),
+        None => "once more: something new was raised".to_owned(),
+    };
+    health.note(now, "evict", says);
+}
+
+/// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
+pub(super) fn pause(health: &mut Health, may_evict: bool, now: u64) {
+    let Some(drain) = health.drain.as_mut().filter(|drain| !drain.done) else {
+        return;
+    };
+    if !may_evict && !drain.is_over(now) {
+        drain.paused.get_or_insert(now);
+    } else if may_evict && let Some(since) = drain.paused.take() {
+        drain.until += now.saturating_sub(since);
+    }
+}
+
+/// Pods that are still there when their time is over: said once, as what was a drain waits for others then.
+pub(super) fn blocked(health: &mut Health, node: &NodeView, now: u64) {
+    let Some(drain) = &health.drain else { return };
+    if !drain.done && drain.is_over(now) && health.state == State::Draining {
+        let left = drain.left.map_or("some".to_owned(), |left| left.to_string());
+        // Where no kubelet is heard pods never end, and their job's next ones may wait for their names.
+        let silent = "the node is not Ready: its pods end when they are deleted by force, or by the taint node.kubernetes.io/out-of-service";
+        let is_ready = node.condition("Ready") == Some("True");
+        let unended = if is_ready { "they do not end" } else { silent };
+        let why = drain.blocked.clone().unwrap_or_else(|| unended.to_owned());
+        health.note(
+            now,
+            "drain-blocked",
+            format!("{left} pods are left after the deadline: {why}"),
+        );
+    }
+}
+
+/// Whether it is time to ask pods to leave. Those that did not leave in time are asked on as long as there is a reason for it.
+pub fn is_due(health: &Health, now: u64) -> bool {
+    let has_reason = health.open().next().is_some();
+    let drain = health.drain.as_ref();
+    drain.is_some_and(|drain| !drain.done && now >= drain.next && (has_reason || !drain.is_over(now)))
+}
+
+/// A round of a drain has ended.
+pub fn drained(health: &mut Health, round: Round, rules: &Rules, now: u64) {
+    let Some(drain) = &mut health.drain else { return };
+    if drain.done {
+        return;
+    }
+    let is_news = round.blocked.is_some() && round.blocked != drain.blocked;
+    let slower = if drain.is_over(now) { SLOWER } else { 1 };
+    drain.left = Some(round.left);
+    drain.next = now + rules.drain.retry_s * 1000 * slower;
+    drain.blocked.clone_from(&round.blocked);
+    drain.done = round.left == 0;
+    if round.left == 0 {
+        health.note(now, "drained", "all pods have left");
+    } else if let Some(why) = round.blocked.filter(|_| is_news) {
+        health.note(now, "eviction-refused", why);
+    }
+}
