@@ -18,6 +18,7 @@ mod containers;
 pub mod identity;
 pub mod manifest;
 pub mod patch;
+mod platform;
 pub mod pod;
 pub mod presence;
 pub mod quantity;

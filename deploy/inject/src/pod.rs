@@ -7,7 +7,7 @@ use crate::containers::{BASE, INSTALL, KEPT, Plan, SIDECAR, WRAPPER, extend_pyth
 pub use crate::containers::{FILES, KEY, PROGRAM, RINGS, RUN, is_key_secret, key_secret};
 use crate::identity::{Identity, kind_of};
 use crate::wish::{Mode, Settings, Wish, is_wanted, misspelt};
-use crate::{INJECT, INJECTED, Note, room, told, trainer};
+use crate::{INJECT, INJECTED, Note, platform, room, told, trainer};
 
 /// Which container people mean when they name none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -68,8 +68,8 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
             format!("{INJECT}: \"{word}\" is none of true, sidecar, wrap and false"),
         );
     }
-    if pod["spec"]["os"]["name"] == "windows" {
-        return refuse("windows", "a pod for Windows");
+    if let Some((code, says)) = platform::foreign(&pod["spec"]) {
+        return refuse(code, says);
     }
     if pod["metadata"]["annotations"][MIRROR].is_string() {
         return refuse(
