@@ -375,13 +375,13 @@ pub async fn run(
     mut until: watch::Receiver<Option<Instant>>,
     mut reports: mpsc::Receiver<Said>,
 ) {
+    let mut retry = Retry::default();
     loop {
         if until.wait_for(Option::is_some).await.is_err() {
             return;
         }
-        if let Err(failed) = Term::serve(&setting, until.clone(), &mut reports).await {
-            say(format_args!("cannot begin: {failed}"));
-        }
+        let served = Term::serve(&setting, until.clone(), &mut reports).await;
+        retry.came(served, "cannot begin", &setting.counts, now_ms());
         // Those who ask go to the next one.
         while reports.try_recv().is_ok() {}
         let pause = tokio::time::Instant::now() + Duration::from_secs(1);
