@@ -183,10 +183,9 @@ fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>)
         .as_array()
         .map_or(&[][..], Vec::as_slice);
     let ours = inits.iter().find(|container| container["name"] == INSTALL);
-    match ours.and_then(|container| container["command"][2].as_str()) {
-        Some("--hook") => return Mode::Sidecar,
-        Some("--program") => return Mode::Wrap,
-        _ => {}
+    let begun = ours.and_then(|container| container["command"][2].as_str());
+    if begun == Some("--program") {
+        return Mode::Wrap;
     }
     let command = trainer["command"].as_array();
     if wish.mode == Mode::Wrap && command.is_none_or(Vec::is_empty) {
@@ -194,7 +193,10 @@ fn choose_mode(pod: &Value, trainer: &Value, wish: &Wish, notes: &mut Vec<Note>)
         notes.push(Note::new("wrap-without-command", says));
         return Mode::Sidecar;
     }
-    wish.mode
+    match begun {
+        Some("--hook") => Mode::Sidecar,
+        _ => wish.mode,
+    }
 }
 
 fn note_what_is_missing(plan: &Plan<'_>, notes: &mut Vec<Note>) {

@@ -226,6 +226,12 @@ fn without_a_command_nothing_is_wrapped_and_it_is_said_why() {
             (Mode::Sidecar, "wrap-without-command")
         );
         assert_eq!(done.pod["metadata"]["annotations"][INJECTED], "sidecar");
+        // Also by whoever looks at the pod later, for its owner.
+        let again = injected(&done.pod, Mode::Wrap);
+        assert_eq!(
+            (again.mode, again.pod, again.notes),
+            (done.mode, done.pod, done.notes)
+        );
     }
 }
 

@@ -95,6 +95,22 @@ fn why_not() {
     }
 }
 
+/// What the webhook made of a pod tells what it wanted: the first look at it is after that.
+#[test]
+fn a_wrap_that_became_a_sidecar_is_told() {
+    let asks = pod(|pod| {
+        pod["metadata"]["labels"]["paceline.dev/inject"] = json!("wrap");
+        pod["spec"]["containers"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove("command");
+    });
+    let done = inject(&asks, &Settings::default(), None).unwrap();
+    let words = look(&done.pod, &Rules::default()).words;
+    let codes: Vec<_> = words.iter().map(|word| (word.code, word.is_missing)).collect();
+    assert!(codes.contains(&("wrap-without-command", false)), "{codes:?}");
+}
+
 #[test]
 fn a_word_is_said_about_the_owner_and_once() {
     let one = look(&pod(|_| {}), &Rules::default()).words.remove(0);
