@@ -270,6 +270,9 @@ pub struct Gap {
     pub why: Arc<str>,
 }
 
+/// Of [`Cost::by_cause`] what is no finding.
+pub const OVERHEADS: [&str; 4] = ["checkpoint", "warm-up", "restart", "stall"];
+
 /// What the job took so far, and what of it was lost to what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {

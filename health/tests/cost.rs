@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use paceline_health::event::Event;
 use paceline_health::report::{Cost, Report};
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::{Detector, Policy};
+use paceline_health::{Detector, Frame, Policy, Time};
 
 /// GPU-seconds that the verdicts tell over those that the fault cost, over some seeds.
 fn told_over_lost(text: &str, fault: &str, seeds: std::ops::Range<u64>) -> f64 {
@@ -98,6 +99,116 @@ fn a_standstill_is_lost_once() {
         assert!(
             (more / truth - 1.0).abs() < 0.05,
             "{text}, {fault}: {more:.1} of {truth} GPU-s"
+        );
+    }
+}
+
+fn folded(frames: impl IntoIterator<Item = (Time, Frame)>) -> Cost {
+    let mut detector = Detector::new(Policy::default());
+    for (at, frame) in frames {
+        detector.observe(at, &frame);
+    }
+    detector.report().cost
+}
+
+/// A hook hands on its records when the next step ends: those of the last steps before a hang come when it is over.
+#[test]
+fn a_standstill_is_lost_once_where_the_steps_before_it_come_late() {
+    let world = || {
+        let mut spec = WorldSpec::parse("gpus=8 steps=300 seed=24").expect("a world");
+        spec.faults
+            .push("silent rank=3 from=200 for=40s".parse().expect("a fault"));
+        World::new(spec).expect("a world").collect::<Vec<_>>()
+    };
+    let is_step = |frame: &Frame| matches!(frame.event, Event::Step(_));
+    let steps: Vec<Time> = world()
+        .iter()
+        .filter(|(_, frame)| is_step(frame))
+        .map(|(at, _)| *at)
+        .collect();
+    let gap = steps
+        .windows(2)
+        .max_by_key(|pair| pair[1].since(pair[0]))
+        .expect("steps");
+    let (stood, moved) = (gap[0], gap[1]);
+    let mut late = world();
+    for (at, frame) in &mut late {
+        if is_step(frame) && *at <= stood && stood.since(*at).as_secs_f64() < 0.5 {
+            *at = moved;
+        }
+    }
+    late.sort_by_key(|(at, _)| *at);
+    let (usual, late) = (folded(world()), folded(late));
+    assert!((late.by_cause["rank-silent"] / usual.by_cause["rank-silent"] - 1.0).abs() < 0.05);
+    assert_eq!(late.by_cause.get("stall"), None, "{:?}", late.by_cause);
+    let goodput = |cost: &Cost| cost.goodput_ratio.expect("steady");
+    assert!(
+        (goodput(&late) - goodput(&usual)).abs() < 0.03,
+        "{late:?}, and in time {usual:?}"
+    );
+}
+
+/// Whatever else is told, one stall is one loss, and no slowness.
+#[test]
+fn a_stall_is_lost_once_beside_anything_else() {
+    let world = "gpus=4 steps=900 self=45ms transfer=3ms seed=24";
+    for (beside, stall, truth) in [
+        (
+            &[][..],
+            "slow rank=all factor=80 from=600 until=601",
+            0.045 * 79.0,
+        ),
+        (
+            &["slow rank=1 factor=1.3 from=20"],
+            "silent rank=2 from=600 for=8s",
+            8.0,
+        ),
+        (
+            &["slow rank=0 factor=1.1 from=20 moves=1 cause=cpu-contention"],
+            "silent rank=2 from=600 for=8s",
+            8.0,
+        ),
+        (
+            &[],
+            "slow rank=2 factor=80 from=600 until=603",
+            3.0 * 0.045 * 79.0,
+        ),
+        (&[], "slow rank=2 factor=80 from=898", 3.0 * 0.045 * 79.0),
+    ] {
+        let both: Vec<&str> = beside.iter().copied().chain([stall]).collect();
+        let (before, after) = (
+            cost(world, beside, f64::INFINITY),
+            cost(world, &both, f64::INFINITY),
+        );
+        let more = 3600.0 * (after.lost_gpu_hours - before.lost_gpu_hours);
+        assert!(
+            (more / (4.0 * truth) - 1.0).abs() < 0.1,
+            "{both:?}: {more:.1} of {:.1} GPU-s: {after:?}",
+            4.0 * truth
+        );
+    }
+}
+
+/// What comes late has been heard after all.
+#[test]
+fn goodput_is_the_same_when_records_are_held_up() {
+    for (world, faults) in [
+        ("gpus=8 steps=400 seed=24", &["slow rank=3 factor=2 from=20"][..]),
+        ("gpus=4 steps=500 seed=24", &["silent rank=2 from=200 for=25s"]),
+    ] {
+        let held: Vec<&str> = faults
+            .iter()
+            .copied()
+            .chain(["hold node=0 from=30s for=30s"])
+            .collect();
+        let (usual, held) = (
+            cost(world, faults, f64::INFINITY),
+            cost(world, &held, f64::INFINITY),
+        );
+        let goodput = |cost: &Cost| cost.goodput_ratio.expect("steady");
+        assert!(
+            (goodput(&held) - goodput(&usual)).abs() < 0.03,
+            "{world}: {held:?}, and in time {usual:?}"
         );
     }
 }

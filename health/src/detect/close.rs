@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Detector;
 use super::board::Board;
+use super::ledger::Stood;
 use super::plan::Plan;
 use super::roster;
 use super::view::view;
@@ -21,11 +22,12 @@ impl Detector {
         {
             self.last_row = self.last_row.max(row.step);
             self.waits.fill(&mut row, &self.comms);
-            let stood_s = self.silence.stood_in_step(at);
+            let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
+            let room_s = self.job_rules.ledger().room_s(longest);
+            let stood_s = self.silence.stood_in_step(at, room_s);
             // Its times are the standstill's, which is told: nobody is slow for them.
             let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
             if row.kind == StepKind::Train && !stands {
-                let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
                 self.tempo.observe(longest);
             }
             self.seat(at);
@@ -42,8 +44,12 @@ impl Detector {
             let about = (self.seconds(at), self.roster.restart, self.roster.world_size);
             self.times.see(&row, &board, about);
             self.causes.begin_steps();
-            if stands {
-                self.job_rules.stood(&board, stood_s);
+            let stood = Stood {
+                here_s: stood_s,
+                left_s: self.silence.stood_s(at),
+            };
+            if stands || self.job_rules.stalled(&board, stood) {
+                self.job_rules.stood(&board, stood);
                 continue;
             }
             if board.kind == StepKind::Train {
@@ -54,7 +60,7 @@ impl Detector {
             self.straggler.step(&view, &board);
             self.links.step(&view, &board, self.straggler.raised());
             self.job_rules
-                .row(&view, &board, &self.straggler, &self.links, stood_s);
+                .row(&view, &board, &self.straggler, &self.links, stood);
             let late = self.straggler.late();
             self.comms.ask(&late, self.roster.restart, row.step);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Detector;
 use super::incidents::{hours, round};
-use crate::report::Cost;
+use crate::report::{Cost, OVERHEADS};
 use crate::verdict::{Cause, Finding, Verdict};
 
 impl Detector {
@@ -26,10 +26,16 @@ impl Detector {
         }
         // Part of it is an incident of its own.
         let beside = |rank_s: f64, finding| hours(rank_s) - within.get(&finding).copied().unwrap_or(0.0);
-        add("checkpoint", beside(ledger.checkpoint, Finding::SlowCheckpoint));
-        add("warm-up", beside(ledger.warm_up, Finding::SlowWarmUp));
-        add("restart", hours(ledger.restart));
-        add("stall", hours(ledger.stall));
+        let is_told = self.job_rules.remaining_ratio(&self.straggler) < 1.0;
+        let overheads = [
+            beside(ledger.checkpoint, Finding::SlowCheckpoint),
+            beside(ledger.warm_up, Finding::SlowWarmUp),
+            hours(ledger.restart),
+            hours(ledger.stalled(is_told)),
+        ];
+        for (name, hours) in OVERHEADS.into_iter().zip(overheads) {
+            add(name, hours);
+        }
         // A sum of nothing is -0.0.
         let lost = (by_cause.values().sum::<f64>() + 0.0).min(gpu_hours);
         let price = self.gpu_hour_price();

@@ -31,8 +31,16 @@ const ENDED: [i32; 3] = [130, 137, 143];
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
-    /// The first rank whose process was gone without a goodbye.
-    died: Option<(NodeId, Rank)>,
+    /// Ranks whose process was gone without a goodbye, and since when each had done nothing.
+    died: Vec<Died>,
+}
+
+/// A rank whose process is gone.
+#[derive(Debug, Serialize, Deserialize)]
+struct Died {
+    node: NodeId,
+    rank: Rank,
+    idle_ns: u64,
 }
 
 /// A command that ended.
@@ -60,9 +68,7 @@ impl Endings {
             }
             Event::Beat(beat) => self.beat(&frame.node, beat),
             // A new beginning: whoever died was replaced.
-            Event::Attach(attach) if self.died.as_ref().is_some_and(|(_, rank)| *rank == attach.rank) => {
-                self.died = None;
-            }
+            Event::Attach(attach) => self.died.retain(|died| died.rank != attach.rank),
             _ => {}
         }
     }
@@ -75,14 +81,47 @@ impl Endings {
             let of_scheduler = trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind);
             of_scheduler && !exits.iter().any(|exit| exit.node == *node)
         });
-        self.died = None;
+        self.died.clear();
     }
 
     fn beat(&mut self, node: &NodeId, beat: &Beat) {
-        if self.died.is_none() {
-            let gone = beat.ranks.iter().find(|pulse| !pulse.alive);
-            self.died = gone.map(|pulse| (node.clone(), pulse.rank));
+        // Who dies later dies of it: the first beat that knows of any knows the one.
+        if self.died.is_empty() {
+            let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(MOST);
+            self.died.extend(gone.map(|pulse| Died {
+                node: node.clone(),
+                rank: pulse.rank,
+                idle_ns: pulse.idle_ns,
+            }));
         }
+    }
+
+    /// Who was gone first and said nothing: of those that one beat missed, whoever did nothing for longest.
+    fn gone(&self) -> Option<&Died> {
+        let spoke = |rank| {
+            self.troubles
+                .iter()
+                .any(|(_, trouble)| trouble.rank == Some(rank))
+        };
+        let silent = self.died.iter().filter(|died| !spoke(died.rank));
+        silent.max_by_key(|died| died.idle_ns)
+    }
+
+    /// All that was said is that a peer went away: whose process was gone without a word.
+    fn lost_peer(&self) -> Option<Ending> {
+        let all_lost = self
+            .troubles
+            .iter()
+            .all(|(_, trouble)| trouble.kind == TroubleKind::PeerLost);
+        let gone = self.gone().filter(|_| all_lost && !self.troubles.is_empty())?;
+        Some(Ending {
+            reason: Reason::Crashed,
+            node: Some(gone.node.clone()),
+            rank: Some(gone.rank),
+            says: Arc::from("its process was gone, and said nothing; others lost their connection to it"),
+            code: None,
+            ..Ending::success()
+        })
     }
 
     /// Why it ended; `None`: some node goes on. `open`: nodes whose command has not ended, as far as is known, and
@@ -100,6 +139,7 @@ impl Endings {
             .or_else(|| self.asked())
             .or_else(|| lost(open))
             .or_else(|| self.of_words(|kind| kind == TroubleKind::CollectiveTimeout))
+            .or_else(|| self.lost_peer())
             .or_else(|| self.of_words(|_| true));
         let ending = match (failed, found) {
             // Whatever was said, the commands ended as they should; some of them because they were asked to.
@@ -197,8 +237,8 @@ impl Endings {
     /// Nobody said anything: what the code tells, and who was gone first.
     fn by_code(&self, node: &NodeId, code: i32) -> Ending {
         let mut ending = Ending::of_code(node, code);
-        if let Some((node, rank)) = &self.died {
-            (ending.node, ending.rank) = (Some(node.clone()), Some(*rank));
+        if let Some(gone) = self.gone() {
+            (ending.node, ending.rank) = (Some(gone.node.clone()), Some(gone.rank));
         }
         ending
     }

@@ -1,7 +1,7 @@
 //! Tests of why a job ended.
 
 use super::*;
-use crate::event::Exit;
+use crate::event::{Exit, Phase, Pulse};
 use crate::frame::{Provenance, SCHEMA_VERSION};
 
 /// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `again`: another group
@@ -176,4 +176,46 @@ fn what_goes_on_has_not_ended() {
     // It left, and nobody told a code.
     let end = endings.judge(&[]).unwrap();
     assert_eq!((end.reason, end.code), (Reason::Error, None));
+}
+
+/// A rank that is killed says nothing; those who wait for it say that they lost it, and the launcher ends the rest.
+#[test]
+fn who_was_killed_is_named_and_not_who_lost_him() {
+    let mut endings = Endings::default();
+    let gone = |rank, idle_ms: u64| Pulse {
+        rank: Rank(rank),
+        restart: 0,
+        step: 125,
+        phase: Phase::Compute,
+        idle_ns: idle_ms * 1_000_000,
+        alive: false,
+    };
+    let lost = |rank| {
+        Event::Trouble(Trouble {
+            rank: Some(Rank(rank)),
+            kind: TroubleKind::PeerLost,
+            says: "Connection closed by peer".into(),
+        })
+    };
+    let ranks = vec![gone(0, 351), gone(1, 341), gone(2, 411), gone(3, 344)];
+    let beat = Event::Beat(Beat {
+        ranks,
+        ..Beat::default()
+    });
+    for event in [lost(1), lost(3), beat, Event::Exit(Exit { code: 1 })] {
+        endings.take(&Frame {
+            v: SCHEMA_VERSION,
+            node: "a".into(),
+            agent: 1,
+            seq: 1,
+            provenance: Provenance::Live,
+            event,
+        });
+    }
+    let end = endings.judge(&[]).unwrap();
+    assert_eq!(
+        (end.reason, end.rank, end.code),
+        (Reason::Crashed, Some(Rank(2)), Some(1))
+    );
+    assert_eq!(end.heard.len(), 2, "and what the others said");
 }

@@ -12,7 +12,7 @@ use super::board::Board;
 use super::checkpoints::Checkpoints;
 use super::claim::{Claim, Outcome};
 use super::kinds::{Kinds, Sort};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Stood};
 use super::links::LinkRule;
 use super::noise::WarmUp;
 use super::roster::Roster;
@@ -157,19 +157,24 @@ impl JobRules {
         self.sort = sort;
     }
 
-    /// Takes a step in which the job stood still.
-    pub fn stood(&mut self, board: &Board<'_>, stood_s: f64) {
-        self.ledger.row(board, self.steady, self.sort, stood_s, true);
+    /// A step that is far too long, by itself: it tells nothing of those before and after it.
+    pub fn stalled(&self, board: &Board<'_>, stood: Stood) -> bool {
+        self.ledger.is_stall(board, self.steady, stood)
     }
 
-    /// Takes a step that was sorted, after the straggler rule has. `stood_s`: how long the job stood still in it.
+    /// Takes a step in which the job stood still, or one that stalled.
+    pub fn stood(&mut self, board: &Board<'_>, stood: Stood) {
+        self.ledger.row(board, self.steady, self.sort, stood, false);
+    }
+
+    /// Takes a step that was sorted, after the straggler rule has.
     pub fn row(
         &mut self,
         view: &View<'_>,
         board: &Board<'_>,
         straggler: &StragglerRule,
         links: &LinkRule,
-        stood_s: f64,
+        stood: Stood,
     ) {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
         scene.link_is_slow = links.is_any_slow();
@@ -194,7 +199,7 @@ impl JobRules {
         }
         scene.steady = self.steady;
         let is_told = self.remaining_ratio(straggler) < 1.0;
-        self.ledger.row(board, self.steady, self.sort, stood_s, is_told);
+        self.ledger.row(board, self.steady, self.sort, stood, is_told);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

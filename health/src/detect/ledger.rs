@@ -17,14 +17,26 @@ pub(super) const USUAL: usize = 32;
 const ENOUGH: usize = 4;
 /// This many times as long as usual a step is no ordinary one.
 const LONG: f64 = 4.0;
-/// More of them in a row are a slowness, which is an incident's to tell.
+/// One of at least so many seconds says nothing of the job's speed: it stood.
+const STALL_S: f64 = 1.0;
+/// More of them in a row are a slowness, and more than one in so many steps are a habit: both are incidents' to tell.
 const ALONE: u32 = 2;
+const RARE: u32 = 64;
 /// A step is told later than this, and this many times as late as one takes, only where nothing was heard.
 const LATE_S: f64 = 10.0;
 const LATE: f64 = 10.0;
 /// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
 /// in a process that is new, which sees no record of its very first step.
 const ANEW: u64 = 2;
+
+/// How long the job stood still for silent ranks, which is an incident's to tell, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stood {
+    /// In this step.
+    pub here_s: f64,
+    /// In one that is still to come.
+    pub left_s: f64,
+}
 
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -37,11 +49,11 @@ pub struct Ledger {
     pub checkpoint: f64,
     pub restart: f64,
     /// Steps far longer than those before and after them, of which no incident tells.
-    pub stall: f64,
-    /// Such steps until it is known what comes after them: how many, and what they took beyond ordinary ones, seconds.
-    long: (u32, f64),
+    stall: f64,
+    long: Long,
     /// Nothing was heard of what happened in them.
     unheard: f64,
+    late: Late,
     /// The latest ordinary steps, seconds.
     usual: VecDeque<f64>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
@@ -74,24 +86,45 @@ impl Ledger {
         self.restarted = self.last.is_some();
     }
 
-    /// Takes a step. `stood_s`: how long the job stood still for silent ranks in it, which is an incident's to tell; `is_told`:
-    /// incidents that are open tell why it is slow.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood_s: f64, is_told: bool) {
+    /// How much of a standstill a step of so many seconds may hold. What nobody saw of the first one was before it.
+    pub fn room_s(&self, longest_s: f64) -> f64 {
+        if self.is_first() {
+            return f64::INFINITY;
+        }
+        (longest_s - self.usual_s().unwrap_or(0.0)).max(0.0)
+    }
+
+    /// Of the job, or after a restart.
+    fn is_first(&self) -> bool {
+        self.restarted || self.warming.0 == 0.0 && self.usual.is_empty()
+    }
+
+    /// A step that is far too long, by itself.
+    pub fn is_stall(&self, board: &Board<'_>, steady: bool, stood: Stood) -> bool {
+        let moved_s = board.dur_s - stood.here_s;
+        let is_long = self.usual_s().is_some_and(|usual| moved_s > LONG * usual);
+        let is_ordinary = steady && board.kind == StepKind::Train && !self.is_first();
+        is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
+    }
+
+    /// Takes a step. `is_told`: incidents that are open tell why it is slow.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood: Stood, is_told: bool) {
+        let is_stall = self.is_stall(board, steady, stood);
+        let is_first = self.is_first();
+        let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);
         if self.restarted {
             self.take_up(board.step);
         }
         let usual = self.usual_s();
         if let Some((began, usual)) = began.zip(usual).filter(|_| !self.restarted) {
-            self.leap(board, began, usual);
+            self.leap(board, began, usual, stood.left_s);
         }
         self.highest = self.highest.max(board.step);
         if board.kind == StepKind::Checkpoint {
             self.saved = Some(board.step);
         }
-        if let Some(began) =
-            began.filter(|_| self.restarted || self.warming.0 == 0.0 && self.usual.is_empty())
-        {
+        if let Some(began) = began.filter(|_| is_first) {
             // From the last step, or the first rank, to the beginning of this one.
             let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
             // The job stood in the step; of one that nobody saw, before.
@@ -115,10 +148,18 @@ impl Ledger {
                 self.warming.1 += moved_s;
             }
             StepKind::Train => {
-                if let Some(usual) = usual.filter(|_| !is_told) {
-                    self.look(moved_s, usual);
+                if let Some(usual) = usual {
+                    let more_s = if moved_s > LONG * usual {
+                        moved_s - usual
+                    } else {
+                        0.0
+                    };
+                    let stalled_s = self.long.step(more_s, is_stall, is_told);
+                    self.stall += stalled_s * self.ranks;
                 }
-                self.usual.push_back(board.dur_s);
+                if !is_stall {
+                    self.usual.push_back(board.dur_s - stood_s);
+                }
                 if self.usual.len() > USUAL {
                     self.usual.pop_front();
                 }
@@ -126,9 +167,14 @@ impl Ledger {
                     self.settle();
                 }
             }
-            StepKind::Checkpoint if sort != Sort::Apart => {
-                let more = usual.map_or(0.0, |usual| moved_s - usual);
-                self.checkpoint += more.max(0.0) * self.ranks;
+            StepKind::Checkpoint => {
+                let more = usual.map_or(0.0, |usual| (moved_s - usual).max(0.0)) * self.ranks;
+                // Far out, and nobody knows why: until it comes back.
+                *(if sort == Sort::Apart {
+                    &mut self.stall
+                } else {
+                    &mut self.checkpoint
+                }) += more;
             }
             _ => {}
         }
@@ -162,23 +208,25 @@ impl Ledger {
         self.unheard + open_s * self.ranks
     }
 
-    /// From the end of the step that ended last: more time than steps have passed.
-    fn leap(&mut self, board: &Board<'_>, began: Time, usual: f64) {
-        let steps = board.step.saturating_sub(self.highest).max(1) as f64;
-        let unheard_s = board.at.since(began).as_secs_f64() - (steps * usual).max(board.dur_s);
-        if unheard_s >= LATE_S.max(LATE * usual) {
-            self.unheard += unheard_s * self.ranks;
-        }
+    /// Rank-seconds lost to steps that stalled; `is_told` as in [`Ledger::row`].
+    pub fn stalled(&self, is_told: bool) -> f64 {
+        let pending_s = if is_told { 0.0 } else { self.long.more_s };
+        self.stall + pending_s * self.ranks
     }
 
-    fn look(&mut self, moved_s: f64, usual: f64) {
-        if moved_s > LONG * usual {
-            self.long = (self.long.0 + 1, self.long.1 + moved_s - usual);
-            return;
-        }
-        let (steps, more_s) = std::mem::take(&mut self.long);
-        if steps <= ALONE {
-            self.stall += more_s * self.ranks;
+    /// From the end of the step that ended last: more time than steps have passed, but for a standstill that is still to come.
+    fn leap(&mut self, board: &Board<'_>, began: Time, usual: f64, stood_s: f64) {
+        let steps = board.step.saturating_sub(self.highest).max(1) as f64;
+        let passed_s = (steps * usual).max(board.dur_s);
+        let more_s = board.at.since(began).as_secs_f64() - passed_s;
+        if more_s - stood_s >= LATE_S.max(LATE * usual) {
+            self.unheard += (more_s - stood_s) * self.ranks;
+            self.late = Late {
+                owed_s: more_s - stood_s,
+                ..Late::default()
+            };
+        } else {
+            self.unheard -= self.late.step(-more_s) * self.ranks;
         }
     }
 
@@ -197,5 +245,60 @@ impl Ledger {
         if let Some(usual) = self.usual_s() {
             self.warm_up += (took_s - steps * usual).max(0.0) * self.ranks;
         }
+    }
+}
+
+/// Steps that are far too long.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Long {
+    /// How many in a row, and what those that rules have seen took beyond ordinary ones, seconds.
+    row: u32,
+    more_s: f64,
+    /// Some were there before, so many ordinary steps ago.
+    before: Option<u32>,
+}
+
+impl Long {
+    /// Whether another one would be by itself.
+    fn is_rare(&self) -> bool {
+        self.row < ALONE && self.before.is_none_or(|steps| steps >= RARE)
+    }
+
+    /// Takes a step that took so much more, 0: an ordinary one. Seconds that nobody else tells of.
+    fn step(&mut self, more_s: f64, is_stall: bool, is_told: bool) -> f64 {
+        if more_s > 0.0 {
+            self.row += 1;
+            if is_stall {
+                return more_s;
+            }
+            self.more_s += if is_told { 0.0 } else { more_s };
+            return 0.0;
+        }
+        if self.row > 0 {
+            (self.row, self.before) = (0, Some(0));
+        }
+        self.before = self.before.map(|steps| steps.saturating_add(1));
+        let pending_s = std::mem::take(&mut self.more_s);
+        if is_told { 0.0 } else { pending_s }
+    }
+}
+
+/// Time in which nothing was heard, of which steps may tell yet.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Late {
+    owed_s: f64,
+    /// How much sooner than they took steps have been told since, the most, and now.
+    most_s: f64,
+    ahead_s: f64,
+}
+
+impl Late {
+    /// Takes a step that was told so many seconds sooner than it took. Seconds that were heard of after all.
+    fn step(&mut self, sooner_s: f64) -> f64 {
+        self.ahead_s += sooner_s;
+        let most_s = self.ahead_s.clamp(self.most_s, self.owed_s.max(self.most_s));
+        let heard_s = most_s - self.most_s;
+        self.most_s = most_s;
+        heard_s
     }
 }

@@ -32,8 +32,6 @@ pub struct SilenceRule {
     /// What NCCL said last.
     told: Told,
     provenance: Provenance,
-    /// How long the job had stood still when a step was last looked at, seconds.
-    looked_s: f64,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
     out: VecDeque<Claim>,
@@ -164,17 +162,15 @@ impl SilenceRule {
         Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
     }
 
-    /// How long the job has stood still since a step was last looked at, seconds. Where the others go on, a rank's silence
-    /// is none.
+    /// How long the job has stood still in no step that was looked at, seconds. Where the others go on, a rank's silence is
+    /// none.
     pub fn stood_s(&self, now: Time) -> f64 {
-        self.open.stood_s(self.heard_until(now)) - self.looked_s
+        self.open.left_s(self.heard_until(now))
     }
 
-    /// The same, of the step that is looked at now.
-    pub fn stood_in_step(&mut self, now: Time) -> f64 {
-        let stood_s = self.stood_s(now);
-        self.looked_s += stood_s;
-        stood_s
+    /// How much of it was in the step that is looked at now, which has room for so much.
+    pub fn stood_in_step(&mut self, now: Time, room_s: f64) -> f64 {
+        self.open.take(self.heard_until(now), room_s)
     }
 
     /// Who is not heard is not said to be silent: it may have moved long ago.

@@ -8,6 +8,9 @@ use crate::id::Rank;
 use crate::time::Time;
 use crate::verdict::{Finding, Severity, Subject};
 
+/// So many steps at most are told together with the one in which the job stood still.
+const STEPS_BEFORE: u8 = 8;
+
 /// Who is silent, and since when.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Named {
@@ -42,6 +45,10 @@ pub(super) struct Standstill {
     booked: Time,
     /// What was booked, seconds.
     stood_s: f64,
+    /// What of it is in steps that were looked at, seconds.
+    taken_s: f64,
+    /// Steps in a row that had no room for the rest.
+    without_room: u8,
 }
 
 impl Standstill {
@@ -80,6 +87,27 @@ impl Standstill {
         let each = self.silent.values();
         let each = each.map(|named| unbooked_s(named, self.booked, now));
         self.stood_s + each.fold(0.0, f64::max)
+    }
+
+    /// The same, of which is not known yet in which step it was, seconds.
+    pub fn left_s(&self, now: Time) -> f64 {
+        self.stood_s(now) - self.taken_s
+    }
+
+    /// What of that was in a step with room for so much. Records of the steps before it come together with those of the step
+    /// in which the job stood.
+    pub fn take(&mut self, now: Time, room_s: f64) -> f64 {
+        let left_s = self.left_s(now);
+        let here_s = left_s.min(room_s);
+        self.without_room = if here_s < left_s { self.without_room + 1 } else { 0 };
+        if self.without_room > STEPS_BEFORE {
+            // It was in a step that nobody told of.
+            self.without_room = 0;
+            self.taken_s += left_s;
+        } else {
+            self.taken_s += here_s;
+        }
+        here_s
     }
 
     /// What one of them has cost so far, seconds of the whole job.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use paceline_health::Frame;
 use paceline_health::event::{Event, Step};
 use paceline_health::id::Rank;
-use paceline_health::report::Report;
+use paceline_health::report::{OVERHEADS, Report};
 use paceline_health::verdict::State;
 use serde::{Deserialize, Serialize};
 
@@ -247,6 +247,18 @@ impl Metrics {
         remedies(out, report);
         let help = "GPU time that the whole job lost to findings.";
         counters(out, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
+        let by_cause = &report.cost.by_cause;
+        let told = |kind: &&str| Some(([(*kind).to_owned()], by_cause.get(*kind)? * 3600.0));
+        let help =
+            "GPU time that the whole job lost to what is no finding: checkpoints, warm-up, restarts, stalls.";
+        let overhead = OVERHEADS.iter().filter_map(told);
+        counters(
+            out,
+            "paceline_overhead_gpu_seconds_total",
+            help,
+            ["kind"],
+            overhead,
+        );
     }
 
     fn step_families(&self, out: &mut Families<'_>, report: &Report) {

@@ -6,15 +6,18 @@
 
 use paceline_health::history::History;
 use paceline_health::report::Report;
-use serde::Serialize;
-
+use paceline_health::stats;
 use paceline_health::words::{percent, span};
+use serde::Serialize;
 
 /// Stretches of a run, and the fewest that tell how much it scatters.
 const STRETCHES: usize = 16;
 const FEWEST: usize = 4;
 /// At the beginning so much is left out: caches fill, kernels are compiled.
 const BEGINNING: f64 = 0.05;
+/// Steps of so many times the usual one, if they are so few, are no pace.
+const STOOD: f64 = 4.0;
+const FEW: f64 = 0.05;
 /// A shift by less is none that anybody would act upon.
 const NOTEWORTHY: f64 = 0.01;
 /// Student's t at 97.5 % by degrees of freedom from 1 on; beyond, the last.
@@ -99,6 +102,7 @@ fn scatter(history: &History) -> Option<Scatter> {
             .map(|p50_s| (p50_s, weight))
     });
     let columns: Vec<(f64, f64)> = ordinary.collect();
+    let columns = without_stalls(columns);
     let all: f64 = columns.iter().map(|(_, weight)| weight).sum();
     let mut before = 0.0;
     let steady: Vec<(f64, f64)> = columns
@@ -122,6 +126,18 @@ fn scatter(history: &History) -> Option<Scatter> {
         variance: squares / (count - 1.0).max(1.0) / count,
         stretches: means.len(),
     })
+}
+
+/// Few steps that took many times as long as half of all: the job stood in them, which is told as lost and is no pace.
+fn without_stalls(columns: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    let mut sorted: Vec<f64> = columns.iter().map(|(p50_s, _)| *p50_s).collect();
+    let Some(usual_s) = stats::median(&mut sorted) else {
+        return columns;
+    };
+    let all: f64 = columns.iter().map(|(_, weight)| weight).sum();
+    let (moved, stood): (Vec<_>, Vec<_>) = columns.iter().partition(|(p50_s, _)| *p50_s < STOOD * usual_s);
+    let stood: f64 = stood.iter().map(|(_, weight)| weight).sum();
+    if stood <= FEW * all { moved } else { columns }
 }
 
 fn mean(weighed: &[(f64, f64)]) -> f64 {

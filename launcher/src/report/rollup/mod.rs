@@ -245,9 +245,10 @@ impl Rollup {
     }
 }
 
-/// What is only worth knowing blames nobody.
+/// What is only worth knowing blames nobody, but for a standstill: it was short, and cost what it cost.
 fn is_blame(verdict: &Verdict) -> bool {
-    verdict.severity != Severity::Info && verdict.finding != Finding::XidRecorded
+    let stood = verdict.finding == Finding::RankSilent && verdict.lost_gpu_hours > 0.0;
+    (verdict.severity != Severity::Info || stood) && verdict.finding != Finding::XidRecorded
 }
 
 /// Of a link that has two ends it cannot be said which of them it is.
