@@ -55,6 +55,14 @@ fn a_shift_is_told_when_it_is_beyond_what_the_runs_scatter() {
     }
 }
 
+/// One hang in the middle: lost, and no scatter that hides how fast the steps are.
+#[test]
+fn a_standstill_hides_no_regression() {
+    let (a, mut b) = (timed(0.2, 0.02), timed(0.3, 0.02));
+    b.history.as_mut().unwrap().columns[50].p50_s = Some(60.0);
+    assert_eq!(Told::of(shift::of(&a, &b).as_ref()), Told::Worse);
+}
+
 #[test]
 fn the_beginning_is_left_out_and_few_steps_tell_nothing() {
     let (mut a, b) = (timed(0.1, 0.01), timed(0.1, 0.01));

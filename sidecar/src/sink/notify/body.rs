@@ -165,15 +165,15 @@ fn line(notice: &Notice) -> String {
     )
 }
 
-/// Since when, what it costs and why, for people; what is not known has no line.
+/// Since when, what it costs and, while it holds, why, for people; what is not known has no line.
 fn case(notice: &Notice) -> impl Iterator<Item = String> {
     let cause = Cause::ALL.iter().find(|cause| *notice.cause == *cause.name());
     let cause = cause.filter(|cause| **cause != Cause::Unknown);
     let cause = cause.map(|cause| words::cause(*cause));
-    let why: Vec<&str> = cause
+    let why = cause
         .into_iter()
-        .chain(notice.evidence.iter().map(String::as_str))
-        .collect();
+        .chain(notice.evidence.iter().map(String::as_str));
+    let why: Vec<&str> = why.filter(|_| notice.status == Status::Firing).collect();
     let rows = [
         ("since", notice.since.clone()),
         ("costs", notice.costs.clone()),
@@ -187,11 +187,9 @@ fn case(notice: &Notice) -> impl Iterator<Item = String> {
 /// (<https://api.slack.com/reference/surfaces/formatting#escaping>).
 fn text(notices: &[Notice]) -> String {
     let mut lines: Vec<String> = notices.iter().take(LINES).map(line).collect();
-    if let [only] = notices
-        && only.status == Status::Firing
-    {
+    if let [only] = notices {
         lines.extend(case(only));
-        lines.push(only.action.to_string());
+        lines.extend((only.status == Status::Firing).then(|| only.action.to_string()));
     }
     if notices.len() > LINES {
         lines.push(format!("and {} more: see report.json", notices.len() - LINES));
