@@ -1,6 +1,7 @@
 //! A drain's time, and what came of its rounds.
 
 use super::health::{Drain, Health, State};
+use super::incident::Incident;
 use super::marks::NodeView;
 use super::rules::{Rules, Rung};
 use super::step::Scene;
@@ -41,11 +42,12 @@ pub(super) fn begin_again(health: &mut Health, node: &NodeView, is_new: bool, sc
         left,
         ..begin(node, scene)
     });
-    let says = match &node.drain {
-        Some(word) => format!("once more: a person says so: {word}"),
-        None => "once more: something new was raised".to_owned(),
+    let why = match &node.drain {
+        Some(word) => format!("a person says so: {word}"),
+        None => "something new was raised".to_owned(),
     };
-    health.note(now, "evict", says);
+    let fault = health.worst().map(Incident::words).unwrap_or_default();
+    health.note(now, "evict", format!("{fault}, once more: {why}"));
 }
 
 /// A drain has its time whole: what passes while nobody may be asked to leave is none of it.
