@@ -1,8 +1,8 @@
 //! What aggregators send: the body of a webhook as docs/notifications.md has it. Pure.
 
-use paceline_health::Provenance;
 use paceline_health::fault::Order;
 use paceline_health::verdict::{Finding, Severity};
+use paceline_health::{Provenance, plain};
 use serde::Deserialize;
 
 use super::policy::Report;
@@ -100,16 +100,34 @@ impl Notice {
             return None;
         }
         Some(Report {
-            key: format!("{job}/{finding}/{}", self.subject),
+            key: format!("{job}/{finding}/{}", plain::clip(&self.subject, LONGEST)),
             job: job.to_owned(),
             job_nodes,
             finding,
-            subject: self.subject.clone(),
+            // It comes into objects and logs that people read.
+            subject: plain::clip(&self.subject, LONGEST),
             severity: self.severity,
             provenance: self.provenance,
             observe_only: self.observe_only,
             order: self.order,
             holds: self.holds(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_would_see_is_shown() {
+        let notice = serde_json::json!({
+            "key": "k", "status": "firing", "severity": "info", "finding": "gpu-lost", "node": "n/p", "provenance": "live",
+            "subject": "gpu \u{1b}[31m\n on n",
+        });
+        let notice: Notice = serde_json::from_value(notice).unwrap();
+        let report = notice.report("ml/train", 1).unwrap();
+        assert_eq!(report.subject, "gpu \u{241b}[31m  on n");
+        assert!(!report.key.contains(char::is_control));
     }
 }
