@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use paceline_inject::manifest::{Template, templates};
 use paceline_inject::{Identity, Injected, Mode, Settings, inject, patch, told};
@@ -37,7 +38,7 @@ pub(crate) struct ManifestArgs {
     #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     mode: ModeArg,
     /// The image with the program [default: that of this version].
-    #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE")]
+    #[arg(long, env = "PACELINE_IMAGE", value_name = "IMAGE", value_parser = NonEmptyStringValueParser::new())]
     image: Option<String>,
     /// Where the cluster's remediator takes verdicts, such as https://paceline-remediator.paceline.svc/verdicts: pods tell it of nodes.
     #[arg(long, value_name = "https://HOST/PATH", value_parser = remediator)]
@@ -74,6 +75,8 @@ struct Worked {
     patch: Vec<Value>,
     /// "Job/train".
     name: String,
+    /// It has pods into which nothing could be put.
+    is_refused: bool,
 }
 
 /// Runs it.
@@ -110,10 +113,11 @@ pub(crate) fn command(args: &ManifestArgs, color: Color) -> anyhow::Result<ExitC
             .iter()
             .map(|path| path.display().to_string())
             .collect();
-        anyhow::bail!(
-            "{}: nothing was injected: no document has pods of a training job",
-            files.join(", ")
-        );
+        let why = match all.iter().any(|worked| worked.is_refused) {
+            true => "",
+            false => ": no document has pods of a training job",
+        };
+        anyhow::bail!("{}: nothing was injected{why}", files.join(", "));
     }
     if has_comments && args.output == Format::Yaml && !args.diff {
         warning(style, "comments of the manifest are not in what is printed");
@@ -143,42 +147,60 @@ fn read(path: &Path) -> anyhow::Result<String> {
 /// One document, and into how many of its templates Paceline went.
 fn work(node: Node, settings: &Settings, place: &str, style: Style) -> anyhow::Result<(Worked, usize)> {
     let value = node.json();
-    let name = format!(
-        "{}/{}",
-        value["kind"].as_str().unwrap_or("?"),
-        value["metadata"]["name"]
-            .as_str()
-            .or(value["metadata"]["generateName"].as_str())
-            .unwrap_or("")
-    );
+    let name = name_of(&value);
     let mut worked = Worked {
         after: node.clone(),
         before: node,
         patch: Vec::new(),
         name,
+        is_refused: false,
     };
     let found = templates(&value);
+    worked.is_refused = !found.cannot.is_empty();
     for why in found.cannot {
         warning(style, format_args!("{place}, {}: {why}", worked.name));
     }
     let mut count = 0;
     for template in found.templates {
-        let place = format!("{place}, {}, {}", worked.name, pointer(&template));
+        let item = item_of(&template.path).and_then(|item| value.pointer(item));
+        let name = item.map_or_else(|| worked.name.clone(), name_of);
+        let place = format!("{place}, {name}, {}", pointer(&template));
         let Some(pod) = value.pointer(&template.path) else {
             continue;
         };
         match inject(pod, settings, Some(identity(&template, pod))) {
             Ok(done) => {
                 count += 1;
-                tell::of(&done, &template, &worked.name, count == 1, style);
+                tell::of(&done, &template, &name, count == 1, style);
                 worked.patch.extend(patch_of(pod, &done, &template.path));
             }
-            Err(refusal) => warning(style, format_args!("{place}: {refusal}")),
+            Err(refusal) => {
+                worked.is_refused = true;
+                warning(style, format_args!("{place}: {refusal}"));
+            }
         }
     }
     yaml::apply(&mut worked.after, &worked.patch)
         .context("the change does not fit the manifest, which is a mistake of ours")?;
     Ok((worked, count))
+}
+
+/// "Job/train"
+fn name_of(object: &Value) -> String {
+    let meta = &object["metadata"];
+    let name = meta["name"].as_str().or(meta["generateName"].as_str());
+    let kind = object["kind"].as_str().unwrap_or("?");
+    format!("{kind}/{}", name.unwrap_or(""))
+}
+
+/// The innermost item of Lists that a path leads through.
+fn item_of(path: &str) -> Option<&str> {
+    let (mut end, mut rest) = (0, path);
+    while let Some(inner) = rest.strip_prefix("/items/") {
+        end = path.len() - inner.len() + inner.find('/').unwrap_or(inner.len());
+        rest = &path[end..];
+    }
+    (end > 0).then(|| &path[..end])
 }
 
 fn identity(template: &Template, pod: &Value) -> Identity {
@@ -230,4 +252,53 @@ fn print(args: &ManifestArgs, all: &[Worked], style: Style) -> anyhow::Result<()
         }
     }
     Ok(output::print(&text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worked(manifest: &str) -> (Worked, usize) {
+        let document = yaml::read(manifest).unwrap().remove(0);
+        work(
+            document.node,
+            &Settings::default(),
+            "m.yaml",
+            Style::stderr(Color::Never),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn an_item_of_a_list_is_called_by_its_own_name() {
+        for (path, item) in [
+            ("", None),
+            ("/spec/template", None),
+            ("/items/3", Some("/items/3")),
+            ("/items/0/spec/template", Some("/items/0")),
+            ("/items/1/items/2/spec", Some("/items/1/items/2")),
+        ] {
+            assert_eq!(item_of(path), item, "{path}");
+        }
+        let job = json!({ "kind": "Job", "metadata": { "generateName": "train-" } });
+        assert_eq!(name_of(&job), "Job/train-");
+    }
+
+    /// That there was none is another thing.
+    #[test]
+    fn what_was_refused_is_known() {
+        let pod = |name: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: {name}}}]}}\n"
+            )
+        };
+        for (manifest, count, is_refused) in [
+            (pod("paceline"), 0, true),
+            (pod("t"), 1, false),
+            ("apiVersion: v1\nkind: Service\n".to_owned(), 0, false),
+        ] {
+            let (worked, injected) = worked(&manifest);
+            assert_eq!((injected, worked.is_refused), (count, is_refused), "{manifest}");
+        }
+    }
 }
