@@ -23,6 +23,7 @@ pub mod pod;
 pub mod presence;
 pub mod quantity;
 mod room;
+mod spelling;
 pub mod told;
 mod trainer;
 pub mod wish;

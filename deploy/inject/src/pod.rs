@@ -65,7 +65,7 @@ pub fn inject(pod: &Value, settings: &Settings, identity: Option<Identity>) -> R
         let word: String = word.chars().take(60).collect();
         return refuse(
             "inject-word",
-            format!("{INJECT}: \"{word}\" is none of true, sidecar, wrap and false"),
+            format!("{INJECT}: {word:?} is none of true, sidecar, wrap and false"),
         );
     }
     if let Some((code, says)) = platform::foreign(&pod["spec"]) {

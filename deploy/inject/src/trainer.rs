@@ -36,7 +36,7 @@ pub(crate) fn find(pod: &Value, kind: Kind, named: Option<&str>) -> Result<usize
         return Err("the pod has no containers".to_owned());
     }
     if let Some(name) = named {
-        return by_name(name).ok_or_else(|| format!("there is no container \"{name}\""));
+        return by_name(name).ok_or_else(|| format!("there is no container {name:?}"));
     }
     let by_operator = match kind {
         Kind::PyTorchJob => by_name("pytorch"),

@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use serde_json::Value;
 
 use crate::containers::is_key_secret;
-use crate::{INJECT, Note, PREFIX, quantity};
+use crate::{INJECT, Note, PREFIX, quantity, spelling};
 
 /// How Paceline gets into a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +129,7 @@ pub(crate) fn misspelt(pod: &Value) -> Option<&str> {
 impl Wish {
     /// Reads annotations; a label may say the mode.
     pub fn of(pod: &Value, settings: &Settings, notes: &mut Vec<Note>) -> Wish {
+        spelling::tell(pod, notes);
         let mut reader = Reader { pod, notes };
         let mode = reader.said("mode").map(str::to_owned);
         let mode = mode.or_else(|| {
@@ -229,7 +230,7 @@ impl<'a> Reader<'a> {
 
     fn wrong(&mut self, name: &str, text: &str, wanted: &str) {
         let text: String = text.chars().take(60).collect();
-        let says = format!("annotation {PREFIX}{name}: \"{text}\" is not {wanted}, and is left out");
+        let says = format!("annotation {PREFIX}{name}: {text:?} is not {wanted}, and is left out");
         self.notes.push(Note::new("annotation", says));
     }
 }

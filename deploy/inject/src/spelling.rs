@@ -1,0 +1,93 @@
+//! Annotations of ours by names that nobody reads.
+
+use serde_json::Value;
+
+use crate::{Note, PREFIX};
+
+/// All that are read of a pod, and what is written to it.
+const KNOWN: [&str; 17] = [
+    "aggregator",
+    "aggregator-port",
+    "container",
+    "cpu",
+    "gpu-runtime-class",
+    "image-python-path",
+    "inject",
+    "injected",
+    "job",
+    "journal-bytes",
+    "key-secret",
+    "log-level",
+    "memory",
+    "metrics",
+    "mode",
+    "preflight",
+    "run-claim",
+];
+/// So many letters may be wrong in a name that was meant.
+const WRONG: usize = 2;
+
+/// Tells of each that is none, and which was probably meant.
+pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
+    let all = pod["metadata"]["annotations"].as_object();
+    let ours = all
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, _)| name.strip_prefix(PREFIX));
+    for name in ours.filter(|name| !KNOWN.contains(name)) {
+        let nearest = KNOWN
+            .iter()
+            .map(|known| (distance(&name.to_lowercase(), known), known))
+            .min();
+        let meant = match nearest {
+            Some((wrong, known)) if wrong <= WRONG => format!("did you mean {known}?"),
+            _ => format!("known are {}", KNOWN.join(", ")),
+        };
+        let name: String = name.chars().take(60).collect();
+        let says = format!("annotation {PREFIX}{name} is not known, and does nothing: {meant}");
+        notes.push(Note::new("annotation", says));
+    }
+}
+
+/// Letters to put in, take out or change.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (at, letter) in one.chars().take(64).enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], at + 1);
+        for (column, known) in other.chars().enumerate() {
+            let change = corner + usize::from(letter != known);
+            corner = row[column + 1];
+            row[column + 1] = change.min(corner + 1).min(row[column] + 1);
+        }
+    }
+    row[other.chars().count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_meant_is_told() {
+        let pod = json!({ "metadata": { "annotations": {
+            "paceline.dev/metric": "9810",
+            "paceline.dev/Mode": "wrap",
+            "paceline.dev/colour": "red",
+            "paceline.dev/cpu": "1",
+            "other.dev/metric": "",
+        } } });
+        let mut notes = Vec::new();
+        tell(&pod, &mut notes);
+        let says: Vec<&str> = notes.iter().map(|note| note.says.as_str()).collect();
+        let has = |name: &str, meant: &str| {
+            let begins = format!("annotation paceline.dev/{name} is not known, and does nothing: {meant}");
+            assert!(says.iter().any(|says| says.starts_with(&begins)), "{says:?}");
+        };
+        has("metric", "did you mean metrics?");
+        has("Mode", "did you mean mode?");
+        has("colour", "known are aggregator, ");
+        assert_eq!(says.len(), 3);
+    }
+}
