@@ -42,8 +42,8 @@ pub struct Intake {
     until: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     room: Semaphore,
-    /// What keeps us from knowing who speaks.
-    unknown: Mutex<Retry>,
+    /// What keeps us from knowing who speaks, and of which job he is.
+    unknown: [Mutex<Retry>; 2],
 }
 
 impl Intake {
@@ -63,7 +63,7 @@ impl Intake {
             until,
             counts,
             room: Semaphore::new(AT_ONCE),
-            unknown: Mutex::default(),
+            unknown: Default::default(),
         })
     }
 
@@ -176,7 +176,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     };
     let caller = match intake.caller(&headers).await {
         Ok(caller) => caller,
-        Err(unheard) => return refuse(&intake, unheard),
+        Err(unheard) => return refuse(&intake, unheard, false),
     };
     let parcel = match Parcel::read(&body) {
         Ok(parcel) => parcel,
@@ -187,7 +187,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     };
     let job = match intake.job(&caller, &parcel.notices).await {
         Ok(job) => job,
-        Err(unheard) => return refuse(&intake, unheard),
+        Err(unheard) => return refuse(&intake, unheard, true),
     };
     let decisions = intake.decide(&parcel.notices, &job).await;
     let is_busy = |decision: &Value| {
@@ -205,7 +205,7 @@ async fn verdicts(State(intake): State<Arc<Intake>>, headers: HeaderMap, body: B
     ([(header::CONTENT_TYPE, "application/json")], format!("{body}\n")).into_response()
 }
 
-fn refuse(intake: &Intake, unheard: Unheard) -> Response {
+fn refuse(intake: &Intake, unheard: Unheard, of_job: bool) -> Response {
     let (word, answer) = match unheard {
         Unheard::Token => (
             "token",
@@ -220,9 +220,14 @@ fn refuse(intake: &Intake, unheard: Unheard) -> Response {
             later(StatusCode::TOO_MANY_REQUESTS, "too often", seconds),
         ),
         Unheard::Later(failed) => {
-            let mut unknown = intake.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unknown = intake.unknown[usize::from(of_job)]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             let answer = later(StatusCode::SERVICE_UNAVAILABLE, &failed.to_string(), 5);
-            let what = "nobody is heard: who speaks, and of which job he is, is not known";
+            let what = match of_job {
+                false => "nobody is heard: who speaks is not known",
+                true => "nobody is heard: of which job somebody is, is not known",
+            };
             unknown.came::<()>(Err(failed), what, &intake.counts, now_ms());
             ("unknown", answer)
         }
