@@ -149,17 +149,7 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     let lasts = Duration::from_secs(options.lease);
     let lease = Lease::of(api.clone(), &options.namespace, LEASE, &me, lasts);
     let (reports, heard) = mpsc::channel(WAITING);
-    let setting = chores::Setting {
-        api: api.clone(),
-        rules,
-        namespace: options.namespace.clone(),
-        image: options
-            .image
-            .clone()
-            .unwrap_or_else(|| paceline_inject::Settings::default().image),
-        preflight_pod: options.preflight_pod.clone(),
-        counts: Arc::clone(&counts),
-    };
+    let setting = setting(&options, &api, rules, &counts);
     let intake = intake::Intake::of(
         api.clone(),
         options.audience.clone(),
@@ -201,6 +191,18 @@ pub async fn serve(options: Options) -> anyhow::Result<()> {
     // The next one need not wait; when this fails, it does.
     let _ = Lease::release(&api, &options.namespace, LEASE, &me).await;
     ended
+}
+
+fn setting(options: &Options, api: &Api, rules: Rules, counts: &Arc<Counts>) -> chores::Setting {
+    let image = options.image.clone();
+    chores::Setting {
+        api: api.clone(),
+        rules,
+        namespace: options.namespace.clone(),
+        image: image.unwrap_or_else(|| paceline_inject::Settings::default().image),
+        preflight_pod: options.preflight_pod.clone(),
+        counts: Arc::clone(counts),
+    }
 }
 
 fn rules(options: &Options) -> anyhow::Result<Rules> {

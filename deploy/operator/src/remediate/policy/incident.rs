@@ -102,6 +102,27 @@ pub struct Incident {
 }
 
 impl Incident {
+    /// One that is raised now.
+    fn of(report: Report, now: u64, boot: &str) -> Incident {
+        Incident {
+            finding: report.finding,
+            subject: report.subject,
+            job: report.job,
+            job_nodes: report.job_nodes,
+            severity: report.severity,
+            provenance: report.provenance,
+            observe_only: report.observe_only,
+            order: report.order,
+            since: now,
+            heard: now,
+            times: 1,
+            said: 1,
+            boot: boot.to_owned(),
+            ripe: false,
+            closed: None,
+        }
+    }
+
     /// Whether it counts.
     pub fn is_open(&self) -> bool {
         self.closed.is_none()
@@ -140,7 +161,7 @@ pub enum Heard {
 
 /// Takes a report in.
 pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64, boot: &str) -> Heard {
-    let Report { key, .. } = report;
+    let key = report.key.clone();
     let news = |is_news| if is_news { Heard::News } else { Heard::Same };
     let Some(known) = incidents.get_mut(&key) else {
         // What was never heard of is not over.
@@ -148,26 +169,7 @@ pub fn hear(incidents: &mut BTreeMap<String, Incident>, report: Report, now: u64
             return Heard::Same;
         }
         let job = report.job.clone();
-        incidents.insert(
-            key.clone(),
-            Incident {
-                finding: report.finding,
-                subject: report.subject,
-                job: report.job,
-                job_nodes: report.job_nodes,
-                severity: report.severity,
-                provenance: report.provenance,
-                observe_only: report.observe_only,
-                order: report.order,
-                since: now,
-                heard: now,
-                times: 1,
-                said: 1,
-                boot: boot.to_owned(),
-                ripe: false,
-                closed: None,
-            },
-        );
+        incidents.insert(key.clone(), Incident::of(report, now, boot));
         return match forget(incidents, &key, &job, now) {
             Some((_, gone)) if !gone.is_open() => Heard::News,
             Some((gone, _)) => Heard::Unkept {

@@ -378,6 +378,10 @@ fn settle(health: &mut Health, now: u64, refusal: Option<String>) {
         }
         reason.push_str(&more);
     }
+    if state == State::Healthy {
+        // The next time it is told anew.
+        health.unkept = 0;
+    }
     health.stand(now, state, reason);
 }
 
