@@ -248,12 +248,10 @@ fn a_restart_and_the_silence_after_it_are_told_apart() {
 fn what_was_not_heard_is_neither_lost_nor_goodput() {
     let goodput = |hour_s: f64| {
         let spec = WorldSpec::parse("gpus=8 steps=200 seed=24").expect("a world");
-        let mut detector = Detector::new(Policy::default());
-        for (at, frame) in World::new(spec).expect("a world") {
-            let later = if at.0 > 30_000_000_000 { hour_s } else { 0.0 };
-            detector.observe(at + Duration::from_secs_f64(later), &frame);
-        }
-        detector.report().cost.goodput_ratio.expect("steady")
+        let later = |at: Time| if at.0 > 30_000_000_000 { hour_s } else { 0.0 };
+        let frames = World::new(spec).expect("a world");
+        let held = frames.map(|(at, frame)| (at + Duration::from_secs_f64(later(at)), frame));
+        folded(held).goodput_ratio.expect("steady")
     };
     let (all, heard) = (goodput(0.0), goodput(3600.0));
     assert!(
