@@ -44,6 +44,11 @@ class Person:
         assert (done.returncode != 0) == fails, (words, done.stdout, done.stderr)
         return done.stderr if fails else done.stdout
 
+    def creates(self, *words, text=None):
+        """`kubectl create` speaks protobuf, which the tests' API server does not read: what it would have made is applied."""
+        made = self.types(*words, "--dry-run=client", "-o", "json", text=text)
+        assert "created" in self.types("kubectl", "apply", "-f", "-", text=made)
+
 
 def the_definition(person):
     """As people bring it there, in three ways, over what the tests' cluster has."""
@@ -113,27 +118,27 @@ def an_injected_job(person, paceline):
     assert "unchanged" in person.types("kubectl", "apply", "-f", "-", text=manifest)
     diff, applied, secret, _ = documented("kubernetes.md")
     assert diff[:4] == applied[:4] == ["paceline", "inject-manifest", "-f", "job.yaml"] and applied[4:] == ["|", "kubectl", "apply", "-f", "-"]
-    assert "created" in person.types(*secret[secret.index("kubectl"):], text="a key")
+    person.creates(*secret[secret.index("kubectl"):], text="a key")
 
 
 def a_namespace_that_trains(person):
-    person.types("kubectl", "create", "namespace", "training")
+    person.creates("kubectl", "create", "namespace", "training")
     label = documented("helm.md")[1]
     assert "labeled" in person.types(*[word.replace("TRAINING", "training") for word in label])
-    person.types("kubectl", "-n", "paceline", "create", "configmap", "paceline-remediator-ca", "--from-literal=ca.crt=an authority")
+    person.creates("kubectl", "-n", "paceline", "create", "configmap", "paceline-remediator-ca", "--from-literal=ca.crt=an authority")
     get, create = documented("remediator.md", 1)
     with tempfile.TemporaryDirectory() as folder:
         authority = os.path.join(folder, "ca.crt")
         with open(authority, "w") as file:
             file.write(person.types(*get[:get.index(">")]))
         words = [word.replace("TRAINING", "training").replace("=ca.crt", f"={authority}") for word in create]
-        assert "created" in person.types(*words)
+        person.creates(*words)
     assert person.types("kubectl", "-n", "training", "get", "configmap", "paceline-remediator-ca", "-o", "jsonpath={.data.ca\\.crt}") == "an authority"
 
 
 def main():
     binaries, paceline = sys.argv[1:3], sys.argv[3:]
-    get, describe, hold, repaired, reset = documented("remediator.md")
+    get, describe, hold, repaired, drain, reset = documented("remediator.md")
     world = World(binaries, nodes=6, policy=POLICY)
     try:
         person = Person(world)
@@ -143,6 +148,8 @@ def main():
         leader = what_is_known(person, world, get, describe)
         a_node_on_hold(person, world, leader, hold)
         a_repaired_node(person, world, leader, repaired)
+        # What comes of it: remediator_people.py.
+        assert "annotated" in person.types(*[word.replace("n1", "n0") for word in drain])
         a_breaker(person, world, leader, reset)
         a_namespace_that_trains(person)
         if paceline:
