@@ -1,6 +1,7 @@
 //! Annotations of ours by names that nobody reads.
 
 use serde_json::Value;
+use strsim::damerau_levenshtein;
 
 use crate::{Note, PREFIX};
 
@@ -34,33 +35,24 @@ pub(crate) fn tell(pod: &Value, notes: &mut Vec<Note>) {
         .into_iter()
         .flatten()
         .filter_map(|(name, _)| name.strip_prefix(PREFIX));
-    for name in ours.filter(|name| !KNOWN.contains(name)) {
+    for name in ours.filter(|name| !is_known(name)) {
+        let name: String = name.chars().take(60).collect();
         let nearest = KNOWN
             .iter()
-            .map(|known| (distance(&name.to_lowercase(), known), known))
+            .map(|known| (damerau_levenshtein(&name.to_lowercase(), known), known))
             .min();
         let meant = match nearest {
             Some((wrong, known)) if wrong <= WRONG => format!("did you mean {known}?"),
             _ => format!("known are {}", KNOWN.join(", ")),
         };
-        let name: String = name.chars().take(60).collect();
         let says = format!("annotation {PREFIX}{name} is not known, and does nothing: {meant}");
         notes.push(Note::new("annotation", says));
     }
 }
 
-/// Letters to put in, take out or change.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (at, letter) in one.chars().take(64).enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], at + 1);
-        for (column, known) in other.chars().enumerate() {
-            let change = corner + usize::from(letter != known);
-            corner = row[column + 1];
-            row[column + 1] = change.min(corner + 1).min(row[column] + 1);
-        }
-    }
-    row[other.chars().count()]
+/// Whether it is one of them: whoever reads another forgot to name it here.
+pub(crate) fn is_known(name: &str) -> bool {
+    KNOWN.contains(&name)
 }
 
 #[cfg(test)]

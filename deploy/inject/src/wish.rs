@@ -161,7 +161,7 @@ impl Wish {
                 matches!(mode, "quick" | "full")
             }),
             gpus: match reader.raw("gpu-runtime-class") {
-                Some(none) if none.is_empty() => Some(none),
+                Some("") => Some(String::new()),
                 _ => reader.checked("gpu-runtime-class", "the name of a RuntimeClass", is_name),
             },
             cpu: reader
@@ -189,14 +189,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn raw(&self, name: &str) -> Option<String> {
+    fn raw(&self, name: &str) -> Option<&'a str> {
+        debug_assert!(spelling::is_known(name), "{name}");
         let value = &self.pod["metadata"]["annotations"][format!("{PREFIX}{name}")];
-        value.as_str().map(|text| text.trim().to_owned())
+        value.as_str().map(str::trim)
     }
 
     fn said(&self, name: &str) -> Option<&'a str> {
-        let value = &self.pod["metadata"]["annotations"][format!("{PREFIX}{name}")];
-        value.as_str().map(str::trim).filter(|text| !text.is_empty())
+        self.raw(name).filter(|text| !text.is_empty())
     }
 
     fn text(&self, name: &str) -> Option<String> {

@@ -1,6 +1,7 @@
 //! What a plain word means. kubectl reads YAML 1.1 (<https://yaml.org/type/>), as gopkg.in/yaml.v2 understands it; what is
 //! written here shall mean the same to a reader of YAML 1.2.
 
+use paceline_health::base64;
 use serde_json::Value;
 
 /// What kubectl takes it for.
@@ -51,19 +52,9 @@ fn number(word: &str) -> Option<Value> {
 }
 
 /// What a `!!binary` means, where that is a text.
-pub(super) fn decoded(base64: &str) -> Option<String> {
-    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut bits, mut count, mut bytes) = (0_usize, 0, Vec::new());
-    let digits = base64.trim_end().trim_end_matches('=').chars();
-    for digit in digits.filter(|c| !c.is_ascii_whitespace()) {
-        bits = (bits << 6 | DIGITS.find(digit)?) & 0xffff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from(bits >> count & 0xff).ok()?);
-        }
-    }
-    String::from_utf8(bytes).ok()
+pub(super) fn decoded(text: &str) -> Option<String> {
+    let digits: String = text.split_whitespace().collect();
+    String::from_utf8(base64::decode(&digits)?).ok()
 }
 
 /// Whether a text can stand without quotes, and every reader takes it for a text.
