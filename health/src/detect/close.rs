@@ -48,8 +48,9 @@ impl Detector {
                 here_s: stood_s,
                 left_s: self.silence.stood_s(at),
             };
-            if stands || self.job_rules.stalled(&board, stood) {
-                self.job_rules.stood(&board, stood);
+            let stalled = self.job_rules.stalled(&board, stood);
+            if stands || stalled {
+                self.job_rules.stood(&board, stood, stalled);
                 continue;
             }
             if board.kind == StepKind::Train {

@@ -12,7 +12,7 @@ use super::board::Board;
 use super::checkpoints::Checkpoints;
 use super::claim::{Claim, Outcome};
 use super::kinds::{Kinds, Sort};
-use super::ledger::{Ledger, Stood};
+use super::ledger::{Ledger, Stood, Teller};
 use super::links::LinkRule;
 use super::noise::WarmUp;
 use super::roster::Roster;
@@ -163,8 +163,9 @@ impl JobRules {
     }
 
     /// Takes a step in which the job stood still, or one that stalled.
-    pub fn stood(&mut self, board: &Board<'_>, stood: Stood) {
-        self.ledger.row(board, self.steady, self.sort, stood, false);
+    pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
+        let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
+        self.ledger.row(board, self.steady, self.sort, stood, teller);
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
@@ -199,7 +200,12 @@ impl JobRules {
         }
         scene.steady = self.steady;
         let is_told = self.remaining_ratio(straggler) < 1.0;
-        self.ledger.row(board, self.steady, self.sort, stood, is_told);
+        let teller = if is_told {
+            Teller::Incidents
+        } else {
+            Teller::Nobody
+        };
+        self.ledger.row(board, self.steady, self.sort, stood, teller);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

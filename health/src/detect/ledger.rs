@@ -38,6 +38,17 @@ pub struct Stood {
     pub left_s: f64,
 }
 
+/// Who tells of what a step took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// Incidents that are open.
+    Incidents,
+    /// It is far too long by itself, and rules have not seen it.
+    Stall,
+    /// Nobody so far.
+    Nobody,
+}
+
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
@@ -107,9 +118,8 @@ impl Ledger {
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step. `is_told`: incidents that are open tell why it is slow.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood: Stood, is_told: bool) {
-        let is_stall = self.is_stall(board, steady, stood);
+    /// Takes a step.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood: Stood, teller: Teller) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);
@@ -154,10 +164,10 @@ impl Ledger {
                     } else {
                         0.0
                     };
-                    let stalled_s = self.long.step(more_s, is_stall, is_told);
+                    let stalled_s = self.long.step(more_s, teller);
                     self.stall += stalled_s * self.ranks;
                 }
-                if !is_stall {
+                if teller != Teller::Stall {
                     self.usual.push_back(board.dur_s - stood_s);
                 }
                 if self.usual.len() > USUAL {
@@ -170,11 +180,11 @@ impl Ledger {
             StepKind::Checkpoint => {
                 let more = usual.map_or(0.0, |usual| (moved_s - usual).max(0.0)) * self.ranks;
                 // Far out, and nobody knows why: until it comes back.
-                *(if sort == Sort::Apart {
-                    &mut self.stall
+                if sort == Sort::Apart {
+                    self.stall += more;
                 } else {
-                    &mut self.checkpoint
-                }) += more;
+                    self.checkpoint += more;
+                }
             }
             _ => {}
         }
@@ -208,7 +218,7 @@ impl Ledger {
         self.unheard + open_s * self.ranks
     }
 
-    /// Rank-seconds lost to steps that stalled; `is_told` as in [`Ledger::row`].
+    /// Rank-seconds lost to steps that stalled; `is_told`: incidents that are open tell of those whose end was not seen.
     pub fn stalled(&self, is_told: bool) -> f64 {
         let pending_s = if is_told { 0.0 } else { self.long.more_s };
         self.stall + pending_s * self.ranks
@@ -265,13 +275,14 @@ impl Long {
     }
 
     /// Takes a step that took so much more, 0: an ordinary one. Seconds that nobody else tells of.
-    fn step(&mut self, more_s: f64, is_stall: bool, is_told: bool) -> f64 {
+    fn step(&mut self, more_s: f64, teller: Teller) -> f64 {
         if more_s > 0.0 {
             self.row += 1;
-            if is_stall {
-                return more_s;
+            match teller {
+                Teller::Stall => return more_s,
+                Teller::Nobody => self.more_s += more_s,
+                Teller::Incidents => {}
             }
-            self.more_s += if is_told { 0.0 } else { more_s };
             return 0.0;
         }
         if self.row > 0 {
@@ -279,7 +290,11 @@ impl Long {
         }
         self.before = self.before.map(|steps| steps.saturating_add(1));
         let pending_s = std::mem::take(&mut self.more_s);
-        if is_told { 0.0 } else { pending_s }
+        if teller == Teller::Incidents {
+            0.0
+        } else {
+            pending_s
+        }
     }
 }
 
