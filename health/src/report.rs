@@ -33,6 +33,9 @@ pub struct Report {
     pub times: Times,
     /// First frame to last.
     pub duration_s: f64,
+    /// When the last step that was compared had ended, seconds since the first frame; `None`: none was.
+    #[serde(default)]
+    pub last_step_s: Option<f64>,
     /// Exit codes of the launched commands by node.
     pub exits: Vec<NodeExit>,
     /// How much of the job was seen.

@@ -22,7 +22,7 @@ pub struct Seen {
     pub kind: StepKind,
     /// How self-times were known; S0: they were not, and cells compare whole steps.
     pub signal: Signal,
-    /// When it was complete, seconds since the first frame.
+    /// When it had ended, seconds since the first frame: it may have been compared later, where records came late.
     pub at_s: f64,
     /// Median of the ranks' step times, seconds.
     pub p50_s: f64,

@@ -41,7 +41,11 @@ impl Detector {
             }
             self.job_rules.sort(&mut board, &self.policy.detector);
             self.times.row(&row, board.kind);
-            let about = (self.seconds(at), self.roster.restart, self.roster.world_size);
+            let about = (
+                self.seconds(row.opened),
+                self.roster.restart,
+                self.roster.world_size,
+            );
             self.times.see(&row, &board, about);
             self.causes.begin_steps();
             let stood = Stood {

@@ -50,7 +50,8 @@ pub struct Row {
     pub kind: StepKind,
     /// How self-times are known; S0 when they are not.
     pub signal: Signal,
-    opened: Time,
+    /// When its first sample came: in synchronous training all ranks end a step together.
+    pub opened: Time,
     /// When it closed.
     pub closed_at: Time,
     /// By rank's number.
@@ -137,6 +138,8 @@ pub struct Rows {
     absent: usize,
     /// Every step up to this one is closed.
     closed: Option<u64>,
+    /// When the step of the last row that closed had ended.
+    ended: Option<Time>,
     /// Samples that came after their row had closed.
     late: u64,
 }
@@ -146,6 +149,7 @@ impl Rows {
     pub fn clear(&mut self) {
         *self = Rows {
             late: self.late,
+            ended: self.ended,
             ..Rows::default()
         };
     }
@@ -244,6 +248,11 @@ impl Rows {
         place
     }
 
+    /// When the last step that was compared had ended.
+    pub fn ended(&self) -> Option<Time> {
+        self.ended
+    }
+
     /// Samples that came too late to be compared.
     pub fn late(&self) -> u64 {
         self.late
@@ -266,6 +275,7 @@ impl Rows {
         let mut row = self.open.pop_front()?;
         row.closed_at = now;
         self.closed = Some(row.step);
+        self.ended = Some(row.opened);
         Some(row)
     }
 

@@ -42,7 +42,8 @@ impl Detector {
             steps: self.last_row,
             median_step_s: self.tempo.median_s(),
             times: self.times.told(),
-            duration_s: self.seconds(self.last_frame),
+            duration_s: self.elapsed_s(),
+            last_step_s: self.rows.ended().map(|at| self.seconds(at)),
             exits: exits.collect(),
             coverage: self.coverage(),
             cost: self.cost(&verdicts),
@@ -71,6 +72,11 @@ impl Detector {
     /// The last step that was put together from all ranks.
     pub fn steps(&self) -> u64 {
         self.last_row
+    }
+
+    /// From the first frame to the last, seconds.
+    pub fn elapsed_s(&self) -> f64 {
+        self.seconds(self.last_frame)
     }
 
     /// Ranks that declared themselves in this epoch.

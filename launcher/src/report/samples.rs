@@ -73,6 +73,7 @@ pub(crate) fn report(verdicts: Vec<Verdict>) -> Report {
         median_step_s: Some(1.0),
         times: Times::default(),
         duration_s: 1000.0,
+        last_step_s: Some(1000.0),
         exits: Vec::new(),
         coverage: Coverage {
             steps_ratio: Some(1.0),

@@ -6,6 +6,7 @@ use std::path::Path;
 use paceline_health::Provenance;
 use paceline_health::report::{Reason, Report};
 use paceline_health::verdict::{Severity, Verdict};
+use paceline_health::words;
 
 use super::{scontrol, variable};
 use crate::report;
@@ -81,7 +82,8 @@ fn line(report: &Report) -> String {
             if let Some(ratio) = verdict.slowdown_ratio {
                 text += &format!(", {ratio:.2}x slow");
             }
-            text += &format!(", {:.2} GPU-hours lost", verdict.lost_gpu_hours);
+            let lost = words::hours(verdict.lost_gpu_hours, words::whose(report));
+            text += &format!(", {lost} lost");
             if told.len() > 1 {
                 text += &format!("; and {} more", told.len() - 1);
             }
@@ -148,7 +150,7 @@ mod tests {
         let said = line(&report);
         assert!(
             said.starts_with("paceline: ended well, 150 steps; straggler of rank 5")
-                && said.ends_with(", 1.30x slow, 41.20 GPU-hours lost; and 1 more"),
+                && said.ends_with(", 1.30x slow, 41.20 rank-hours lost; and 1 more"),
             "{said}"
         );
     }

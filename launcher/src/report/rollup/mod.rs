@@ -11,6 +11,7 @@ use std::time::Duration;
 use paceline_health::Provenance;
 use paceline_health::report::Report;
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
+use paceline_health::words;
 use serde::Serialize;
 
 use self::find::Seen;
@@ -28,6 +29,8 @@ pub(super) struct Rollup {
     /// Below which directory, and of how many seconds up to now.
     below: String,
     since_s: u64,
+    /// Whose hours they are; `rank` where no run had a GPU.
+    whose: &'static str,
     total: Total,
     /// What was lost by what it was lost to: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
     by_cause: BTreeMap<String, Share>,
@@ -104,6 +107,7 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
         schema_version: SCHEMA_VERSION,
         below: shown(below).display().to_string(),
         since_s: since.as_secs(),
+        whose: "rank",
         ..Rollup::default()
     };
     let mut progress = Progress::new(Style::stderr(color), "reports");
@@ -167,6 +171,9 @@ fn shown(below: &Path) -> PathBuf {
 impl Rollup {
     fn add(&mut self, path: &Path, report: &Report, until_unix_ms: u64, running: bool) {
         let cost = &report.cost;
+        if words::whose(report) == "GPU" {
+            self.whose = "GPU";
+        }
         self.total.runs += 1;
         self.total.running += u64::from(running);
         let is_live = report

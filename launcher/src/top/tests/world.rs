@@ -162,7 +162,7 @@ impl World {
             metrics.observe(&frame, 0.0);
             live.frame(&frame);
         }
-        (1_230..=1_236).for_each(|step| live.step(&self.seen(step)));
+        (1_230..=1_236).for_each(|step| live.step(&self.seen(step), 0.0));
         live.report(&self.report(), &Policy::default(), "/home/ada/paceline-llama");
         live.tick(&metrics, 1);
         let mut app = App {

@@ -131,7 +131,8 @@ impl Aggregator {
     /// Steps that were compared go to the live page.
     pub(super) fn show_steps(&mut self) {
         while let Some(seen) = self.detector.poll_seen() {
-            self.outlets.live.step(&seen);
+            let ago_s = self.detector.elapsed_s() - seen.at_s;
+            self.outlets.live.step(&seen, ago_s);
         }
     }
 

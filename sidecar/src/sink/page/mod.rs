@@ -65,7 +65,7 @@ impl Piece {
 struct Board {
     /// Grows with each piece of news.
     serial: u64,
-    /// Columns of the heat map, oldest first, and when the last one came.
+    /// Columns of the heat map, oldest first, and when the step of the last one had ended.
     steps: VecDeque<Piece>,
     step_at_ns: Option<u64>,
     report: Piece,
@@ -117,8 +117,8 @@ impl Live {
         }
     }
 
-    /// A step was compared.
-    pub fn step(&self, seen: &Seen) {
+    /// A step was compared, which had ended so many seconds ago.
+    pub fn step(&self, seen: &Seen, ago_s: f64) {
         let column = heat::column(seen);
         let most = heat::columns(seen.cells.len());
         self.news(|board, serial| {
@@ -127,7 +127,7 @@ impl Live {
                 board.steps.pop_front();
             }
             board.steps.push_back(Piece { serial, json: column });
-            board.step_at_ns = Some(host::monotonic_ns());
+            board.step_at_ns = Some(past_ns(ago_s));
             true
         });
     }
@@ -135,7 +135,13 @@ impl Live {
     /// The report was made. `dir`: where it is written.
     pub fn report(&self, report: &Report, policy: &Policy, dir: &str) {
         let json = told::report(report, policy, dir, host::unix_ms());
-        self.news(|board, serial| board.report.put(serial, json));
+        self.news(|board, serial| {
+            // Whoever takes over from an aggregator that has died finds a job that may have stood still since long ago.
+            board.step_at_ns = board
+                .step_at_ns
+                .or_else(|| Some(past_ns(report.duration_s - report.last_step_s?)));
+            board.report.put(serial, json)
+        });
     }
 
     /// A frame has its place in the journal.
@@ -211,6 +217,11 @@ impl Live {
         };
         let _ = tokio::time::timeout(QUIET, news).await;
     }
+}
+
+/// So many seconds ago by this host's clock, nanoseconds.
+fn past_ns(ago_s: f64) -> u64 {
+    host::monotonic_ns().saturating_sub((ago_s * 1e9) as u64)
 }
 
 /// Adds a list, if there is anything in it.

@@ -104,8 +104,8 @@ fn parsed(text: &str) -> Value {
 #[test]
 fn whoever_has_something_is_told_the_rest() {
     let live = Live::default();
-    live.step(&seen(1));
-    live.step(&seen(2));
+    live.step(&seen(1), 0.0);
+    live.step(&seen(2), 0.0);
     let (serial, text) = live.since(0);
     let all = parsed(&text);
     assert_eq!(all["steps"].as_array().unwrap().len(), 2);
@@ -115,11 +115,12 @@ fn whoever_has_something_is_told_the_rest() {
         "{text}"
     );
 
-    live.step(&seen(3));
+    live.step(&seen(3), 7.0);
     let (newer, text) = live.since(serial);
     let news = parsed(&text);
     assert_eq!((newer, news["steps"].as_array().unwrap().len()), (serial + 1, 1));
     assert_eq!(news["steps"][0][0], 3);
+    assert!(news["still_s"].as_f64() >= Some(7.0), "{text}");
     let (last, text) = live.since(newer);
     assert_eq!(last, newer);
     assert!(parsed(&text).get("steps").is_none(), "{text}");
@@ -129,7 +130,7 @@ fn whoever_has_something_is_told_the_rest() {
 fn steps_are_dropped_and_not_gathered() {
     let live = Live::default();
     for step in 0..3000 {
-        live.step(&seen(step));
+        live.step(&seen(step), 0.0);
     }
     let steps = parsed(&live.since(0).1)["steps"].clone();
     let steps = steps.as_array().unwrap();
@@ -140,7 +141,10 @@ fn steps_are_dropped_and_not_gathered() {
 #[test]
 fn hostile_names_are_short_visible_and_one_line() {
     let live = Live::default();
-    live.report(&hostile_report(), &Policy::default(), "/tmp/run");
+    let mut report = hostile_report();
+    (report.duration_s, report.last_step_s) = (90.0, Some(30.0));
+    live.report(&report, &Policy::default(), "/tmp/run");
+    assert!(parsed(&live.since(0).1)["still_s"].as_f64() >= Some(60.0));
     for number in 0..1000 {
         let says = format!("{number}{}", long());
         live.frame(&frame(Event::Trouble(Trouble {
@@ -330,7 +334,7 @@ async fn a_browser_may_run_the_page_and_nothing_else() {
 #[tokio::test]
 async fn without_the_token_there_is_the_door_and_no_data() {
     let live = Live::default();
-    live.step(&seen(1));
+    live.step(&seen(1), 0.0);
     let address = served(&live, Some(Key::from_bytes([7; 32]))).await;
     assert!(get(address, "/", "").await.starts_with("HTTP/1.1 200"));
     for path in ["/v1/live", "/v1/live/events"] {
@@ -343,7 +347,7 @@ async fn without_the_token_there_is_the_door_and_no_data() {
 #[tokio::test]
 async fn news_wait_for_something_new() {
     let live = Live::default();
-    live.step(&seen(1));
+    live.step(&seen(1), 0.0);
     let address = served(&live, None).await;
     // Of another aggregator, or of none: all there is.
     let answer = get(address, "/v1/live/events", "Last-Event-ID: other-9\r\n").await;
@@ -361,7 +365,7 @@ async fn news_wait_for_something_new() {
     while live.0.seats.available_permits() == LISTENERS {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    live.step(&seen(2));
+    live.step(&seen(2), 0.0);
     let answer = waits.await.unwrap();
     let data: Vec<&str> = answer
         .lines()
@@ -375,7 +379,7 @@ async fn news_wait_for_something_new() {
 #[tokio::test]
 async fn listeners_have_a_bound_and_hold_up_nobody() {
     let live = Live::default();
-    live.step(&seen(1));
+    live.step(&seen(1), 0.0);
     let address = served(&live, None).await;
     let (serial, _) = live.since(0);
     let id = format!("Last-Event-ID: {}-{serial}\r\n", live.0.epoch);

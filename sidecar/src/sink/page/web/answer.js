@@ -66,8 +66,8 @@ function caseOf(verdict) {
   const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Now' ? 'now' : null, ...says));
   fact('Who', who(verdict));
   const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as its peers`), ': '];
+  // Of what nobody is slow for the sentence above says all that is known.
   if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, verdict.why);
-  else fact('What', told(verdict.means));
   fact('Since', since(verdict));
   fact('Costs', costs(verdict));
   fact('Now', told(verdict.action));

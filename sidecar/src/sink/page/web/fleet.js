@@ -159,12 +159,13 @@ function gpusShown() {
 
 function drawGpus() {
   const {places} = data;
-  if (!places || !data.gpus) return;
+  if (!places) return;
   if (places.gpus.length === 0) {
     at('gpus-says').textContent = '';
     fill('gpus', el('p', 'faint', 'No GPU was read: there is none, no rank trains on one, or its driver does not answer.'));
     return;
   }
+  if (!data.gpus) return;
   const shown = gpusShown();
   const {lanes: found, troubled} = readLanes(shown);
   const lanes = LANES.map((lane, index) => drawLane(lane, shown, found[index]));
