@@ -174,6 +174,12 @@ fn a_stall_is_lost_once_beside_anything_else() {
             3.0 * 0.045 * 79.0,
         ),
         (&[], "slow rank=2 factor=80 from=898", 3.0 * 0.045 * 79.0),
+        // Another one's slowness tells of none of it.
+        (
+            &["slow rank=1 factor=1.1 from=20"],
+            "slow rank=2 factor=80 from=600 until=603",
+            3.0 * 0.045 * 79.0,
+        ),
     ] {
         let both: Vec<&str> = beside.iter().copied().chain([stall]).collect();
         let (before, after) = (
@@ -283,4 +289,17 @@ fn what_stands_comes_first_and_what_cost_most() {
         .map(|number| over.iter().position(rank(*number)))
         .collect();
     assert_eq!(order, [Some(0), Some(1), Some(2)], "{over:?}");
+}
+
+/// A step of minutes is no standstill, though nothing moves in it.
+#[test]
+fn a_job_of_long_steps_does_not_hang() {
+    for world in [
+        "gpus=8 steps=60 seed=24 self=400s",
+        "gpus=8 steps=60 seed=24 self=200s",
+    ] {
+        let cost = cost(world, &[], f64::INFINITY);
+        let lost = cost.lost_gpu_hours / cost.gpu_hours;
+        assert!(lost < 0.15, "{world}: {cost:?}");
+    }
 }

@@ -27,7 +27,9 @@ impl Detector {
             let stood_s = self.silence.stood_in_step(at, room_s);
             // Its times are the standstill's, which is told: nobody is slow for them.
             let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
-            if row.kind == StepKind::Train && !stands {
+            // A job that seems to stand in its first steps is one of long steps, until more is known.
+            let is_known = self.tempo.p99_s().is_some();
+            if row.kind == StepKind::Train && !(stands && is_known) {
                 self.tempo.observe(longest);
             }
             self.seat(at);

@@ -26,12 +26,12 @@ impl Detector {
         }
         // Part of it is an incident of its own.
         let beside = |rank_s: f64, finding| hours(rank_s) - within.get(&finding).copied().unwrap_or(0.0);
-        let is_told = self.job_rules.remaining_ratio(&self.straggler) < 1.0;
+        let left_ratio = self.job_rules.remaining_ratio(&self.straggler);
         let overheads = [
             beside(ledger.checkpoint, Finding::SlowCheckpoint),
             beside(ledger.warm_up, Finding::SlowWarmUp),
             hours(ledger.restart),
-            hours(ledger.stalled(is_told)),
+            hours(ledger.stalled(left_ratio)),
         ];
         for (name, hours) in OVERHEADS.into_iter().zip(overheads) {
             add(name, hours);
@@ -53,8 +53,7 @@ impl Detector {
                 .filter(|_| settled > 0.0)
                 .map(|_| round((1.0 - lost / settled).max(0.0))),
             step_s: usual_s.map(round),
-            what_if_step_s: usual_s
-                .map(|usual| round(usual * self.job_rules.remaining_ratio(&self.straggler))),
+            what_if_step_s: usual_s.map(|usual| round(usual * left_ratio)),
             gpu_hour_price: price.map(round),
             lost_cost: price.map(|price| round(price * lost)),
         }

@@ -37,6 +37,19 @@ impl Front {
     }
 }
 
+/// What a phase is called in evidence.
+pub(super) fn doing(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Other => "between phases",
+        Phase::Data => "loading data",
+        Phase::Compute => "computing",
+        Phase::Wait => "waiting",
+        Phase::Optimizer => "in the optimizer",
+        Phase::Checkpoint => "writing a checkpoint",
+        Phase::Evaluation => "evaluating",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -150,7 +150,13 @@ impl JobRules {
 
     /// Tells an undeclared checkpoint or evaluation from an ordinary step, before any rule looks at it.
     pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds) {
-        let sort = self.kinds.sort(board, &limits.kinds);
+        // What few tell is no kind of the job's steps.
+        let is_whole = board.seats.len() * 2 > board.plan.ranks || board.is_empty();
+        let sort = if is_whole {
+            self.kinds.sort(board, &limits.kinds)
+        } else {
+            Sort::AsDeclared
+        };
         if sort != Sort::AsDeclared {
             board.kind = StepKind::Checkpoint;
         }
@@ -199,12 +205,7 @@ impl JobRules {
             self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
         scene.steady = self.steady;
-        let is_told = self.remaining_ratio(straggler) < 1.0;
-        let teller = if is_told {
-            Teller::Incidents
-        } else {
-            Teller::Nobody
-        };
+        let teller = self.teller(board, straggler);
         self.ledger.row(board, self.steady, self.sort, stood, teller);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
@@ -228,6 +229,27 @@ impl JobRules {
             .row(&scene, &self.kinds, self.sort, raised, &mut self.out);
     }
 
+    /// Who tells of a step that took too long.
+    fn teller(&self, board: &Board<'_>, straggler: &StragglerRule) -> Teller {
+        let left_ratio = self.remaining_ratio(straggler);
+        if left_ratio >= 1.0 {
+            return Teller::Nobody;
+        }
+        let raised = straggler.raised();
+        let of_ranks: f64 = raised.iter().map(|slow| slow.account.impact_now()).sum();
+        let is_of_all = left_ratio < 1.0 - of_ranks.clamp(0.0, 1.0) - 1e-9;
+        // Without self-times nobody knows whom it waited for.
+        let slowest = board.seats.iter().max_by(|a, b| a.x.total_cmp(&b.x));
+        let is_theirs = slowest.is_none_or(|seat| {
+            let is_named = raised.iter().any(|slow| slow.members.contains(&seat.rank));
+            is_named && seat.x > FAR
+        });
+        Teller::Incidents {
+            left_ratio,
+            is_theirs: is_of_all || is_theirs,
+        }
+    }
+
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         if finding == Finding::SlowCheckpoint {
@@ -242,6 +264,9 @@ impl JobRules {
             .or_else(|| self.birth.outcome_now(finding, subject, ranks))
     }
 }
+
+/// ln of twice as long as its peers: one that held up a step that is far too long.
+const FAR: f64 = std::f64::consts::LN_2;
 
 /// Steps in a row without a rank's sample after which it is absent, and not merely lost now and then.
 const ABSENT_STEPS: u8 = 8;

@@ -39,23 +39,38 @@ pub struct Stood {
 }
 
 /// Who tells of what a step took too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Teller {
     /// Incidents that are open.
-    Incidents,
+    Incidents {
+        /// What a step would take without them, over what it takes.
+        left_ratio: f64,
+        /// They tell of this step's length: whom it waited for is one of theirs, or all are.
+        is_theirs: bool,
+    },
     /// It is far too long by itself, and rules have not seen it.
     Stall,
     /// Nobody so far.
     Nobody,
 }
 
+impl Teller {
+    fn left_ratio(self) -> f64 {
+        match self {
+            Teller::Incidents { left_ratio, .. } => left_ratio,
+            Teller::Stall | Teller::Nobody => 1.0,
+        }
+    }
+}
+
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Up to the present epoch, and its size and beginning.
+    /// Up to the present size: since when, how many there are, and how many there were.
     before: f64,
-    ranks: f64,
     since: Option<Time>,
+    ranks: f64,
+    ranks_before: f64,
     pub warm_up: f64,
     pub checkpoint: f64,
     pub restart: f64,
@@ -84,7 +99,7 @@ impl Ledger {
         let ranks = f64::from(ranks);
         if self.ranks != ranks {
             self.before = self.total(at);
-            self.ranks = ranks;
+            self.ranks_before = std::mem::replace(&mut self.ranks, ranks);
             self.since = Some(at);
         }
     }
@@ -131,14 +146,19 @@ impl Ledger {
             self.leap(board, began, usual, stood.left_s);
         }
         self.highest = self.highest.max(board.step);
-        if board.kind == StepKind::Checkpoint {
+        // One that was only set apart is none where others were known as such.
+        if board.kind == StepKind::Checkpoint && (sort != Sort::Apart || self.checkpoint == 0.0) {
             self.saved = Some(board.step);
         }
         if let Some(began) = began.filter(|_| is_first) {
             // From the last step, or the first rank, to the beginning of this one.
             let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
             // The job stood in the step; of one that nobody saw, before.
-            let idle = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0) * self.ranks;
+            let idle_s = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0);
+            // Until a group of another size was there, it was the old one's.
+            let old_s = self.since.map_or(0.0, |since| since.since(began).as_secs_f64());
+            let old_s = old_s.min(idle_s);
+            let idle = old_s * self.ranks_before + (idle_s - old_s) * self.ranks;
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -148,8 +168,8 @@ impl Ledger {
         self.restarted = false;
         let moved_s = (board.dur_s - stood_s).max(0.0);
         if board.step < self.made {
-            // It was made before, and is made again.
-            self.restart += moved_s * self.ranks;
+            // It was made before, and is made again; what it took too long incidents tell.
+            self.restart += moved_s * teller.left_ratio() * self.ranks;
             return;
         }
         match board.kind {
@@ -159,6 +179,8 @@ impl Ledger {
             }
             StepKind::Train => {
                 if let Some(usual) = usual {
+                    // The usual step may not have followed yet what incidents tell.
+                    let usual = usual / teller.left_ratio().max(0.01);
                     let more_s = if moved_s > LONG * usual {
                         moved_s - usual
                     } else {
@@ -191,15 +213,18 @@ impl Ledger {
     }
 
     /// The first step after a restart: which of those that follow were made before. Numbers that go on say it themselves.
-    /// Where they begin anew, it is what came after the last checkpoint; where none was seen, nothing is said to be lost
-    /// of which that is not known.
+    /// Where they begin anew, it is what came after the last checkpoint, from which each further restart takes up, too; where
+    /// none was seen, nothing is said to be lost of which that is not known.
     fn take_up(&mut self, step: u64) {
-        if step > ANEW {
+        // Nobody takes up what is far before the checkpoint: the first records are missing.
+        let is_before = self.saved.is_some_and(|saved| step.saturating_mul(2) < saved);
+        if step > ANEW && !is_before {
             self.made = self.highest + 1;
             return;
         }
-        let again = self.saved.take().map_or(0, |saved| self.highest - saved);
+        let again = self.saved.map_or(0, |saved| self.highest.saturating_sub(saved));
         (self.made, self.highest) = (step + again, step);
+        self.saved = self.saved.and(Some(0));
     }
 
     /// Rank-seconds from the first rank on.
@@ -218,8 +243,9 @@ impl Ledger {
         self.unheard + open_s * self.ranks
     }
 
-    /// Rank-seconds lost to steps that stalled; `is_told`: incidents that are open tell of those whose end was not seen.
-    pub fn stalled(&self, is_told: bool) -> f64 {
+    /// Rank-seconds lost to steps that stalled, where a step would take this share of its time without incidents.
+    pub fn stalled(&self, left_ratio: f64) -> f64 {
+        let is_told = self.long.is_told(left_ratio);
         let pending_s = if is_told { 0.0 } else { self.long.more_s };
         self.stall + pending_s * self.ranks
     }
@@ -264,6 +290,8 @@ struct Long {
     /// How many in a row, and what those that rules have seen took beyond ordinary ones, seconds.
     row: u32,
     more_s: f64,
+    /// What was left of a step without incidents when that began.
+    left_ratio: f64,
     /// Some were there before, so many ordinary steps ago.
     before: Option<u32>,
 }
@@ -280,8 +308,13 @@ impl Long {
             self.row += 1;
             match teller {
                 Teller::Stall => return more_s,
-                Teller::Nobody => self.more_s += more_s,
-                Teller::Incidents => {}
+                Teller::Incidents { is_theirs: true, .. } => {}
+                Teller::Incidents { .. } | Teller::Nobody => {
+                    if self.more_s == 0.0 {
+                        self.left_ratio = teller.left_ratio();
+                    }
+                    self.more_s += more_s;
+                }
             }
             return 0.0;
         }
@@ -290,11 +323,16 @@ impl Long {
         }
         self.before = self.before.map(|steps| steps.saturating_add(1));
         let pending_s = std::mem::take(&mut self.more_s);
-        if teller == Teller::Incidents {
+        if self.is_told(teller.left_ratio()) {
             0.0
         } else {
             pending_s
         }
+    }
+
+    /// An incident that was raised since they began tells of them.
+    fn is_told(&self, left_ratio: f64) -> bool {
+        left_ratio < 0.99 * self.left_ratio
     }
 }
 

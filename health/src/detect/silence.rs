@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::claim::{Body, Claim, Detail, Outcome, over, piece};
-use super::front::{Front, Place, place};
+use super::front::{Front, Place, doing, place};
 use super::ras::Told;
 use super::roster::Roster;
 use super::standstill::{Named, Standstill};
@@ -48,19 +48,6 @@ const BEAT: Duration = Duration::from_secs(1);
 
 /// Ranks that a hang's evidence names.
 const MAX_BEHIND: usize = 8;
-
-/// What a phase is called in evidence.
-fn doing(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Other => "between phases",
-        Phase::Data => "loading data",
-        Phase::Compute => "computing",
-        Phase::Wait => "waiting",
-        Phase::Optimizer => "in the optimizer",
-        Phase::Checkpoint => "writing a checkpoint",
-        Phase::Evaluation => "evaluating",
-    }
-}
 
 /// A verdict: what, how badly, and of which rank; none: of all.
 type Silent = (Finding, Severity, Option<Rank>);
@@ -188,7 +175,21 @@ impl SilenceRule {
         let Scope {
             at, roster, limits, ..
         } = *scope;
-        let p99 = scope.tempo.p99_s().unwrap_or(limits.unknown_p99_s);
+        let unknown = limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
+        let p99 = scope.tempo.p99_s().unwrap_or(unknown);
+        let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
+        if self.pulses.values().any(is_gone) && !self.open.is_empty() {
+            // A job that is ended while it stands stood for whoever was named while it lived.
+            let still = |named: &Named| match named.rank {
+                Some(rank) => severity(self.pulses.get(&rank)?, at, p99, limits),
+                None => Some(named.severity),
+            };
+            let open = self.open.iter();
+            let open = open.filter_map(|(subject, named)| {
+                Some((subject.clone(), (named.finding, still(named)?, named.rank)))
+            });
+            return open.collect();
+        }
         let silent: Vec<(Rank, Severity)> = self
             .pulses
             .iter()
@@ -218,8 +219,9 @@ impl SilenceRule {
             };
             return behind.into_iter().filter_map(named).collect();
         }
-        // Everyone stands still, and nobody, or too many to blame, is behind.
-        if silent.len() < self.pulses.len() {
+        // Everyone stands still, and nobody, or too many to blame, is behind. Where no process lives nothing hangs.
+        let lives = self.pulses.values().any(|heard| heard.pulse.alive);
+        if silent.len() < self.pulses.len() || !lives {
             return BTreeMap::new();
         }
         let severity = silent

@@ -52,6 +52,10 @@ pub(super) struct Standstill {
 }
 
 impl Standstill {
+    pub fn is_empty(&self) -> bool {
+        self.silent.is_empty()
+    }
+
     pub fn get(&self, subject: &Subject) -> Option<&Named> {
         self.silent.get(subject)
     }
