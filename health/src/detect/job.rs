@@ -115,17 +115,19 @@ impl JobRules {
 
     /// What a step would take if nothing that is wrong now were, over what it takes.
     pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
-        let slow: f64 = straggler
-            .raised()
-            .iter()
-            .map(|slow| slow.account.impact_now())
-            .sum();
-        let lost = [
-            slow,
+        let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
+        let left = |share: f64| 1.0 - share.clamp(0.0, 1.0);
+        left(of_ranks) * left(of_groups) * left(of_all)
+    }
+
+    /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole job.
+    fn open_shares(&self, straggler: &StragglerRule) -> [f64; 3] {
+        let raised = straggler.raised().iter();
+        [
+            raised.map(|slow| slow.account.impact_now()).sum(),
             self.shares.open_share(),
             self.shift.open_share().max(self.birth.open_share()),
-        ];
-        lost.iter().map(|share| 1.0 - share.clamp(0.0, 1.0)).product()
+        ]
     }
 
     /// Causes of slowness that wanders between ranks now.
@@ -235,9 +237,9 @@ impl JobRules {
         if left_ratio >= 1.0 {
             return Teller::Nobody;
         }
+        let [_, of_groups, of_all] = self.open_shares(straggler);
+        let is_of_all = of_groups > 0.0 || of_all > 0.0;
         let raised = straggler.raised();
-        let of_ranks: f64 = raised.iter().map(|slow| slow.account.impact_now()).sum();
-        let is_of_all = left_ratio < 1.0 - of_ranks.clamp(0.0, 1.0) - 1e-9;
         // Without self-times nobody knows whom it waited for.
         let slowest = board.seats.iter().max_by(|a, b| a.x.total_cmp(&b.x));
         let is_theirs = slowest.is_none_or(|seat| {

@@ -151,14 +151,7 @@ impl Ledger {
             self.saved = Some(board.step);
         }
         if let Some(began) = began.filter(|_| is_first) {
-            // From the last step, or the first rank, to the beginning of this one.
-            let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
-            // The job stood in the step; of one that nobody saw, before.
-            let idle_s = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0);
-            // Until a group of another size was there, it was the old one's.
-            let old_s = self.since.map_or(0.0, |since| since.since(began).as_secs_f64());
-            let old_s = old_s.min(idle_s);
-            let idle = old_s * self.ranks_before + (idle_s - old_s) * self.ranks;
+            let idle = self.idle(board, began, stood_s);
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -210,6 +203,17 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    /// Rank-seconds from the last step, or the first rank, to the beginning of this one.
+    fn idle(&self, board: &Board<'_>, began: Time, stood_s: f64) -> f64 {
+        let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
+        // The job stood in the step; of one that nobody saw, before.
+        let idle_s = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0);
+        // Until a group of another size was there, it was the old one's.
+        let old_s = self.since.map_or(0.0, |since| since.since(began).as_secs_f64());
+        let old_s = old_s.min(idle_s);
+        old_s * self.ranks_before + (idle_s - old_s) * self.ranks
     }
 
     /// The first step after a restart: which of those that follow were made before. Numbers that go on say it themselves.
