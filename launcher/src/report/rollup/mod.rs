@@ -29,8 +29,6 @@ pub(super) struct Rollup {
     /// Below which directory, and of how many seconds up to now.
     below: String,
     since_s: u64,
-    /// Whose hours they are; `rank` where no run had a GPU.
-    whose: &'static str,
     total: Total,
     /// What was lost by what it was lost to: a cause, a finding, `checkpoint`, `warm-up`, `restart`.
     by_cause: BTreeMap<String, Share>,
@@ -49,6 +47,8 @@ struct Total {
     runs: u64,
     /// Of these, how many have not ended: what they lost so far is in it.
     running: u64,
+    /// Of these, how many had GPUs.
+    with_gpus: u64,
     /// Of these, how many rest on simulated, replayed or injected data, if only in part.
     not_live: u64,
     /// GPU-hours; rank-hours of runs without GPUs.
@@ -107,7 +107,6 @@ pub(super) fn command(args: &ReportArgs, since: Duration, color: Color) -> anyho
         schema_version: SCHEMA_VERSION,
         below: shown(below).display().to_string(),
         since_s: since.as_secs(),
-        whose: "rank",
         ..Rollup::default()
     };
     let mut progress = Progress::new(Style::stderr(color), "reports");
@@ -171,10 +170,8 @@ fn shown(below: &Path) -> PathBuf {
 impl Rollup {
     fn add(&mut self, path: &Path, report: &Report, until_unix_ms: u64, running: bool) {
         let cost = &report.cost;
-        if words::whose(report) == "GPU" {
-            self.whose = "GPU";
-        }
         self.total.runs += 1;
+        self.total.with_gpus += u64::from(words::whose(report) == "GPU");
         self.total.running += u64::from(running);
         let is_live = report
             .verdicts
@@ -215,6 +212,11 @@ impl Rollup {
             worst: worst.map(|verdict| format!("{} of {}", verdict.finding, verdict.whom())),
             end: report.end.as_ref().map(|end| end.reason.name()),
         });
+    }
+
+    /// Whose hours are told to people.
+    fn whose(&self) -> &'static str {
+        if self.total.with_gpus > 0 { "GPU" } else { "rank" }
     }
 
     /// Findings by the nodes that they blame.

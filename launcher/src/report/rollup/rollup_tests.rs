@@ -40,7 +40,6 @@ fn three() -> Rollup {
     let mut rollup = Rollup {
         below: "runs".to_owned(),
         since_s: 7 * 86_400,
-        whose: "rank",
         ..Rollup::default()
     };
     let slow = |node| verdict(1, Finding::StragglerNode, on(node), Cause::Power);
@@ -117,10 +116,7 @@ n1                              1      1     2.00 GPU-hours       5.00  straggle
 
 #[test]
 fn where_there_is_no_gpu_hours_are_of_ranks() {
-    let mut rollup = Rollup {
-        whose: "rank",
-        ..Rollup::default()
-    };
+    let mut rollup = Rollup::default();
     let mut one = run("one", &[("checkpoint", 2.0)], Vec::new());
     one.coverage.signals.clear();
     rollup.add(Path::new("runs/a/report.json"), &one, 1_000, false);
