@@ -5,7 +5,6 @@ use paceline_health::event::{
 };
 use paceline_health::frame::Provenance;
 use paceline_health::id::Rank;
-use paceline_health::report::Coverage;
 use paceline_health::seen::LEVEL;
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 use paceline_seal::Key;
@@ -52,10 +51,7 @@ fn long() -> String {
 fn hostile_report() -> Report {
     let mut report = Detector::new(Policy::default()).report();
     report.job = long().as_str().into();
-    report.coverage = Coverage {
-        notes: vec![long().into(); 50],
-        ..report.coverage
-    };
+    report.coverage.notes = vec![long().into(); 50];
     let verdict = |id| Verdict {
         id,
         finding: Finding::Straggler,
@@ -127,6 +123,15 @@ fn whoever_has_something_is_told_the_rest() {
 }
 
 #[test]
+fn whoever_takes_over_knows_how_long_the_job_stands() {
+    let live = Live::default();
+    let mut report = hostile_report();
+    (report.duration_s, report.last_step_s) = (90.0, Some(30.0));
+    live.report(&report, &Policy::default(), "/tmp/run");
+    assert!(parsed(&live.since(0).1)["still_s"].as_f64() >= Some(60.0));
+}
+
+#[test]
 fn steps_are_dropped_and_not_gathered() {
     let live = Live::default();
     for step in 0..3000 {
@@ -141,10 +146,7 @@ fn steps_are_dropped_and_not_gathered() {
 #[test]
 fn hostile_names_are_short_visible_and_one_line() {
     let live = Live::default();
-    let mut report = hostile_report();
-    (report.duration_s, report.last_step_s) = (90.0, Some(30.0));
-    live.report(&report, &Policy::default(), "/tmp/run");
-    assert!(parsed(&live.since(0).1)["still_s"].as_f64() >= Some(60.0));
+    live.report(&hostile_report(), &Policy::default(), "/tmp/run");
     for number in 0..1000 {
         let says = format!("{number}{}", long());
         live.frame(&frame(Event::Trouble(Trouble {
@@ -358,10 +360,8 @@ async fn news_wait_for_something_new() {
         .find_map(|line| line.strip_prefix("id: "))
         .unwrap()
         .to_owned();
-    let waits =
-        tokio::spawn(
-            async move { get(address, "/v1/live/events", &format!("Last-Event-ID: {id}\r\n")).await },
-        );
+    let known = format!("Last-Event-ID: {id}\r\n");
+    let waits = tokio::spawn(async move { get(address, "/v1/live/events", &known).await });
     while live.0.seats.available_permits() == LISTENERS {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
