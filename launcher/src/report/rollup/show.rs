@@ -46,7 +46,10 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
         .take(ROWS)
         .map(|(cause, share)| {
             let of = percent(of_total(share.lost_gpu_hours, rollup));
-            let (lost, cost) = (hours(share.lost_gpu_hours, rollup.whose()), price(share.lost_cost));
+            let (lost, cost) = (
+                hours(share.lost_gpu_hours, rollup.whose()),
+                price(share.lost_cost),
+            );
             format!(
                 "{:NAME$} {lost:>18} {of:>7} {cost:>10} {:>6}",
                 short(cause),
