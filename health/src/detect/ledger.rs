@@ -28,6 +28,8 @@ const LATE: f64 = 10.0;
 /// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
 /// in a process that is new, which sees no record of its very first step.
 const ANEW: u64 = 2;
+/// So many of its first records may be missing.
+const MISSED: u64 = 16;
 
 /// How long the job stood still for silent ranks, which is an incident's to tell, seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,11 +68,12 @@ impl Teller {
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Up to the present size: since when, how many there are, and how many there were.
+    /// Up to the present size: since when, and how many there are.
     before: f64,
     since: Option<Time>,
     ranks: f64,
-    ranks_before: f64,
+    /// Up to the end of the last step.
+    accounted: f64,
     pub warm_up: f64,
     pub checkpoint: f64,
     pub restart: f64,
@@ -99,7 +102,7 @@ impl Ledger {
         let ranks = f64::from(ranks);
         if self.ranks != ranks {
             self.before = self.total(at);
-            self.ranks_before = std::mem::replace(&mut self.ranks, ranks);
+            self.ranks = ranks;
             self.since = Some(at);
         }
     }
@@ -108,7 +111,6 @@ impl Ledger {
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
-        self.made = 0;
         self.restarted = self.last.is_some();
     }
 
@@ -138,6 +140,8 @@ impl Ledger {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);
+        let total = self.total(board.at);
+        let accounted = std::mem::replace(&mut self.accounted, total);
         if self.restarted {
             self.take_up(board.step);
         }
@@ -150,8 +154,8 @@ impl Ledger {
         if board.kind == StepKind::Checkpoint && (sort != Sort::Apart || self.checkpoint == 0.0) {
             self.saved = Some(board.step);
         }
-        if let Some(began) = began.filter(|_| is_first) {
-            let idle = self.idle(board, began, stood_s);
+        if is_first {
+            let idle = self.idle(board, accounted, stood_s);
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -168,7 +172,7 @@ impl Ledger {
         match board.kind {
             StepKind::Train | StepKind::WarmUp if !steady => {
                 self.warming.0 += 1.0;
-                self.warming.1 += moved_s;
+                self.warming.1 += moved_s * teller.left_ratio();
             }
             StepKind::Train => {
                 if let Some(usual) = usual {
@@ -205,29 +209,29 @@ impl Ledger {
         }
     }
 
-    /// Rank-seconds from the last step, or the first rank, to the beginning of this one.
-    fn idle(&self, board: &Board<'_>, began: Time, stood_s: f64) -> f64 {
-        let idle_s = (board.at.since(began).as_secs_f64() - board.dur_s).max(0.0);
+    /// Rank-seconds from the last step, up to which so many were `accounted` for, or the first rank, to the beginning of this
+    /// one; of groups of each size that there were meanwhile.
+    fn idle(&self, board: &Board<'_>, accounted: f64, stood_s: f64) -> f64 {
+        let began = Time(board.at.0.saturating_sub((board.dur_s * 1e9) as u64));
         // The job stood in the step; of one that nobody saw, before.
-        let idle_s = (idle_s - (stood_s - board.dur_s).max(0.0)).max(0.0);
-        // Until a group of another size was there, it was the old one's.
-        let old_s = self.since.map_or(0.0, |since| since.since(began).as_secs_f64());
-        let old_s = old_s.min(idle_s);
-        old_s * self.ranks_before + (idle_s - old_s) * self.ranks
+        let stood_before_s = (stood_s - board.dur_s).max(0.0);
+        (self.total(began) - accounted - stood_before_s * self.ranks).max(0.0)
     }
 
     /// The first step after a restart: which of those that follow were made before. Numbers that go on say it themselves.
     /// Where they begin anew, it is what came after the last checkpoint, from which each further restart takes up, too; where
     /// none was seen, nothing is said to be lost of which that is not known.
     fn take_up(&mut self, step: u64) {
-        // Nobody takes up what is far before the checkpoint: the first records are missing.
-        let is_before = self.saved.is_some_and(|saved| step.saturating_mul(2) < saved);
+        // An attempt may have ended before it had got as far as the one before it.
+        let furthest = self.highest.max(self.made.saturating_sub(1));
+        // Nobody takes up what is far before the checkpoint, or the end: the first records are missing.
+        let is_before = step <= MISSED && step * 2 < self.saved.unwrap_or(self.highest);
         if step > ANEW && !is_before {
-            self.made = self.highest + 1;
+            self.made = furthest + 1;
             return;
         }
-        let again = self.saved.map_or(0, |saved| self.highest.saturating_sub(saved));
-        (self.made, self.highest) = (step + again, step);
+        let again = self.saved.map_or(0, |saved| furthest.saturating_sub(saved));
+        (self.made, self.highest) = (step.min(1) + again, step);
         self.saved = self.saved.and(Some(0));
     }
 

@@ -29,6 +29,8 @@ pub struct SilenceRule {
     passed: BTreeMap<Rank, (Place, Time)>,
     /// Whom it has named, and how badly.
     open: Standstill,
+    /// No process was left when it was last judged.
+    gone: bool,
     /// What NCCL said last.
     told: Told,
     provenance: Provenance,
@@ -84,10 +86,11 @@ impl Heard {
 impl SilenceRule {
     /// A new group of ranks.
     pub fn clear(&mut self, at: Time, world_size: u32) {
-        self.pulses.clear();
         self.passed.clear();
         self.told = Told::default();
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
+        self.pulses.clear();
+        self.gone = false;
     }
 
     /// Takes a beat of one node, or what NCCL says of all ranks.
@@ -172,11 +175,9 @@ impl SilenceRule {
 
     /// Who is silent now, and how badly.
     fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
-        let Scope {
-            at, roster, limits, ..
-        } = *scope;
-        let unknown = limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
-        let p99 = scope.tempo.p99_s().unwrap_or(unknown);
+        let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
+        let unknown = || limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
+        let p99 = scope.tempo.p99_s().unwrap_or_else(unknown);
         let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
         if self.pulses.values().any(is_gone) && !self.open.is_empty() {
             // A job that is ended while it stands stood for whoever was named while it lived.
@@ -184,10 +185,9 @@ impl SilenceRule {
                 Some(rank) => severity(self.pulses.get(&rank)?, at, p99, limits),
                 None => Some(named.severity),
             };
+            let holds = |named: &Named| Some((named.finding, still(named)?, named.rank));
             let open = self.open.iter();
-            let open = open.filter_map(|(subject, named)| {
-                Some((subject.clone(), (named.finding, still(named)?, named.rank)))
-            });
+            let open = open.filter_map(|(subject, named)| Some((subject.clone(), holds(named)?)));
             return open.collect();
         }
         let silent: Vec<(Rank, Severity)> = self
@@ -200,12 +200,8 @@ impl SilenceRule {
             self.passed.clear();
             return BTreeMap::new();
         }
-        let front = Front::of(
-            self.pulses
-                .values()
-                .filter(|heard| heard.pulse.alive)
-                .map(|heard| (place(&heard.pulse), heard.moved())),
-        );
+        let alive = self.pulses.values().filter(|heard| heard.pulse.alive);
+        let front = Front::of(alive.map(|heard| (place(&heard.pulse), heard.moved())));
         self.pass(&silent, &front);
         let behind: Vec<(Rank, Severity)> = silent
             .iter()
@@ -220,19 +216,20 @@ impl SilenceRule {
             return behind.into_iter().filter_map(named).collect();
         }
         // Everyone stands still, and nobody, or too many to blame, is behind. Where no process lives nothing hangs.
-        let lives = self.pulses.values().any(|heard| heard.pulse.alive);
-        if silent.len() < self.pulses.len() || !lives {
+        if silent.len() < self.pulses.len() || !self.lives() {
             return BTreeMap::new();
         }
-        let severity = silent
-            .iter()
-            .map(|(_, severity)| *severity)
-            .min()
-            .unwrap_or(Severity::Info);
+        let severities = silent.iter().map(|(_, severity)| *severity);
+        let severity = severities.min().unwrap_or(Severity::Info);
         let subject = Subject::Job {
             job: scope.job.clone(),
         };
         BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
+    }
+
+    /// Whether a process is left.
+    fn lives(&self) -> bool {
+        self.pulses.values().any(|heard| heard.pulse.alive)
     }
 
     /// Notes whom others are past: in a later step, or waiting in the step that it has not finished.
@@ -268,16 +265,22 @@ impl SilenceRule {
             .collect();
         behind.sort_by_key(|(rank, pulse)| (place(pulse), **rank));
         let furthest = most.map_or(0.0, |(step, _)| step as f64);
-        let told = behind.iter().take(MAX_BEHIND).map(|(rank, pulse)| {
+        let told = |(rank, pulse): &(&Rank, &Pulse)| {
             let what = format!("rank {rank} in step, {}", doing(pulse.phase));
             piece(&what, pulse.step as f64, Some(furthest))
-        });
-        told.collect()
+        };
+        behind.iter().take(MAX_BEHIND).map(told).collect()
     }
 
     /// Ends what does not hold any more, and held as long as it was `heard`.
     fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
-        self.open.book(heard);
+        if self.gone {
+            // What no process was left to stand in is the restart's.
+            self.open.pass(at);
+        } else {
+            self.open.book(heard);
+        }
+        self.gone = !self.pulses.is_empty() && !self.lives();
         let over_now = self.open.keep(|subject, named| {
             let found = holds.get(subject);
             found.is_some_and(|(finding, ..)| *finding == named.finding)
@@ -334,7 +337,6 @@ impl SilenceRule {
         let ranks = || self.about(rank);
         let idle = self.idle_s(at, rank);
         let step = ranks().map(|heard| heard.pulse.step).min();
-        let gone = ranks().all(|heard| !heard.pulse.alive);
         let waiting = self
             .pulses
             .values()
@@ -342,7 +344,7 @@ impl SilenceRule {
             .count();
         let piece = |what: &str, value| piece(what, value, None);
         let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
-        if gone {
+        if ranks().all(|heard| !heard.pulse.alive) {
             evidence.push(piece("process_gone", 1.0));
         }
         if finding == Finding::JobHang {
@@ -381,16 +383,14 @@ impl SilenceRule {
     }
 }
 
-/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose.
+/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose: of them only what is sure is told.
 fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
-    let patience = match heard.pulse.phase {
-        Phase::Checkpoint | Phase::Evaluation => limits.patience_ratio,
-        _ => 1.0,
-    };
+    let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
+    let patience = if is_slow { limits.patience_ratio } else { 1.0 };
     let idle = heard.idle_s(now);
     if idle >= patience * (limits.confirmed_p99 * p99).max(limits.confirmed_min_s) {
         Some(Severity::Critical)
-    } else if idle >= patience * (limits.suspect_p99 * p99).max(limits.suspect_min_s) {
+    } else if !is_slow && idle >= (limits.suspect_p99 * p99).max(limits.suspect_min_s) {
         Some(Severity::Info)
     } else {
         None

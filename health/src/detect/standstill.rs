@@ -1,6 +1,7 @@
 //! The time that a job stands still, shared among those that are silent: it is lost once, however many they are.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,8 @@ use crate::verdict::{Finding, Severity, Subject};
 
 /// So many steps at most are told together with the one in which the job stood still.
 const STEPS_BEFORE: u8 = 8;
+/// By then whoever moved with the others has been heard of.
+const MOVED_BY: Duration = Duration::from_secs(3);
 
 /// Who is silent, and since when.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -47,8 +50,9 @@ pub(super) struct Standstill {
     stood_s: f64,
     /// What of it is in steps that were looked at, seconds.
     taken_s: f64,
-    /// Steps in a row that had no room for the rest.
+    /// Steps in a row that had no room for the rest, and since when.
     without_room: u8,
+    without_room_since: Time,
 }
 
 impl Standstill {
@@ -103,15 +107,44 @@ impl Standstill {
     pub fn take(&mut self, now: Time, room_s: f64) -> f64 {
         let left_s = self.left_s(now);
         let here_s = left_s.min(room_s);
-        self.without_room = if here_s < left_s { self.without_room + 1 } else { 0 };
-        if self.without_room > STEPS_BEFORE {
-            // It was in a step that nobody told of.
+        self.taken_s += here_s;
+        if here_s >= left_s {
             self.without_room = 0;
-            self.taken_s += left_s;
-        } else {
-            self.taken_s += here_s;
+            return here_s;
+        }
+        if self.without_room == 0 {
+            self.without_room_since = now;
+        }
+        self.without_room = self.without_room.saturating_add(1);
+        if self.without_room > STEPS_BEFORE {
+            if self.silent.is_empty() {
+                // It was in a step that nobody told of.
+                self.without_room = 0;
+                self.taken_s += left_s - here_s;
+            } else if now.since(self.without_room_since) >= MOVED_BY {
+                self.without_room = 0;
+                self.give_back(now, left_s - here_s);
+            }
         }
         here_s
+    }
+
+    /// The others go on while somebody is said to be silent: the job did not stand so long.
+    fn give_back(&mut self, now: Time, seconds: f64) {
+        self.book(now);
+        self.stood_s -= seconds;
+        let booked_s: f64 = self.silent.values().map(|named| named.lost_s).sum();
+        let kept = 1.0 - seconds / booked_s.max(seconds);
+        for named in self.silent.values_mut() {
+            named.lost_s *= kept;
+        }
+    }
+
+    /// Passes over the time up to now, in which nobody was left to stand.
+    pub fn pass(&mut self, now: Time) {
+        if !self.silent.is_empty() {
+            self.booked = now;
+        }
     }
 
     /// What one of them has cost so far, seconds of the whole job.

@@ -17,6 +17,10 @@ pub struct Tempo {
 
 /// Fewer steps than this tell nothing about the tail.
 const ENOUGH: u64 = 10;
+/// Of fewer than this the 99th percentile is the longest: the first step, which may have compiled for minutes. It is then taken to be no more
+/// than so many medians.
+const MANY: u64 = 100;
+const FAR: f64 = 20.0;
 
 impl Tempo {
     /// No step yet.
@@ -34,8 +38,10 @@ impl Tempo {
     pub fn observe(&mut self, seconds: f64) {
         self.micros.saturating_record((seconds * 1e6) as u64);
         let quantile = |quantile| self.micros.value_at_quantile(quantile) as f64 / 1e6;
-        self.median_s = Some(quantile(0.5));
-        self.p99_s = (self.micros.len() >= ENOUGH).then(|| quantile(0.99));
+        let (median, steps) = (quantile(0.5), self.micros.len());
+        let most = if steps < MANY { FAR * median } else { f64::INFINITY };
+        self.median_s = Some(median);
+        self.p99_s = (steps >= ENOUGH).then(|| quantile(0.99).min(most));
     }
 
     /// Median step, seconds.
