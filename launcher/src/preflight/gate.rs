@@ -12,7 +12,8 @@ use paceline_health::preflight::{Outcome, Problem, Report};
 use paceline_nccl_bench::preflight::{Mode, hosts::compress};
 
 use super::args::{Gate, GateArgs};
-use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, endpoint, show, work};
+use super::endpoint::{self, Redirected};
+use super::{CRITICAL, MeetingArgs, UNKNOWN, Wish, show, work};
 use crate::kube;
 use crate::output::{self, Color};
 use crate::run::{Plan, cluster};
@@ -154,7 +155,13 @@ fn among(
         .iter()
         .position(|known| known.as_str() == plan.node)
         .unwrap_or(0);
-    let redirected = endpoint::redirect(&plan.command, variable, report, chosen, rank);
+    // Where all start, they meet where they were to.
+    let is_all = chosen.len() == report.nodes.len();
+    let redirected = if is_all {
+        Redirected::default()
+    } else {
+        endpoint::redirect(&plan.command, variable, report, chosen, rank)
+    };
     for said in &redirected.said {
         output::say(format_args!("paceline: {said}"));
     }
@@ -180,7 +187,8 @@ fn among(
         command: redirected.command,
         aggregator: first
             .filter(|_| {
-                chosen.len() > 1 && !endpoint::starts(plan.settings.aggregator.as_deref(), report, chosen)
+                let given = plan.settings.aggregator.as_deref();
+                chosen.len() > 1 && !is_all && !endpoint::starts(given, report, chosen)
             })
             .map(|node| endpoint::reach(node, report.nodes.get(*node))),
         ..started(report, plan, Gate::Exclude, &starting)
@@ -220,7 +228,6 @@ fn choose<'a>(
             Outcome::Unknown => Choice::Leave(UNKNOWN),
             Outcome::Ok | Outcome::Warning => Choice::All,
         },
-        Gate::Exclude if bad.is_empty() => Choice::All,
         Gate::Exclude => exclude(report, &bad, node, wanted, meets),
     }
 }
@@ -241,7 +248,12 @@ fn exclude<'a>(
     good.sort_by_key(|known| Some(*known) != meets.as_ref());
     let (least, most) = wanted.unwrap_or((1, good.len()));
     if good.len() < least {
-        return Choice::Leave(CRITICAL);
+        // Where nothing is wrong, more are to come than were measured.
+        return if bad.is_empty() {
+            Choice::All
+        } else {
+            Choice::Leave(CRITICAL)
+        };
     }
     // The first so many: the same choice on every node, for all have the same report.
     good.truncate(most);
@@ -330,7 +342,10 @@ mod tests {
             Choice::Leave(CRITICAL)
         );
         assert_eq!(choose(Gate::Fail, &well, "n1", None, None), Choice::All);
-        assert_eq!(choose(Gate::Exclude, &well, "n1", None, None), Choice::All);
+        assert_eq!(
+            these(&choose(Gate::Exclude, &well, "n1", None, None)),
+            "n1 n2 n3 n4"
+        );
     }
 
     #[test]
@@ -368,6 +383,12 @@ mod tests {
             these(&choose(Gate::Exclude, &ill, "n4", elastic, None)),
             "n1 n3 n4"
         );
+        // Also where none is bad.
+        let well = report(4, &[]);
+        assert_eq!(these(&choose(Gate::Exclude, &well, "n2", two, None)), "n1 n2");
+        assert_eq!(choose(Gate::Exclude, &well, "n3", two, None), Choice::Leave(0));
+        let eight = of("torchrun --nnodes 8 t.py");
+        assert_eq!(choose(Gate::Exclude, &well, "n1", eight, None), Choice::All);
         let told = |name: &str| (name == "PET_NNODES").then(|| "2".to_owned());
         assert_eq!(wanted(&words("torchrun t.py"), &told), Some((2, 2)));
     }
