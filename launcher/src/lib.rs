@@ -25,6 +25,7 @@ mod report;
 mod run;
 mod simulate;
 mod slurm;
+mod spare;
 mod top;
 
 use std::ffi::OsStr;
@@ -41,8 +42,10 @@ const USAGE: u8 = 64;
 /// The whole program.
 pub fn main() -> ExitCode {
     forget_empty_variables();
-    if kube::spare::is_in_pod() {
-        kube::spare::unreadable_settings();
+    if spare::is_in_pod() {
+        spare::unreadable_settings();
+    } else {
+        spare::unreadable_site_file();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -51,8 +51,11 @@ SLURM = r"\bsrun\b|\bscontrol\b"
 ELSEWHERE = [
     (r"^cargo run --release -- demo|^cargo install --path launcher", "tests/package/run::cargo install --path launcher"),
     (r"^(tests/run|cargo test --workspace)\b", ".ci/run::tests/run"),
-    (r"^deploy/wheel/build|^pip install", "tests/package/run::deploy/wheel/build"),
-    (r"^deploy/package/build|^apt install", "tests/package/run::deploy/package/build"),
+    (r"^deploy/wheel/build", "tests/package/run::deploy/wheel/build"),
+    (r"^pip install --no-index --find-links", "tests/package/run::--no-index --find-links target/wheels paceline"),
+    (r"^pip install paceline-", "tests/package/run::--force-reinstall \"$wheel\""),
+    (r"^deploy/package/build", "tests/package/run::deploy/package/build"),
+    (r"^apt install", "tests/package/run::apt install --yes /packages/old.deb"),
     (r"^deploy/package/twice", "tests/package/run::deploy/package/twice"),
     (r"^deepspeed", "tests/tests/system/tasks.rs::ranks_of_deepspeed_are_one_job_with_one_sidecar"),
     (r"^paceline profiler", "tests/tests/nccl/job.rs::switched_while_it_trains"),

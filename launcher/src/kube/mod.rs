@@ -3,6 +3,5 @@
 pub(crate) mod beside;
 pub(crate) mod install;
 pub(crate) mod manifest;
-pub(crate) mod spare;
 mod tell;
 mod yaml;

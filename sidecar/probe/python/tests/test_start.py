@@ -48,6 +48,30 @@ class Start(unittest.TestCase):
         done = run(script, path=[other, os.path.join(self.directory, "user")])
         self.assertEqual((done.code, done.out, done.err), (0, "the user\n1\n", ""))
 
+    def test_as_a_module_it_is_the_program(self):
+        files = {
+            "bin/paceline": "#!/bin/sh\necho beside $@\n",
+            "site/paceline-1.dist-info/METADATA": "Metadata-Version: 2.4\nName: paceline\nVersion: 1\n",
+            "site/paceline-1.dist-info/RECORD": "../bin/paceline,,\n",
+            "path/paceline": "#!/bin/sh\necho on PATH $@\n",
+        }
+        tree(self.directory, files)
+        for name in ("bin/paceline", "path/paceline"):
+            os.chmod(os.path.join(self.directory, name), 0o755)
+
+        def said(path, python_path):
+            names = [HOOK] + [os.path.join(self.directory, name) for name in python_path]
+            env = dict(os.environ, PATH=os.path.join(self.directory, path), PYTHONPATH=os.pathsep.join(names))
+            words = [sys.executable, "-m", "paceline", "--version"]
+            done = subprocess.run(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+        self.assertEqual(said("path", ["site"]), (0, "beside --version\n", ""))
+        self.assertEqual(said("path", []), (0, "on PATH --version\n", ""))
+        code, out, err = said("nowhere", [])
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("pip install paceline", err)
+
     def test_its_error_is_printed_as_ever(self):
         tree(self.directory, {"sitecustomize.py": "raise ValueError('broken')\n"})
         with_hook = run("print('on')", path=[self.directory])

@@ -1,14 +1,15 @@
-//! In a pod a variable, or a file of settings, that cannot be read is told of and left out. Whoever wrote it, most often into
-//! a manifest, does not sit at this command, and neither a trainer nor a sidecar, whose restarts others count, ends for it.
-//! What stands on the command line was typed, and is judged as everywhere.
+//! What cannot be read and was written by somebody who does not sit at this command is told of and left out: in a pod a variable, most
+//! often of a manifest, or a file of settings; elsewhere the site's file, with which no job of the site would start. What stands on the
+//! command line was typed, and is judged as everywhere.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::PathBuf;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, Parser as _};
 use paceline_sidecar::sink::notify::Receiver;
 
 use crate::cli::{Cli, Command};
@@ -34,19 +35,60 @@ pub(crate) fn unreadable_settings() {
         let Some(piece) = culprit(&problem) else {
             return;
         };
-        let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
-        let more = if piece.hides_observe() {
-            "; its [observe], or some of it, cannot be read and is left out too: people are told also of that"
-        } else {
-            ""
-        };
-        say(format_args!(
-            "{} is left out: {first}{more}",
-            piece.name().display()
-        ));
-        piece.bound().iter().for_each(|name| forget(name.as_ref()));
-        piece.leave_out();
+        spare(&piece, &problem);
     }
+}
+
+/// Leaves out the site's file where `paceline run` would not start for it. To be called while nothing else runs in this process.
+pub(crate) fn unreadable_site_file() {
+    let Some(file) = Surroundings::real().files.pop().filter(|file| file.is_file()) else {
+        return;
+    };
+    let matches = Cli::command().try_get_matches();
+    let Some(run) = matches
+        .as_ref()
+        .ok()
+        .and_then(|found| found.subcommand_matches("run"))
+    else {
+        return;
+    };
+    // What was typed is never done without what the file may have bounded it with.
+    let mut bounded = ["http", "act"].into_iter();
+    if bounded.any(|id| run.value_source(id) == Some(ValueSource::CommandLine)) {
+        return;
+    }
+    let Err(problem) = read() else { return };
+    let piece = Piece::File(file);
+    if piece.is_named_by(&problem) || piece.tried().is_none() {
+        spare(&piece, &problem);
+    }
+}
+
+/// Goes on without it, and says so.
+fn spare(piece: &Piece, problem: &str) {
+    let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
+    let more = if piece.hides_observe() {
+        "; its [observe], or some of it, cannot be read and is left out too: people are told also of that"
+    } else {
+        ""
+    };
+    let bound: Vec<_> = piece
+        .bound()
+        .iter()
+        .filter(|name| env::var_os(name).is_some())
+        .copied()
+        .collect();
+    let bound_too = if bound.is_empty() {
+        String::new()
+    } else {
+        format!("; with it {}", bound.join(" and "))
+    };
+    say(format_args!(
+        "{} is left out: {first}{more}{bound_too}",
+        piece.name().display()
+    ));
+    bound.iter().for_each(|name| forget(name.as_ref()));
+    piece.leave_out();
 }
 
 /// What is said in one place, and can be left out.
@@ -63,6 +105,12 @@ impl Piece {
             Piece::Variable(name, _) => name,
             Piece::File(path) => path.as_os_str(),
         }
+    }
+
+    /// It is what the problem begins with.
+    fn is_named_by(&self, problem: &str) -> bool {
+        let rest = problem.strip_prefix(&*self.name().to_string_lossy());
+        rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
     fn leave_out(&self) {
@@ -148,11 +196,7 @@ fn culprit(problem: &str) -> Option<Piece> {
         })
         .filter(|(_, left)| left.as_deref() != Some(problem))
         .collect();
-    let is_named = |piece: &Piece| {
-        let rest = problem.strip_prefix(&*piece.name().to_string_lossy());
-        rest.is_some_and(|rest| rest.starts_with(':'))
-    };
-    let named = tried.iter().position(|(piece, _)| is_named(piece));
+    let named = tried.iter().position(|(piece, _)| piece.is_named_by(problem));
     let cures = tried.iter().position(|(_, left)| left.is_none());
     let at = named.or(cures).or((!tried.is_empty()).then_some(0))?;
     Some(tried.swap_remove(at).0)
