@@ -53,7 +53,7 @@ impl Detector {
                 .filter(|_| settled > 0.0)
                 .map(|_| round((1.0 - lost / settled).max(0.0))),
             step_s: usual_s.map(round),
-            what_if_step_s: usual_s.map(|usual| round(usual * left_ratio)),
+            what_if_step_s: self.job_rules.what_if_s(&self.straggler).map(round),
             gpu_hour_price: price.map(round),
             lost_cost: price.map(|price| round(price * lost)),
         }

@@ -15,6 +15,7 @@ use super::kinds::{Kinds, Sort};
 use super::ledger::{Ledger, Stood, Teller};
 use super::links::LinkRule;
 use super::noise::WarmUp;
+use super::raised::FAR;
 use super::roster::Roster;
 use super::scene::Scene;
 use super::shares::Shares;
@@ -115,9 +116,16 @@ impl JobRules {
 
     /// What a step would take if nothing that is wrong now were, over what it takes.
     pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
+        self.open_shares(straggler).into_iter().map(left).product()
+    }
+
+    /// What an ordinary step would take if nothing that is wrong now were, seconds.
+    pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
+        let usual_s = self.ledger.usual_s()?;
         let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
-        let left = |share: f64| 1.0 - share.clamp(0.0, 1.0);
-        left(of_ranks) * left(of_groups) * left(of_all)
+        // Ranks that are far slower now and then cost more than a share of an ordinary step, which waits for their peers as ever.
+        let at_least_s = self.ledger.even_s()?.min(usual_s);
+        Some((usual_s * left(of_ranks)).max(at_least_s) * left(of_groups) * left(of_all))
     }
 
     /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole job.
@@ -173,7 +181,8 @@ impl JobRules {
     /// Takes a step in which the job stood still, or one that stalled.
     pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
         let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
-        self.ledger.row(board, self.steady, self.sort, stood, teller);
+        let known = (self.steady, self.sort);
+        self.ledger.row(board, known, stood, teller, board.dur_s);
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
@@ -208,7 +217,11 @@ impl JobRules {
         }
         scene.steady = self.steady;
         let teller = self.teller(board, straggler);
-        self.ledger.row(board, self.steady, self.sort, stood, teller);
+        let known = (self.steady, self.sort);
+        let new = straggler.raised().iter().filter(|slow| slow.step == board.step);
+        self.ledger
+            .tell_late(board.step, new.map(|slow| slow.account.before_s()).sum());
+        self.ledger.row(board, known, stood, teller, scene.common_step_s);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);
@@ -222,8 +235,8 @@ impl JobRules {
         }
         self.shift.row(&scene, &mut self.out);
         self.birth.row(&scene, &self.shift, &mut self.out);
-        self.warm_ups.row(&scene, &mut self.out);
         let raised = straggler.raised();
+        self.warm_ups.row(&scene, raised, &mut self.out);
         let shares = &self.shares;
         let told = |finding| shares.outcome_now(finding).is_some();
         self.wander.row(&scene, straggler, told, &mut self.out);
@@ -267,8 +280,9 @@ impl JobRules {
     }
 }
 
-/// ln of twice as long as its peers: one that held up a step that is far too long.
-const FAR: f64 = std::f64::consts::LN_2;
+fn left(share: f64) -> f64 {
+    1.0 - share.clamp(0.0, 1.0)
+}
 
 /// Steps in a row without a rank's sample after which it is absent, and not merely lost now and then.
 const ABSENT_STEPS: u8 = 8;

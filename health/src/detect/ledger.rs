@@ -83,16 +83,17 @@ pub struct Ledger {
     /// Nothing was heard of what happened in them.
     unheard: f64,
     late: Late,
-    /// The latest ordinary steps, seconds.
-    usual: VecDeque<f64>,
+    /// The latest ordinary steps: what they took, and what they would take were no rank slower than its peers, seconds.
+    usual: VecDeque<(f64, f64)>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
     warming: (f64, f64),
     /// When the last step closed, the highest as the group counts, and its latest with a checkpoint.
     last: Option<Time>,
     highest: u64,
     saved: Option<u64>,
-    /// Steps before this one were made before the restart.
+    /// Steps before this one were made before the restart, and what it lost in this epoch to those that were made again, seconds.
     made: u64,
+    again_s: f64,
     restarted: bool,
 }
 
@@ -111,6 +112,7 @@ impl Ledger {
     pub fn begin_epoch(&mut self) {
         self.settle();
         self.warming = (0.0, 0.0);
+        self.again_s = 0.0;
         self.restarted = self.last.is_some();
     }
 
@@ -135,8 +137,15 @@ impl Ledger {
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, sort: Sort, stood: Stood, teller: Teller) {
+    /// Takes a step, which would take `even_s` were no rank slower than its peers.
+    pub fn row(
+        &mut self,
+        board: &Board<'_>,
+        (steady, sort): (bool, Sort),
+        stood: Stood,
+        teller: Teller,
+        even_s: f64,
+    ) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);
@@ -166,7 +175,9 @@ impl Ledger {
         let moved_s = (board.dur_s - stood_s).max(0.0);
         if board.step < self.made {
             // It was made before, and is made again; what it took too long incidents tell.
-            self.restart += moved_s * teller.left_ratio() * self.ranks;
+            let again_s = moved_s * teller.left_ratio();
+            self.again_s += again_s;
+            self.restart += again_s * self.ranks;
             return;
         }
         match board.kind {
@@ -187,7 +198,8 @@ impl Ledger {
                     self.stall += stalled_s * self.ranks;
                 }
                 if teller != Teller::Stall {
-                    self.usual.push_back(board.dur_s - stood_s);
+                    let took_s = board.dur_s - stood_s;
+                    self.usual.push_back((took_s, even_s.min(took_s)));
                 }
                 if self.usual.len() > USUAL {
                     self.usual.pop_front();
@@ -206,6 +218,17 @@ impl Ledger {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Before a step is taken: an incident that is raised in it tells of so many seconds of earlier steps, too.
+    pub fn tell_late(&mut self, step: u64, seconds: f64) {
+        if step < self.made {
+            let told_s = seconds.min(self.again_s);
+            self.again_s -= told_s;
+            self.restart -= told_s * self.ranks;
+        } else if self.warming.0 > 0.0 {
+            self.warming.1 -= seconds;
         }
     }
 
@@ -276,7 +299,16 @@ impl Ledger {
 
     /// The median of the latest ordinary steps, seconds.
     pub fn usual_s(&self) -> Option<f64> {
-        let mut usual: Vec<f64> = self.usual.iter().copied().collect();
+        self.middle(|step| step.0)
+    }
+
+    /// The same of what they would take were no rank slower than its peers.
+    pub fn even_s(&self) -> Option<f64> {
+        self.middle(|step| step.1)
+    }
+
+    fn middle(&self, of: impl Fn(&(f64, f64)) -> f64) -> Option<f64> {
+        let mut usual: Vec<f64> = self.usual.iter().map(of).collect();
         if usual.len() < ENOUGH {
             return None;
         }

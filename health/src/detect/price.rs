@@ -4,7 +4,7 @@ use super::board::{Board, Seat};
 use super::history::Kept;
 use super::path::Path;
 use super::plan::Plan;
-use super::raised::Raised;
+use super::raised::{FAR, Raised};
 use crate::id::Rank;
 
 /// Adds what this step would have been shorter with all that is slow at its peers' speed, shared among them by what
@@ -13,9 +13,11 @@ pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
     let mut path = board.path();
     let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
     for (index, raised) in all.iter().enumerate() {
-        let factor = raised.account.x_lately().exp();
+        let lately = raised.account.x_lately();
         for rank in &raised.members {
-            factors[rank.0 as usize] = (index, factor);
+            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                factors[rank.0 as usize] = (index, factor(board.seats[place].x, lately));
+            }
         }
     }
     let of = |seat: &Seat| factors[seat.rank.0 as usize];
@@ -43,8 +45,14 @@ pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
     }
 }
 
-/// What a kept step would have been shorter if `members` had been `factor` times as fast, seconds.
-pub fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64 {
+/// How many times as fast its peers were than a slow rank in a step: as they are `lately`, and in a step in which it was far slower
+/// still, what they were in that one. `x` and `lately`: ln of self-time over the peers'.
+fn factor(x: f64, lately: f64) -> f64 {
+    (if x > lately + FAR { x } else { lately }).exp()
+}
+
+/// What a kept step would have been shorter if `members`, slower by `x` in the mean, had been as fast as their peers, seconds.
+pub fn gain_kept(members: &[Rank], x: f64, kept: &Kept, plan: &Plan) -> f64 {
     let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
     let known = |rank: usize| {
         let own = f64::from(*kept.self_s.get(rank)?);
@@ -55,7 +63,8 @@ pub fn gain_kept(members: &[Rank], factor: f64, kept: &Kept, plan: &Plan) -> f64
     let restored = path.step_s((0..kept.self_s.len()).filter_map(|rank| {
         let (place, own) = known(rank)?;
         let slow = members.binary_search(&Rank(rank as u32)).is_ok();
-        Some((place, if slow { own / factor } else { own }))
+        let here = f64::from(kept.x[rank]);
+        Some((place, if slow { own / factor(here, x) } else { own }))
     }));
     (actual - restored).max(0.0)
 }

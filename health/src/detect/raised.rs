@@ -54,6 +54,9 @@ const NOW: f64 = ledger::USUAL as f64;
 /// How often a cause is looked for when many ranks are slow together.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
+/// ln of twice as long: a slow rank was far slower still, or one that is not slow held up a step that is far too long.
+pub const FAR: f64 = std::f64::consts::LN_2;
+
 /// What happened since it became slow. Sums over its steps and ranks, seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Account {
@@ -116,9 +119,9 @@ impl Account {
             account.add_kept(members, kept, plan);
         }
         // Two passes: what the step would have been is known once it is known how much slower they are.
-        let factor = account.x().exp();
+        let x = account.x();
         for kept in history.steady_since(start) {
-            account.gain_s += price::gain_kept(members, factor, kept, plan);
+            account.gain_s += price::gain_kept(members, x, kept, plan);
         }
         let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
         let unseen = oldest.saturating_sub(start + 1);
@@ -232,6 +235,11 @@ impl Account {
     /// The same of late.
     pub fn x_lately(&self) -> f64 {
         self.lately.max(0.0)
+    }
+
+    /// What all steps but the one that was added last would have been shorter.
+    pub fn before_s(&self) -> f64 {
+        self.lost_s() - self.gain_now_s.min(self.lost_s())
     }
 
     /// Share of the steps' time that would be won.

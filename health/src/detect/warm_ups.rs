@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::claim::{Claim, Detail, Outcome, over, piece};
+use super::raised::Raised;
 use super::scene::Scene;
 use crate::event::StepKind;
 use crate::id::Rank;
@@ -33,6 +34,8 @@ struct Row {
     /// ln of self-time over the role's level, and that level, by rank; NaN: no sample.
     x: Vec<f32>,
     level_s: Vec<f32>,
+    /// Whose slowness was told by name when it closed, and the step before that began: it has been for longer than that was sure.
+    told: Vec<(Rank, u64)>,
 }
 
 /// See the module.
@@ -45,8 +48,8 @@ pub struct WarmUps {
 }
 
 impl WarmUps {
-    /// Takes a step.
-    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+    /// Takes a step; `raised` is slow in it.
+    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
         let board = scene.board;
         let counts = matches!(board.kind, StepKind::Train | StepKind::WarmUp);
         if self.over || !counts || self.rows.len() >= KEPT {
@@ -59,6 +62,10 @@ impl WarmUps {
             dur_s: board.dur_s,
             x: vec![f32::NAN; ranks],
             level_s: vec![f32::NAN; ranks],
+            told: raised
+                .iter()
+                .flat_map(|slow| slow.members.iter().map(|rank| (*rank, slow.start)))
+                .collect(),
         };
         for seat in &board.seats {
             let level = scene.common[seat.place.role as usize];
@@ -95,7 +102,13 @@ impl WarmUps {
         };
         let named = self.slow_ranks(scene, warm, last, usual_s);
         let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s).fold(0.0, f64::max);
-        for (rank, excess_s, ratio) in named {
+        let told = self.rows.iter().flat_map(|row| &row.told);
+        let warm_until = warm.last().map_or(0, |row| row.step);
+        let is_told = |rank: Rank| {
+            told.clone()
+                .any(|(known, start)| *known == rank && *start < warm_until)
+        };
+        for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !is_told(*rank)) {
             if let Some(subject) = scene.view.roster.subject(rank) {
                 let severity = bad(excess_s, table.warm_up_s);
                 self.tell(scene, subject, severity, (excess_s, Some(ratio)), warm, out);
