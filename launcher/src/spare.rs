@@ -72,22 +72,17 @@ fn spare(piece: &Piece, problem: &str) {
     } else {
         ""
     };
-    let bound: Vec<_> = piece
-        .bound()
-        .iter()
-        .filter(|name| env::var_os(name).is_some())
-        .copied()
-        .collect();
-    let bound_too = if bound.is_empty() {
-        String::new()
-    } else {
-        format!("; with it {}", bound.join(" and "))
+    let bound_too = match piece {
+        Piece::File(_) => {
+            "; PACELINE_HTTP and PACELINE_ACT, and other files' http and act, are left out with it"
+        }
+        Piece::Variable(..) => "",
     };
     say(format_args!(
         "{} is left out: {first}{more}{bound_too}",
         piece.name().display()
     ));
-    bound.iter().for_each(|name| forget(name.as_ref()));
+    piece.bound().iter().for_each(|name| forget(name.as_ref()));
     piece.leave_out();
 }
 

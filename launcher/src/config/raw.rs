@@ -73,6 +73,9 @@ impl Raw {
     }
 }
 
+/// What a file may have bounded (a token for the page, limits of what is done): where one is left out no other file says it.
+const BOUNDED: [&str; 2] = ["http", "act"];
+
 /// Files that are heard of no more than what they want observed only.
 static LEFT_OUT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -154,7 +157,8 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
                 Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
             }
         };
-        for (key, said) in values {
+        let is_bounded = |key: &str| !around.left_out.is_empty() && BOUNDED.contains(&key);
+        for (key, said) in values.into_iter().filter(|(key, _)| !is_bounded(key)) {
             raw.add(key, said);
         }
     }

@@ -1,5 +1,6 @@
 //! Mistakes are told with the place where they stand, and cost 64 where the user made them.
 
+use std::fs;
 use std::process::Command;
 
 use crate::launched::{Place, text};
@@ -87,7 +88,8 @@ fn a_mistake_of_the_sites_starts_jobs_without_its_file() {
             .envs(variables.iter().copied())
             .current_dir(place.path("."));
         let output = command.output().unwrap();
-        (output.status.code(), text(&output.stderr).to_owned())
+        let said = [text(&output.stdout), text(&output.stderr)].concat();
+        (output.status.code(), said)
     };
     place.write("site.toml", "");
     if run(&[], &[]).0 == Some(1) {
@@ -112,12 +114,26 @@ fn a_mistake_of_the_sites_starts_jobs_without_its_file() {
         for expected in [
             "/etc/paceline/config.toml is left out: ",
             problem,
-            "; with it PACELINE_HTTP",
+            "; PACELINE_HTTP and PACELINE_ACT",
         ] {
             assert!(said.contains(expected), "{site}: {said}");
         }
         assert!(!said.contains("http://0.0.0.0"), "{site}: {said}");
     }
+    // Nor does another file say what it may have bounded.
+    place.write(
+        "paceline.toml",
+        "http = \"lo:9833\"\nact = true\non_fault = \"signal\"\n",
+    );
+    for (site, is_bounded) in [("", false), ("http_token_file = \"none\"\n", true)] {
+        place.write("site.toml", site);
+        let (code, said) = run(&["--dry-run"], &[]);
+        assert_eq!(code, Some(0), "{site}: {said}");
+        for option in ["--http=lo:9833", "--act"] {
+            assert_eq!(said.contains(option), !is_bounded, "{site}: {option}: {said}");
+        }
+    }
+    fs::remove_file(place.path("paceline.toml")).unwrap();
     // It may have bounded what is typed, and a mistake of the user's is none of its.
     for typed in [["--http", "127.0.0.1:0"], ["--on-fault", "nonsense"]] {
         assert_eq!(run(&typed, &[]).0, Some(64), "{typed:?}");
