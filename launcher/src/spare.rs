@@ -18,6 +18,8 @@ use crate::output::{Color, Style, warning};
 use crate::run;
 
 const NOTIFY: &str = "PACELINE_NOTIFY";
+/// What problems of remedies begin with that cannot be had.
+const ON_FAULT: &str = "--on-fault ";
 /// What a file may have bounded: it may have said anything.
 const FILE_BOUNDS: [&str; 2] = ["PACELINE_HTTP", "PACELINE_ACT"];
 
@@ -41,7 +43,11 @@ pub(crate) fn unreadable_settings() {
 
 /// Leaves out the site's file where `paceline run` would not start for it. To be called while nothing else runs in this process.
 pub(crate) fn unreadable_site_file() {
-    let Some(file) = Surroundings::real().files.pop().filter(|file| file.is_file()) else {
+    let Some(file) = Surroundings::real()
+        .files
+        .pop()
+        .filter(|file| file.symlink_metadata().is_ok())
+    else {
         return;
     };
     let matches = Cli::command().try_get_matches();
@@ -59,14 +65,22 @@ pub(crate) fn unreadable_site_file() {
     }
     let Err(problem) = read() else { return };
     let piece = Piece::File(file);
-    if piece.is_named_by(&problem) || piece.tried().is_none() {
+    if piece.is_named_by(&problem) {
         spare(&piece, &problem);
+    } else if problem.starts_with(ON_FAULT) && piece.tried().is_none() {
+        // What it wants done cannot be done for this command; the rest of it holds.
+        say(format_args!(
+            "on_fault of {} is left out: {}",
+            piece.name().display(),
+            first_line(&problem)
+        ));
+        set("PACELINE_ON_FAULT".as_ref(), "log".as_ref());
     }
 }
 
 /// Goes on without it, and says so.
 fn spare(piece: &Piece, problem: &str) {
-    let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
+    let first = first_line(problem);
     let more = if piece.hides_observe() {
         "; its [observe], or some of it, cannot be read and is left out too: people are told also of that"
     } else {
@@ -84,6 +98,11 @@ fn spare(piece: &Piece, problem: &str) {
     ));
     piece.bound().iter().for_each(|name| forget(name.as_ref()));
     piece.leave_out();
+}
+
+fn first_line(problem: &str) -> &str {
+    let first = problem.lines().next().unwrap_or("").trim_start_matches("error: ");
+    first.split("; known are: ").next().unwrap_or(first)
 }
 
 /// What is said in one place, and can be left out.
@@ -227,7 +246,11 @@ fn keep_receivers() {
     }
 }
 
+/// Once, where others were started with us.
 fn say(text: impl std::fmt::Display) {
+    if !is_in_pod() && run::is_follower() {
+        return;
+    }
     warning(Style::stderr(Color::Auto), text);
 }
 

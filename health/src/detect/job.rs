@@ -218,10 +218,17 @@ impl JobRules {
         scene.steady = self.steady;
         let teller = self.teller(board, straggler);
         let known = (self.steady, self.sort);
-        let new = straggler.raised().iter().filter(|slow| slow.step == board.step);
-        self.ledger
-            .tell_late(board.step, new.map(|slow| slow.account.before_s()).sum());
-        self.ledger.row(board, known, stood, teller, scene.common_step_s);
+        for slow in straggler.raised().iter().filter(|slow| slow.step == board.step) {
+            let late_s = slow.account.before_s() - slow.told_s;
+            self.ledger.tell_late(slow.start, board.step, late_s);
+        }
+        // Of stages nobody knows how they wait for each other.
+        let even_s = if board.plan.stages > 1 {
+            0.0
+        } else {
+            scene.common_step_s
+        };
+        self.ledger.row(board, known, stood, teller, even_s);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

@@ -221,14 +221,16 @@ impl Ledger {
         }
     }
 
-    /// Before a step is taken: an incident that is raised in it tells of so many seconds of earlier steps, too.
-    pub fn tell_late(&mut self, step: u64, seconds: f64) {
-        if step < self.made {
-            let told_s = seconds.min(self.again_s);
-            self.again_s -= told_s;
-            self.restart -= told_s * self.ranks;
-        } else if self.warming.0 > 0.0 {
-            self.warming.1 -= seconds;
+    /// Before a step is taken: an incident that is raised in it tells of so many seconds of the steps after `start`, too.
+    pub fn tell_late(&mut self, start: u64, step: u64, seconds: f64) {
+        let steps = step.saturating_sub(start + 1).max(1) as f64;
+        let again = self.made.min(step).saturating_sub(start + 1) as f64;
+        let told_s = (seconds * (again / steps).min(1.0)).clamp(0.0, self.again_s);
+        self.again_s -= told_s;
+        self.restart -= told_s * self.ranks;
+        // Those of a first warm-up are compared with what is usual beside the incident.
+        if self.warming.0 > 0.0 && self.usual_s().is_some() {
+            self.warming.1 -= (seconds - told_s).max(0.0);
         }
     }
 

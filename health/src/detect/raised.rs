@@ -107,6 +107,8 @@ pub struct Raised {
     /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
     pub wanders_for: Option<Cause>,
     pub account: Account,
+    /// What of it was told before, of parts of it, seconds.
+    pub told_s: f64,
     /// The account when the first sign of a recovery came.
     pub before_recovery: Account,
 }

@@ -280,13 +280,15 @@ impl StragglerRule {
         }
         // What was said of its parts is now said of the whole.
         let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
-        let (parts, others) = std::mem::take(&mut self.raised).into_iter().partition(|raised| {
-            raised
-                .members
-                .iter()
-                .any(|rank| members.binary_search(rank).is_ok())
-        });
+        let (parts, others): (Vec<Raised>, Vec<Raised>) =
+            std::mem::take(&mut self.raised).into_iter().partition(|raised| {
+                raised
+                    .members
+                    .iter()
+                    .any(|rank| members.binary_search(rank).is_ok())
+            });
         self.raised = others;
+        let told_s = parts.iter().map(|part| part.account.lost_s()).sum();
         for part in parts {
             start = start.min(part.start);
             self.take_over(view, part);
@@ -295,6 +297,7 @@ impl StragglerRule {
         let account = Account::open(&members, start, &self.history, view.plan);
         self.raised.push(Raised {
             account,
+            told_s,
             before_recovery: account,
             whom,
             members,

@@ -1,7 +1,7 @@
 //! What the first steps cost beyond ordinary ones (compilation, autotuning, caches): the job, or one rank far more than
 //! its peers. Told once, when it is over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -101,14 +101,10 @@ impl WarmUps {
             }
         };
         let named = self.slow_ranks(scene, warm, last, usual_s);
-        let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s).fold(0.0, f64::max);
-        let told = self.rows.iter().flat_map(|row| &row.told);
-        let warm_until = warm.last().map_or(0, |row| row.step);
-        let is_told = |rank: Rank| {
-            told.clone()
-                .any(|(known, start)| *known == rank && *start < warm_until)
-        };
-        for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !is_told(*rank)) {
+        let told = self.told(warm, last);
+        let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s);
+        let by_ranks = by_ranks.chain(told.values().copied()).fold(0.0, f64::max);
+        for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !told.contains_key(rank)) {
             if let Some(subject) = scene.view.roster.subject(rank) {
                 let severity = bad(excess_s, table.warm_up_s);
                 self.tell(scene, subject, severity, (excess_s, Some(ratio)), warm, out);
@@ -119,6 +115,27 @@ impl WarmUps {
             let severity = bad(excess_s, table.warm_up_long_s);
             self.tell(scene, scene.job(), severity, (excess_s, None), warm, out);
         }
+    }
+
+    /// Ranks of whose slowness in the warm-up it is told by name, be it later, and how much longer than their peers they took in it,
+    /// beyond what they do afterwards, seconds.
+    fn told(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
+        let until = warm.last().map_or(0, |row| row.step);
+        let excess_s = |rows: &[Row], rank: Rank, start: u64| {
+            let index = rank.0 as usize;
+            let rows = rows.iter().filter(|row| row.step > start);
+            let known = rows.filter_map(|row| Some((row.level_s.get(index)?, row.x.get(index)?)));
+            let excess = known.map(|(level, x)| f64::from(*level) * (f64::from(*x).exp() - 1.0));
+            let finite = excess.filter(|excess| excess.is_finite());
+            finite.fold((0.0, 0.0), |(sum, count), excess| (sum + excess, count + 1.0))
+        };
+        let told = self.rows.iter().flat_map(|row| &row.told);
+        let told = told.filter(|(_, start)| *start < until).map(|(rank, start)| {
+            let (warm_s, rows) = excess_s(warm, *rank, *start);
+            let (last_s, last_rows) = excess_s(last, *rank, *start);
+            (*rank, (warm_s - rows * last_s / last_rows.max(1.0)).max(0.0))
+        });
+        told.collect()
     }
 
     /// Ranks whose warm-up was far longer than their peers', and what follows is not: what it cost, and how many times

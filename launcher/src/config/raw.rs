@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -151,7 +152,7 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
         let values = if around.left_out.contains(path) {
             observed(path).values
         } else {
-            match fs::read_to_string(path) {
+            match read(path).and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {
                 Ok(text) => file::parse(path, &text)?,
                 Err(problem) if absent(&problem) => continue,
                 Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
@@ -167,7 +168,16 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
 
 /// What a file that is left out wants observed only; one that cannot be read at all says nothing.
 pub(crate) fn observed(path: &Path) -> Observed {
-    fs::read(path).map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
+    read(path).map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
+}
+
+/// The bytes of a file. Whoever reads a pipe waits, maybe for ever.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_char_device() {
+        return fs::read(path);
+    }
+    Err(io::Error::other("it is no file"))
 }
 
 /// A file that is not there, or lies in a folder that we may not enter, says nothing.

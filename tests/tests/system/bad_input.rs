@@ -1,8 +1,5 @@
 //! Mistakes are told with the place where they stand, and cost 64 where the user made them.
 
-use std::fs;
-use std::process::Command;
-
 use crate::launched::{Place, text};
 
 fn said(place: &Place, args: &[&str]) -> (Option<i32>, String) {
@@ -61,82 +58,6 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
         assert_eq!(code, Some(64), "{config}: {stderr}");
         assert!(stderr.contains(expected), "{config}: {stderr}");
         assert!(!place.path("started").exists(), "{config}");
-    }
-}
-
-/// Who starts a job did not write the site's file: what is wrong there is told, and keeps no job from starting.
-#[test]
-fn a_mistake_of_the_sites_starts_jobs_without_its_file() {
-    let place = Place::new();
-    // An /etc of our own, which takes root or a kernel that lets users have it.
-    let own_etc = "mount -t tmpfs tmpfs /etc && mkdir /etc/paceline && cp site.toml /etc/paceline/config.toml && exec \"$@\"";
-    let run = |options: &[&str], variables: &[(&str, &str)]| {
-        let plain = place.paceline(
-            [
-                &["run", "--run-dir", "run"],
-                options,
-                &["--", "sh", "-c", "exit 7"],
-            ]
-            .concat(),
-        );
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--mount", "sh", "-c", own_etc, "sh"]);
-        command.arg(plain.get_program()).args(plain.get_args());
-        let set = plain.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        command
-            .envs(set)
-            .envs(variables.iter().copied())
-            .current_dir(place.path("."));
-        let output = command.output().unwrap();
-        let said = [text(&output.stdout), text(&output.stderr)].concat();
-        (output.status.code(), said)
-    };
-    place.write("site.toml", "");
-    if run(&[], &[]).0 == Some(1) {
-        eprintln!("LEFT OUT: a mistake of the site's: no /etc of our own here");
-        return;
-    }
-    for (site, problem) in [
-        ("[race]\npace = 12\n", ":1:2: unknown key `race`"),
-        ("no toml at all", ":1:4: "),
-        (
-            "http = \"0.0.0.0:0\"\nhttp_token_file = \"none\"\n",
-            ":2:1: http_token_file",
-        ),
-        (
-            "on_fault = [\"requeue\"]\n",
-            ": --on-fault requeue: this is no Slurm job",
-        ),
-    ] {
-        place.write("site.toml", site);
-        let (code, said) = run(&[], &[("PACELINE_HTTP", "0.0.0.0:0")]);
-        assert_eq!(code, Some(7), "{site}: {said}");
-        for expected in [
-            "/etc/paceline/config.toml is left out: ",
-            problem,
-            "; PACELINE_HTTP and PACELINE_ACT",
-        ] {
-            assert!(said.contains(expected), "{site}: {said}");
-        }
-        assert!(!said.contains("http://0.0.0.0"), "{site}: {said}");
-    }
-    // Nor does another file say what it may have bounded.
-    place.write(
-        "paceline.toml",
-        "http = \"lo:9833\"\nact = true\non_fault = \"signal\"\n",
-    );
-    for (site, is_bounded) in [("", false), ("http_token_file = \"none\"\n", true)] {
-        place.write("site.toml", site);
-        let (code, said) = run(&["--dry-run"], &[]);
-        assert_eq!(code, Some(0), "{site}: {said}");
-        for option in ["--http=lo:9833", "--act"] {
-            assert_eq!(said.contains(option), !is_bounded, "{site}: {option}: {said}");
-        }
-    }
-    fs::remove_file(place.path("paceline.toml")).unwrap();
-    // It may have bounded what is typed, and a mistake of the user's is none of its.
-    for typed in [["--http", "127.0.0.1:0"], ["--on-fault", "nonsense"]] {
-        assert_eq!(run(&typed, &[]).0, Some(64), "{typed:?}");
     }
 }
 

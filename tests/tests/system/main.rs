@@ -24,6 +24,7 @@ mod remedies;
 mod report;
 mod sidecar;
 mod signals;
+mod site_file;
 mod step_log;
 mod tasks;
 mod terminal;
