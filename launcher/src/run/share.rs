@@ -173,7 +173,9 @@ pub(super) fn stay(dir: &Path) -> io::Result<File> {
 
 /// The right to watch over guests in `dir`, if nobody has it.
 pub(super) fn claim_watch(dir: &Path) -> Option<Claim> {
-    lock(&dir.join(WATCH)).map(Claim)
+    let path = dir.join(WATCH);
+    touch(&path).ok()?;
+    lock(&path).map(Claim)
 }
 
 /// For somebody who waits: the file that is locked as long as somebody watches over guests in `dir`.
@@ -201,7 +203,17 @@ fn make(dir: &Path) -> io::Result<Option<File>> {
     tasks::make_holdable(dir)?;
     let held = tasks::hold(dir);
     make_private(&dir.join(tasks::FOLDER))?;
+    for name in [SIDECAR, LAST] {
+        touch(&dir.join(name))?;
+    }
     Ok(held)
+}
+
+/// A file of ours, made if it is not there.
+fn touch(path: &Path) -> io::Result<()> {
+    let mut file = File::options();
+    file.create(true).truncate(false).write(true).mode(0o600);
+    file.open(path).map(drop)
 }
 
 /// The right to be the sidecar. It is given up when this is dropped, unless a process has inherited it.
@@ -230,14 +242,9 @@ impl Claim {
     }
 }
 
+/// Makes nothing: whoever clears up may be about to remove the directory, which must be empty then.
 fn lock(path: &Path) -> Option<File> {
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .ok()?;
+    let file = File::options().write(true).open(path).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(file)
 }
@@ -283,6 +290,24 @@ mod tests {
         let dir = share.dir().to_owned();
         drop(share);
         assert!(!dir.exists() && other.dir().exists());
+    }
+
+    /// Two tasks that end at once: one of them removes the directory while the other looks whether it is the last.
+    #[test]
+    fn what_is_cleared_up_stays_away() {
+        let place = tempfile::tempdir().unwrap();
+        let mut share = Share::enter(place.path(), "j", "n", 1).unwrap();
+        share.say(r#"{"exit":{"code":0}}"#);
+        for name in [SIDECAR, LAST] {
+            fs::remove_file(share.dir().join(name)).unwrap();
+        }
+        assert!(!share.is_last() && share.claim().is_none());
+        let left = fs::read_dir(share.dir()).unwrap().flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        assert!(
+            !left.iter().any(|name| name == SIDECAR || name == LAST),
+            "{left:?}"
+        );
     }
 
     #[test]
