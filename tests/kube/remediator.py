@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from remediator_people import (a_pod_that_is_made_again_elsewhere, cordoned_before_we_did, gpus_by_claims, gpus_that_are_not_counted,
                                held_at_once, held_longer_than_its_deadline, killed_before_its_cordon, no_right_to_a_preflight,
-                               no_right_to_patch_nodes, others_who_say_much, slices_alone,
+                               no_right_to_patch_nodes, others_who_say_much, out_with_an_open_fault,
+                               slices_alone,
                                what_did_not_leave_in_time)
 from remediator_rights import (a_dry_run, a_task_that_panics, a_word_in_a_dry_run, certificates_of_its_own, no_right_to_a_condition, no_right_to_see,
                                no_right_to_tell, two_of_them, what_is_refused, who_may_speak)
@@ -329,7 +330,8 @@ def how_large(world):
 
 
 # The longest first.
-CASES = [killed_in_the_middle, a_storm, certificates_of_its_own, there_and_back, preflights_that_fail, budgets_and_a_deadline, a_dead_node,
+CASES = [killed_in_the_middle, out_with_an_open_fault, a_storm, certificates_of_its_own, there_and_back, preflights_that_fail,
+         budgets_and_a_deadline, a_dead_node,
          every_answer_to_an_eviction, a_storm_that_cannot_be_written, what_others_cordoned, an_api_server_that_fails, a_node_that_goes, who_may_speak,
          two_of_them, a_dry_run, a_word_in_a_dry_run, what_is_refused, cordoned_before_we_did,
          killed_before_its_cordon, held_at_once, a_pod_that_is_made_again_elsewhere,

@@ -2,7 +2,7 @@
 
 import time
 
-from remediator_world import QUICK, until
+from remediator_world import HEALTHS, QUICK, until
 
 
 def cordon(world, node):
@@ -214,3 +214,55 @@ def others_who_say_much(world):
     is_open = [incident["finding"] for incident in health["incidents"].values() if "closed" not in incident]
     assert (health["state"], is_open) == ("Drained", ["gpu-lost"]) and world.bears("n1") == (True, True), health
     assert "evict" in world.words("n1") and "unkept" in world.words("n1") and health["unkept"] > 20, health
+
+
+def out_with_an_open_fault(world):
+    """Whoever comes next knows why a node is out, also by records that lack what an API server had dropped of them; what he cannot
+    read he leaves to people."""
+    world.job(4)
+    leader = world.leader()
+    world.say(leader, "n1", "train-1")
+    drained = world.state("n1", "Drained")
+    assert [entry["number"] for entry in drained["history"]] == [1, 2, 3], drained["history"]
+
+    def after_a_restart(state):
+        """Two clean checks, one a second, would be enough to begin a preflight."""
+        nonlocal leader
+        world.kill(leader)
+        leader = world.leader()
+        until("it is in charge", lambda: "paceline_remediator_leader 1" in world.page(leader))
+        time.sleep(4)
+        health = world.health("n1")
+        assert health["state"] == state and world.bears("n1") == (True, True), health
+        assert not world.ask("GET", "/apis/batch/v1/namespaces/paceline/jobs")["items"], "nobody thinks of giving it back"
+        assert "adopted" not in world.words("n1") and "gpu-lost" in health["reason"], health
+        return health
+
+    def rewritten(change):
+        object = world.ask("GET", f"{HEALTHS}/n1")
+        change(object["status"])
+        world.kill(leader)
+        world.ask("PUT", f"{HEALTHS}/n1/status", object)
+
+    assert after_a_restart("Drained")["history"] == drained["history"]
+
+    def without_numbers(status):
+        status["history"] = [{word: entry[word] for word in entry if word != "number"} for entry in status["history"]]
+
+    rewritten(without_numbers)
+    after_a_restart("Drained")
+
+    def of_a_later_version(status):
+        (one,) = status["incidents"].values()
+        status["incidents"]["later"] = one | {"finding": "of-another-century"}
+
+    rewritten(of_a_later_version)
+    held = after_a_restart("Held")
+    assert world.words("n1")[-1] == "unreadable" and "incidents.later" in held["history"][-1]["says"], held["history"]
+    # And only a person gives it back.
+    world.say(leader, "n1", "train-1", "resolved")
+    time.sleep(4)
+    assert world.health("n1")["state"] == "Held" and world.bears("n1") == (True, True)
+    world.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {"paceline.dev/repaired": "ada"}}})
+    world.preflight("n1", True)
+    until("it is back", lambda: world.bears("n1") == (False, False))

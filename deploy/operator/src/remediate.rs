@@ -2,7 +2,7 @@
 //!
 //! - [`policy`]: what is to be done, decided without a cluster.
 //! - [`intake`]: how verdicts come in, from [`callers`] who prove themselves; [`notices`] is what they say.
-//! - [`actor`]: whoever is in charge ([`crate::lease`]) looks at [`nodes`] and NodeHealths ([`known`]), writes down what is decided, and does it
+//! - [`actor`]: whoever is in charge ([`crate::lease`]) looks at [`nodes`] and NodeHealths ([`known`], read by [`record`]), writes down what is decided, and does it
 //!   ([`chores`], [`objects`]) by the [`crate::api`].
 //! - [`counts`][]: metrics. [`retry`][]: what is refused.
 
@@ -16,6 +16,7 @@ pub mod nodes;
 pub mod notices;
 pub mod objects;
 pub mod policy;
+pub mod record;
 pub mod retry;
 
 use std::net::SocketAddr;

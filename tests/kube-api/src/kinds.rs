@@ -1,6 +1,7 @@
 //! Which kinds of objects there are: Kubernetes' own, as far as tests need them, and those of CustomResourceDefinitions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -61,6 +62,8 @@ pub struct Kind {
     pub is_own: bool,
     /// By version, what kubectl shows of its objects: a definition's additionalPrinterColumns.
     pub columns: BTreeMap<String, Vec<Value>>,
+    /// By version, the schema of its objects: a definition's openAPIV3Schema.
+    pub schemas: BTreeMap<String, Arc<Value>>,
 }
 
 impl Kind {
@@ -86,6 +89,7 @@ impl Kind {
             subresources: list(subresources),
             is_own: true,
             columns: BTreeMap::new(),
+            schemas: BTreeMap::new(),
         })
     }
 
@@ -120,6 +124,13 @@ impl Kind {
                 .filter_map(|version| {
                     let columns = version["additionalPrinterColumns"].as_array()?;
                     Some((text(&version["name"])?, columns.clone()))
+                })
+                .collect(),
+            schemas: versions
+                .iter()
+                .filter_map(|version| {
+                    let schema = version["schema"]["openAPIV3Schema"].clone();
+                    Some((text(&version["name"])?, Arc::new(schema)))
                 })
                 .collect(),
         })

@@ -1,7 +1,7 @@
 //! A Kubernetes API server for tests. It keeps objects of any kind in memory and answers as the real one does where it matters to
 //! clients: versions and conflicts, watches that expire, four ways to patch, finalizers and owners, evictions with their budgets,
-//! webhooks that are called by HTTPS, tokens, and rights by the Roles that are there. It knows no schemas (what it takes is not
-//! proof that the real server would), no scheduler, no controllers but the garbage collector, and of the kubelet only that it ends pods.
+//! webhooks that are called by HTTPS, tokens, and rights by the Roles that are there. Objects of CustomResourceDefinitions are pruned and
+//! checked by their schemas; of Kubernetes' own kinds it knows none (what it takes is not proof that the real server would). It has no scheduler, no controllers but the garbage collector, and of the kubelet only that it ends pods.
 //!
 //! Webhooks' matchConditions are not evaluated: all of their pods are asked about.
 //!
@@ -34,6 +34,7 @@ pub mod patch;
 pub mod pods;
 pub mod request;
 mod room;
+pub mod schema;
 pub mod select;
 pub mod serve;
 pub mod stamp;

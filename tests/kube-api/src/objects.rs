@@ -11,7 +11,7 @@ use crate::leaving::collect;
 use crate::request::Ask;
 use crate::stamp;
 use crate::store::Place;
-use crate::{patch, pods};
+use crate::{patch, pods, schema};
 
 /// Why a test's conflict is one.
 const ASKED: &str = "a conflict was asked for";
@@ -26,6 +26,10 @@ pub type Written = (Arc<Value>, Vec<String>);
 pub async fn create(cluster: &Cluster, ask: &Ask, object: Value) -> Answer<Written> {
     let mut object = object;
     prepare(cluster, ask, &mut object)?;
+    schema::apply(&ask.kind, &ask.version, &mut object)?;
+    if ask.kind.plural == "customresourcedefinitions" {
+        schema::is_whole(&object)?;
+    }
     let (mut object, warnings) = admission::mutate(cluster, ask, object, &Value::Null).await?;
     let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
     if ask.kind.plural == "pods" {
@@ -300,6 +304,7 @@ async fn write(cluster: &Cluster, ask: &Ask, live: &Arc<Value>, object: Value) -
     if ask.kind.kind == "Secret" {
         secret(&mut object);
     }
+    schema::apply(&ask.kind, &ask.version, &mut object)?;
     let version = object["metadata"]["resourceVersion"].clone();
     let mut warnings = Vec::new();
     if ask.sub == "status" {

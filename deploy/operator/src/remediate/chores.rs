@@ -78,7 +78,11 @@ pub fn hindered(health: &mut Health, what: &str, failed: &Failed) {
 /// # Errors
 /// [`Failed`]
 pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Result<(), Failed> {
-    let fresh = known.health.history.iter().filter(|entry| entry.n > known.told);
+    let fresh = known
+        .health
+        .history
+        .iter()
+        .filter(|entry| entry.number > known.told);
     for entry in fresh.cloned().collect::<Vec<_>>() {
         match setting
             .api
@@ -96,7 +100,7 @@ pub async fn tell(setting: &Setting, known: &mut Known, node: &NodeView) -> Resu
             Err(failed) if failed.is_conflict() => {}
             Err(failed) => return Err(failed),
         }
-        known.told = entry.n;
+        known.told = entry.number;
     }
     Ok(())
 }

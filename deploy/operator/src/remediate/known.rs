@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::nodes::Nodes;
 use super::objects;
-use super::policy::{Census, Health, Mode, Rules, Rung};
+use super::policy::{Census, Health, Mode, NodeView, Rules, Rung};
+use super::record::Record;
 use super::retry::Retry;
 use crate::api::{Api, Failed};
 use crate::say;
@@ -40,35 +41,60 @@ pub struct Known {
     pub condition: Retry,
     /// Events, for which nothing waits either.
     pub events: Retry,
+    /// What of its NodeHealth could not be read and counts, until it was looked at beside the node.
+    pub doubt: Option<String>,
 }
 
 impl Known {
-    /// Of a NodeHealth; one whose status cannot be read is begun anew, and it is said why.
+    /// Of a NodeHealth, as far as it can be read; what cannot is said.
     fn of(object: &Value) -> Known {
-        let status = &object["status"];
-        let health = match status {
-            Value::Null => Ok(Health::default()),
-            status => serde_json::from_value(status.clone()),
-        };
-        let health: Health = health.unwrap_or_else(|error| {
+        let record = Record::read(object);
+        for lost in &record.lost {
             let name = &object["metadata"]["name"];
-            say(format_args!(
-                "the NodeHealth {name} cannot be read and is begun anew: {error}"
-            ));
-            Health::default()
-        });
+            say(format_args!("the NodeHealth {name}: {lost}"));
+        }
+        let doubt = record.doubt();
+        let health = record.health;
         let old = health
             .history
             .iter()
             .filter(|entry| now_ms().saturating_sub(entry.at) > TOLD_AFTER_MS);
-        let told = old.map(|entry| entry.n).max().unwrap_or(0);
+        let told = old.map(|entry| entry.number).max().unwrap_or(0);
         Known {
             written: health.clone(),
             health,
             written_ms: now_ms(),
             version: objects::version(object),
             told,
+            doubt,
             ..Known::default()
+        }
+    }
+
+    /// What its record does not say is taken from the node. Where that is why it is out, or how it comes back, nothing but a person
+    /// gives it back: nobody knows what is wrong with it.
+    fn beside(&mut self, node: &NodeView, now: u64) {
+        let health = &mut self.health;
+        if health.node_uid.is_empty() {
+            health.node_uid.clone_from(&node.uid);
+        }
+        if self.version.is_empty() || health.node_uid != node.uid {
+            return;
+        }
+        // A start of the node that nobody has seen closes nothing.
+        if health.boot.is_empty() {
+            health.boot.clone_from(&node.boot);
+        }
+        let Some(doubt) = self.doubt.take() else { return };
+        let bears = node.bears();
+        if bears == Rung::Cordon && health.mark.is_none() {
+            health.mark.clone_from(&node.mark);
+        }
+        health.rung = health.rung.max(bears);
+        if health.rung > Rung::None {
+            health.held = true;
+            let says = format!("its record could not be read whole ({doubt}): a person must look");
+            health.note(now, "unreadable", says);
         }
     }
 
@@ -121,6 +147,11 @@ pub async fn read(api: &Api) -> Result<BTreeMap<String, Known>, Failed> {
 /// node should bear. Nobody is taken further than the node bears by itself, and no more nodes are taken for ours than we may have taken out:
 /// others write such words too. Those that are left as they are.
 pub fn adopt(all: &mut BTreeMap<String, Known>, nodes: &Nodes, rules: &Rules, now: u64) -> Vec<String> {
+    for (name, known) in all.iter_mut() {
+        if let Some(node) = nodes.one(name) {
+            known.beside(&node, now);
+        }
+    }
     let records = all.iter().map(|(name, known)| (name, &known.health));
     let mut census = Census::of(records, &nodes.fleet(), None, rules, now);
     let mut left = Vec::new();

@@ -95,3 +95,64 @@ fn no_more_are_taken_for_ours_than_we_may_take_out() {
     adopt(&mut none, &nodes, &Rules::with("mode = \"shadow\"").unwrap(), 1);
     assert_eq!(adopted(&none), []);
 }
+
+/// A node that bears our cordon, with a record of it that says this.
+fn with_record(status: Value) -> (Nodes, BTreeMap<String, Known>) {
+    let nodes = Nodes::default();
+    let mark = json!({ MARK: "paceline-remediator/7" });
+    let spec = json!({ "unschedulable": true, "taints": tainted()["taints"] });
+    bearing(&nodes, "n1", json!({ LABEL: "unhealthy" }), mark, spec);
+    let record = Known::of(&json!({
+        "metadata": { "name": "n1", "resourceVersion": "3", "ownerReferences": [{ "kind": "Node", "uid": "uid-n1" }] },
+        "status": status,
+    }));
+    (nodes, BTreeMap::from([("n1".to_owned(), record)]))
+}
+
+/// Whatever is unreadable of it: it stays out, and a person must look. In each mode: what is written over it in observe would be all
+/// that act finds later.
+#[test]
+fn a_record_that_cannot_be_read_gives_no_node_back() {
+    let odd = json!({ "finding": "of-another-century" });
+    for status in [
+        json!(null),
+        json!("gone"),
+        json!({}),
+        json!({ "nodeUid": "uid-n1", "rung": "moon", "held": false, "incidents": {} }),
+        json!({ "nodeUid": "uid-n1", "rung": "evict", "held": "perhaps", "incidents": {} }),
+        json!({ "nodeUid": "uid-n1", "rung": "evict", "held": false, "incidents": { "k": odd } }),
+        json!({ "rung": "evict", "held": false }),
+    ] {
+        for mode in ["observe", "act"] {
+            let (nodes, mut all) = with_record(status.clone());
+            let rules = Rules::with(&format!("mode = \"{mode}\"\n[guard]\nmost_out = 1")).unwrap();
+            assert_eq!(adopt(&mut all, &nodes, &rules, 1), [""; 0], "{status}");
+            let health = &all["n1"].health;
+            assert!(
+                health.rung >= Rung::Cordon && health.held,
+                "{mode} {status}: {health:?}"
+            );
+            assert_eq!(health.node_uid, "uid-n1");
+            let last = health.history.back().unwrap();
+            assert!(
+                last.what == "unreadable" && last.says.contains("a person must look"),
+                "{last:?}"
+            );
+            if !status["rung"].is_string() || status["rung"] == "moon" {
+                assert_eq!(health.mark.as_deref(), Some("paceline-remediator/7"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_that_can_be_read_holds_nothing() {
+    let status = json!({ "nodeUid": "uid-n1", "boot": "b", "rung": "evict", "mark": "paceline-remediator/7", "held": false, "incidents": {} });
+    let (nodes, mut all) = with_record(status);
+    adopt(&mut all, &nodes, &Rules::with("mode = \"act\"").unwrap(), 1);
+    let health = &all["n1"].health;
+    assert!(
+        health.rung == Rung::Evict && !health.held && health.history.is_empty(),
+        "{health:?}"
+    );
+}

@@ -65,7 +65,7 @@ pub fn event(node: &NodeView, entry: &Entry) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": { "name": format!("{}.paceline-{}-{}", node.name, entry.at, entry.n), "namespace": "default" },
+        "metadata": { "name": format!("{}.paceline-{}-{}", node.name, entry.at, entry.number), "namespace": "default" },
         "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid },
         "type": if bad.contains(&entry.what.as_str()) { "Normal" } else { "Warning" },
         "reason": format!("Paceline{}", camel(&entry.what)),

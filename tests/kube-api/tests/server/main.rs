@@ -252,9 +252,11 @@ async fn rights_follow_from_roles() {
 #[tokio::test]
 async fn definitions_owners_finalizers_and_status() {
     let (_server, admin) = begin().await;
+    let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let definition = json!({ "metadata": { "name": "things.x.dev" }, "spec": {
         "group": "x.dev", "scope": "Cluster", "names": { "plural": "things", "kind": "Thing" },
-        "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} } }],
+        "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+            "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": any, "status": any } } } }],
     } });
     let things = "/apis/x.dev/v1/things";
     assert_eq!(admin.get(things).await.unwrap().0, 404);
@@ -265,13 +267,14 @@ async fn definitions_owners_finalizers_and_status() {
         )
         .await
         .unwrap();
-    let thing = json!({ "metadata": { "name": "t", "finalizers": ["x.dev/wait"] }, "spec": { "a": 1 }, "status": { "b": 1 } });
+    let thing = json!({ "metadata": { "name": "t", "finalizers": ["x.dev/wait"] }, "spec": { "a": 1 }, "status": { "b": 1 }, "other": 1 });
     let (_, made) = admin.post(things, &thing).await.unwrap();
     assert_eq!(
         (&made["kind"], &made["status"]),
         (&json!("Thing"), &json!({})),
         "status has its own door"
     );
+    assert_eq!(made.get("other"), None, "its schema has none");
     let path = format!("{things}/t");
     let (_, set) = admin
         .merge(

@@ -18,7 +18,7 @@ async fn it_goes_on_with_what_it_held() {
     let admin = Caller::new(&first, &first.token).unwrap();
     let definition = json!({ "metadata": { "name": "things.x.dev" }, "spec": {
         "group": "x.dev", "scope": "Cluster", "names": { "kind": "Thing", "plural": "things" },
-        "versions": [{ "name": "v1", "served": true, "storage": true }] } });
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": { "type": "object" } } }] } });
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     assert_eq!(admin.post(definitions, &definition).await.unwrap().0, 201);
     let things = "/apis/x.dev/v1/things";

@@ -79,7 +79,7 @@ fn full() -> Health {
         remedies: vec![1],
         refused: Some("breaker".into()),
         history: [Entry {
-            n: 1,
+            number: 1,
             at: 1,
             what: "raised".into(),
             says: "s".into(),

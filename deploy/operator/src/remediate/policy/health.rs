@@ -11,7 +11,15 @@ use crate::stamp;
 /// Entries of the history that are kept.
 const MOST_HISTORY: usize = 20;
 /// The decisions why a node is where it is: the last of them outlives what is noted later.
-const TAKEN: [&str; 6] = ["condition", "label", "taint", "cordon", "evict", "adopted"];
+const TAKEN: [&str; 7] = [
+    "condition",
+    "label",
+    "taint",
+    "cordon",
+    "evict",
+    "adopted",
+    "unreadable",
+];
 /// Times out of service that are remembered.
 const MOST_REMEDIES: usize = 16;
 
@@ -52,7 +60,7 @@ pub struct Drain {
     #[serde(default, with = "stamp::maybe", skip_serializing_if = "Option::is_none")]
     pub paused: Option<u64>,
     /// The next round.
-    #[serde(with = "stamp")]
+    #[serde(default, with = "stamp")]
     pub next: u64,
     /// Pods that were there when it was last looked; `None`: not looked yet.
     #[serde(default)]
@@ -85,7 +93,7 @@ pub struct Check {
 
 /// How trust returns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Recovery {
     /// Checks in a row that found nothing.
     pub clean: u32,
@@ -93,27 +101,29 @@ pub struct Recovery {
     #[serde(with = "stamp")]
     pub next: u64,
     /// The preflight that runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub preflight: Option<Check>,
     /// Preflights that failed.
-    #[serde(default)]
     pub failures: u32,
     /// Why the last one could not run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unrun: Option<String>,
 }
 
 /// What was decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its number on this node.
-    pub n: u64,
+    /// Its number on this node; 0: it was not kept. A key `n` would be `false` to YAML 1.1, in which schemas are written.
+    #[serde(default, alias = "n")]
+    pub number: u64,
     /// When.
-    #[serde(with = "stamp")]
+    #[serde(default, with = "stamp")]
     pub at: u64,
     /// Which kind: one word.
+    #[serde(default)]
     pub what: String,
     /// In words.
+    #[serde(default)]
     pub says: String,
 }
 
@@ -242,7 +252,7 @@ impl Health {
     pub fn note(&mut self, now: u64, what: &str, says: impl Into<String>) {
         self.decisions += 1;
         self.history.push_back(Entry {
-            n: self.decisions,
+            number: self.decisions,
             at: now,
             what: what.to_owned(),
             says: says.into(),

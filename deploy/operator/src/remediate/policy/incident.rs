@@ -65,14 +65,19 @@ pub struct Incident {
     /// What.
     pub finding: Finding,
     /// About whom, in words.
+    #[serde(default)]
     pub subject: String,
     /// Namespace and name of the job that said it.
+    #[serde(default)]
     pub job: String,
     /// Nodes of that job.
+    #[serde(default)]
     pub job_nodes: u32,
     /// How bad it was at worst.
+    #[serde(default = "worst")]
     pub severity: Severity,
     /// The least trusted of its evidence.
+    #[serde(default = "least")]
     pub provenance: Provenance,
     /// The job's policy only observes it.
     #[serde(default)]
@@ -81,14 +86,16 @@ pub struct Incident {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// When it was raised; anew when it came back.
-    #[serde(with = "stamp")]
+    #[serde(default = "stamp::now_ms", with = "stamp")]
     pub since: u64,
     /// When it was last said to hold.
-    #[serde(with = "stamp")]
+    #[serde(default = "stamp::now_ms", with = "stamp")]
     pub heard: u64,
     /// How often it was raised.
+    #[serde(default)]
     pub times: u32,
     /// How often it was said in all.
+    #[serde(default)]
     pub said: u64,
     /// The node's boot in which it was raised.
     #[serde(default)]
@@ -99,6 +106,16 @@ pub struct Incident {
     /// Over, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
+}
+
+/// Of one whose severity was not kept: it does not end early for that.
+fn worst() -> Severity {
+    Severity::Critical
+}
+
+/// Of one of which it was not kept: nothing new is done for it until it is said again.
+fn least() -> Provenance {
+    Provenance::Sim
 }
 
 impl Incident {

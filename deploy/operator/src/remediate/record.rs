@@ -1,0 +1,155 @@
+//! A NodeHealth's status, read field by field. What another version wrote, what a schema dropped and what a person broke costs
+//! that field, and not the record: a node whose record is gone looks like one that nothing is wrong with.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use super::policy::Health;
+
+/// Each version has written these. Without one of them it is not known why a node is out, or how it may come back.
+const ALWAYS: [&str; 4] = ["nodeUid", "rung", "held", "incidents"];
+/// A field that is there, cannot be read, and leads to nothing: it is begun anew.
+const HARMLESS: [&str; 12] = [
+    "decisions",
+    "hindered",
+    "history",
+    "jobs",
+    "reason",
+    "recovery",
+    "refused",
+    "remedies",
+    "shadow",
+    "since",
+    "state",
+    "unkept",
+];
+
+/// A part of a status that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Which, such as `incidents.ml/train/gpu-lost`.
+    pub path: String,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be read: {}", self.path, self.why)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// What could be read.
+    pub health: Health,
+    /// What could not.
+    pub lost: Vec<Lost>,
+}
+
+impl Record {
+    /// Of a NodeHealth. The node that it is about is its owner, too.
+    pub fn read(object: &Value) -> Record {
+        let mut record = Record::default();
+        match &object["status"] {
+            Value::Object(fields) => record.take(fields),
+            Value::Null => record.lose("status", "there is none"),
+            _ => record.lose("status", "it is no object"),
+        }
+        let owner = &object["metadata"]["ownerReferences"][0];
+        if record.health.node_uid.is_empty()
+            && owner["kind"] == "Node"
+            && let Some(uid) = owner["uid"].as_str()
+        {
+            uid.clone_into(&mut record.health.node_uid);
+            record.lost.retain(|lost| lost.path != "nodeUid");
+        }
+        number(&mut record.health);
+        record
+    }
+
+    /// What of it counts and could not be read, for people; `None`: nothing.
+    pub fn doubt(&self) -> Option<String> {
+        let field = |lost: &&Lost| {
+            let field = lost.path.split('.').next().unwrap_or_default();
+            !HARMLESS.contains(&field)
+        };
+        let paths: Vec<&str> = self.lost.iter().filter(field).map(|lost| &*lost.path).collect();
+        (!paths.is_empty()).then(|| paths.join(", "))
+    }
+
+    fn take(&mut self, fields: &Map<String, Value>) {
+        let mut kept = Map::new();
+        for (field, value) in fields {
+            let Some(why) = problem(field, value) else {
+                kept.insert(field.clone(), value.clone());
+                continue;
+            };
+            match value {
+                Value::Object(entries) if field == "incidents" => {
+                    let entries = entries.iter().filter(|(key, entry)| {
+                        self.keeps(&format!("{field}.{key}"), problem(field, &json!({ *key: entry })))
+                    });
+                    let entries: Map<_, _> =
+                        entries.map(|(key, entry)| (key.clone(), entry.clone())).collect();
+                    kept.insert(field.clone(), Value::from(entries));
+                }
+                Value::Array(items) => {
+                    let items = items.iter().enumerate().filter(|(index, item)| {
+                        self.keeps(&format!("{field}.{index}"), problem(field, &json!([item])))
+                    });
+                    let items: Vec<Value> = items.map(|(_, item)| item.clone()).collect();
+                    kept.insert(field.clone(), Value::from(items));
+                }
+                _ => self.lose(field, &why),
+            }
+        }
+        for field in ALWAYS.iter().filter(|field| !fields.contains_key(**field)) {
+            self.lose(field, "it is missing");
+        }
+        match serde_json::from_value(Value::from(kept)) {
+            Ok(health) => self.health = health,
+            // Each of its parts could be read.
+            Err(error) => self.lose("status", &error.to_string()),
+        }
+    }
+
+    fn keeps(&mut self, path: &str, problem: Option<String>) -> bool {
+        if let Some(why) = &problem {
+            self.lose(path, why);
+        }
+        problem.is_none()
+    }
+
+    fn lose(&mut self, path: &str, why: &str) {
+        self.lost.push(Lost {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        });
+    }
+}
+
+/// Why a field of this value is none of a Health.
+fn problem(field: &str, value: &Value) -> Option<String> {
+    let alone = serde_json::from_value::<Health>(json!({ field: value }));
+    alone.err().map(|error| error.to_string())
+}
+
+/// Until version 0.1.0 API servers dropped the numbers of what was decided: they count back from the last.
+fn number(health: &mut Health) {
+    let most = health.history.iter().map(|entry| entry.number).max();
+    let count = u64::try_from(health.history.len()).unwrap_or(u64::MAX);
+    health.decisions = health.decisions.max(most.unwrap_or(0)).max(count);
+    if health.history.iter().any(|entry| entry.number == 0) {
+        let numbers = health.decisions + 1 - count..;
+        for (entry, number) in health.history.iter_mut().zip(numbers) {
+            entry.number = number;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;
