@@ -68,7 +68,7 @@ pub struct Starter {
     pub reported: Option<Reported>,
 }
 
-/// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines, stderr for warnings.
+/// Runs a sidecar to its end: stdin for what the launcher says, stdout for status lines (in a pod for people), stderr for warnings.
 pub fn main(options: SidecarOptions, starter: Starter) -> ExitCode {
     if let Some(at) = options.relay {
         return relay::main(&options, at);
@@ -99,6 +99,9 @@ fn run(options: SidecarOptions, starter: Starter) -> anyhow::Result<()> {
     let _held = inherited.as_deref().and_then(tasks::hold);
     let (status, end) = match &shared {
         Some((dir, _)) => StatusStream::ready_in(&dir.join(tasks::READY)),
+        None if options.pod && !options.status_json => {
+            StatusStream::for_people(std::io::stdout(), options.quiet)
+        }
         None => StatusStream::to(std::io::stdout()),
     };
     let trainers = Trainers::default();

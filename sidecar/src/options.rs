@@ -37,9 +37,12 @@ pub struct SidecarOptions {
     /// read. What a pod's container calls.
     #[arg(long, hide = true, requires = "ring_dir", conflicts_with_all = ["tasks", "relay"])]
     pub pod: bool,
-    /// In a pod: no verdict block at the end.
+    /// In a pod: no progress, and no verdict block at the end.
     #[arg(long, hide = true, requires = "pod")]
     pub quiet: bool,
+    /// In a pod: the status as JSON on stdout, a line a second, as a launcher reads it; lines for people by default.
+    #[arg(long, hide = true, requires = "pod")]
+    pub status_json: bool,
     /// So many launchers of this node share this sidecar, and say what they have to say in the ring directory.
     #[arg(long, hide = true, requires = "ring_dir", value_name = "N")]
     pub tasks: Option<u32>,

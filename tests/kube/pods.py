@@ -112,7 +112,7 @@ def kill_second_sidecar(pods):
     """SIGKILL when it has been linked; the kubelet starts it again, with the same volumes."""
     pod = pods[1]
     began = time.monotonic()
-    while "ready" not in pod.log("paceline"):
+    while "paceline: watched" not in pod.log("paceline"):
         assert time.monotonic() - began < 60, "the second sidecar is never ready"
         time.sleep(0.05)
     pod.restart("paceline")

@@ -6,7 +6,7 @@ use strsim::damerau_levenshtein;
 use crate::{Note, PREFIX};
 
 /// All that are read of a pod, and what is written to it.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     "aggregator",
     "aggregator-port",
     "container",
@@ -18,6 +18,7 @@ const KNOWN: [&str; 17] = [
     "job",
     "journal-bytes",
     "key-secret",
+    "log-format",
     "log-level",
     "memory",
     "metrics",

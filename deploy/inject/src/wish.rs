@@ -97,6 +97,8 @@ pub struct Wish {
     pub key_secret: Option<String>,
     /// Whether only what is wrong is said.
     pub quiet: bool,
+    /// Whether a sidecar's log is the stream of status that launchers read.
+    pub status_json: bool,
 }
 
 /// What is said of injection itself, in a label and in an annotation.
@@ -179,6 +181,9 @@ impl Wish {
             quiet: reader.checked("log-level", "info or warning", |level| {
                 matches!(level, "info" | "warning")
             }) == Some("warning".to_owned()),
+            status_json: reader.checked("log-format", "lines or json", |format| {
+                matches!(format, "lines" | "json")
+            }) == Some("json".to_owned()),
         }
     }
 }
@@ -333,6 +338,7 @@ mod tests {
             "paceline.dev/run-claim": "../etc",
             "paceline.dev/job": "a$(B)",
             "paceline.dev/log-level": "debug",
+            "paceline.dev/log-format": "xml",
             "paceline.dev/metrics": ":9810",
             "paceline.dev/aggregator": "host:99999",
             "paceline.dev/gpu-runtime-class": "NVIDIA!",
@@ -357,6 +363,7 @@ mod tests {
             "paceline.dev/memory": "1.5Gi",
             "paceline.dev/gpu-runtime-class": "",
             "paceline.dev/log-level": "warning",
+            "paceline.dev/log-format": "json",
         });
         let mut notes = Vec::new();
         let wish = Wish::of(&pod(annotations, json!(null)), &Settings::default(), &mut notes);
@@ -367,6 +374,6 @@ mod tests {
         assert_eq!(wish.metrics.as_deref(), Some("eth0:9810"));
         assert_eq!((wish.memory.as_str(), wish.cpu.as_str()), ("1.5Gi", "200m"));
         assert_eq!(wish.gpus.as_deref(), Some(""));
-        assert!(wish.quiet);
+        assert!(wish.quiet && wish.status_json);
     }
 }

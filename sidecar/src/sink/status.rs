@@ -1,14 +1,19 @@
-//! Status for the launcher: JSON lines on stdout. Nobody waits for a reader: what does not fit is dropped.
+//! Status for the launcher: JSON lines on stdout; in a pod's log, lines for people. Nobody waits for a reader: what does not fit is
+//! dropped.
+
+mod people;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_health::verdict::Verdict;
 use serde::{Deserialize, Serialize};
+
+use people::People;
 
 /// Lines that may wait for the reader.
 const QUEUE: usize = 256;
@@ -49,19 +54,38 @@ pub enum Status {
 
 /// Takes lines and never blocks.
 #[derive(Clone, Debug)]
-pub struct StatusStream(Arc<SyncSender<String>>);
+pub struct StatusStream(Arc<SyncSender<Status>>);
 
 /// Waits at the end for what is still queued.
 #[derive(Debug)]
 pub struct StatusEnd(Receiver<()>);
 
 impl StatusStream {
-    /// Writes to `out` from a thread of its own, which alone may wait for the reader.
-    pub fn to(mut out: impl Write + Send + 'static) -> (StatusStream, StatusEnd) {
-        let (sender, lines) = sync_channel::<String>(QUEUE);
+    /// JSON, to `out`.
+    pub fn to(out: impl Write + Send + 'static) -> (StatusStream, StatusEnd) {
+        StatusStream::with(out, |status| {
+            let mut line = serde_json::to_string(status).ok()?;
+            line.push('\n');
+            Some(line)
+        })
+    }
+
+    /// For people who read a log, to `out`; `is_quiet`: only what is wrong.
+    pub fn for_people(out: impl Write + Send + 'static, is_quiet: bool) -> (StatusStream, StatusEnd) {
+        let mut people = People::of(is_quiet);
+        StatusStream::with(out, move |status| people.line(status, Instant::now()))
+    }
+
+    /// Writes from a thread of its own, which alone may wait for the reader.
+    fn with(
+        mut out: impl Write + Send + 'static,
+        mut form: impl FnMut(&Status) -> Option<String> + Send + 'static,
+    ) -> (StatusStream, StatusEnd) {
+        let (sender, all) = sync_channel::<Status>(QUEUE);
         let (done, end) = sync_channel(1);
         let writer = move || {
-            for line in lines {
+            for status in all {
+                let Some(line) = form(&status) else { continue };
                 // The reader is gone: there is nobody to tell.
                 if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
                     break;
@@ -87,11 +111,7 @@ impl StatusStream {
 
     /// Says it, if there is room.
     pub fn say(&self, status: &Status) {
-        let Ok(mut line) = serde_json::to_string(status) else {
-            return;
-        };
-        line.push('\n');
-        let _ = self.0.try_send(line);
+        let _ = self.0.try_send(status.clone());
     }
 }
 
