@@ -22,6 +22,8 @@ pub const RINGS: &str = "/paceline/rings";
 pub const RUN: &str = "/paceline/run";
 /// The Secret's folder; the key is its entry `key`.
 pub const KEY: &str = "/paceline/key";
+/// The image's user and group.
+const NOBODY: u32 = 65_532;
 /// The program in the trainer's container.
 pub const WRAPPER: &str = "/paceline/files/paceline";
 
@@ -135,6 +137,9 @@ impl Plan<'_> {
         if self.wish.quiet {
             command.push("--quiet");
         }
+        if self.wish.status_json {
+            command.push("--status-json");
+        }
         let mut container = self.own(SIDECAR, &command, mounts);
         container["restartPolicy"] = json!("Always");
         container["env"] = self.variables().into();
@@ -187,20 +192,22 @@ impl Plan<'_> {
         })
     }
 
-    /// What Pod Security's "restricted" asks for. The user is the image's, or the pod's if that is not root; the group is
-    /// root's, by which a Secret can be read.
+    /// What Pod Security's "restricted" asks for. User and group are the pod's, where the user is not root, else the image's: policies of
+    /// sites forbid the group root, too.
     fn security(&self) -> Value {
         let mut context = json!({
             "allowPrivilegeEscalation": false,
             "capabilities": { "drop": ["ALL"] },
             "privileged": false,
             "readOnlyRootFilesystem": true,
-            "runAsGroup": 0,
             "runAsNonRoot": true,
             "seccompProfile": { "type": "RuntimeDefault" },
         });
-        if self.spec["securityContext"]["runAsUser"] == 0 {
-            context["runAsUser"] = json!(65_532);
+        let pod = &self.spec["securityContext"];
+        if pod["runAsUser"] == 0 {
+            context["runAsUser"] = json!(NOBODY);
+            // Whose pod is root's has most often root's group, which is not ours to have either.
+            context["runAsGroup"] = json!(NOBODY);
         }
         context
     }
@@ -261,8 +268,8 @@ impl Plan<'_> {
         is_told.then(|| mount(told::VOLUME, told::PLACE, true))
     }
 
-    /// Readable to the owner, root; to root's group, which our own container has, or to the pod's, which kubelets give it to; else to all
-    /// of the one container that has it: as which user and group that runs may be known to its image alone.
+    /// Readable to the owner, root; to the pod's fsGroup, which kubelets give it to; else to all of the one container that has it: as which
+    /// user and group that runs may be known to its image alone.
     fn key_mode(&self) -> u32 {
         let (own, pod) = (&self.trainer["securityContext"], &self.spec["securityContext"]);
         let user = if own["runAsUser"].is_null() {
@@ -271,10 +278,9 @@ impl Plan<'_> {
             &own["runAsUser"]
         };
         match self.mode {
-            Mode::Sidecar => 0o440,
             Mode::Wrap if *user == 0 => 0o400,
-            Mode::Wrap if pod["fsGroup"].is_u64() => 0o440,
-            Mode::Wrap => 0o444,
+            _ if pod["fsGroup"].is_u64() => 0o440,
+            _ => 0o444,
         }
     }
 }

@@ -92,14 +92,25 @@ fn a_restricted_pod_stays_restricted() {
                 (&json!(true), &json!(null))
             );
             assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+            assert_eq!(
+                security["runAsGroup"],
+                json!(null),
+                "the pod's, and nobody's but the pod's"
+            );
         }
     }
-    pod["spec"]["securityContext"] = json!({ "runAsUser": 0 });
-    let done = injected(&pod, Mode::Sidecar);
-    assert_eq!(
-        named(&done.pod, "initContainers", "paceline")["securityContext"]["runAsUser"],
-        65_532
-    );
+    for root in [
+        json!({ "runAsUser": 0 }),
+        json!({ "runAsUser": 0, "runAsGroup": 0 }),
+    ] {
+        pod["spec"]["securityContext"] = root;
+        let done = injected(&pod, Mode::Sidecar);
+        for name in ["paceline-init", "paceline"] {
+            let security = &named(&done.pod, "initContainers", name)["securityContext"];
+            let who = (&security["runAsUser"], &security["runAsGroup"]);
+            assert_eq!(who, (&json!(65_532), &json!(65_532)), "{name}");
+        }
+    }
 }
 
 #[test]
@@ -108,7 +119,8 @@ fn whoever_reads_the_key_can() {
         let mut pod = torch_pod();
         pod["spec"]["securityContext"] = pods;
         pod["spec"]["containers"][1]["securityContext"] = own;
-        for (mode, wanted) in [(Mode::Sidecar, 0o440), (Mode::Wrap, wrapped)] {
+        let beside = if wrapped == 0o440 { 0o440 } else { 0o444 };
+        for (mode, wanted) in [(Mode::Sidecar, beside), (Mode::Wrap, wrapped)] {
             let done = injected(&pod, mode);
             let key = &named(&done.pod, "volumes", "paceline-key")["secret"];
             assert_eq!(key["defaultMode"], wanted, "{pod}");

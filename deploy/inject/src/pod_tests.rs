@@ -113,7 +113,7 @@ fn a_sidecar_beside_the_trainer() {
     assert_eq!(key["secret"]["secretName"], "paceline-bert");
     assert_eq!(
         (&key["secret"]["optional"], &key["secret"]["defaultMode"]),
-        (&json!(true), &json!(0o440))
+        (&json!(true), &json!(0o444))
     );
     // A name stands before what is made of it.
     let names: Vec<&Value> = sidecar["env"]

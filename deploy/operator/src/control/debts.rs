@@ -29,6 +29,14 @@ pub(super) enum Due {
 }
 
 impl Due {
+    /// So many pods that are there at once make it worth it: who trains alone misses no first pod.
+    fn least(&self) -> usize {
+        match self {
+            Due::Event(word) if word.code == "no-first-pod" => 2,
+            _ => 1,
+        }
+    }
+
     /// By what it is remembered that this pod need not call for it again. An Event is said once. A Secret may have been deleted: each new pod
     /// of its job asks for it.
     fn memory(&self, pod: &str) -> String {
@@ -109,7 +117,7 @@ impl Debts {
         let due = self
             .owed
             .values_mut()
-            .filter(|debt| debt.at.is_some_and(|at| at <= now));
+            .filter(|debt| debt.at.is_some_and(|at| at <= now) && debt.pods.len() >= debt.due.least());
         let debt = due.min_by_key(|debt| debt.at)?;
         debt.at = None;
         Some(debt.due.clone())
@@ -232,6 +240,35 @@ mod tests {
             debts.next(now),
             Some(secret("one")),
             "another job's pod is not late"
+        );
+    }
+
+    #[test]
+    fn who_trains_alone_misses_no_first_pod() {
+        let (mut debts, now) = (Debts::default(), Instant::now());
+        let word = |code: &'static str| {
+            Due::Event(Word {
+                namespace: "ml".to_owned(),
+                code,
+                is_missing: false,
+                says: String::new(),
+                about: serde_json::Value::Null,
+                pod: String::new(),
+            })
+        };
+        debts.owe(word("no-first-pod"), "p", now);
+        assert_eq!(debts.next(now), None);
+        // One that failed, and the one that came for it.
+        debts.over("p");
+        debts.owe(word("no-first-pod"), "q", now);
+        assert_eq!(debts.next(now), None);
+        debts.owe(word("no-first-pod"), "r", now);
+        assert_eq!(debts.next(now), Some(word("no-first-pod")));
+        debts.owe(word("windows"), "q", now);
+        assert_eq!(
+            debts.next(now),
+            Some(word("windows")),
+            "another word is said of one"
         );
     }
 }

@@ -30,11 +30,17 @@ pub(super) fn begin(node: &NodeView, scene: &Scene<'_>) -> Drain {
     }
 }
 
-/// It did not end in time, and has its time once more: for a fault that is new, or by a person's word.
-pub(super) fn begin_again(health: &mut Health, node: &NodeView, is_new: bool, scene: &Scene<'_>) {
+/// It did not end in time, and has its time once more: for a fault that is `new`, or by a person's word. `by`: the fault that asks for it.
+pub(super) fn begin_again(
+    health: &mut Health,
+    node: &NodeView,
+    new: Option<&str>,
+    by: &str,
+    scene: &Scene<'_>,
+) {
     let now = scene.now;
     let is_over = |drain: &Drain| !drain.done && drain.is_over(now);
-    if !health.drain.as_ref().is_some_and(is_over) || !(is_new || node.drain.is_some()) {
+    if !health.drain.as_ref().is_some_and(is_over) || !(new.is_some() || node.drain.is_some()) {
         return;
     }
     let left = health.drain.take().and_then(|drain| drain.left);
@@ -46,7 +52,10 @@ pub(super) fn begin_again(health: &mut Health, node: &NodeView, is_new: bool, sc
         Some(word) => format!("a person says so: {word}"),
         None => "something new was raised".to_owned(),
     };
-    let fault = health.worst().map(Incident::words).unwrap_or_default();
+    let worst = || health.worst().map(Incident::words).unwrap_or_default();
+    let fault = new
+        .or((!by.is_empty()).then_some(by))
+        .map_or_else(worst, str::to_owned);
     health.note(now, "evict", format!("{fault}, once more: {why}"));
 }
 

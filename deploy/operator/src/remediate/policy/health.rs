@@ -243,9 +243,10 @@ impl Health {
                 .any(|incident| incident.subject.starts_with("gpu "))
     }
 
-    /// The worst of it; of several the last.
+    /// The worst of what it is out for, else of all; of several the last.
     pub fn worst(&self) -> Option<&Incident> {
-        self.open().max_by_key(|incident| incident.severity)
+        self.open()
+            .max_by_key(|incident| (incident.ripe, incident.severity))
     }
 
     /// Something was decided.

@@ -4,7 +4,7 @@
 //! - [`incident`]: what was heard about a node.
 //! - [`health`]: all that is known of a node; it is the status of its NodeHealth and outlives us.
 //! - [`census`]: what is out of service everywhere, and the breaker.
-//! - [`mod@step`]: the next state of a node; [`drain`]: its time; [`recovery`]: how trust returns.
+//! - [`mod@step`]: the next state of a node; `wanted`: what its faults ask for; [`drain`]: its time; [`recovery`]: how trust returns.
 //! - [`marks`]: how a node should look, and the patch that makes it so.
 //!
 //! A node's state is level-triggered: it follows from what stands in its NodeHealth and on the node, never from the order in which
@@ -18,6 +18,7 @@ pub mod marks;
 pub mod recovery;
 pub mod rules;
 pub mod step;
+mod wanted;
 
 pub use census::{Breaker, Census};
 pub use health::{Health, State};

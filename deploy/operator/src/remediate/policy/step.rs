@@ -1,17 +1,13 @@
 //! The next state of a node. Called again and again with what there is to see; called twice with the same it changes nothing.
 
-use std::collections::BTreeMap;
-
-use paceline_health::Provenance;
-use paceline_health::fault::When;
-
 use super::census::Census;
 use super::drain::{begin, begin_again, blocked, pause};
 use super::health::{Drain, Health, State};
 use super::incident::{Closed, Incident};
 use super::marks::NodeView;
 use super::recovery::{recover, restore};
-use super::rules::{FindingRule, Mode, Rules, Rung};
+use super::rules::{Mode, Rules, Rung};
+use super::wanted::{Wanted, wanted};
 
 /// What there is to see besides the node.
 #[derive(Clone, Copy, Debug)]
@@ -188,75 +184,19 @@ fn heed_people(health: &mut Health, node: &NodeView, now: u64) {
     }
 }
 
-/// What the faults that are ripe ask for.
-#[derive(Debug, Default)]
-struct Wanted {
-    /// It is wanted for a fault that was not enough before.
-    is_new: bool,
-    act: Rung,
-    shadow: Rung,
-    jobs: BTreeMap<String, u32>,
-}
-
-fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
-    let mut wanted = Wanted::default();
-    let open = health
-        .incidents
-        .values_mut()
-        .filter(|incident| incident.is_open());
-    for incident in open {
-        let Some(rule) = scene.rules.finding(incident.finding) else {
-            continue;
-        };
-        if !is_ripe(incident, rule, scene) {
-            continue;
-        }
-        // Work that runs stays correct: it is left to end.
-        let waits = incident.order.is_some_and(|order| order.when == When::JobEnd);
-        let rung = if waits {
-            rule.rung.min(Rung::Cordon)
-        } else {
-            rule.rung
-        };
-        match scene.rules.mode_of(rule) {
-            Mode::Observe => continue,
-            Mode::Shadow => wanted.shadow = wanted.shadow.max(rung),
-            Mode::Act => {
-                wanted.act = wanted.act.max(rung);
-                wanted.is_new |= rung == Rung::Evict && !incident.ripe;
-                incident.ripe |= rung.is_out();
-            }
-        }
-        let nodes = wanted.jobs.entry(incident.job.clone()).or_default();
-        *nodes = (*nodes).max(incident.job_nodes);
-    }
-    wanted
-}
-
-/// Trusted, bad enough, said by somebody since we are in charge, said of late, and for long enough.
-fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
-    let since = |then: u64| scene.now.saturating_sub(then);
-    incident.provenance == Provenance::Live
-        && !incident.observe_only
-        && incident.severity >= rule.severity
-        && incident.heard >= scene.started
-        && since(incident.heard) <= scene.rules.guard.fresh_s * 1000
-        && since(incident.since) >= scene.rules.debounce_ms(rule)
-}
-
 /// Takes the node as far as its faults ask for and the guard lets it. Why it is not taken further.
 fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<String> {
     let wanted = wanted(health, scene);
     shadow(health, &wanted, scene);
-    begin_again(health, node, wanted.is_new, scene);
+    begin_again(health, node, wanted.new.as_deref(), &wanted.act.by, scene);
     let mut refusal = None;
-    let mut target = wanted.act;
+    let mut target = wanted.act.rung;
     if target > Rung::Taint && node.is_cordoned_by_another() && !health.cordoned {
         target = Rung::Taint;
         refusal = Some("owned: somebody else cordoned it, and may be at work there".to_owned());
     }
     if target <= health.rung {
-        return refusal.filter(|_| wanted.act > health.rung);
+        return refusal.filter(|_| wanted.act.rung > health.rung);
     }
     let goes_out = target.is_out() && !health.rung.is_out();
     if goes_out && let Err(why) = scene.census.admits(Mode::Act, &wanted.jobs, scene.rules) {
@@ -274,8 +214,7 @@ fn climb(health: &mut Health, node: &NodeView, scene: &Scene<'_>) -> Option<Stri
     }
     health.rung = target;
     health.recovery = None;
-    let why = health.worst().map(Incident::words).unwrap_or_default();
-    health.note(scene.now, target.word(), why);
+    health.note(scene.now, target.word(), wanted.act.by.as_str());
     if target >= Rung::Cordon && health.mark.is_none() {
         health.mark = Some(format!("paceline-remediator/{}", health.decisions));
     }
@@ -302,7 +241,7 @@ fn take_out(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
 
 /// What would be done, were it meant.
 fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
-    let mut target = wanted.shadow;
+    let mut target = wanted.shadow.rung;
     if target <= health.shadow || target <= health.rung {
         return;
     }
@@ -318,7 +257,7 @@ fn shadow(health: &mut Health, wanted: &Wanted, scene: &Scene<'_>) {
             health.jobs = wanted.jobs.keys().cloned().collect();
         }
         health.shadow = target;
-        let why = health.worst().map(Incident::words).unwrap_or_default();
+        let why = &wanted.shadow.by;
         health.note(scene.now, "would", format!("{}: {why}", target.word()));
     }
 }
