@@ -51,6 +51,8 @@ MATRIX = {
                     "namespaceSelector": {"matchLabels": {"paceline.dev/inject": None}, "matchExpressions": [
                         {"key": "team", "operator": "Exists"}]}}}},
     "all namespaces": {"injector": {"webhook": {"namespaceSelector": {"matchLabels": None}}}},
+    "nothing is taken off at the end": {"uninstall": {"release": False}},
+    "all is given back at the end": {"uninstall": {"uncordon": True}, "injector": {"nodeSelector": {"pool": "cpu"}}},
     "network policies": {"networkPolicy": {"enabled": True}},
     "narrow network policies": {"networkPolicy": {
         "enabled": True, "verdictsFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.1.0.0/16"}}],
@@ -143,12 +145,12 @@ def valid(objects, versions, seen):
 
 def check_arguments(operator, everything):
     """The operator knows what the chart tells it."""
-    for part, command in (("injector", "inject"), ("remediator", "remediate")):
+    for part, command in (("injector", "inject"), ("remediator", "remediate"), ("release", "release")):
         help = subprocess.run([operator, command, "--help"], capture_output=True, text=True, check=True).stdout
         known = {word.strip(",<>[]") for word in help.split() if word.startswith("--")}
         for objects in everything:
             for one in objects:
-                if one["kind"] != "Deployment" or not one["metadata"]["name"].endswith(part):
+                if one["kind"] not in ("Deployment", "Job") or not one["metadata"]["name"].endswith(part):
                     continue
                 first, *args = one["spec"]["template"]["spec"]["containers"][0]["args"]
                 assert first == command, first

@@ -7,11 +7,13 @@ chart gives it: nothing that it asks for may be refused to it. The server keeps 
 
 import base64
 import json
+import subprocess
 import sys
 import tempfile
 
 from helm import CA, CHART, VERSIONS, rendered, valid
-from helm_world import SPACE, Cluster, Operator, key, put, until
+from helm_modes import check_modes
+from helm_world import HELM, PATIENCE, SPACE, Cluster, Operator, key, put, until
 
 # The Lease, the ConfigMap and the Secret are there; only who has deleted one makes another necessary. To get what is listed or
 # watched is for conflicts.
@@ -25,7 +27,7 @@ HOOK = ("MutatingWebhookConfiguration", "paceline-injector")
 def check_there(cluster, values):
     """What the chart renders is there, and has the rights that it renders."""
     live = cluster.everything()
-    for one in rendered(values):
+    for one in rendered(values, "--no-hooks"):
         assert key(one) in live, f"{key(one)} is not there"
         for field in ("rules", "roleRef"):
             assert live[key(one)].get(field) == one.get(field), f"{key(one)} has another {field}"
@@ -36,7 +38,44 @@ def trusted(live):
     return live[HOOK]["webhooks"][0]["clientConfig"].get("caBundle")
 
 
-def check_life(cluster):
+def uninstalled(cluster, program):
+    """`helm uninstall`, and the Job that it waits for, which this API server has nobody to run."""
+    helm = cluster.begin(HELM, "uninstall", "paceline", "--namespace", SPACE)
+    name, place = "paceline-release", f"/apis/batch/v1/namespaces/{SPACE}/jobs/paceline-release"
+    job = until("the Job", lambda: helm.poll() is None and cluster.get_at(place))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    env = {"PATH": "", "KUBECONFIG": cluster.config_of(cluster.account(name)), "POD_NAMESPACE": SPACE}
+    words = [program, *container["args"], "--lease", "1"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    conditions = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    cluster.ask(f"{place}/status", {"status": {"succeeded": 1, "conditions": conditions}}, method="PATCH")
+    said, _ = helm.communicate(timeout=PATIENCE)
+    assert helm.returncode == 0, said
+    refused = [line for line in cluster.ask("/_test/audit") if line["user"].endswith(f":{name}") and line["code"] == 403]
+    assert not refused, refused
+    assert not cluster.get_at(place) and not cluster.get_at(f"/api/v1/namespaces/{SPACE}/serviceaccounts/{name}")
+    return done.stderr
+
+
+def check_end(cluster, program):
+    """What the parts have left in the cluster, taken off while they run; what is out of service stays cordoned."""
+    node = json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))
+    assert node["spec"]["unschedulable"] and node["spec"]["taints"], node["spec"]
+    said = uninstalled(cluster, program)
+    node = json.loads(cluster.kubectl("get", "node", "n1", "-o", "json"))
+    assert node["spec"].get("unschedulable") and not node["spec"].get("taints"), node["spec"]
+    ours = [word for field in ("labels", "annotations") for word in node["metadata"].get(field, {}) if "paceline.dev" in word]
+    assert not ours and "PacelineFault" not in [one["type"] for one in node["status"]["conditions"]], node
+    assert "n1 bears nothing of ours any more; it stays cordoned" in said, said
+    assert not cluster.get_at("/api/v1/namespaces/team/configmaps/paceline-remediator-ca")
+    assert not cluster.kubectl("get", "jobs", "-n", SPACE, "-o", "name").strip()
+    assert set(cluster.everything()) == {("CustomResourceDefinition", "nodehealths.paceline.dev")}
+    # Why it is out is there for whoever wants to know.
+    assert "n1" in cluster.kubectl("get", "nodehealths", "-o", "name")
+
+
+def check_life(cluster, program):
     """Install, upgrade, rollback, uninstall."""
     cluster.helm("install", "paceline", CHART, "--create-namespace", values={})
     check_there(cluster, {})
@@ -59,7 +98,7 @@ def check_life(cluster):
     cluster.helm("upgrade", "paceline", CHART, values={"remediator": {"enabled": False}})
     left = {name for _, name in check_there(cluster, {"remediator": {"enabled": False}})}
     assert not [name for name in left if "remediator" in name], left
-    cluster.helm("uninstall", "paceline")
+    uninstalled(cluster, program)
     left = set(cluster.everything())
     assert left == {("CustomResourceDefinition", "nodehealths.paceline.dev")}, left
     # And again: the CRD that stayed is taken up.
@@ -195,7 +234,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         cluster, running = Cluster(kube_api, folder), []
         try:
-            check_life(cluster)
+            check_life(cluster, program)
             injector, remediator = check_rights(cluster)
             running.append(check_injector(cluster, program, injector))
             running.append(check_remediator(cluster, program, remediator))
@@ -205,6 +244,7 @@ def main():
                 print(f"{part}: asked for {len(used)} kinds of things and was refused none; not asked for here: "
                       + ", ".join(sorted(" ".join(pair) for pair in unused)))
                 assert unused <= UNUSED[part], f"rights that nobody needs: {unused - UNUSED[part]}"
+            check_end(cluster, program)
             while running:
                 running.pop().end()
         finally:
@@ -212,6 +252,7 @@ def main():
                 one.mounts.end()
                 one.process.kill()
             cluster.end()
+    check_modes(kube_api, program)
     print("install, upgrade, rollback, uninstall; rights; the operator with the chart's arguments")
 
 

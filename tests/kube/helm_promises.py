@@ -59,6 +59,7 @@ def promises(objects, values, namespace):
             rights(mine, part, values, namespace)
         else:
             assert not mine, f"{part} is off, and there are {[one['kind'] for one in mine]}"
+    released(objects, values)
     network(objects, values)
     preflights(objects, values)
     webhook(objects, values, namespace)
@@ -86,6 +87,7 @@ def runs(objects, values, certificates):
     is_self = any(arg.startswith("--self-signed=") for arg in container["args"])
     renews = certificates == "self"
     assert (has_files, is_self) == (not renews, renews)
+    assert any(arg.startswith("--ca=") for arg in container["args"]) == has_files, "who is not trusted is not asked"
     for chooser in ([deployment["spec"]["selector"]["matchLabels"]]
                     + [one["spec"]["selector"] for one in of(objects, "Service")]
                     + [one["spec"]["selector"]["matchLabels"] for one in of(objects, "PodDisruptionBudget")]
@@ -184,10 +186,31 @@ def tells(objects, values, namespace):
     volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
     assert ("remediator" in volumes) == ("--remediator-ca" in args)
     for source in [volumes["remediator"]] if "remediator" in volumes else []:
-        source = source.get("configMap") or source["secret"]
+        source = source["configMap"]
         assert source["optional"] is True and [item["key"] for item in source["items"]] == ["ca.crt"], source
-    named = [rule for role in of(objects, "ClusterRole") for rule in role["rules"] if rule.get("resourceNames") == ["paceline-remediator-ca"]]
+    roles = [role for role in of(objects, "ClusterRole") if role["metadata"]["labels"]["app.kubernetes.io/component"] == "injector"]
+    named = [rule for role in roles for rule in role["rules"] if rule.get("resourceNames") == ["paceline-remediator-ca"]]
     assert bool(named) == ("--remediator-ca" in args), "rights that nobody needs, or too few"
+
+
+def released(objects, values):
+    """What takes off ours is there while the release is uninstalled, with all that it needs, and at no other time."""
+    mine = [one for one in objects if one["metadata"]["labels"].get("app.kubernetes.io/component") == "release"]
+    is_any = any(values.get(part, {}).get("enabled", True) for part in ("injector", "remediator"))
+    asked = values.get("uninstall", {})
+    if not is_any or not asked.get("release", True):
+        assert not mine, [one["kind"] for one in mine]
+        return
+    assert sorted(one["kind"] for one in mine) == ["ClusterRole", "ClusterRoleBinding", "Job", "Role", "RoleBinding", "ServiceAccount"]
+    hooks = [one for one in objects if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+    assert hooks == mine and {one["metadata"]["annotations"]["helm.sh/hook"] for one in mine} == {"pre-delete"}
+    (job,) = of(mine, "Job")
+    weights = {one["kind"]: int(one["metadata"]["annotations"]["helm.sh/hook-weight"]) for one in mine}
+    assert max(weights, key=weights.get) == "Job", "its rights come before it"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["release", *(["--uncordon"] if asked.get("uncordon") else [])]
+    assert pod["securityContext"]["runAsNonRoot"] is True and container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def webhook(objects, values, namespace):
@@ -211,10 +234,8 @@ def webhook(objects, values, namespace):
         assert bool(hook.get("matchConditions")) == asked.get("onlyAsked", True)
         for condition in hook.get("matchConditions", []):
             asks(condition["expression"])
-        mode = values.get("certificates", {}).get("mode", "self")
         annotations = one["metadata"].get("annotations", {})
-        assert ("caBundle" in hook["clientConfig"]) == (mode == "given"), "whoever patches it at run time has it taken away"
-        assert ("cert-manager.io/inject-ca-from" in annotations) == (mode == "cert-manager")
+        assert "caBundle" not in hook["clientConfig"] and not [word for word in annotations if "inject-ca" in word], "the injector writes it"
         service = hook["clientConfig"]["service"]
         assert service["namespace"] == namespace and service["name"] in by_name(objects, "Service")
 

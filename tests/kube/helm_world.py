@@ -72,6 +72,10 @@ class Cluster:
         assert (done.returncode != 0) == fails, f"{words}: {done.returncode} {done.stdout} {done.stderr}"
         return done.stdout if not fails else done.stderr
 
+    def begin(self, *words):
+        """One that somebody else has to do something for."""
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env)
+
     def helm(self, *words, **more):
         return self.run(HELM, *words, "--namespace", SPACE, **more)
 
@@ -132,11 +136,23 @@ def free_port():
         return one.getsockname()[1]
 
 
+def serve_at(cluster, part, *places):
+    """Who answers for a part's Service: addresses and ports."""
+    name, subsets = f"paceline-{part}", [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}
+                                         for host, port in places]
+    endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": name, "namespace": SPACE}, "subsets": subsets}
+    path = f"/api/v1/namespaces/{SPACE}/endpoints"
+    if cluster.get_at(f"{path}/{name}"):
+        cluster.ask(f"{path}/{name}", {"subsets": subsets}, method="PATCH")
+    else:
+        cluster.ask(path, endpoints)
+
+
 class Mounts:
     """A container's files of Secrets and ConfigMaps, kept as the server has them."""
 
-    def __init__(self, cluster, part, pod):
-        self.cluster, self.folder = cluster, os.path.join(cluster.folder, part)
+    def __init__(self, cluster, name, pod):
+        self.cluster, self.folder = cluster, os.path.join(cluster.folder, name)
         volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
         mounts = pod["containers"][0].get("volumeMounts", [])
         self.volumes = {mount["mountPath"]: volumes[mount["name"]] for mount in mounts}
@@ -176,15 +192,15 @@ class Mounts:
 
 
 class Operator:
-    """One part, as its Deployment says; only where it listens is of this machine."""
+    """One part, as its Deployment says; only where it listens is of this machine. `number`: of several replicas."""
 
-    def __init__(self, cluster, program, part, token, listen=None):
+    def __init__(self, cluster, program, part, token, listen=None, number=0):
         name = f"paceline-{part}"
         pod = cluster.get("deployment", name)["spec"]["template"]["spec"]
         (container,) = pod["containers"]
-        host, self.port = listen or ("127.0.0.1", free_port())
+        self.place = host, self.port = listen or ("127.0.0.1", free_port())
         self.health, self.part = free_port(), part
-        self.mounts = Mounts(cluster, part, pod)
+        self.mounts = Mounts(cluster, f"{part}-{number}", pod)
         args = []
         for arg in container["args"]:
             flag, _, value = arg.partition("=")
@@ -198,14 +214,20 @@ class Operator:
         env = {"PATH": os.environ["PATH"], "KUBECONFIG": cluster.config_of(token)}
         for entry in container["env"]:
             path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            env[entry["name"]] = {"metadata.namespace": SPACE, "metadata.name": f"{name}-0", None: entry.get("value")}[path]
-        self.log = os.path.join(cluster.folder, f"{part}.log")
+            env[entry["name"]] = {"metadata.namespace": SPACE, "metadata.name": f"{name}-{number}", None: entry.get("value")}[path]
+        self.log = os.path.join(cluster.folder, f"{part}-{number}.log")
         with open(self.log, "w") as log:
             self.process = subprocess.Popen([program, *args], env=env, stdout=log, stderr=log)
-        endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": name, "namespace": SPACE}, "subsets": [
-            {"addresses": [{"ip": host}], "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}]}]}
-        put(cluster, endpoints)
-        until(f"{part} is ready: {self.said()}", self.is_ready)
+        if not number:
+            serve_at(cluster, part, self.place)
+        try:
+            until(f"{part} is ready", self.is_ready)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}: {self.said()}") from None
+
+    def leads(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.health}/metrics", timeout=5) as answer:
+            return f"paceline_{self.part}_leader 1" in answer.read().decode()
 
     def is_ready(self):
         assert self.process.poll() is None, f"{self.part} has ended: {self.said()}"

@@ -2,6 +2,7 @@
 //! that asked for Paceline and do not have it are told of. No admission waits for any of it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -9,7 +10,9 @@ use tokio::task::JoinHandle;
 
 use crate::api::Api;
 use crate::certificate::Certificate;
-use crate::keeper::{Keeper, Place};
+use crate::keeper::Keeper;
+use crate::keeper::given::Given;
+use crate::keeper::trust::Place;
 use crate::lease::{Lead, Lease, leads};
 use crate::options::Options;
 use crate::review::Rules;
@@ -24,7 +27,7 @@ mod trust;
 use counts::Counts;
 
 /// The Lease.
-const LEASE: &str = "paceline-injector";
+pub(crate) const LEASE: &str = "paceline-injector";
 
 /// What runs beside the webhook.
 #[derive(Debug)]
@@ -43,6 +46,7 @@ impl Control {
         options: &Options,
         rules: &Rules,
         certificate: &Arc<Certificate>,
+        is_trusted: &Arc<AtomicBool>,
         counts: &Arc<Counts>,
     ) -> anyhow::Result<Control> {
         let mut control = Control {
@@ -50,8 +54,7 @@ impl Control {
             end: None,
         };
         let trust = options.remediator_ca.clone().map(trust::Trust::of);
-        let certificates = &options.certificates;
-        if !options.secrets && certificates.self_signed.is_none() && trust.is_none() {
+        if !options.secrets && options.webhook.is_none() && trust.is_none() {
             return Ok(control);
         }
         let api = Api::open().await?;
@@ -66,16 +69,13 @@ impl Control {
             .push(tokio::spawn(count(lead.clone(), Arc::clone(counts))));
         control.end = Some((options.namespace.as_str().into(), me.as_str().into()));
         let place = options.webhook.clone().map(Place::Webhook);
+        if let Some((place, ca)) = place.clone().zip(options.ca.clone()) {
+            let given = Given::of(&api, &options.namespace, place, ca, Arc::clone(is_trusted));
+            control.tasks.push(tokio::spawn(given.run(lead.clone())));
+        }
         let keeper = place.and_then(|place| {
-            let renewals = &counts.renewals;
-            Keeper::of(
-                &api,
-                certificates,
-                &options.namespace,
-                place,
-                certificate,
-                renewals,
-            )
+            let (given, renewals) = (&options.certificates, &counts.renewals);
+            Keeper::of(&api, given, &options.namespace, place, certificate, renewals)
         });
         if let Some(keeper) = keeper {
             control.tasks.push(tokio::spawn(keeper.run(lead.clone())));

@@ -1,38 +1,35 @@
-//! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the one in charge, which also tells whoever
-//! calls us what authority to trust.
+//! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the one in charge. Each replica has whoever calls
+//! us trust their authority ([`trust`]), and makes the first certificate where there is none: it does not wait for the one in charge,
+//! which may be of a release before this one that gets its certificates elsewhere ([`given`]) and stays until we are ready.
 
 pub mod authority;
+pub mod given;
+pub mod trust;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use prometheus::{Gauge, IntCounterVec, Opts, Registry};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::api::{Api, Patch};
+use crate::api::{Api, Failed};
 use crate::certificate::Certificate;
 use crate::lease::{Lead, leads};
 use crate::options::CertificateOptions;
 use crate::{say, stamp};
 use authority::{State, Terms};
+use trust::{Authority, Place, Trust, authorities};
 
 /// An API server has a new caBundle at once.
 const CALLED_SETTLE: Duration = Duration::from_secs(60);
 /// A ConfigMap goes by a kubelet to the injector, by it to another ConfigMap, and by another kubelet to a pod.
 const READ_SETTLE: Duration = Duration::from_secs(600);
 
-/// Where whoever calls us finds which authority to trust.
-#[derive(Clone, Debug)]
-pub enum Place {
-    /// The caBundle of all webhooks of this MutatingWebhookConfiguration.
-    Webhook(String),
-    /// `ca.crt` of this ConfigMap of our namespace.
-    Map(String),
-}
+/// What is nobody's authority is trusted for so long, or as long as a certificate holds: longer than any rollout takes.
+const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// What is told of certificates.
 #[derive(Clone, Debug)]
@@ -82,11 +79,13 @@ pub struct Keeper {
     api: Api,
     namespace: String,
     secret: String,
-    place: Place,
+    trust: Trust,
     terms: Terms,
     certificate: Arc<Certificate>,
     renewals: Renewals,
     shown: String,
+    /// Authorities that were ours and that others have followed: when they have ended nobody shows anything of theirs.
+    retired: BTreeSet<Authority>,
 }
 
 impl Keeper {
@@ -111,11 +110,17 @@ impl Keeper {
                     Place::Map(_) => READ_SETTLE,
                 },
             },
-            place,
+            trust: Trust::of(
+                api,
+                namespace,
+                place,
+                GRACE.min(Duration::from_secs(options.certificate_life)),
+            ),
             namespace: namespace.to_owned(),
             certificate: Arc::clone(certificate),
             renewals: renewals.clone(),
             shown: String::new(),
+            retired: BTreeSet::new(),
         })
     }
 
@@ -152,42 +157,35 @@ impl Keeper {
             Err(failed) if failed.is_missing() => None,
             Err(failed) => return Err(failed).context("the Secret"),
         };
-        let data = secret.as_ref().map_or(&Value::Null, |secret| &secret["data"]);
-        let mut state = if data.as_object().is_none_or(serde_json::Map::is_empty) {
-            None
-        } else {
-            match State::read(data) {
-                Ok(state) => Some(state),
-                Err(error) => {
-                    say(format_args!(
-                        "the Secret {} is not ours, and is written anew: {error:#}",
-                        self.secret
-                    ));
-                    None
-                }
-            }
-        };
-        if is_leader {
-            let (trusted, names) = self.trusted().await?;
-            let is_trusted = state
-                .as_ref()
-                .is_some_and(|state| trusted.as_deref() == Some(state.bundle().as_str()));
-            let now = stamp::now_ms() / 1000;
+        let mut state = self.read(secret.as_ref());
+        let now = stamp::now_ms() / 1000;
+        // Who shows nothing is not ready, and a rollout would wait for it for ever: it waits for nobody.
+        let is_bare = self.shown.is_empty() && state.as_ref().is_none_or(|state| state.ends <= now);
+        if is_leader || is_bare {
+            let is_trusted = match &state {
+                Some(state) => self.trust.has(&authorities(&state.bundle())).await?,
+                None => false,
+            };
             if let Some(change) = authority::step(state.as_ref(), &self.terms, now, is_trusted)? {
-                self.keep(&path, secret, &change.state).await?;
+                match self.keep(&path, secret, &change.state).await {
+                    Ok(()) => {}
+                    // Another replica was faster: its certificate is as good.
+                    Err(failed) if failed.is_conflict() => return Ok(()),
+                    Err(failed) => return Err(failed).context("the Secret"),
+                }
                 self.renewals.renewed(change.what);
                 say(format_args!("the {} is new", change.what));
                 state = Some(change.state);
             }
-            if let Some(state) = &state
-                && trusted.as_deref() != Some(state.bundle().as_str())
-            {
-                self.trust(&names, &state.bundle()).await?;
-            }
         }
-        if let Some(state) = state
-            && state.cert != self.shown
-        {
+        let Some(state) = state else { return Ok(()) };
+        let ours = authorities(&state.bundle());
+        self.retired.extend(authorities(&state.retired()));
+        let ended = self.retired.difference(&ours).cloned().collect();
+        if !self.trust.add(&ours, &ended, is_leader).await? {
+            return Ok(());
+        }
+        if state.cert != self.shown {
             self.certificate
                 .take(state.cert.as_bytes(), state.key.as_bytes())?;
             self.renewals.ends(state.ends);
@@ -197,75 +195,27 @@ impl Keeper {
         Ok(())
     }
 
-    /// What is said to be trusted, if it is one thing; and the names of the webhooks that say it.
-    async fn trusted(&self) -> anyhow::Result<(Option<String>, Vec<Value>)> {
-        let place = match &self.place {
-            Place::Webhook(name) => configuration(name),
-            Place::Map(name) => {
-                return match self.api.get(&self.map(name)).await {
-                    Ok(map) => Ok((map["data"]["ca.crt"].as_str().map(str::to_owned), Vec::new())),
-                    Err(failed) if failed.is_missing() => Ok((None, Vec::new())),
-                    Err(failed) => Err(failed).context("the ConfigMap"),
-                };
-            }
-        };
-        let configuration = self
-            .api
-            .get(&place)
-            .await
-            .context("the webhook's configuration")?;
-        let webhooks = configuration["webhooks"].as_array().cloned().unwrap_or_default();
-        let mut bundles = webhooks
-            .iter()
-            .map(|webhook| webhook["clientConfig"]["caBundle"].as_str());
-        let first = bundles.next().flatten();
-        let is_one = bundles.all(|bundle| bundle == first);
-        let bundle = first
-            .filter(|_| is_one)
-            .and_then(|bundle| STANDARD.decode(bundle).ok());
-        let names = webhooks.iter().map(|webhook| webhook["name"].clone()).collect();
-        Ok((bundle.and_then(|bundle| String::from_utf8(bundle).ok()), names))
-    }
-
-    async fn trust(&self, names: &[Value], bundle: &str) -> anyhow::Result<()> {
-        let place = match &self.place {
-            Place::Webhook(name) => configuration(name),
-            Place::Map(name) => return self.write(name, bundle).await,
-        };
-        let bundle = STANDARD.encode(bundle);
-        let one = |name: &Value| json!({ "name": name, "clientConfig": { "caBundle": bundle } });
-        let patch = json!({ "webhooks": names.iter().map(one).collect::<Vec<_>>() });
-        self.api
-            .patch(&place, Patch::Strategic, &patch)
-            .await
-            .context("the caBundle")?;
-        Ok(())
-    }
-
-    async fn write(&self, name: &str, bundle: &str) -> anyhow::Result<()> {
-        let data = json!({ "ca.crt": bundle });
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": name, "namespace": self.namespace }, "data": data,
-        });
-        let all = format!("/api/v1/namespaces/{}/configmaps", self.namespace);
-        let written = self
-            .api
-            .merge_or_make(&all, name, &json!({ "data": data }), &map)
-            .await;
-        written.context("the ConfigMap")
-    }
-
-    fn map(&self, name: &str) -> String {
-        format!("/api/v1/namespaces/{}/configmaps/{name}", self.namespace)
+    fn read(&self, secret: Option<&Value>) -> Option<State> {
+        let data = &secret?["data"];
+        if data.as_object().is_none_or(serde_json::Map::is_empty) {
+            return None;
+        }
+        State::read(data)
+            .inspect_err(|error| {
+                say(format_args!(
+                    "the Secret {} is not ours, and is written anew: {error:#}",
+                    self.secret
+                ));
+            })
+            .ok()
     }
 
     /// Written whole, with the version that was read: who was faster wins.
-    async fn keep(&self, path: &str, secret: Option<Value>, state: &State) -> anyhow::Result<()> {
-        match secret {
+    async fn keep(&self, path: &str, secret: Option<Value>, state: &State) -> Result<(), Failed> {
+        let written = match secret {
             Some(mut secret) => {
                 secret["data"] = state.data();
-                self.api.put(path, &secret).await.context("the Secret")?;
+                self.api.put(path, &secret).await
             }
             None => {
                 let secret = json!({
@@ -274,13 +224,9 @@ impl Keeper {
                     "data": state.data(),
                 });
                 let all = format!("/api/v1/namespaces/{}/secrets", self.namespace);
-                self.api.post(&all, &secret).await.context("the Secret")?;
+                self.api.post(&all, &secret).await
             }
-        }
-        Ok(())
+        };
+        written.map(drop)
     }
-}
-
-fn configuration(webhook: &str) -> String {
-    format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{webhook}")
 }

@@ -82,6 +82,31 @@ impl Lease {
         }
     }
 
+    /// Takes it from whoever has it, who sees that when he would renew it. Whether somebody had it; without a Lease nobody acts.
+    ///
+    /// # Errors
+    /// [`Failed`]
+    pub async fn seize(&self) -> Result<bool, Failed> {
+        let one = format!("{}/{}", self.path(), self.name);
+        loop {
+            let mut lease = match self.api.get(&one).await {
+                Ok(lease) => lease,
+                Err(failed) if failed.is_missing() => return Ok(false),
+                Err(failed) => return Err(failed),
+            };
+            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            let was_held = !holder.is_empty();
+            let changes = lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
+            lease["spec"] = self.spec(changes + 1, true, &Value::Null);
+            match self.api.put(&one, &lease).await {
+                Ok(_) => return Ok(was_held),
+                // It was renewed meanwhile.
+                Err(failed) if failed.is_conflict() => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+    }
+
     /// Gives it back, so that the next one need not wait.
     ///
     /// # Errors

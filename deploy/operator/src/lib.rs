@@ -8,7 +8,7 @@
 //! - [`control`]: beside the webhook, in one replica: the jobs' Secrets, pods that have no Paceline.
 //! - [`keeper`]: certificates of our own making, for both programs.
 //! - [`api`], [`lease`]: the cluster's API server, and which replica acts.
-//! - [`remediate`]: the other program.
+//! - [`remediate`]: the other program. [`release`]: what both have put into the cluster is taken off.
 //! - [`metrics`]: what the program tells of itself.
 
 pub mod api;
@@ -19,6 +19,7 @@ pub mod keeper;
 pub mod lease;
 pub mod metrics;
 pub mod options;
+pub mod release;
 pub mod remediate;
 pub mod review;
 pub mod server;
@@ -64,6 +65,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Inject(options) => server::run(*options, server::asked_to_end()).await,
         Command::Remediate(options) => remediate::serve(*options).await,
+        Command::Release(options) => release::run(&options).await,
     }
 }
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use paceline_inject::{Mode, Settings, quantity, told};
 
-use crate::remediate;
+use crate::{release, remediate};
 
-/// Paceline's two programs of a Kubernetes cluster.
+/// Paceline's two programs of a Kubernetes cluster, and their end.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "paceline-operator", version)]
 pub struct Line {
@@ -24,11 +24,14 @@ pub enum Command {
     Inject(Box<Options>),
     /// Takes verdicts about nodes, and does with the nodes what its policy says.
     Remediate(Box<remediate::Options>),
+    /// Takes off what the operator has put onto nodes and into namespaces, before it is uninstalled.
+    Release(release::Options),
 }
 
 /// Puts Paceline into pods as they are made: a webhook, and what it takes around it.
 #[derive(Clone, Debug, Parser)]
 #[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
+#[command(group = ArgGroup::new("authorities").args(["ca", "self_signed"]))]
 pub struct Options {
     /// Where the webhook is served, by HTTPS at /inject.
     #[arg(
@@ -49,14 +52,17 @@ pub struct Options {
     /// Our certificate.
     #[command(flatten)]
     pub certificates: CertificateOptions,
-    /// With --self-signed: the MutatingWebhookConfiguration that is told which CA to trust.
+    /// With --self-signed or --ca: the MutatingWebhookConfiguration whose caBundle has our CA.
     #[arg(
         long,
         value_name = "NAME",
-        requires = "self_signed",
+        requires = "authorities",
         required_unless_present = "cert"
     )]
     pub webhook: Option<String>,
+    /// With --cert: certificates (PEM) of the CA that it is of, for --webhook. Read again when they change.
+    #[arg(long, value_name = "FILE", requires = "cert", requires = "webhook")]
+    pub ca: Option<PathBuf>,
     /// Make a Secret with a random key for each job, and report pods that asked for Paceline and do not have it.
     #[arg(long)]
     pub secrets: bool,

@@ -39,7 +39,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::api::Api;
 use crate::certificate::{self, Certificate, Files, Look};
 use crate::door::{Counted, Door, listen};
-use crate::keeper::{Keeper, Place};
+use crate::keeper::Keeper;
+use crate::keeper::given::Given;
+use crate::keeper::trust::Place;
 use crate::lease::{Lead, Lease, first_end};
 use crate::options::CertificateOptions;
 use crate::say;
@@ -49,7 +51,7 @@ use counts::Counts;
 use policy::Rules;
 
 /// Who is in charge holds it.
-const LEASE: &str = "paceline-remediator";
+pub(crate) const LEASE: &str = "paceline-remediator";
 /// Connections at once; each takes up to a body's length of memory.
 const CONNECTIONS: usize = 128;
 /// Reports that wait to be decided.
@@ -62,6 +64,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Takes verdicts about nodes, and does with the nodes what its policy says.
 #[derive(Clone, Debug, Parser)]
 #[command(group = ArgGroup::new("certificates").required(true).args(["cert", "self_signed"]))]
+#[command(group = ArgGroup::new("authorities").args(["ca", "self_signed"]))]
 pub struct Options {
     /// Where verdicts come in, by HTTPS at /verdicts.
     #[arg(
@@ -85,14 +88,17 @@ pub struct Options {
     /// Our certificate.
     #[command(flatten)]
     pub certificates: CertificateOptions,
-    /// With --self-signed: the ConfigMap in which senders, or the injector for them, find which CA to trust.
+    /// With --self-signed or --ca: the ConfigMap in which senders, or the injector for them, find which CA to trust.
     #[arg(
         long,
         value_name = "NAME",
-        requires = "self_signed",
+        requires = "authorities",
         required_unless_present = "cert"
     )]
     pub authority: Option<String>,
+    /// With --cert: certificates (PEM) of the CA that it is of, for --authority. Read again when they change.
+    #[arg(long, value_name = "FILE", requires = "cert", requires = "authority")]
+    pub ca: Option<PathBuf>,
     /// The namespace that we run in: of our Lease, --self-signed, the breaker and preflight Jobs.
     #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
     pub namespace: String,
@@ -238,28 +244,30 @@ async fn count_lead(mut until: watch::Receiver<Option<Instant>>, counts: Arc<Cou
     }
 }
 
-/// Keeps the certificate as it should be: from files, or of our own making.
+/// Keeps the certificate as it should be, from files or of our own making, and senders trusting it.
 fn show(
     options: &Options,
     api: &Api,
     certificate: Arc<Certificate>,
     lead: &Lead,
     counts: &Counts,
-) -> Option<JoinHandle<()>> {
-    let given = &options.certificates;
+) -> Vec<JoinHandle<()>> {
+    let (given, namespace) = (&options.certificates, &options.namespace);
+    let place = options.authority.clone().map(Place::Map);
+    let mut tasks = Vec::new();
     if let Some((cert, key)) = given.cert.as_deref().zip(given.key.as_deref()) {
-        return Some(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
+        tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
+        if let Some((place, ca)) = place.zip(options.ca.clone()) {
+            // Senders that do not trust us yet come again: nobody waits for that.
+            let trusted = Given::of(api, namespace, place, ca, Arc::default());
+            tasks.push(tokio::spawn(trusted.run(lead.clone())));
+        }
+    } else if let Some(place) = place
+        && let Some(keeper) = Keeper::of(api, given, namespace, place, &certificate, &counts.renewals)
+    {
+        tasks.push(tokio::spawn(keeper.run(lead.clone())));
     }
-    let place = Place::Map(options.authority.clone()?);
-    let keeper = Keeper::of(
-        api,
-        given,
-        &options.namespace,
-        place,
-        &certificate,
-        &counts.renewals,
-    )?;
-    Some(tokio::spawn(keeper.run(lead.clone())))
+    tasks
 }
 
 async fn watch_files(mut files: Files, certificate: Arc<Certificate>) {

@@ -41,6 +41,8 @@ struct App {
     rules: Rules,
     metrics: Metrics,
     certificate: Arc<Certificate>,
+    /// Whoever calls us takes the certificate; with one of our own making it is not shown before.
+    is_trusted: Arc<AtomicBool>,
     is_ending: AtomicBool,
 }
 
@@ -85,6 +87,7 @@ pub async fn serve(
         },
         metrics: Metrics::new()?,
         certificate,
+        is_trusted: Arc::new(AtomicBool::new(options.ca.is_none())),
         is_ending: AtomicBool::new(false),
     });
     say(format_args!(
@@ -101,7 +104,7 @@ pub async fn serve(
         .into_iter()
         .collect();
     let counts = Arc::new(Counts::new(app.metrics.registry())?);
-    let mut control = Control::start(options, &app.rules, &app.certificate, &counts).await?;
+    let mut control = Control::start(options, &app.rules, &app.certificate, &app.is_trusted, &counts).await?;
     let (over, mut is_over) = watch::channel(false);
     let mut is_over_too = is_over.clone();
     let counted = Counted {
@@ -189,6 +192,9 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         (StatusCode::SERVICE_UNAVAILABLE, "it ends\n").into_response()
     } else if !app.certificate.is_there() {
         (StatusCode::SERVICE_UNAVAILABLE, "there is no certificate yet\n").into_response()
+    } else if !app.is_trusted.load(Ordering::Relaxed) {
+        let says = "the API server does not trust the certificate yet\n";
+        (StatusCode::SERVICE_UNAVAILABLE, says).into_response()
     } else {
         "ok\n".into_response()
     }

@@ -4,6 +4,8 @@
 
 #[path = "cluster/hangs.rs"]
 mod hangs;
+#[path = "cluster/modes.rs"]
+mod modes;
 #[path = "cluster/secrets.rs"]
 mod secrets;
 #[path = "cluster/told.rs"]

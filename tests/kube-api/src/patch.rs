@@ -155,6 +155,12 @@ fn take_out(object: &mut Value, before: &Value, now: &Value) {
                 };
                 let is_in = |list: &[Value], thing: &Value| list.iter().any(|one| one[key] == thing[key]);
                 live.retain(|thing| is_in(new, thing) || !is_in(old, thing));
+                for thing in live {
+                    let same = |list: &[Value]| list.iter().find(|one| one[key] == thing[key]).cloned();
+                    if let (Some(old), Some(new)) = (same(old), same(new)) {
+                        take_out(thing, &old, &new);
+                    }
+                }
             }
             _ => take_out(live, old, new),
         }
@@ -184,6 +190,24 @@ mod tests {
         assert_eq!(changed.unwrap(), expected);
         let own = change(&pod, "application/strategic-merge-patch+json", b"{}", false);
         assert_eq!(own.unwrap_err().code, 415);
+    }
+
+    /// A container's mount goes as its volume does.
+    #[test]
+    fn what_a_manager_says_no_longer_goes_from_within_lists_too() {
+        let of = |volumes: Value, mounts: Value| {
+            json!({ "spec": { "volumes": volumes, "containers": [{ "name": "a", "volumeMounts": mounts }] } })
+        };
+        let before = of(
+            json!([{ "name": "tls" }, { "name": "kept" }]),
+            json!([{ "name": "tls", "mountPath": "/tls" }, { "name": "kept", "mountPath": "/kept" }]),
+        );
+        let now = of(json!([{ "name": "kept" }]), json!([{ "name": "kept", "mountPath": "/kept" }]));
+        let mut live = before.clone();
+        live["spec"]["containers"][0]["image"] = json!("another's");
+        let mut wanted = now.clone();
+        wanted["spec"]["containers"][0]["image"] = json!("another's");
+        assert_eq!(apply(&live, &before, &now), wanted);
     }
 
     #[test]

@@ -57,14 +57,14 @@ app.kubernetes.io/component: {{ .part }}
 {{- end -}}
 {{- end -}}
 
-{{- /* The Secret with a part's certificate, whoever makes it. Until 0.1.0 helm made the remediator's with the suffix tls, of a type that cannot
-be changed. */ -}}
+{{- /* The Secret with a part's certificate, whoever makes it. Ours has a name of its own: cert-manager's is of a type that cannot be
+changed, and stays when the mode does not. */ -}}
 {{- define "paceline.secret" -}}
 {{- $certificates := .root.Values.certificates -}}
 {{- if eq $certificates.mode "given" -}}
 {{- required (printf "certificates.given.%sSecret: the Secret with its certificate" .part) (get $certificates.given (printf "%sSecret" .part)) -}}
 {{- else -}}
-{{- include "paceline.part" . }}-{{ ternary "own" "tls" (and (eq $certificates.mode "self") (eq .part "remediator")) }}
+{{- include "paceline.part" . }}-{{ ternary "own" "tls" (eq $certificates.mode "self") }}
 {{- end -}}
 {{- end -}}
 
@@ -87,4 +87,11 @@ true
 {{- if eq .Values.remediator.mode "act" -}}
 true
 {{- end -}}
+{{- end -}}
+
+{{- /* Of what is there while the release is uninstalled: its weight. */ -}}
+{{- define "paceline.uninstalls" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}

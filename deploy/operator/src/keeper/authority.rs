@@ -206,6 +206,11 @@ impl State {
         all.concat()
     }
 
+    /// Those that sign no more (PEM).
+    pub fn retired(&self) -> String {
+        self.old.iter().map(|(cert, _)| cert.as_str()).collect()
+    }
+
     /// A Secret's data.
     pub fn data(&self) -> Value {
         let old: Vec<Value> = self

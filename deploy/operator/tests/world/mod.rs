@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const PODS: &str = "/api/v1/namespaces/ml/pods";
 pub const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
-const NAME: &str = "paceline-injector";
+pub const NAME: &str = "paceline-injector";
 pub const SECRET: &str = "paceline-injector-tls";
 
 pub struct World {
@@ -205,7 +205,13 @@ impl Drop for Operator {
 }
 
 impl Operator {
+    /// With certificates of its own making.
     pub async fn start(world: &World, more: &[&str]) -> Operator {
+        let own = ["--self-signed", SECRET, "--service", NAME];
+        Operator::start_with(world, &own, more).await
+    }
+
+    pub async fn start_with(world: &World, certificates: &[&str], more: &[&str]) -> Operator {
         // Another build of it, for numbers.
         let program = std::env::var("PACELINE_OPERATOR");
         let program = program.unwrap_or_else(|_| env!("CARGO_BIN_EXE_paceline-operator").to_owned());
@@ -220,16 +226,8 @@ impl Operator {
                 "0",
                 "--secrets",
             ])
-            .args([
-                "--self-signed",
-                SECRET,
-                "--service",
-                NAME,
-                "--webhook",
-                NAME,
-                "--namespace",
-                "paceline",
-            ])
+            .args(["--webhook", NAME, "--namespace", "paceline"])
+            .args(certificates)
             .args(more)
             .env("KUBECONFIG", world.kubeconfig())
             .stderr(Stdio::piped())

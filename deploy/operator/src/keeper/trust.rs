@@ -1,0 +1,228 @@
+//! Who is trusted by whoever calls us: the authorities that stand in a webhook's caBundle or in a ConfigMap. Each replica adds its own
+//! and takes none away that is another's: while a rollout changes where certificates come from, the replicas before and after it answer
+//! beside each other. Who is in charge takes out what has been nobody's for a while.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
+
+use crate::api::{Api, Failed, Patch};
+
+/// Letters of a line of PEM.
+const LINE: usize = 64;
+
+/// Where whoever calls us finds which authorities to trust.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// The caBundle of all webhooks of this MutatingWebhookConfiguration.
+    Webhook(String),
+    /// `ca.crt` of this ConfigMap of our namespace.
+    Map(String),
+}
+
+/// An authority's certificate (DER).
+pub type Authority = Vec<u8>;
+
+/// Certificates of a text (PEM), each once; what is none is passed over.
+pub fn authorities(pem: &str) -> BTreeSet<Authority> {
+    let all = CertificateDer::pem_slice_iter(pem.as_bytes());
+    all.flatten().map(|one| one.to_vec()).collect()
+}
+
+fn pem(all: &BTreeSet<Authority>) -> String {
+    let mut text = String::new();
+    for one in all {
+        let coded = STANDARD.encode(one);
+        text += "-----BEGIN CERTIFICATE-----\n";
+        // Base64 is of single bytes.
+        for line in coded.as_bytes().chunks(LINE) {
+            text += &String::from_utf8_lossy(line);
+            text.push('\n');
+        }
+        text += "-----END CERTIFICATE-----\n";
+    }
+    text
+}
+
+/// What stands at a place.
+#[derive(Debug, Default)]
+struct Standing {
+    trusted: BTreeSet<Authority>,
+    /// Each of several webhooks says the same.
+    is_one: bool,
+    /// `None`: there is no such object.
+    version: Option<Value>,
+    /// The webhooks' names.
+    names: Vec<Value>,
+}
+
+/// See the module.
+pub struct Trust {
+    api: Api,
+    namespace: String,
+    place: Place,
+    /// What is nobody's is trusted for so long.
+    grace: Duration,
+    /// Authorities that are not ours, since we have seen them.
+    others: HashMap<Authority, Instant>,
+}
+
+impl Trust {
+    /// At this place.
+    pub fn of(api: &Api, namespace: &str, place: Place, grace: Duration) -> Trust {
+        Trust {
+            api: api.clone(),
+            namespace: namespace.to_owned(),
+            place,
+            grace,
+            others: HashMap::new(),
+        }
+    }
+
+    /// Whether all of these are trusted.
+    ///
+    /// # Errors
+    /// When the place cannot be read, such as a webhook that is not there.
+    pub async fn has(&self, ours: &BTreeSet<Authority>) -> anyhow::Result<bool> {
+        let standing = self.read().await?;
+        Ok(standing.is_one && standing.trusted.is_superset(ours))
+    }
+
+    /// Has all of these trusted, and those of others as well; `ended` are no more. Whether that stands there now: somebody may have been
+    /// faster.
+    ///
+    /// # Errors
+    /// When the place cannot be read or written.
+    pub async fn add(
+        &mut self,
+        ours: &BTreeSet<Authority>,
+        ended: &BTreeSet<Authority>,
+        is_leader: bool,
+    ) -> anyhow::Result<bool> {
+        let standing = self.read().await?;
+        let others: BTreeSet<&Authority> = standing.trusted.difference(ours).collect();
+        self.others.retain(|one, _| others.contains(one));
+        let mut wanted = ours.clone();
+        for one in others {
+            let since = *self.others.entry(one.clone()).or_insert_with(Instant::now);
+            if !is_leader || (since.elapsed() < self.grace && !ended.contains(one)) {
+                wanted.insert(one.clone());
+            }
+        }
+        if standing.is_one && standing.trusted == wanted {
+            return Ok(true);
+        }
+        match self.write(&standing, &pem(&wanted)).await {
+            Ok(()) => Ok(true),
+            Err(failed) if failed.is_conflict() => Ok(false),
+            Err(failed) => Err(failed).with_context(|| self.what()),
+        }
+    }
+
+    fn what(&self) -> &'static str {
+        match self.place {
+            Place::Webhook(_) => "the caBundle",
+            Place::Map(_) => "the ConfigMap",
+        }
+    }
+
+    async fn read(&self) -> anyhow::Result<Standing> {
+        let object = match self.api.get(&self.path()).await {
+            Ok(object) => object,
+            Err(failed) if failed.is_missing() && matches!(self.place, Place::Map(_)) => {
+                return Ok(Standing::default());
+            }
+            Err(failed) => return Err(failed).with_context(|| self.what()),
+        };
+        let version = Some(object["metadata"]["resourceVersion"].clone());
+        if let Place::Map(_) = self.place {
+            let text = object["data"]["ca.crt"].as_str().unwrap_or_default();
+            return Ok(Standing {
+                trusted: authorities(text),
+                is_one: true,
+                version,
+                names: Vec::new(),
+            });
+        }
+        let webhooks = object["webhooks"].as_array().cloned().unwrap_or_default();
+        let bundles: Vec<BTreeSet<Authority>> = webhooks.iter().map(bundle).collect();
+        Ok(Standing {
+            is_one: bundles.windows(2).all(|pair| pair[0] == pair[1]),
+            trusted: bundles.into_iter().flatten().collect(),
+            version,
+            names: webhooks.iter().map(|webhook| webhook["name"].clone()).collect(),
+        })
+    }
+
+    /// Bound to the version that was read: whoever added his authority meanwhile keeps it.
+    async fn write(&self, standing: &Standing, pem: &str) -> Result<(), Failed> {
+        let metadata = json!({ "resourceVersion": standing.version });
+        let (patch, body) = match &self.place {
+            Place::Webhook(_) => {
+                let bundle = STANDARD.encode(pem);
+                let one = |name: &Value| json!({ "name": name, "clientConfig": { "caBundle": bundle } });
+                let webhooks: Vec<Value> = standing.names.iter().map(one).collect();
+                (
+                    Patch::Strategic,
+                    json!({ "metadata": metadata, "webhooks": webhooks }),
+                )
+            }
+            Place::Map(name) => {
+                let data = json!({ "ca.crt": pem });
+                if standing.version.is_none() {
+                    let map = json!({
+                        "apiVersion": "v1", "kind": "ConfigMap",
+                        "metadata": { "name": name, "namespace": self.namespace }, "data": data,
+                    });
+                    let all = format!("/api/v1/namespaces/{}/configmaps", self.namespace);
+                    return self.api.post(&all, &map).await.map(drop);
+                }
+                (Patch::Merge, json!({ "metadata": metadata, "data": data }))
+            }
+        };
+        self.api.patch(&self.path(), patch, &body).await.map(drop)
+    }
+
+    fn path(&self) -> String {
+        match &self.place {
+            Place::Webhook(name) => {
+                format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}")
+            }
+            Place::Map(name) => format!("/api/v1/namespaces/{}/configmaps/{name}", self.namespace),
+        }
+    }
+}
+
+fn bundle(webhook: &Value) -> BTreeSet<Authority> {
+    let coded = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
+    let text = STANDARD.decode(coded).unwrap_or_default();
+    authorities(&String::from_utf8_lossy(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_there_and_back() {
+        let signed = |name: &str| {
+            let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+            params
+                .self_signed(&rcgen::KeyPair::generate().unwrap())
+                .unwrap()
+                .pem()
+        };
+        let (one, other) = (signed("a.example"), signed("b.example"));
+        let all = authorities(&format!("{one}# what people write\n{other}{one}"));
+        assert_eq!(all.len(), 2);
+        assert_eq!(authorities(&pem(&all)), all);
+        assert!(all.is_superset(&authorities(&other)));
+        assert!(authorities("none\n-----BEGIN CERTIFICATE-----\n!!\n").is_empty());
+    }
+}

@@ -1,0 +1,260 @@
+//! `release`: before the operator is uninstalled, what it has put onto nodes and into namespaces is taken off: label, taint, mark and
+//! condition of nodes, ConfigMaps of training namespaces, Jobs of preflights. Whoever is in charge would put all of it back: his Lease is
+//! taken first.
+//!
+//! A node that is out of service stays cordoned, as by `kubectl cordon`: that it is trusted again is a person's word. NodeHealths stay as
+//! well, for whoever wants to know why, and so do annotations that people made.
+
+use std::time::Duration;
+
+use clap::Parser;
+use paceline_health::plain;
+use paceline_inject::told;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::api::{Api, Failed, Patch};
+use crate::lease::Lease;
+use crate::remediate::nodes;
+use crate::remediate::policy::marks::CONDITION;
+use crate::remediate::policy::{Marks, NodeView, Rung};
+use crate::{control, remediate, say, stamp};
+
+/// A node that others write all the time is tried so often.
+const TRIES: u32 = 5;
+/// The Leases are ours for so long: an uninstall that was given up is followed by the operator's own work again.
+const HELD: Duration = Duration::from_secs(600);
+
+/// Takes off what the operator has put onto nodes and into namespaces, before it is uninstalled.
+#[derive(Clone, Debug, Parser)]
+pub struct Options {
+    /// The namespace that the operator runs in.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "paceline", value_name = "NAME")]
+    pub namespace: String,
+    /// Uncordon nodes that are out of service, whatever is wrong with them. By default they stay cordoned.
+    #[arg(long)]
+    pub uncordon: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long the operator's replicas stay in charge after they were last heard: their --lease.
+    #[arg(long, default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub lease: u64,
+}
+
+struct Release<'a> {
+    options: &'a Options,
+    api: Api,
+    failed: u32,
+}
+
+/// Does it, and says each thing that was done.
+///
+/// # Errors
+/// When there is no way to the API server, or something could not be taken off: it may be called again.
+pub async fn run(options: &Options) -> anyhow::Result<()> {
+    let mut release = Release {
+        options,
+        api: Api::open().await?,
+        failed: 0,
+    };
+    release.take_charge().await?;
+    release.nodes().await?;
+    release.authorities().await?;
+    release.preflights().await?;
+    let failed = release.failed;
+    anyhow::ensure!(failed == 0, "{failed} things could not be taken off: see above, and try again");
+    Ok(())
+}
+
+impl Release<'_> {
+    /// What is done about it, or would be.
+    fn says(&self, text: impl std::fmt::Display) {
+        let would = if self.options.dry_run { "would: " } else { "" };
+        say(format_args!("{would}{text}"));
+    }
+
+    fn came(&mut self, what: &str, came: Result<(), Failed>) {
+        match came {
+            Err(failed) if failed.is_missing() => {}
+            Err(failed) => {
+                self.failed += 1;
+                say(format_args!("{what}: {failed}"));
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// From then on nobody puts back what is taken off.
+    async fn take_charge(&self) -> anyhow::Result<()> {
+        if self.options.dry_run {
+            return Ok(());
+        }
+        let me = format!("release_{}", stamp::now_ms());
+        let mut was_held = false;
+        for name in [control::LEASE, remediate::LEASE] {
+            let lease = Lease::of(self.api.clone(), &self.options.namespace, name, &me, HELD);
+            let taken = lease.seize().await;
+            was_held |= taken.map_err(|failed| anyhow::anyhow!("the Lease {name}: {failed}"))?;
+        }
+        if was_held {
+            say("takes charge: waits until the operator's replicas have seen it");
+            sleep(Duration::from_secs(self.options.lease)).await;
+        }
+        Ok(())
+    }
+
+    async fn nodes(&mut self) -> anyhow::Result<()> {
+        let mut marked = Vec::new();
+        let take = |node: &Value| {
+            let view = NodeView::of(node);
+            marked.extend(view.filter(|view| view.bears_ours() || view.condition(CONDITION).is_some()));
+        };
+        let listed = self.api.list(nodes::PATH, "", take).await;
+        listed.map_err(|failed| anyhow::anyhow!("nodes cannot be listed: {failed}"))?;
+        for node in marked {
+            let came = self.node(node.clone()).await;
+            self.came(&format!("the node {}", node.name), came);
+        }
+        Ok(())
+    }
+
+    async fn node(&self, mut node: NodeView) -> Result<(), Failed> {
+        let path = format!("{}/{}", nodes::PATH, node.name);
+        let mut tried = 0;
+        while let Some(patch) = patch(&node, self.options.uncordon) {
+            if tried == 0 {
+                let stays = patch["spec"]["unschedulable"] == true;
+                let how = if stays { "; it stays cordoned: kubectl uncordon" } else { "" };
+                self.says(format_args!("the node {} bears nothing of ours any more{how}", node.name));
+            }
+            if self.options.dry_run {
+                break;
+            }
+            tried += 1;
+            match self.api.patch(&path, Patch::Merge, &patch).await {
+                Ok(_) => break,
+                Err(failed) if failed.is_conflict() && tried < TRIES => {
+                    let seen = NodeView::of(&self.api.get(&path).await?);
+                    node = seen.ok_or_else(|| Failed::silent("a node without a name"))?;
+                }
+                Err(failed) => return Err(failed),
+            }
+        }
+        if node.condition(CONDITION).is_none() || self.options.dry_run {
+            return Ok(());
+        }
+        let gone = json!({ "status": { "conditions": [{ "type": CONDITION, "$patch": "delete" }] } });
+        let status = format!("{path}/status");
+        self.api.patch(&status, Patch::Strategic, &gone).await.map(drop)
+    }
+
+    /// What injected pods were told of the remediator. That of our own namespace goes with the release.
+    async fn authorities(&mut self) -> anyhow::Result<()> {
+        let mut spaces = Vec::new();
+        let take = |space: &Value| spaces.extend(space["metadata"]["name"].as_str().map(str::to_owned));
+        let listed = self.api.list("/api/v1/namespaces", "", take).await;
+        listed.map_err(|failed| anyhow::anyhow!("namespaces cannot be listed: {failed}"))?;
+        for space in spaces.iter().filter(|space| **space != self.options.namespace) {
+            let path = format!("/api/v1/namespaces/{space}/configmaps/{}", told::AUTHORITY);
+            let came = self.authority(&path, space).await;
+            self.came(&path, came);
+        }
+        Ok(())
+    }
+
+    async fn authority(&self, path: &str, space: &str) -> Result<(), Failed> {
+        let map = self.api.get(path).await?;
+        // Who wrote one by hand keeps it.
+        if map["metadata"]["labels"] != told::authority(space, "")["metadata"]["labels"] {
+            return Ok(());
+        }
+        self.says(format_args!("the ConfigMap {space}/{} is deleted", told::AUTHORITY));
+        if self.options.dry_run {
+            return Ok(());
+        }
+        self.api.delete(path).await.map(drop)
+    }
+
+    async fn preflights(&mut self) -> anyhow::Result<()> {
+        let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", self.options.namespace);
+        let ours = plain::query("app.kubernetes.io/managed-by=paceline-remediator");
+        let mut names = Vec::new();
+        let take = |job: &Value| names.extend(job["metadata"]["name"].as_str().map(str::to_owned));
+        let listed = self.api.list(&jobs, &format!("&labelSelector={ours}"), take).await;
+        listed.map_err(|failed| anyhow::anyhow!("Jobs cannot be listed: {failed}"))?;
+        for name in names {
+            self.says(format_args!("the Job {name} is deleted"));
+            if !self.options.dry_run {
+                let came = self.api.delete(&format!("{jobs}/{name}")).await.map(drop);
+                self.came(&format!("the Job {name}"), came);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What takes ours off a node; `None`: it bears nothing. One that is out of service, or held by a person, is cordoned then.
+fn patch(node: &NodeView, uncordon: bool) -> Option<Value> {
+    let mut patch = Marks::default().patch(node).filter(|_| node.bears_ours())?;
+    let is_out = node.bears() >= Rung::Taint;
+    let stays = (is_out && !uncordon) || (node.hold && node.unschedulable);
+    if stays {
+        patch["spec"]["unschedulable"] = json!(true);
+    }
+    Some(patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remediate::policy::marks::{HOLD, LABEL, MARK, TAINT};
+
+    fn node(mark: bool, hold: bool) -> NodeView {
+        let mut node = json!({
+            "metadata": { "name": "n1", "resourceVersion": "7", "labels": { LABEL: "unhealthy" }, "annotations": {} },
+            "spec": { "taints": [{ "key": "example.org/own" }, { "key": TAINT, "value": "gpu-lost", "effect": "NoSchedule" }] },
+        });
+        if mark {
+            node["metadata"]["annotations"][MARK] = json!("paceline-remediator/7");
+            node["spec"]["unschedulable"] = json!(true);
+        }
+        if hold {
+            node["metadata"]["annotations"][HOLD] = json!("ada");
+        }
+        NodeView::of(&node).unwrap()
+    }
+
+    #[test]
+    fn what_is_out_stays_cordoned_and_bears_nothing_of_ours() {
+        for (node, uncordon, wanted) in [
+            (node(true, false), false, json!(true)),
+            // Whoever took new pods off it by a taint alone meant the same.
+            (node(false, false), false, json!(true)),
+            (node(true, false), true, json!(null)),
+            (node(true, true), true, json!(true)),
+        ] {
+            let patch = patch(&node, uncordon).unwrap();
+            assert_eq!(patch["spec"]["unschedulable"], wanted, "{node:?}");
+            assert_eq!(patch["spec"]["taints"], json!([{ "key": "example.org/own" }]));
+            assert_eq!(patch["metadata"]["labels"][LABEL], json!(null));
+            assert_eq!(patch["metadata"]["annotations"].get(MARK).is_some(), node.mark.is_some());
+            assert_eq!(patch["metadata"]["annotations"].get(HOLD), None, "a person's word is his");
+            assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        }
+    }
+
+    #[test]
+    fn a_node_of_others_is_left_as_it_is() {
+        let mut other = NodeView {
+            name: "n2".to_owned(),
+            unschedulable: true,
+            ..NodeView::default()
+        };
+        assert_eq!(patch(&other, true), None);
+        // A label alone takes nothing out of service.
+        other.label = Some("unhealthy".to_owned());
+        other.unschedulable = false;
+        assert_eq!(patch(&other, false).unwrap().get("spec"), None);
+    }
+}
