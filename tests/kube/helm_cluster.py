@@ -117,13 +117,13 @@ def check_rights(cluster):
         return cluster.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review, token)["status"]["allowed"]
 
     hooks = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "")
-    yes = [(injector, "create", "", "secrets", "elsewhere"), (injector, "get", "", "secrets", SPACE, "paceline-injector-tls"),
+    yes = [(injector, "create", "", "secrets", "elsewhere"), (injector, "get", "", "secrets", SPACE, "paceline-injector-own"),
            (injector, "patch", *hooks, "paceline-injector"), (remediator, "create", "authentication.k8s.io", "tokenreviews"),
            (remediator, "list", "", "nodes"), (remediator, "update", "paceline.dev", "nodehealths/status", "", "n1")]
     no = [(injector, "get", "", "secrets", "elsewhere", "paceline-train"), (injector, "list", "", "secrets", SPACE),
           (injector, "get", "", "secrets", SPACE, "paceline-remediator-own"), (injector, "patch", *hooks, "somebody-elses"),
           (injector, "delete", "", "pods", "elsewhere", "p"), (injector, "get", "", "nodes", "", "n1"),
-          (remediator, "get", "", "secrets", "elsewhere", "s"), (remediator, "get", "", "secrets", SPACE, "paceline-injector-tls"),
+          (remediator, "get", "", "secrets", "elsewhere", "s"), (remediator, "get", "", "secrets", SPACE, "paceline-injector-own"),
           (remediator, "list", "", "secrets", SPACE), (remediator, "delete", "", "pods", "elsewhere", "p"),
           (remediator, "delete", "", "nodes", "", "n1")]
     acting = [(remediator, "patch", "", "nodes", "", "n1"), (remediator, "patch", "", "nodes/status", "", "n1"),

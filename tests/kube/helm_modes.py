@@ -94,7 +94,8 @@ def follow(cluster, program, tokens, before, number):
     for part in PARTS:
         until(f"the {part} of before leads", before[part].leads)
         after[part] = Operator(cluster, program, part, tokens[part], number=number)
-        assert before[part].leads() and not after[part].leads(), f"the {part} of before still leads"
+        lead = before[part].leads(), after[part].leads()
+        assert lead == (True, False), f"the {part} of before still leads: {lead} {after[part].said()}"
         # Both answer for a while, and then the new one alone.
         for places in ([before[part].place, after[part].place], [after[part].place]):
             serve_at(cluster, part, *places)

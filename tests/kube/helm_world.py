@@ -158,9 +158,12 @@ class Mounts:
         self.volumes = {mount["mountPath"]: volumes[mount["name"]] for mount in mounts}
         for place in self.volumes:
             os.makedirs(self.folder + place, exist_ok=True)
+        self.has_begun = False
         self.follow()
+        self.has_begun = True
         self.over = threading.Event()
-        threading.Thread(target=self.keep, daemon=True).start()
+        self.thread = threading.Thread(target=self.keep, daemon=True)
+        self.thread.start()
 
     def place(self, path):
         assert os.path.dirname(path) in self.volumes, f"nothing is mounted at {path}"
@@ -177,7 +180,9 @@ class Mounts:
             try:
                 data = self.cluster.ask(f"/api/v1/namespaces/{SPACE}/{kind.lower()}s/{name}").get("data") or {}
             except urllib.error.HTTPError as problem:
-                assert problem.code == 404 and source.get("optional"), f"the pod would wait for {name}"
+                assert problem.code == 404 and (source.get("optional") or self.has_begun), f"the pod would wait for {name}"
+                if self.has_begun:
+                    continue  # What a pod has it keeps.
                 data = {}
             chosen = source.get("items") or [{"key": key, "path": key} for key in data]
             for item in (item for item in chosen if item["key"] in data):
@@ -189,6 +194,7 @@ class Mounts:
 
     def end(self):
         self.over.set()
+        self.thread.join()
 
 
 class Operator:
@@ -227,7 +233,7 @@ class Operator:
 
     def leads(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.health}/metrics", timeout=5) as answer:
-            return f"paceline_{self.part}_leader 1" in answer.read().decode()
+            return f"paceline_{self.part}_leader 1" in answer.read().decode().splitlines()
 
     def is_ready(self):
         assert self.process.poll() is None, f"{self.part} has ended: {self.said()}"

@@ -94,6 +94,9 @@ def check(paceline, mode, during=lambda pods: None, **how):
         assert reports[1] is None or not reports[1][1], "the second pod had an aggregator of its own"
         said = logs[0]["paceline" if mode == "sidecar" else "trainer"]
         assert "rank 3" in said, "the verdict is not in the container's log"
+        if mode == "sidecar":
+            assert not [line for line in said.splitlines() if line.startswith("{")], "the log is for people"
+            assert "paceline: watched; the job's aggregator is at " in said and " ranks, step " in said, said
     except (AssertionError, KeyError, TypeError) as problem:
         raise SystemExit(f"{mode}: {problem!r}\n{show(logs)}") from None
 

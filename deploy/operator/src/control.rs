@@ -57,7 +57,7 @@ impl Control {
         if !options.secrets && options.webhook.is_none() && trust.is_none() {
             return Ok(control);
         }
-        let api = Api::open().await?;
+        let (api, certificates) = (Api::open().await?, &options.certificates);
         let me = me();
         let until = Arc::new(watch::Sender::new(None));
         let lead = until.subscribe();
@@ -69,12 +69,13 @@ impl Control {
             .push(tokio::spawn(count(lead.clone(), Arc::clone(counts))));
         control.end = Some((options.namespace.as_str().into(), me.as_str().into()));
         let place = options.webhook.clone().map(Place::Webhook);
-        if let Some((place, ca)) = place.clone().zip(options.ca.clone()) {
-            let given = Given::of(&api, &options.namespace, place, ca, Arc::clone(is_trusted));
+        let files = certificates.cert.clone().zip(options.ca.clone());
+        if let Some((place, (cert, ca))) = place.clone().zip(files) {
+            let given = Given::of(&api, &options.namespace, place, cert, ca).telling(is_trusted);
             control.tasks.push(tokio::spawn(given.run(lead.clone())));
         }
         let keeper = place.and_then(|place| {
-            let (given, renewals) = (&options.certificates, &counts.renewals);
+            let (given, renewals) = (certificates, &counts.renewals);
             Keeper::of(&api, given, &options.namespace, place, certificate, renewals)
         });
         if let Some(keeper) = keeper {

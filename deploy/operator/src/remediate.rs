@@ -259,7 +259,7 @@ fn show(
         tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
         if let Some((place, ca)) = place.zip(options.ca.clone()) {
             // Senders that do not trust us yet come again: nobody waits for that.
-            let trusted = Given::of(api, namespace, place, ca, Arc::default());
+            let trusted = Given::of(api, namespace, place, cert.to_owned(), ca);
             tasks.push(tokio::spawn(trusted.run(lead.clone())));
         }
     } else if let Some(place) = place

@@ -22,18 +22,29 @@ const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// See the module.
 pub struct Given {
     trust: Trust,
-    file: PathBuf,
+    cert: PathBuf,
+    ca: PathBuf,
     /// It was trusted once, or there is nobody to be told of.
     is_trusted: Arc<AtomicBool>,
 }
 
 impl Given {
-    /// Of this file (PEM).
-    pub fn of(api: &Api, namespace: &str, place: Place, file: PathBuf, is_trusted: Arc<AtomicBool>) -> Given {
+    /// `ca` (PEM) is of `cert`.
+    pub fn of(api: &Api, namespace: &str, place: Place, cert: PathBuf, ca: PathBuf) -> Given {
         Given {
             trust: Trust::of(api, namespace, place, GRACE),
-            file,
-            is_trusted,
+            cert,
+            ca,
+            is_trusted: Arc::default(),
+        }
+    }
+
+    /// Says so there when it is trusted.
+    #[must_use]
+    pub fn telling(self, is_trusted: &Arc<AtomicBool>) -> Given {
+        Given {
+            is_trusted: Arc::clone(is_trusted),
+            ..self
         }
     }
 
@@ -57,12 +68,14 @@ impl Given {
     }
 
     async fn look(&mut self, is_leader: bool) -> anyhow::Result<()> {
-        // Whoever makes the certificate may have an authority that is trusted everywhere, and tells of none.
-        if !self.file.exists() {
-            self.is_trusted.store(true, Ordering::Relaxed);
+        if !self.ca.exists() {
+            // Whoever makes the certificate may have an authority that is trusted everywhere, and tells of none.
+            if self.cert.exists() {
+                self.is_trusted.store(true, Ordering::Relaxed);
+            }
             return Ok(());
         }
-        let ours = authorities(&certificate::authorities(&self.file)?);
+        let ours = authorities(&certificate::authorities(&self.ca)?);
         if self.trust.add(&ours, &BTreeSet::new(), is_leader).await? {
             self.is_trusted.store(true, Ordering::Relaxed);
         }
