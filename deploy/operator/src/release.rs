@@ -63,7 +63,10 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     release.authorities().await?;
     release.preflights().await?;
     let failed = release.failed;
-    anyhow::ensure!(failed == 0, "{failed} things could not be taken off: see above, and try again");
+    anyhow::ensure!(
+        failed == 0,
+        "{failed} things could not be taken off: see above, and try again"
+    );
     Ok(())
 }
 
@@ -125,8 +128,15 @@ impl Release<'_> {
         while let Some(patch) = patch(&node, self.options.uncordon) {
             if tried == 0 {
                 let stays = patch["spec"]["unschedulable"] == true;
-                let how = if stays { "; it stays cordoned: kubectl uncordon" } else { "" };
-                self.says(format_args!("the node {} bears nothing of ours any more{how}", node.name));
+                let how = if stays {
+                    "; it stays cordoned: kubectl uncordon"
+                } else {
+                    ""
+                };
+                self.says(format_args!(
+                    "the node {} bears nothing of ours any more{how}",
+                    node.name
+                ));
             }
             if self.options.dry_run {
                 break;
@@ -169,7 +179,10 @@ impl Release<'_> {
         if map["metadata"]["labels"] != told::authority(space, "")["metadata"]["labels"] {
             return Ok(());
         }
-        self.says(format_args!("the ConfigMap {space}/{} is deleted", told::AUTHORITY));
+        self.says(format_args!(
+            "the ConfigMap {space}/{} is deleted",
+            told::AUTHORITY
+        ));
         if self.options.dry_run {
             return Ok(());
         }
@@ -181,7 +194,10 @@ impl Release<'_> {
         let ours = plain::query("app.kubernetes.io/managed-by=paceline-remediator");
         let mut names = Vec::new();
         let take = |job: &Value| names.extend(job["metadata"]["name"].as_str().map(str::to_owned));
-        let listed = self.api.list(&jobs, &format!("&labelSelector={ours}"), take).await;
+        let listed = self
+            .api
+            .list(&jobs, &format!("&labelSelector={ours}"), take)
+            .await;
         listed.map_err(|failed| anyhow::anyhow!("Jobs cannot be listed: {failed}"))?;
         for name in names {
             self.says(format_args!("the Job {name} is deleted"));
@@ -238,8 +254,15 @@ mod tests {
             assert_eq!(patch["spec"]["unschedulable"], wanted, "{node:?}");
             assert_eq!(patch["spec"]["taints"], json!([{ "key": "example.org/own" }]));
             assert_eq!(patch["metadata"]["labels"][LABEL], json!(null));
-            assert_eq!(patch["metadata"]["annotations"].get(MARK).is_some(), node.mark.is_some());
-            assert_eq!(patch["metadata"]["annotations"].get(HOLD), None, "a person's word is his");
+            assert_eq!(
+                patch["metadata"]["annotations"].get(MARK).is_some(),
+                node.mark.is_some()
+            );
+            assert_eq!(
+                patch["metadata"]["annotations"].get(HOLD),
+                None,
+                "a person's word is his"
+            );
             assert_eq!(patch["metadata"]["resourceVersion"], "7");
         }
     }

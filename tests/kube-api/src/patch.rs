@@ -195,14 +195,15 @@ mod tests {
     /// A container's mount goes as its volume does.
     #[test]
     fn what_a_manager_says_no_longer_goes_from_within_lists_too() {
-        let of = |volumes: Value, mounts: Value| {
-            json!({ "spec": { "volumes": volumes, "containers": [{ "name": "a", "volumeMounts": mounts }] } })
-        };
+        let of = |volumes: Value, mounts: Value| json!({ "spec": { "volumes": volumes, "containers": [{ "name": "a", "volumeMounts": mounts }] } });
         let before = of(
             json!([{ "name": "tls" }, { "name": "kept" }]),
             json!([{ "name": "tls", "mountPath": "/tls" }, { "name": "kept", "mountPath": "/kept" }]),
         );
-        let now = of(json!([{ "name": "kept" }]), json!([{ "name": "kept", "mountPath": "/kept" }]));
+        let now = of(
+            json!([{ "name": "kept" }]),
+            json!([{ "name": "kept", "mountPath": "/kept" }]),
+        );
         let mut live = before.clone();
         live["spec"]["containers"][0]["image"] = json!("another's");
         let mut wanted = now.clone();

@@ -107,7 +107,9 @@ fn no_word_of_a_manifest_is_a_truth_value_to_yaml_1_1() {
     let mut all = Vec::new();
     let mut count = 0;
     // GitHub reads its workflows by a reader of its own, and calls a key `on`.
-    let ours = files(&[".yaml", ".yml", ".tpl"]).into_iter().filter(|path| !path.starts_with(".github/"));
+    let ours = files(&[".yaml", ".yml", ".tpl"])
+        .into_iter()
+        .filter(|path| !path.starts_with(".github/"));
     for path in ours {
         let text = read(&path);
         let is_template = text.contains("{{");
