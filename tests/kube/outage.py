@@ -57,7 +57,7 @@ class Cluster(World):
         log = os.path.join(self.dir, f"log-{number}")
         environment = {"KUBECONFIG": f"{self.dir}/injector", "POD_NAME": f"i-{number}", "PATH": ""}
         words = [self.operator, "inject", "--listen", "127.0.0.1:0", "--health", "127.0.0.1:0", "--drain", "0", "--secrets",
-                 "--self-signed", f"{NAME}-tls", "--service", NAME, "--webhook", NAME, "--lease", str(lease)]
+                 "--self-signed", f"{NAME}-own", "--service", NAME, "--webhook", NAME, "--lease", str(lease)]
         process = self.start(words, env=environment, stderr=open(log, "wb"))
         process.log = log
         listens(process)

@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const PODS: &str = "/api/v1/namespaces/ml/pods";
 pub const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 pub const NAME: &str = "paceline-injector";
-pub const SECRET: &str = "paceline-injector-tls";
+pub const SECRET: &str = "paceline-injector-own";
 
 pub struct World {
     pub server: Server,
