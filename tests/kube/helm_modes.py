@@ -88,12 +88,13 @@ class Pods:
         assert self.made > 20 and not self.problems, (self.made, len(self.problems), self.problems[:2])
 
 
-def follow(cluster, program, tokens, before, number):
+def follow(cluster, program, tokens, before, number, started):
     """A rollout of both parts: the next replica is ready beside the one of before, which leads, and follows it."""
     after = {}
     for part in PARTS:
         until(f"the {part} of before leads", before[part].leads)
         after[part] = Operator(cluster, program, part, tokens[part], number=number)
+        started.append(after[part])
         lead = before[part].leads(), after[part].leads()
         assert lead == (True, False), f"the {part} of before still leads: {lead} {after[part].said()}"
         # Both answer for a while, and then the new one alone.
@@ -108,7 +109,7 @@ def follow(cluster, program, tokens, before, number):
 def check(kube_api, program, folder, mode):
     """From this mode to `self`, and back."""
     cluster = Cluster(kube_api, folder)
-    running, pods = {}, None
+    running, started, pods = {}, [], None
     try:
         ca, secrets = certificates(folder)
         given = {"injectorSecret": "site-injector", "remediatorSecret": "site-remediator", "caBundle": ca}
@@ -129,22 +130,23 @@ def check(kube_api, program, folder, mode):
         tokens = {part: cluster.account(f"paceline-{part}") for part in PARTS}
         for part in PARTS:
             running[part] = Operator(cluster, program, part, tokens[part])
+            started.append(running[part])
         site = blocks(ca)
         until("the site's authority is trusted", lambda: trusted(cluster) == site and told(cluster) == site)
         pods = Pods(cluster)
         cluster.helm("upgrade", "paceline", CHART, values=values | {"certificates": {"mode": "self"}})
-        running = follow(cluster, program, tokens, running, 1)
+        running = follow(cluster, program, tokens, running, 1, started)
         for all in (trusted(cluster), told(cluster)):
             assert all > site and len(all) == 2, "that of before stays trusted for a while"
         cluster.helm("rollback", "paceline", "1")
-        running = follow(cluster, program, tokens, running, 2)
+        running = follow(cluster, program, tokens, running, 2, started)
         assert trusted(cluster) >= site and told(cluster) >= site
         pods.end()
         print(f"{mode} to self and back: {pods.made} pods were made meanwhile, each was injected")
     finally:
         if pods:
             pods.over.set()
-        for one in running.values():
+        for one in started:
             one.mounts.end()
             one.process.kill()
         cluster.end()
