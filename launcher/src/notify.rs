@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use paceline_sidecar::remedy::RemedyOptions;
+use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::notify::{self, Receiver};
 use rustix::fs::{FlockOperation, flock};
 
@@ -65,6 +66,8 @@ fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
     let options = given.or(config::load(&SettingArgs::default())?.remedy);
     let receivers = receivers(&options);
     let run = args.run.as_path();
+    // What waits there is sent as this user's, and is removed.
+    safe_file::check_dir(run).with_context(|| run.display().to_string())?;
     let held = File::open(run).with_context(|| run.display().to_string())?;
     // Two who send the same send it twice.
     if flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {

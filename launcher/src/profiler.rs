@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use paceline_ring::{Duty, Next, Reader, Record};
+use paceline_sidecar::safe_file;
 use serde::Serialize;
 
 use crate::cli::LiveArgs;
@@ -94,7 +95,7 @@ pub(crate) fn command(args: &ProfilerArgs) -> anyhow::Result<ExitCode> {
     let dir = config::live_run_dir(&args.live)?;
     let mut seen = Vec::new();
     for path in rings(&dir)? {
-        let Ok(mut reader) = Reader::open(&path) else {
+        let Ok(mut reader) = open(&path) else {
             continue;
         };
         let rank = rank(&mut reader);
@@ -135,6 +136,11 @@ impl What {
             What::Stop => reader.stop_writing(),
         }
     }
+}
+
+/// The run directory may be another user's: no link is followed, and no pipe waited for.
+fn open(path: &Path) -> anyhow::Result<Reader> {
+    Ok(Reader::from_file(&safe_file::open_existing(path)?)?)
 }
 
 /// The plugins' rings of this node.

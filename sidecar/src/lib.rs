@@ -13,6 +13,7 @@ pub mod options;
 mod pod;
 pub mod relay;
 pub mod remedy;
+pub mod safe_file;
 pub mod sink;
 pub mod site;
 pub mod source;

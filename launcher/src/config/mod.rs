@@ -6,6 +6,7 @@
 mod file;
 pub(crate) mod keys;
 mod live;
+mod local;
 mod observed;
 mod page;
 mod policy;

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use paceline_sidecar::safe_file::{Refused, SettingsError, read_settings};
+
 use super::file;
 use super::keys::{KEYS, PRICE, PRICE_VARIABLE, policy_key, shown_key, variable};
+use super::local;
 use super::observed::Observed;
 use crate::cli::SettingArgs;
 use crate::output::Usage;
@@ -74,6 +75,8 @@ impl Raw {
     }
 }
 
+/// The site's settings.
+const SITE_FILE: &str = "/etc/paceline/config.toml";
 /// What a file may have bounded (a token for the page, limits of what is done): where one is left out no other file says it.
 const BOUNDED: [&str; 2] = ["http", "act"];
 
@@ -112,9 +115,9 @@ impl Surroundings {
         let user = variable("XDG_CONFIG_HOME")
             .map(PathBuf::from)
             .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".config")));
-        let mut files = vec![PathBuf::from("./paceline.toml")];
+        let mut files = vec![PathBuf::from(local::FILE)];
         files.extend(user.map(|folder| folder.join("paceline/config.toml")));
-        files.push(PathBuf::from("/etc/paceline/config.toml"));
+        files.push(PathBuf::from(SITE_FILE));
         let left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
         Surroundings {
             variable: Box::new(variable),
@@ -152,12 +155,14 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
         let values = if around.left_out.contains(path) {
             observed(path).values
         } else {
-            match read(path).and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other)) {
-                Ok(text) => file::parse(path, &text)?,
-                Err(problem) if absent(&problem) => continue,
-                Err(problem) => return Err(Usage(format!("{}: {problem}", path.display()))),
+            match read(path)? {
+                Some(text) => file::parse(path, &text)?,
+                None => continue,
             }
         };
+        if path == Path::new(local::FILE) {
+            local::check(&values, &around.variable)?;
+        }
         let is_bounded = |key: &str| !around.left_out.is_empty() && BOUNDED.contains(&key);
         for (key, said) in values.into_iter().filter(|(key, _)| !is_bounded(key)) {
             raw.add(key, said);
@@ -168,16 +173,29 @@ pub(crate) fn gather(args: &SettingArgs, around: &Surroundings) -> Result<Raw, U
 
 /// What a file that is left out wants observed only; one that cannot be read at all says nothing.
 pub(crate) fn observed(path: &Path) -> Observed {
-    read(path).map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
+    read_settings(path, is_site(path))
+        .map_or_else(|_| Observed::default(), |bytes| Observed::of(path, &bytes))
 }
 
-/// The bytes of a file. Whoever reads a pipe waits, maybe for ever.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = fs::metadata(path)?.file_type();
-    if kind.is_file() || kind.is_char_device() {
-        return fs::read(path);
+/// The text of a file; `None`: it says nothing, for it is not there or another user's.
+fn read(path: &Path) -> Result<Option<String>, Usage> {
+    let wrong = |problem: &dyn fmt::Display| Usage(format!("{}: {problem}", path.display()));
+    match read_settings(path, is_site(path)) {
+        Ok(bytes) => String::from_utf8(bytes)
+            .map(Some)
+            .map_err(|problem| wrong(&problem)),
+        Err(SettingsError::Io(problem)) if absent(&problem) => Ok(None),
+        // It keeps nobody's job from starting. Without the site's, somebody has to say so ([`leave_out`]).
+        Err(SettingsError::Refused(refused @ Refused::Foreign { .. })) if !is_site(path) => {
+            local::tell_foreign(path, &refused);
+            Ok(None)
+        }
+        Err(problem) => Err(wrong(&problem)),
     }
-    Err(io::Error::other("it is no file"))
+}
+
+fn is_site(path: &Path) -> bool {
+    path == Path::new(SITE_FILE)
 }
 
 /// A file that is not there, or lies in a folder that we may not enter, says nothing.
@@ -254,6 +272,8 @@ pub(crate) fn key_and_value(change: &str) -> Result<(&str, &str), Usage> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

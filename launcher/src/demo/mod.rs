@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use paceline_health::sim::GpuScript;
+use paceline_sidecar::safe_file;
 
 use crate::cli::{DemoArgs, DemoTrainerArgs, SettingArgs};
 use crate::output::{self, Color, Paint, Style, Usage};
@@ -104,6 +105,10 @@ fn introduce(args: &DemoArgs, style: Style) {
 
 /// Only what a demo has written.
 fn remove_earlier(run_dir: &Path) {
+    // One of another user is refused later, or his link leads to files of ours.
+    if safe_file::check_dir(run_dir).is_err() {
+        return;
+    }
     for name in FILES {
         // Not there, or not ours to remove: the aggregator moves an old journal aside by itself.
         let _ = fs::remove_file(run_dir.join(name));

@@ -1,7 +1,6 @@
 //! Doing it: meets, leads or attends, keeps what was measured.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -10,6 +9,7 @@ use paceline_nccl_bench::preflight::{
     Asked, Brief, Lead, Machine, Me, Mode, SimFleet, attend, conduct, lead, place,
 };
 use paceline_seal::Key;
+use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 
 use super::past::{self, Past};
@@ -140,7 +140,7 @@ fn demand(report: &mut Report, meeting: &MeetingArgs) {
 fn keep(report: &Report, run_dir: Option<&Path>, style: Style) {
     let Some(dir) = run_dir else { return };
     let json = serde_json::to_vec(report).map_err(std::io::Error::other);
-    let written = fs::create_dir_all(dir)
+    let written = safe_file::make_dir(dir)
         .and(json)
         .and_then(|json| write_whole(&dir.join(FILE), &json))
         .and_then(|()| write_whole(&dir.join(PAGE), page::page(report).as_bytes()));

@@ -26,6 +26,7 @@ use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
 use paceline_health::verdict::Verdict;
 use paceline_sidecar::remedy::books;
+use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 use serde::Serialize;
 
@@ -142,10 +143,8 @@ fn parse(text: &str) -> Result<Report, String> {
 /// Whether the file holds something that no version of us has written.
 pub(crate) fn is_foreign(path: &Path) -> bool {
     // The aggregator moves a pipe or a directory out of its way; to read a pipe may take for ever.
-    let is_file = fs::metadata(path).is_ok_and(|meta| meta.is_file());
-    let text = is_file.then(|| fs::read_to_string(path).ok());
-    text.flatten()
-        .is_some_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
+    let text = safe_file::open(path).and_then(io::read_to_string);
+    text.is_ok_and(|text| serde_json::from_str::<Versioned>(&text).is_err())
 }
 
 /// What every version of a report holds.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use paceline_sidecar::agent::tasks;
+use paceline_sidecar::safe_file;
 use rustix::fs::Access;
 
 use super::cluster::Task;
@@ -84,8 +85,9 @@ impl Place {
 
 /// The run directory, or another where that one cannot be: what is found is not lost for it.
 fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
-    let Err(problem) = make_writable(&plan.run_dir) else {
-        return Ok(prepared(plan, &plan.run_dir));
+    let problem = match make_writable(&plan.run_dir) {
+        Ok(run_dir) => return Ok(prepared(plan, &run_dir)),
+        Err(problem) => problem,
     };
     let cannot = format!("cannot write in {}: {problem}", plan.run_dir.display());
     let other = std::env::temp_dir().join(format!("paceline_{:016x}", identity::chance()));
@@ -101,10 +103,10 @@ fn make_run_dir(plan: &Plan) -> anyhow::Result<PathBuf> {
 }
 
 /// A disk that is full may have room later, and is nothing that keeps us away.
-fn make_writable(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
-    let tried = rustix::fs::access(dir, Access::WRITE_OK | Access::EXEC_OK);
-    tried.map_err(io::Error::from)
+fn make_writable(dir: &Path) -> io::Result<PathBuf> {
+    let dir = safe_file::make_dir(dir)?;
+    rustix::fs::access(&dir, Access::WRITE_OK | Access::EXEC_OK)?;
+    Ok(dir)
 }
 
 fn prepared(plan: &Plan, run_dir: &Path) -> PathBuf {
@@ -192,11 +194,24 @@ fn spare_foreign_report(plan: &Plan, run_dir: &Path) {
 
 /// The directory that this task has with the others of its node.
 fn enter(plan: &Plan, task: Task) -> anyhow::Result<Share> {
-    let mut places = places().into_iter();
-    // All tasks must come to the same: the first place that there is, and no other after it.
-    let place = places.find(|place| place.is_dir()).unwrap_or_default();
-    Share::enter(&place, &plan.job, &plan.node, task.on_node)
-        .with_context(|| format!("cannot share a directory in {}", place.display()))
+    // All tasks must come to the same: the first place that there is, and another only where a stranger has taken the name
+    // there, for all of them.
+    let places = places().into_iter().filter(|place| place.is_dir());
+    let mut problem = anyhow::anyhow!("there is no place for a shared directory");
+    for place in places {
+        match Share::enter(&place, &plan.job, &plan.node, task.on_node) {
+            Ok(share) => return Ok(share),
+            Err(error) => {
+                let is_taken = error.kind() == io::ErrorKind::PermissionDenied;
+                problem = anyhow::Error::from(error)
+                    .context(format!("cannot share a directory in {}", place.display()));
+                if !is_taken {
+                    break;
+                }
+            }
+        }
+    }
+    Err(problem)
 }
 
 /// Where ring directories may be: in memory if there is some.

@@ -1,17 +1,15 @@
 //! One sidecar process: its command line, its start, what it says.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::status::Status;
-use rustix::fs::OFlags;
 
 use super::Plan;
 use super::share::Claim;
@@ -39,12 +37,7 @@ impl Running {
         child: u32,
         claim: Option<Claim>,
     ) -> anyhow::Result<Running> {
-        // A pipe of that name, which nobody reads, would be waited for.
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(run_dir.join(LOG));
+        let log = safe_file::append(&run_dir.join(LOG));
         // A disk that is full must not keep it from starting.
         let stderr = log.map_or_else(|_| Stdio::null(), Stdio::from);
         let mut command = Command::new(program());

@@ -68,6 +68,7 @@ impl Share {
     }
 
     fn enter_dir(dir: &Path, expected: u32) -> io::Result<Share> {
+        refuse_foreign(dir)?;
         if let Some(_held) = tasks::left_behind(dir) {
             fs::remove_dir_all(dir)?;
         }
@@ -156,6 +157,7 @@ impl Drop for Share {
 /// Notes in `dir` a task that has no launcher: it is over when its process is, and nobody tells its code. A directory that
 /// is not there is made.
 pub(super) fn note_guest(dir: &Path, name: &str, process: u32) -> io::Result<()> {
+    refuse_foreign(dir)?;
     if let Some(_held) = tasks::left_behind(dir) {
         fs::remove_dir_all(dir)?;
     }
@@ -255,6 +257,18 @@ fn owner(path: &Path) -> io::Result<(u32, u32)> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     Ok((meta.uid(), meta.mode() & 0o777))
+}
+
+/// Its name can be guessed: nothing is opened in one that another user has made.
+fn refuse_foreign(dir: &Path) -> io::Result<()> {
+    match owner(dir) {
+        Ok((user, _)) if user != rustix::process::geteuid().as_raw() => {
+            let what = format!("{} belongs to another user (uid {user})", dir.display());
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// A directory of ours that nobody else may enter, made if it is not there. One that somebody else has put there first is

@@ -1,10 +1,10 @@
 //! One line for each decision, refusals too: what was looked at, what was found, what was done or why not.
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use paceline_sidecar::safe_file;
 use serde::Serialize;
 
 use crate::output;
@@ -49,11 +49,7 @@ pub(super) fn keep(decision: &Decision, log: &Path) {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |span| span.as_secs());
     let line = serde_json::to_string(&Line { unix_s, decision }).unwrap_or_default() + "\n";
-    let written = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
-        .and_then(|mut file| file.write_all(line.as_bytes()));
+    let written = safe_file::append_shared(log).and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(problem) = written {
         output::say(format_args!("paceline: {}: {problem}", log.display()));
     }

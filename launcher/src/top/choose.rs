@@ -50,13 +50,21 @@ pub(super) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
     let (mut problem, mut others) = (None, Vec::new());
     let mut targets = place::running().into_iter();
     for target in targets.by_ref() {
-        let Ok(base) = target.base(scheme) else { continue };
+        let base = match target.base(scheme, line.visitor.has_token()) {
+            Ok(base) => base,
+            Err(why) => {
+                if target.is_alive() {
+                    problem.get_or_insert(why);
+                }
+                continue;
+            }
+        };
         (line.target, line.base) = (target, base);
         match line.ask() {
             Ok(news) if place::is_of(&line.target, &news) => {
                 let rest = targets.filter(Target::is_alive);
                 others.extend(rest.filter_map(|target| {
-                    let base = target.base(scheme).ok()?;
+                    let base = target.base(scheme, false).ok()?;
                     Some(Other::of(&target, &base, None))
                 }));
                 return Ok((line, news, aside(&others)));

@@ -72,7 +72,7 @@ impl Line {
                 Err(why) => {
                     failures = failures.saturating_add(1);
                     // One that was started again has another port.
-                    if let Ok(base) = self.target.base(self.scheme) {
+                    if let Ok(base) = self.target.base(self.scheme, self.visitor.has_token()) {
                         self.base = base;
                     }
                     // A connection that was cut says nothing yet.

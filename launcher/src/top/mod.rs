@@ -114,7 +114,7 @@ pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> 
 fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Result<(Line, News)> {
     let hint = || target.hint();
     let base = target
-        .base(scheme)
+        .base(scheme, visitor.has_token())
         .map_err(|problem| anyhow::anyhow!("{problem}{}", hint()))?;
     let line = Line {
         target: target.clone(),

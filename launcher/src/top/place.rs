@@ -9,7 +9,8 @@ use std::time::SystemTime;
 use paceline_health::plain::name;
 use paceline_sidecar::aggregator::control::{self, SOCKET};
 use paceline_sidecar::aggregator::owner;
-use paceline_sidecar::sink::files::metrics_said;
+use paceline_sidecar::safe_file;
+use paceline_sidecar::sink::files::{metrics_said, token_refusal};
 
 use super::told::{Ending, News};
 use crate::output::Usage;
@@ -49,8 +50,8 @@ impl Target {
         )))
     }
 
-    /// Where to ask, now.
-    pub(super) fn base(&self, scheme: &str) -> Result<String, String> {
+    /// Where to ask, now. `sends_token`: only where the run directory's word can be relied upon.
+    pub(super) fn base(&self, scheme: &str, sends_token: bool) -> Result<String, String> {
         let dir = match self {
             Target::At(base) => return Ok(base.clone()),
             Target::Dir(dir) => dir,
@@ -63,6 +64,11 @@ impl Target {
         };
         if address.ip().is_unspecified() {
             address.set_ip(Ipv4Addr::LOCALHOST.into());
+        }
+        if let Some(why) = sends_token.then(|| token_refusal(dir, address)).flatten() {
+            return Err(format!(
+                "the token is not sent: {why}; if you trust the page, give its address itself (HOST:PORT)"
+            ));
         }
         Ok(format!("{scheme}://{address}"))
     }
@@ -134,7 +140,13 @@ pub(super) fn running() -> Vec<Target> {
     let here = fs::read_dir(".").into_iter().flatten().flatten();
     found.extend(here.filter_map(|entry| {
         let dir = entry.path();
-        let at = fs::metadata(dir.join(ADDRESS)).ok()?.modified().ok()?;
+        // Not one that another user has put there to be looked at.
+        let at = safe_file::open_own(&dir.join(ADDRESS))
+            .ok()?
+            .metadata()
+            .ok()?
+            .modified()
+            .ok()?;
         dir.join(SOCKET)
             .exists()
             .then(|| Some((at, fs::canonicalize(dir).ok()?)))?
@@ -185,7 +197,12 @@ mod tests {
     fn a_run_directory_leads_to_its_aggregator() {
         let folder = tempfile::tempdir().unwrap();
         let target = Target::Dir(folder.path().to_owned());
-        assert!(target.base("http").unwrap_err().contains("no aggregator answers"));
+        assert!(
+            target
+                .base("http", false)
+                .unwrap_err()
+                .contains("no aggregator answers")
+        );
         for (text, base) in [
             ("127.0.0.1:9810\n", Some("http://127.0.0.1:9810")),
             ("0.0.0.0:9810\n", Some("http://127.0.0.1:9810")),
@@ -193,7 +210,7 @@ mod tests {
             (&"1".repeat(1000), None),
         ] {
             fs::write(folder.path().join(ADDRESS), text).unwrap();
-            assert_eq!(target.base("http").ok().as_deref(), base);
+            assert_eq!(target.base("http", false).ok().as_deref(), base);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! next begins on a new line.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use paceline_health::hash::fnv;
+use paceline_sidecar::safe_file;
 
 /// How its files end.
 const ENDING: &str = "passport";
@@ -84,11 +85,7 @@ impl Passports {
         };
         let name: String = node.chars().map(plain).take(100).collect();
         let path = self.folder.join(format!("{name}.{ENDING}"));
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)?;
+        let mut file = safe_file::append_shared(&path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         let mut text = String::new();
         if !ends_in_newline(&mut file)? {
@@ -195,7 +192,7 @@ fn ends_in_newline(file: &mut File) -> io::Result<bool> {
 
 /// The last `room` bytes of a file; how many that were.
 fn read_file(path: &Path, room: u64, history: &mut History) -> io::Result<u64> {
-    let mut file = File::open(path)?;
+    let mut file = safe_file::open(path)?;
     let length = file.metadata()?.len();
     let taken = length.min(room);
     file.seek(SeekFrom::Start(length - taken))?;

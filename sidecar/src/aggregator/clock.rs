@@ -1,11 +1,11 @@
 //! The journal's time: CLOCK_MONOTONIC since the first entry, continued by whoever opens the journal again.
 
-use std::fs;
 use std::path::Path;
 
 use paceline_health::Time;
 use serde::{Deserialize, Serialize};
 
+use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -34,7 +34,7 @@ impl Origin {
 
 /// Number of the journal in `dir`, if it has one.
 pub fn number(dir: &Path) -> Option<u64> {
-    let origin: Origin = serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()?;
+    let origin: Origin = serde_json::from_slice(&safe_file::read_own(&dir.join(FILE)).ok()?).ok()?;
     Some(origin.journal)
 }
 
@@ -48,7 +48,7 @@ pub struct Clock {
 impl Clock {
     /// The clock of the journal in `dir`, whose last entry was at `last` (`None`: it is new).
     pub fn open(dir: &Path, last: Option<Time>, boot_id: Option<String>, fresh: u64, now_ns: u64) -> Clock {
-        let known = fs::read(dir.join(FILE))
+        let known = safe_file::read_own(&dir.join(FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Origin>(&bytes).ok());
         let origin = match (known, last) {

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::inject::Injection;
 use crate::sink::write_whole;
-use crate::warn;
+use crate::{safe_file, warn};
 
 /// The socket's name in the run directory.
 pub const SOCKET: &str = "control.sock";
@@ -178,7 +177,7 @@ impl Door {
         // What a killed aggregator left behind; the directory's lock is ours.
         let _ = std::fs::remove_file(&path);
         let opened = at(dir, UnixListener::bind).and_then(|listener| {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            safe_file::make_socket_private(&path)?;
             listener.set_nonblocking(true)?;
             tokio::net::UnixListener::from_std(listener)
         });

@@ -1,3 +1,4 @@
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use paceline_health::Policy;

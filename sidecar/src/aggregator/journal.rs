@@ -24,7 +24,7 @@ use super::reopen::{continues, lay_aside, occupy, read_back};
 use super::room::Room;
 use super::segments::{self, Limits};
 use super::{snapshot, way};
-use crate::warn;
+use crate::{safe_file, warn};
 
 /// Disk kept free for a report that is short.
 const RESERVE_BYTES: u64 = 256 << 10;
@@ -102,7 +102,7 @@ impl Journal {
         limits: Limits,
     ) -> Result<Journal, JournalError> {
         let failed = |error| JournalError::Io(dir.to_owned(), error);
-        fs::create_dir_all(dir).map_err(failed)?;
+        safe_file::make_dir(dir).map_err(failed)?;
         way::clear(dir);
         let (lock, owner) = occupy(dir)?;
         let path = dir.join("journal.ndjson");
@@ -110,8 +110,7 @@ impl Journal {
             lay_aside(dir, &path).map_err(failed)?;
         }
         segments::sweep(&path);
-        let file = File::options().create(true).append(true).read(true).open(&path);
-        let mut file = file.map_err(|error| JournalError::Io(path.clone(), error))?;
+        let mut file = safe_file::append(&path).map_err(|error| JournalError::Io(path.clone(), error))?;
         let read = read_back(&path, job, &mut file, replay);
         let (length, restored) = read.map_err(|error| JournalError::Io(path.clone(), error))?;
         let segment = segments::list(&path)
@@ -366,11 +365,7 @@ impl Journal {
     }
 
     fn make_reserve(&self) -> io::Result<()> {
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(self.reserve())?;
+        let file = safe_file::open_to_write(&self.reserve())?;
         match fallocate(&file, FallocateFlags::empty(), 0, self.reserve_bytes) {
             // Network file systems may not know how; then there is no reserve.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),

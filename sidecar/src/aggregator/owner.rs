@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::host;
+use crate::host::{self, read_plain};
 use crate::sink::write_whole;
 use crate::warn;
 
 /// Its name in a run directory.
 const FILE: &str = "journal.owner";
+/// A mark is shorter, bytes.
+const MAX_BYTES: u64 = 16 << 10;
 
 /// How fast an owner's count grows, and how long it is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +104,7 @@ pub enum OwnerError {
 
 /// Who holds `dir`, if a file says so.
 pub fn holder(dir: &Path) -> Option<Mark> {
-    serde_json::from_slice(&fs::read(dir.join(FILE)).ok()?).ok()
+    serde_json::from_str(&read_plain(&dir.join(FILE), MAX_BYTES).ok()?).ok()
 }
 
 /// Whether somebody writes in `dir` now: the mark is as young as that of one who lives.

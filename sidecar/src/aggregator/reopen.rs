@@ -20,7 +20,7 @@ use super::lines::{Line, Lines};
 use super::owner::{self, Mark, Owner, OwnerError, PACE};
 use super::segments;
 use super::snapshot::{self, Snapshot, Unfit};
-use crate::warn;
+use crate::{safe_file, warn};
 
 /// How often, and how long, a lock that somebody has is asked for again.
 const LOOKS: u32 = 50;
@@ -98,7 +98,7 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
         .collect();
     let mut is_first = true;
     for file in &files {
-        for line in Lines::new(BufReader::new(File::open(file)?)) {
+        for line in Lines::new(BufReader::new(safe_file::open_own(file)?)) {
             match line? {
                 Line::Entry(entry) => match entry.frame.event {
                     // A node that has the key can say it, too.
@@ -123,7 +123,7 @@ pub(super) fn continues(path: &Path, job: &JobId) -> io::Result<bool> {
 /// Whether the last entry says that the job ended, and everybody said goodbye.
 fn has_ended(files: &[PathBuf]) -> io::Result<bool> {
     for path in files.iter().rev() {
-        let mut file = File::open(path)?;
+        let mut file = safe_file::open_own(path)?;
         let length = file.metadata()?.len();
         if length == 0 {
             continue;
@@ -186,7 +186,7 @@ pub(super) fn read_back(
     let known = restore(path, job, &closed, replay);
     for (_, segment) in closed.iter().filter(|(number, _)| *number > known) {
         // Of one that was closed the end may be lost with the machine's power: that is a line like any damaged one.
-        read(segment, &mut File::open(segment)?, replay)?;
+        read(segment, &mut safe_file::open_own(segment)?, replay)?;
     }
     if let Some(offset) = read(path, file, replay)? {
         // A disk that is full keeps nothing of it; that is no reason to watch nothing.
@@ -253,7 +253,7 @@ fn restore(path: &Path, job: &JobId, closed: &[(u32, PathBuf)], replay: &mut dyn
 
 /// The number of the first entry of a file.
 fn first_entry(path: &Path) -> Option<u64> {
-    let lines = Lines::new(BufReader::new(File::open(path).ok()?));
+    let lines = Lines::new(BufReader::new(safe_file::open_own(path).ok()?));
     lines.flatten().find_map(|line| match line {
         Line::Entry(entry) => Some(entry.n),
         _ => None,
@@ -262,10 +262,7 @@ fn first_entry(path: &Path) -> Option<u64> {
 
 fn keep_torn(dir: &Path, file: &mut File, offset: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
-    let mut kept = File::options()
-        .create(true)
-        .append(true)
-        .open(dir.join("journal.torn"))?;
+    let mut kept = safe_file::append(&dir.join("journal.torn"))?;
     io::copy(file, &mut kept)?;
     kept.write_all(b"\n")
 }

@@ -15,6 +15,7 @@ use paceline_health::msgpack;
 use serde::{Deserialize, Serialize};
 
 use super::segments;
+use crate::safe_file;
 
 const MAGIC: &[u8; 8] = b"PLSTATE\n";
 /// Of one whose rest is deflated (RFC 1951).
@@ -107,7 +108,7 @@ fn put_there(journal: &Path, number: u32, (magic, bytes): (&[u8; 8], &[u8])) -> 
     let path = segments::closed(journal, number).with_extension("state");
     let draft = path.with_added_extension("new");
     let put = || {
-        let mut file = File::create(&draft)?;
+        let mut file = safe_file::create(&draft)?;
         file.write_all(magic)?;
         file.write_all(&crc32(bytes).to_le_bytes())?;
         file.write_all(bytes)?;
@@ -172,7 +173,7 @@ impl Snapshot {
     /// # Errors
     /// [`Unfit`]
     pub fn read(path: &Path) -> Result<Snapshot, Unfit> {
-        let file = fs::read(path)?;
+        let file = safe_file::read_own(path)?;
         let (magic, rest) = file.split_first_chunk::<8>().ok_or(Unfit::Damaged)?;
         let (sum, rest) = rest.split_first_chunk::<4>().ok_or(Unfit::Damaged)?;
         if crc32(rest) != u32::from_le_bytes(*sum) {

@@ -5,7 +5,7 @@
 
 mod survey;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use paceline_health::{Entry, Frame, Provenance, Time};
 
 use self::survey::{Seen, Survey};
 use super::snapshot::sync_dir;
-use crate::host;
+use crate::{host, safe_file};
 
 /// The end of the name of a file that is not whole yet.
 const DRAFT: &str = ".thin";
@@ -130,13 +130,13 @@ pub fn is_dropped(path: &Path) -> bool {
 /// What a segment says near its beginning of what is gone: there it stands, but for a few lines that are older than all that
 /// went. `None` may be wrong, where these are many.
 pub fn told_in(path: &Path) -> Option<Thinned> {
-    let head = BufReader::new(File::open(path).ok()?.take(HEAD_BYTES));
+    let head = BufReader::new(safe_file::open_own(path).ok()?.take(HEAD_BYTES));
     let mut lines = head.split(b'\n').map_while(Result::ok);
     lines.find_map(|text| Seen::of(&text)?.record)
 }
 
 fn write(draft: &Path, inputs: &[&Path], survey: &Survey, record: &Thinned, hand: &Hand) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(CHUNK, File::create(draft)?);
+    let mut out = BufWriter::with_capacity(CHUNK, safe_file::create(draft)?);
     let mut is_told = false;
     each_line(inputs, &hand.stop, |number, text| {
         let seen = Seen::of(text);
@@ -187,7 +187,7 @@ fn each_line(
 ) -> io::Result<()> {
     let (mut number, mut buffer) = (0u64, Vec::new());
     for input in inputs {
-        let mut reader = BufReader::with_capacity(CHUNK, File::open(input)?);
+        let mut reader = BufReader::with_capacity(CHUNK, safe_file::open_own(input)?);
         loop {
             buffer.clear();
             let most = MAX_LINE_BYTES as u64 + 1;

@@ -1,8 +1,8 @@
-//! What is in the way of the files of a run directory: a directory, a pipe or a device that has the name of one. To open a
-//! pipe may take for ever, and nothing can be written to a directory: it gets another name, and the file its own.
+//! What is in the way of the files of a run directory: a directory, a pipe, a device or a symbolic link that has the name of one.
+//! To open a pipe may take for ever, nothing can be written to a directory, and links are not followed: it gets another name, and
+//! the file its own.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{segments, snapshot};
@@ -52,12 +52,9 @@ fn move_aside(path: &Path) {
     }
 }
 
-/// Neither a file, nor a link to one, nor nothing. A link that leads nowhere yet is as good as a file.
+/// Neither a file nor nothing.
 fn is_in_the_way(path: &Path) -> bool {
-    match fs::metadata(path) {
-        Ok(meta) => !meta.is_file(),
-        Err(error) => error.kind() != io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok(),
-    }
+    fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_file())
 }
 
 fn free_name(path: &Path) -> PathBuf {
@@ -102,8 +99,8 @@ mod tests {
                 "journal-000002.state.aside",
                 "journal-000003.ndjson.aside",
                 "journal-000003.ndjson.aside.1",
-                "journal.ndjson",
-                "remedies.ndjson",
+                "journal.ndjson.aside",
+                "remedies.ndjson.aside",
                 "report.json.aside",
                 "somebody's own",
                 "verdicts.ndjson.aside",

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::aggregator::clock;
 use crate::host::read_last_lines;
 
+use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -70,7 +71,7 @@ impl Books {
     /// # Errors
     /// When there is something that cannot be read: a guard that forgot what it did could do it again.
     pub fn saved(&self) -> io::Result<Saved> {
-        match fs::read(self.dir.join(STATE)) {
+        match safe_file::read_own(&self.dir.join(STATE)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Saved::default()),
             Err(error) => Err(error),
@@ -101,8 +102,7 @@ impl Books {
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
         let path = self.dir.join(AUDIT);
-        let file = File::options().create(true).append(true).open(&path);
-        if let Err(error) = file.and_then(|mut file| file.write_all(&text)) {
+        if let Err(error) = safe_file::append(&path).and_then(|mut file| file.write_all(&text)) {
             warn::once("remedies", format_args!("{}: {error}", path.display()));
         }
     }
@@ -122,14 +122,10 @@ impl Books {
             fs::create_dir_all(folder)?;
         }
         // A file of its own for the lock: the ledger itself is replaced.
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.with_added_extension("lock"))?;
+        let lock = safe_file::open_shared(&path.with_added_extension("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let mut bytes = Vec::new();
-        match File::open(path) {
+        match safe_file::open(path) {
             Ok(file) => {
                 file.take(MOST_BYTES).read_to_end(&mut bytes)?;
             }

@@ -1,15 +1,16 @@
 //! `verdicts.ndjson` and `report.json`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
-use super::write_whole;
+use super::{listener, write_whole};
 use crate::aggregator::disk::{Disk, on_disk};
 use crate::host::read_plain;
+use crate::safe_file;
 use crate::warn;
 
 /// The files of a run directory that say what was concluded.
@@ -36,6 +37,22 @@ const MOST_ADDRESS: u64 = 100;
 pub fn metrics_said(dir: &Path) -> Option<SocketAddr> {
     let text = read_plain(&dir.join(METRICS), MOST_ADDRESS).ok()?;
     text.trim().parse().ok()
+}
+
+/// Why a token may not go to the address that the run in `dir` names; `None`: it may. Whoever writes the file leads the token
+/// wherever he likes, and at an address on loopback that a run has left, any user of this host may listen by now.
+pub fn token_refusal(dir: &Path, address: SocketAddr) -> Option<String> {
+    let path = dir.join(METRICS);
+    if let Err(error) = safe_file::open_own(&path) {
+        return Some(format!("{}: {error}", path.display()));
+    }
+    let why = match address.ip().is_loopback().then(|| listener::owner(address)) {
+        None => return None,
+        Some(Some(owner)) if safe_file::is_trusted(owner) => return None,
+        Some(Some(owner)) => format!("another user listens there (uid {owner})"),
+        Some(None) => "nobody listens there".to_owned(),
+    };
+    Some(format!("{}: {address}: {why}", path.display()))
 }
 
 /// Verdicts that wait for room on the disk, bytes; more are lost, and are folded from the journal again at the next start.
@@ -65,25 +82,23 @@ impl Files {
         // Of somebody who was killed. A disk that is full takes no other address, and lets this one go.
         let _ = fs::remove_file(dir.join(METRICS));
         let path = dir.join("verdicts.ndjson");
-        let verdicts = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|file| {
-                let mut length = file.metadata()?.len().min(known);
-                if length < known {
-                    let lost = known - length;
-                    warn::once(
-                        "verdicts",
-                        format_args!("{}: its last {lost} bytes are lost", path.display()),
-                    );
-                    // What follows must not be part of half a line.
-                    let whole = fs::read(&path)?.iter().rposition(|byte| *byte == b'\n');
-                    length = whole.map_or(0, |at| at as u64 + 1);
-                }
-                file.set_len(length)?;
-                Ok(file)
-            });
+        let verdicts = safe_file::append(&path).and_then(|file| {
+            let mut length = file.metadata()?.len().min(known);
+            if length < known {
+                let lost = known - length;
+                warn::once(
+                    "verdicts",
+                    format_args!("{}: its last {lost} bytes are lost", path.display()),
+                );
+                // What follows must not be part of half a line.
+                let whole = safe_file::read_own(&path)?
+                    .iter()
+                    .rposition(|byte| *byte == b'\n');
+                length = whole.map_or(0, |at| at as u64 + 1);
+            }
+            file.set_len(length)?;
+            Ok(file)
+        });
         let length = verdicts
             .as_ref()
             .ok()

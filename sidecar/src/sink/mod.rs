@@ -5,6 +5,7 @@ mod carrier;
 pub mod doors;
 pub mod files;
 pub mod http;
+mod listener;
 pub mod metrics;
 pub mod notify;
 pub mod otlp;
@@ -12,10 +13,13 @@ pub mod page;
 pub mod status;
 mod textfile;
 
-use std::fs::{self, File};
+use std::fs::{self, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use crate::safe_file;
 
 /// Writes a file so that a reader sees the old one or the new one, never a part. Others may write it at the same time,
 /// from other hosts too.
@@ -23,11 +27,26 @@ use std::path::Path;
 /// # Errors
 /// When it cannot be written; the old one stays then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, None)
+}
+
+/// The same for a file that other users read, whatever the umask is.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn write_whole_for_all(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, Some(Permissions::from_mode(0o644)))
+}
+
+fn replace(path: &Path, bytes: &[u8], permissions: Option<Permissions>) -> io::Result<()> {
     // By chance: processes of two containers may have the same number.
     let own = RandomState::new().hash_one(std::process::id());
     let draft = path.with_added_extension(format!("{own:016x}.new"));
-    let written = File::create(&draft)
-        .and_then(|mut file| file.write_all(bytes))
+    let written = safe_file::create_new(&draft)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions))
+        })
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         let _ = fs::remove_file(&draft);

@@ -3,15 +3,15 @@
 //! job: a page that stayed would look like a job that runs, and what held at its end would hold for ever. How jobs end is
 //! counted elsewhere ([`super::metrics::ends`]).
 
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::safe_file;
 use crate::sink::carrier::Carry;
 use crate::sink::metrics::{Format, JobFacts};
-use crate::sink::write_whole;
+use crate::sink::write_whole_for_all;
 use crate::warn;
 
 /// With this the page begins, and no other file.
@@ -31,9 +31,8 @@ impl Textfile {
 
     fn write(&self, facts: &JobFacts) -> io::Result<()> {
         self.is_ours()?;
-        write_whole(&self.path, Format::Text.page(facts).as_bytes())?;
         // Whoever collects it is another user.
-        fs::set_permissions(&self.path, Permissions::from_mode(0o644))
+        write_whole_for_all(&self.path, Format::Text.page(facts).as_bytes())
     }
 
     /// Whether there is one; one that is not ours is an error.
@@ -48,7 +47,7 @@ impl Textfile {
         let mut head = String::new();
         let most = BEGIN.len() as u64;
         // What is no text is not ours.
-        let read = File::open(&self.path)?.take(most).read_to_string(&mut head);
+        let read = safe_file::open(&self.path)?.take(most).read_to_string(&mut head);
         if meta.len() > 0 && (read.is_err() || head != BEGIN) {
             return Err(io::Error::other("holds what is not ours, and would be replaced"));
         }
@@ -85,6 +84,8 @@ impl Carry for Textfile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::sink::metrics::samples::facts;
 

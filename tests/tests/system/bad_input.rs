@@ -49,7 +49,7 @@ fn a_configuration_that_makes_no_sense_starts_nothing() {
             "./paceline.toml:1:1: checkpoint_signal = \"KILL\": must be USR1, USR2",
         ),
         (
-            "\nnotify = [\"exec=/bin/true\", \"pigeon=x\"]\n",
+            "\nnotify = [\"slack=env:HOME\", \"pigeon=x\"]\n",
             "./paceline.toml:2:1: notify: must be KIND=WHERE",
         ),
     ] {
@@ -80,7 +80,7 @@ fn a_secret_in_the_open_is_not_repeated() {
     );
     place.write(
         "paceline.toml",
-        &format!("notify = [\"exec=/bin/true\", \"{bad}\"]\n"),
+        &format!("notify = [\"slack=env:HOME\", \"{bad}\"]\n"),
     );
     check(
         said(&place, &["run", "--", "true"]),

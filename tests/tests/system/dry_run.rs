@@ -23,7 +23,7 @@ fn names(path: &Path) -> Vec<String> {
 fn a_task_of_a_step_sees_all_of_it() {
     let place = Place::new();
     place.write(
-        "paceline.toml",
+        "config/paceline/config.toml",
         "on_fault = \"requeue\"\nstop_grace = 60\nnotify = [\"exec=/bin/true\"]\n",
     );
     let before = names(&place.path(""));

@@ -26,6 +26,8 @@ mod sidecar;
 mod signals;
 mod site_file;
 mod step_log;
+mod strangers;
 mod tasks;
 mod terminal;
+mod token;
 mod top;

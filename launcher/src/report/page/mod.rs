@@ -12,13 +12,13 @@ mod png;
 mod spent;
 mod timeline;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
 use paceline_health::words::{count, span};
 use paceline_health::{Policy, plain};
+use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 
 use super::by_weight;
@@ -75,7 +75,8 @@ pub(crate) fn page(report: &Report, policy: &Policy) -> String {
 /// When the disk does not take it, or somebody else's page of that name lies there.
 pub(crate) fn write(run_dir: &Path, report: &Report, policy: &Policy) -> io::Result<PathBuf> {
     let path = run_dir.join(FILE);
-    if fs::read_to_string(&path).is_ok_and(|old| !old.contains(OURS)) {
+    let old = safe_file::open(&path).and_then(io::read_to_string);
+    if old.is_ok_and(|old| !old.contains(OURS)) {
         return Err(io::Error::other("a page that is not of paceline lies there"));
     }
     write_whole(&path, page(report, policy).as_bytes())?;

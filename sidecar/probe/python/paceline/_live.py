@@ -54,6 +54,7 @@ def address():
         path = os.path.join(os.environ.get("PACELINE_RING_DIR", ""), "run", "metrics.addr")
         try:
             told = _small(path)
+            _check_owner(path)
         except OSError:
             raise Unreached("no aggregator of this job is found from here (PACELINE_TRACK_FROM=HOST:PORT)")
     host, _, port = told.strip().rpartition(":")
@@ -66,6 +67,8 @@ def address():
 
 def _get(path, headers, timeout):
     host, port = address()
+    # The page keeps other names from browsers, which is what we are not; a trainer may know the aggregator by any.
+    headers["Host"] = "localhost"
     certificates = os.environ.get("PACELINE_HTTP_CERT")
     if certificates:
         connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=_tls(certificates))
@@ -104,6 +107,14 @@ def _authorization():
             yield "Authorization", "Bearer " + _small(path).strip()
         except OSError as error:
             raise Unreached("the page's token: %s" % error)
+
+
+def _check_owner(path):
+    """Whoever writes the file leads the token wherever they like. In a pod the sidecar may be another user."""
+    if os.environ.get("PACELINE_HTTP_TOKEN_FILE") and not os.environ.get("PACELINE_RING_SHARED"):
+        owner = os.stat(path).st_uid
+        if owner not in (0, os.geteuid()):
+            raise Unreached("the token is not sent: %s belongs to another user (uid %d)" % (path, owner))
 
 
 def _small(path):

@@ -173,6 +173,30 @@ paceline.track(tensorboard=writer, every=1)
         self.assertTrue(said["rows"])
         self.assertEqual(aggregator.asked[0][2], "Bearer a token of thirty-two bytes, or more")
 
+    @unittest.skipUnless(os.geteuid() == 0, "takes root to give a file to another user")
+    def test_no_token_goes_where_another_user_says(self):
+        script = """
+from paceline import _live
+run = os.path.join(os.environ['PACELINE_RING_DIR'], 'run')
+os.mkdir(run)
+address = os.path.join(run, 'metrics.addr')
+open(address, 'w').write('127.0.0.1:9\\n')
+print(_live.address())
+os.chown(address, 65533, -1)
+print(_live.address())
+os.environ['PACELINE_HTTP_TOKEN_FILE'] = 'token'
+try:
+    print(_live.address())
+except _live.Unreached as why:
+    print(why)
+"""
+        done = run("import os\n" + script, PACELINE_TRACK_FROM="")
+        self.assertEqual((done.code, done.err), (0, ""))
+        here, theirs, refused = done.out.splitlines()
+        self.assertEqual((here, theirs), ("('127.0.0.1', 9)",) * 2)
+        self.assertIn("the token is not sent", refused)
+        self.assertIn("uid 65533", refused)
+
     @unittest.skipUnless(shutil.which("openssl"), "no openssl")
     def test_by_tls_only_the_pages_own_certificate_is_believed(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fs::File;
 
 use paceline_health::event::{Beat, Bye, End, Exit, Job, Phases, PolicyChange, Signal, Step, StepKind};
 use paceline_health::id::Rank;

@@ -31,6 +31,11 @@ pub enum VisitError {
     /// Somebody is there, and has no such data.
     #[error("it has no live page (status {0})")]
     Status(u16),
+    /// It does not answer to the name by which it was asked.
+    #[error(
+        "it does not answer to this name: give its address as a number, or start the job with --http-hosts NAME"
+    )]
+    Name,
     /// So many ask already.
     #[error("too many ask it already")]
     Full,
@@ -113,6 +118,11 @@ impl Visitor {
         }
     }
 
+    /// Whether a token goes with what is asked.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// All there is, as JSON; with `after` what is newer than that (an epoch and its serial number), as server-sent events, once
     /// there is anything. `base`: `http://HOST:PORT`.
     ///
@@ -141,6 +151,7 @@ impl Visitor {
                 .read_to_string()
                 .map_err(unreached),
             401 => Err(VisitError::Token),
+            421 => Err(VisitError::Name),
             503 => Err(VisitError::Full),
             other => Err(VisitError::Status(other)),
         }

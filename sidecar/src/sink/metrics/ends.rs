@@ -4,19 +4,20 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use paceline_health::report::Reason;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::families::{Families, counters};
 use super::{Facts, Format};
 use crate::host::read_plain;
-use crate::sink::write_whole;
+use crate::safe_file;
+use crate::sink::write_whole_for_all;
 
 const NAME: &str = "paceline_jobs_ended_total";
 const HELP: &str = "Jobs that ended, by the reason in their report; unknown: it had none.";
@@ -36,14 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// When the file, or the list of names beside it, cannot be read or written.
 pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
     let beside = path.with_added_extension("counted");
-    let mut names = File::options()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-        .open(&beside)?;
+    let mut names = safe_file::open_to_write(&beside)?;
     // Whoever can open it can hold it.
     names.set_permissions(Permissions::from_mode(0o600))?;
     lock(&names)?;
@@ -59,9 +53,8 @@ pub fn count(path: &Path, ends: &[(String, Option<Reason>)]) -> io::Result<()> {
                 .or_default() += 1.0;
         }
     }
-    write_whole(path, page(counts).as_bytes())?;
     // Whoever collects it is another user.
-    fs::set_permissions(path, Permissions::from_mode(0o644))?;
+    write_whole_for_all(path, page(counts).as_bytes())?;
     let surplus = known.len().saturating_sub(MOST);
     let kept = known[surplus..].join("\n");
     names.set_len(0)?;

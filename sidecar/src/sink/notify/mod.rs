@@ -14,7 +14,6 @@ mod secret;
 mod spool;
 mod untold;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, SyncSender, sync_channel};
 use std::thread;
@@ -24,13 +23,14 @@ use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
 pub use self::news::{Notice, Status};
-pub use self::receiver::{Kind, Receiver, ReceiverError};
+pub use self::receiver::{Address, Kind, PAGERDUTY, Receiver, ReceiverError};
 pub use self::untold::{Untold, flush, strangers, untold};
 
 use self::courier::{Courier, LAST};
 use self::exec::Leash;
 use self::news::News;
 use self::spool::{Parcel, Spool};
+use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -90,7 +90,7 @@ impl Notifier {
         });
         let posts: Vec<Post> = posts.collect();
         let state = folder.join(STATE);
-        let saved = fs::read(&state)
+        let saved = safe_file::read_own(&state)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Notifier {

@@ -147,7 +147,7 @@ pub struct Receiver {
 }
 
 /// Where PagerDuty listens.
-const PAGERDUTY: &str = "https://events.pagerduty.com/v2/enqueue";
+pub const PAGERDUTY: &str = "https://events.pagerduty.com/v2/enqueue";
 
 impl Receiver {
     /// Reads one. Secrets are looked for, so that a mistake is told before the job begins.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::news::Notice;
 use crate::host::read_plain;
+use crate::safe_file;
 use crate::sink::write_whole;
 use crate::warn;
 
@@ -42,7 +43,7 @@ impl Spool {
     /// # Errors
     /// When it cannot be made or read.
     pub fn open(dir: &Path) -> io::Result<Spool> {
-        fs::create_dir_all(dir)?;
+        safe_file::make_dir(dir)?;
         let spool = Spool::of(dir);
         let last = spool.list()?.last().map_or(0, |(number, _)| *number);
         spool.next.store(last + 1, Ordering::Relaxed);
@@ -117,8 +118,8 @@ impl Spool {
     /// It will never be taken: kept for people, out of the way.
     pub fn refused(&self, path: &Path) {
         let aside = self.dir.join(REFUSED);
-        let moved = fs::create_dir_all(&aside)
-            .and_then(|()| fs::rename(path, aside.join(path.file_name().unwrap_or_default())));
+        let moved = safe_file::make_dir(&aside)
+            .and_then(|aside| fs::rename(path, aside.join(path.file_name().unwrap_or_default())));
         if moved.is_err() {
             let _ = fs::remove_file(path);
         }

@@ -1,3 +1,4 @@
+use std::fs;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
