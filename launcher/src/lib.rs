@@ -42,6 +42,7 @@ const USAGE: u8 = 64;
 /// The whole program.
 pub fn main() -> ExitCode {
     forget_empty_variables();
+    run::outlive_file_limit();
     if spare::is_in_pod() {
         spare::unreadable_settings();
     } else {

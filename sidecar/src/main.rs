@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use paceline_sidecar::{SidecarOptions, Starter};
+use rustix::process::Signal;
 
 /// Watches the ranks of one node and tells the job's aggregator.
 #[derive(Parser)]
@@ -14,6 +15,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    // Above `ulimit -f` a write fails and does not end us.
+    // SAFETY: the action does nothing. Where it cannot be set things are as they were.
+    let _ = unsafe { signal_hook::low_level::register(Signal::XFSZ.as_raw(), || ()) };
     match Cli::try_parse() {
         Ok(cli) => paceline_sidecar::main(cli.options, Starter::default()),
         Err(error) => {

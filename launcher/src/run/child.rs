@@ -1,5 +1,6 @@
 //! The command itself: its environment, its process group, its end.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,6 +18,7 @@ use super::environment::additions;
 use super::place::Place;
 use super::tee::Tee;
 use super::terminal::Terminal;
+use crate::output;
 
 /// Exit codes of a shell for a command that cannot be started (POSIX, 2.8.2).
 const NOT_FOUND: i32 = 127;
@@ -52,6 +54,23 @@ pub(crate) struct StartError {
 }
 
 impl StartError {
+    fn of(program: &OsStr, problem: io::Error) -> StartError {
+        let command = program.to_string_lossy().into_owned();
+        StartError {
+            hint: hint(&command, &problem),
+            command,
+            problem,
+        }
+    }
+
+    fn of_nothing() -> StartError {
+        StartError {
+            command: "(nothing)".to_owned(),
+            problem: io::ErrorKind::NotFound.into(),
+            hint: None,
+        }
+    }
+
     /// The exit code that a shell gives.
     pub(crate) fn code(&self) -> i32 {
         if self.problem.kind() == io::ErrorKind::NotFound {
@@ -60,6 +79,33 @@ impl StartError {
             NOT_EXECUTABLE
         }
     }
+}
+
+impl StartError {
+    /// It may be for what we have taken that it cannot be started.
+    pub(crate) fn is_of_us(&self) -> bool {
+        let lacking = [libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOMEM];
+        self.problem
+            .raw_os_error()
+            .is_some_and(|code| lacking.contains(&code))
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Becomes the command, unwatched: the last resort where this process has no room for anything beside it. Returns only where the
+/// command cannot be started.
+pub(crate) fn become_command(plan: &Plan, why: &dyn fmt::Display) -> StartError {
+    output::warning(plan.style, format_args!("the job runs unwatched: {why}"));
+    let (program, args) = match plan.command.split_first() {
+        Some(split) => split,
+        None => return StartError::of_nothing(),
+    };
+    let mut command = Command::new(program);
+    command.args(args).env_remove("PACELINE_RING_DIR");
+    command.envs(additions(plan, None, None));
+    let problem = command.exec();
+    StartError::of(program, problem)
 }
 
 impl fmt::Display for StartError {
@@ -81,25 +127,21 @@ impl fmt::Display for StartError {
 }
 
 impl Child {
-    /// Starts it. Without a place it runs unwatched, in every other way the same.
+    /// Starts it. Without a place it runs unwatched, in every other way the same. `python`: where the hook is.
     pub(crate) fn start(
         plan: &Plan,
         place: Option<&Place>,
+        python: Option<&Path>,
         terminal: Option<Terminal>,
         tee: Option<&Tee>,
     ) -> Result<Child, StartError> {
-        let (program, args) = plan.command.split_first().ok_or_else(|| StartError {
-            command: "(nothing)".to_owned(),
-            problem: io::ErrorKind::NotFound.into(),
-            hint: None,
-        })?;
+        let (program, args) = plan.command.split_first().ok_or_else(StartError::of_nothing)?;
         let mut command = Command::new(program);
         command.args(args).process_group(0);
         if place.is_none() {
             command.env_remove("PACELINE_RING_DIR");
         }
-        let rings = place.map(|place| (&*place.ring_dir, &*place.python));
-        command.envs(additions(plan, rings));
+        command.envs(additions(plan, place.map(|place| &*place.ring_dir), python));
         if let Some(tee) = tee {
             let attached = tee.attach(&mut command);
             attached.map_err(|problem| StartError {
@@ -114,11 +156,9 @@ impl Child {
             // descriptor stays open in the parent until spawn has returned.
             unsafe { command.pre_exec(move || super::terminal::take_in_child(tty)) };
         }
-        let spawned = command.spawn().map_err(|problem| StartError {
-            command: program.to_string_lossy().into_owned(),
-            hint: hint(&program.to_string_lossy(), &problem),
-            problem,
-        })?;
+        let spawned = command
+            .spawn()
+            .map_err(|problem| StartError::of(program, problem))?;
         Ok(Child {
             pid: Pid::from_child(&spawned),
             terminal,

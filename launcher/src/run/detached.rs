@@ -123,7 +123,7 @@ impl Detached {
     }
 
     fn variables(&self, python: &Path) -> Vec<Variable> {
-        let mut added = additions(&self.plan, Some((&self.dir, python)));
+        let mut added = additions(&self.plan, Some(&self.dir), Some(python));
         // The names of the job and the node are those of this step: of a batch script its steps must not inherit them.
         added.retain(|(name, _)| !matches!(*name, "PACELINE_JOB" | "PACELINE_NODE"));
         let outer = super::surroundings("PACELINE_RING_DIR").map(|dir| Path::new(&dir).join("python"));

@@ -51,7 +51,7 @@ impl Dry {
             None => memory.join("paceline-PID-RANDOM"),
         };
         let text = |value: &std::ffi::OsStr| value.to_string_lossy().into_owned();
-        let added = additions(plan, Some((&ring_dir, &ring_dir.join("python"))));
+        let added = additions(plan, Some(&ring_dir), Some(&ring_dir.join("python")));
         let mut sidecar = vec!["paceline".to_owned()];
         sidecar.extend(
             arguments(plan, &plan.run_dir, &ring_dir, None)

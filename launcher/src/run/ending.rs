@@ -18,12 +18,13 @@ use paceline_sidecar::remedy::books;
 use paceline_sidecar::sink::metrics::ends;
 use rustix::fs::{FlockOperation, flock};
 
-use super::Plan;
 use super::child::StartError;
+use super::place::Place;
 use super::sidecar::Life;
 use super::supervise::Ended;
+use super::{Outcome, Plan};
 use crate::journal::{self, Journal};
-use crate::output;
+use crate::output::{self, Paint};
 use crate::report::{self, page};
 
 /// The aggregator beats once a second; what is missing at the end beyond this was not watched.
@@ -181,6 +182,23 @@ fn written(plan: &Plan, life: &Life, dir: &Path) -> Option<Known> {
 
 fn is_of_this_job(plan: &Plan, path: &Path) -> bool {
     report::read(path).is_ok_and(|report| report.job.as_str() == plan.job)
+}
+
+/// The command could not be started.
+pub(super) fn not_begun(plan: &Plan, place: Option<&Place>, failed: &StartError) -> Outcome {
+    output::say(format_args!(
+        "{} {failed}",
+        plan.style.paint(Paint::Bad, "paceline: error:")
+    ));
+    let run_dir = place.map(|place| place.run_dir.as_path());
+    let mut known = never_began(plan, run_dir, failed);
+    // A page of an earlier run must not stand beside this report.
+    known.page = draw(plan, &known);
+    Outcome {
+        code: failed.code(),
+        known,
+        began: false,
+    }
 }
 
 /// The run directory as the user wrote it.

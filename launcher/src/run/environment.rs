@@ -9,14 +9,17 @@ use super::{Plan, hook, plugin};
 /// A variable and its value.
 pub(crate) type Variable = (&'static str, OsString);
 
-/// All of them. `rings`: the ring directory and the hook's, when there are any; without, the command runs unwatched.
-pub(crate) fn additions(plan: &Plan, rings: Option<(&Path, &Path)>) -> Vec<Variable> {
+/// All of them. `ring_dir`: without one the command runs unwatched. `python`: where the hook is; without a ring directory it does
+/// nothing, and `import paceline` works all the same.
+pub(crate) fn additions(plan: &Plan, ring_dir: Option<&Path>, python: Option<&Path>) -> Vec<Variable> {
     let mut added: Vec<Variable> = Vec::new();
-    if let Some((ring_dir, python)) = rings {
-        let before = std::env::var_os("PYTHONPATH");
+    if let Some(ring_dir) = ring_dir {
         added.push(("PACELINE_RING_DIR", ring_dir.into()));
-        added.push(("PYTHONPATH", hook::python_path(python, before.as_deref())));
         added.extend(plugin::offer(plan));
+    }
+    if let Some(python) = python {
+        let before = std::env::var_os("PYTHONPATH");
+        added.push(("PYTHONPATH", hook::python_path(python, before.as_deref())));
     }
     added.push(("PACELINE_JOB", (&plan.job).into()));
     added.push(("PACELINE_NODE", (&plan.node).into()));

@@ -26,7 +26,10 @@ pub(crate) fn write_whole(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     let own = folder.with_extension(std::process::id().to_string());
-    write(&own)?;
+    if let Err(problem) = write(&own) {
+        let _ = fs::remove_dir_all(own);
+        return Err(problem);
+    }
     match fs::rename(&own, folder) {
         Err(_) if folder.exists() => fs::remove_dir_all(own),
         renamed => renamed,

@@ -13,6 +13,7 @@ mod dry;
 mod ending;
 mod environment;
 pub(crate) mod hook;
+mod hook_dir;
 pub(crate) mod identity;
 mod missing;
 mod neighbours;
@@ -34,7 +35,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use paceline_health::event::Event;
 use paceline_health::report::Report;
 use paceline_health::{Provenance, plain};
@@ -52,6 +52,7 @@ pub(crate) use args::RunArgs;
 pub(crate) use detached::Detached;
 pub(crate) use identity::{chance, run_dir};
 pub(crate) use place::{RUN_LINK, places as ring_places};
+pub(crate) use signals::outlive_file_limit;
 pub(crate) use supervise::Watcher;
 
 /// What is run, under which names, and where its traces go.
@@ -227,7 +228,16 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
 /// Starts the command and the sidecar, waits for the first, ends the second, and finds or makes the report.
 pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<Outcome> {
     // Before anything is started: a signal that comes early must not be lost, nor end us alone.
-    let signals = signals::Signals::take().context("cannot listen to signals")?;
+    let signals = match signals::Signals::take() {
+        Ok(signals) => signals,
+        Err(problem) => {
+            return Ok(ending::not_begun(
+                plan,
+                None,
+                &child::become_command(plan, &problem),
+            ));
+        }
+    };
     let made = place::Place::make(plan).or_else(|_| {
         // What killed runs have left may take all the room.
         place::clear_left_behind();
@@ -240,27 +250,33 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
             (None, None)
         }
     };
+    // A program that has `import paceline` in it must not fail for what we could not do.
+    let spare_hook = match &place {
+        None => hook_dir::HookDir::make().ok(),
+        Some(_) => None,
+    };
+    let python = place
+        .as_ref()
+        .map(|place| &*place.python)
+        .or(spare_hook.as_ref().map(|hook| hook.python()));
     let terminal = terminal::Terminal::ours();
     let tee = place.as_ref().and_then(|_| open_tee(plan));
-    let child = match child::Child::start(plan, place.as_ref(), terminal, tee.as_ref()) {
+    let child = match child::Child::start(plan, place.as_ref(), python, terminal, tee.as_ref()) {
         Ok(child) => child,
+        // Without descriptors or processes for both there may be enough for the command alone.
+        Err(failed) if failed.is_of_us() => {
+            drop((signals, tee, share, place, spare_hook));
+            return Ok(ending::not_begun(
+                plan,
+                None,
+                &child::become_command(plan, &failed),
+            ));
+        }
         Err(failed) => {
             if let Some(share) = share {
                 share.leave(failed.code());
             }
-            output::say(format_args!(
-                "{} {failed}",
-                plan.style.paint(Paint::Bad, "paceline: error:")
-            ));
-            let run_dir = place.as_ref().map(|place| place.run_dir.as_path());
-            let mut known = ending::never_began(plan, run_dir, &failed);
-            // A page of an earlier run must not stand beside this report.
-            known.page = ending::draw(plan, &known);
-            return Ok(Outcome {
-                code: failed.code(),
-                known,
-                began: false,
-            });
+            return Ok(ending::not_begun(plan, place.as_ref(), &failed));
         }
     };
     // Nothing that can take time stands between a job and its start.

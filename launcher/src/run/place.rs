@@ -12,12 +12,15 @@ use paceline_sidecar::safe_file;
 use rustix::fs::Access;
 
 use super::cluster::Task;
+use super::hook_dir::{HookDir, first_of, make_in};
 use super::share::Share;
 use super::{Plan, hook, identity};
 use crate::{output, profiler, report};
 
 /// In the ring directory: the run directory, so that what looks for jobs on this host finds them.
 pub(crate) const RUN_LINK: &str = "run";
+/// Rings of a node's ranks: a quarter of a megabyte for each hook, half of one for each NCCL plugin.
+const RINGS_BYTES: u64 = 8 << 20;
 /// A draft is written in a moment; one this old has no writer.
 const DRAFT_LASTS: Duration = Duration::from_secs(60);
 
@@ -29,7 +32,7 @@ pub(crate) struct Place {
     pub(crate) run_dir: PathBuf,
     /// Rings of the trainers.
     pub(crate) ring_dir: PathBuf,
-    /// The hook, inside the ring directory.
+    /// The hook, in most cases inside the ring directory.
     pub(crate) python: PathBuf,
     /// In the run directory, where `paceline profiler` finds the rings of this node.
     link: PathBuf,
@@ -37,6 +40,8 @@ pub(crate) struct Place {
     pub(crate) told: Option<PathBuf>,
     is_shared: bool,
     _held: Option<File>,
+    /// The hook, where the ring directory has no room for it.
+    _hook: Option<HookDir>,
 }
 
 impl Place {
@@ -46,10 +51,17 @@ impl Place {
         let share = plan.task.map(|task| enter(plan, task)).transpose()?;
         let ring_dir = match &share {
             Some(share) => share.dir().to_owned(),
-            None => first_of(&places(), make_in).context("cannot make a directory for the rings")?,
+            None => make_ring_dir().context("cannot make a directory for the rings")?,
         };
-        let place = Place::of(plan, run_dir, ring_dir, share.is_some());
-        hook::write_whole(&place.python).context("cannot write the hook")?;
+        let mut place = Place::of(plan, run_dir, ring_dir, share.is_some());
+        if let Err(problem) = hook::write_whole(&place.python) {
+            // All tasks of a node have one ring directory, wherever there is room. The hook may be elsewhere.
+            let elsewhere = HookDir::make()
+                .map_err(|_| problem)
+                .context("cannot write the hook")?;
+            place.python = elsewhere.python().to_owned();
+            place._hook = Some(elsewhere);
+        }
         Ok((place, share))
     }
 
@@ -76,6 +88,7 @@ impl Place {
             python: ring_dir.join("python"),
             is_shared,
             _held: tasks::hold(&ring_dir),
+            _hook: None,
             ring_dir,
             link,
             told,
@@ -231,15 +244,29 @@ pub(crate) fn places() -> Vec<PathBuf> {
     places.into_iter().flatten().collect()
 }
 
-fn first_of(places: &[PathBuf], make: impl Fn(&Path) -> io::Result<PathBuf>) -> io::Result<PathBuf> {
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for place in places {
-        match make(place) {
-            Ok(path) => return Ok(path),
-            Err(problem) => last = problem,
+/// In memory where there is room for the rings of a node's ranks and the hook, else where there is room for the hook, else anywhere.
+fn make_ring_dir() -> io::Result<PathBuf> {
+    let places = places();
+    let has_room = |place: &Path| {
+        let found = rustix::fs::statvfs(place)?;
+        // A tmpfs without a limit has no blocks at all.
+        let is_roomy = found.f_blocks == 0 || found.f_bavail.saturating_mul(found.f_frsize) >= RINGS_BYTES;
+        match is_roomy {
+            true => make_with_hook(place),
+            false => Err(io::ErrorKind::StorageFull.into()),
         }
-    }
-    Err(last)
+    };
+    first_of(&places, has_room)
+        .or_else(|_| first_of(&places, make_with_hook))
+        .or_else(|_| first_of(&places, make_in))
+}
+
+fn make_with_hook(place: &Path) -> io::Result<PathBuf> {
+    let dir = make_in(place)?;
+    hook::write_whole(&dir.join("python")).inspect_err(|_| {
+        let _ = fs::remove_dir_all(&dir);
+    })?;
+    Ok(dir)
 }
 
 /// Removes what runs of this user have left in memory that were killed together with all that was theirs.
@@ -253,32 +280,5 @@ pub(super) fn clear_left_behind() {
             // Another run may be at it as well.
             let _ = fs::remove_dir_all(entry.path());
         }
-    }
-}
-
-/// `paceline-<pid>-<chance>`. The builder never takes over what somebody else has put there.
-fn make_in(place: &Path) -> io::Result<PathBuf> {
-    let name = format!(
-        "paceline-{}-{:08x}",
-        std::process::id(),
-        identity::chance() as u32
-    );
-    let path = place.join(name);
-    DirBuilder::new().mode(0o700).create(&path)?;
-    tasks::make_holdable(&path)?;
-    Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn a_ring_directory_is_private_and_fresh() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, two) = (make_in(folder.path()).unwrap(), make_in(folder.path()).unwrap());
-        assert_ne!(one, two);
-        assert_eq!(fs::metadata(&one).unwrap().permissions().mode() & 0o777, 0o700);
     }
 }

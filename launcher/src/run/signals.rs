@@ -1,7 +1,7 @@
 //! Signals that are the child's business: taken here, in order, as numbers on a pipe.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -37,18 +37,19 @@ impl Signals {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
+        // For the life of this process, as the handlers are; one for all of them, where descriptors are few.
+        let writer = writer.into_raw_fd();
         let wanted = PASSED
             .into_iter()
             .map(Signal::as_raw)
             .filter(|signal| !is_ignored(*signal));
         for signal in wanted.chain([libc::SIGCHLD]) {
-            let pipe = writer.try_clone()?;
             let number = [signal as u8];
-            // SAFETY: the action is one write on a non-blocking socket that it owns: async-signal-safe, no lock, no
+            // SAFETY: the action is one write on a non-blocking socket that is never closed: async-signal-safe, no lock, no
             // memory. A full pipe loses the byte: by then thousands wait to be read.
             unsafe {
                 low_level::register(signal, move || {
-                    libc::write(pipe.as_raw_fd(), number.as_ptr().cast(), 1);
+                    libc::write(writer, number.as_ptr().cast(), 1);
                 })?;
             }
         }
@@ -80,6 +81,15 @@ impl Signals {
         }
         passed
     }
+}
+
+/// Above `ulimit -f` a write fails and does not end us. A handler and not SIG_IGN: what we start has the default again.
+pub(crate) fn outlive_file_limit() {
+    if is_ignored(libc::SIGXFSZ) {
+        return;
+    }
+    // SAFETY: the action does nothing. Where it cannot be set things are as they were.
+    let _ = unsafe { low_level::register(libc::SIGXFSZ, || ()) };
 }
 
 /// When each signal was last passed on.

@@ -6,11 +6,10 @@ use std::process::Command;
 use super::harness::{self, Harness};
 
 /// All that the plugin may need: system calls and strings. No allocator, no unwinder, no thread, no lock.
-const ALLOWED: [&str; 18] = [
+const ALLOWED: [&str; 19] = [
     "bcmp",
     "clock_gettime",
     "close",
-    "ftruncate",
     // Which atomic instructions an aarch64 has.
     "getauxval",
     "getenv",
@@ -19,7 +18,9 @@ const ALLOWED: [&str; 18] = [
     "madvise",
     "memcpy",
     "memset",
+    "getrlimit",
     "mmap",
+    "posix_fallocate",
     "open",
     "rename",
     "sched_yield",

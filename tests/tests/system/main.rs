@@ -22,6 +22,7 @@ mod passports;
 mod preflight;
 mod remedies;
 mod report;
+mod scarce;
 mod sidecar;
 mod signals;
 mod site_file;

@@ -15,7 +15,6 @@ use crate::writer::Wrote;
 unsafe extern "C" {
     fn open(path: *const c_char, flags: c_int, ...) -> c_int;
     fn close(fd: c_int) -> c_int;
-    fn ftruncate(fd: c_int, len: i64) -> c_int;
     fn rename(from: *const c_char, to: *const c_char) -> c_int;
     fn unlink(path: *const c_char) -> c_int;
     fn getpid() -> c_int;
@@ -206,8 +205,7 @@ impl Bare {
 /// The header of a new ring in the open file; null where it cannot be mapped.
 #[inline]
 fn fill(fd: c_int, pid: u32) -> *mut u8 {
-    // SAFETY: a descriptor of ours.
-    if unsafe { ftruncate(fd, LEN as i64) } != 0 {
+    if map::allocate(fd, LEN) != 0 {
         return ptr::null_mut();
     }
     let base = map::shared(fd, LEN, true);

@@ -6,12 +6,20 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-// The C library is linked by std anyway; four declarations spare what is loaded into a trainer a dependency.
+// The C library is linked by std anyway; six declarations spare what is loaded into a trainer a dependency.
 unsafe extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, off: i64) -> *mut c_void;
     fn munmap(addr: *mut c_void, len: usize) -> c_int;
     fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int;
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+    fn posix_fallocate(fd: c_int, off: i64, len: i64) -> c_int;
+    fn getrlimit(what: c_int, limit: *mut Limit) -> c_int;
+}
+
+#[repr(C)]
+struct Limit {
+    soft: u64,
+    hard: u64,
 }
 
 #[repr(C)]
@@ -26,6 +34,8 @@ const MAP_SHARED: c_int = 1;
 const MAP_PRIVATE_ANONYMOUS: c_int = 2 | 0x20;
 const MADV_WIPEONFORK: c_int = 18;
 const CLOCK_MONOTONIC: c_int = 1;
+const RLIMIT_FSIZE: c_int = 1;
+const EFBIG: c_int = 27;
 const PAGE: usize = 4096;
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of the header's times.
@@ -37,6 +47,23 @@ pub fn monotonic_ns() -> u64 {
     (time.sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.nsec as u64)
+}
+
+/// Gives an empty file its length and its memory: a store into a page for which a full /dev/shm has no room would end the
+/// process by SIGBUS, and one byte above its `ulimit -f` by SIGXFSZ. Zero, or an error number.
+#[inline]
+pub(crate) fn allocate(fd: c_int, len: usize) -> c_int {
+    let mut limit = Limit {
+        soft: u64::MAX,
+        hard: u64::MAX,
+    };
+    // SAFETY: `limit` is a valid rlimit of the C ABI of 64 bits for the length of the call; the descriptor is the caller's.
+    unsafe {
+        if getrlimit(RLIMIT_FSIZE, &raw mut limit) == 0 && limit.soft < len as u64 {
+            return EFBIG;
+        }
+        posix_fallocate(fd, 0, len as i64)
+    }
 }
 
 /// Maps `len` bytes of an open file for as long as the process lives; null where that cannot be.

@@ -2,12 +2,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::layout::*;
-use crate::map::{Map, monotonic_ns};
+use crate::map::{self, Map, monotonic_ns};
 use crate::protocol::{self, Gate};
 use crate::record::{PhaseWord, Record};
 
@@ -93,7 +94,10 @@ impl Writer {
             .truncate(true)
             .mode(0o600)
             .open(draft)?;
-        file.set_len(len as u64)?;
+        match map::allocate(file.as_raw_fd(), len) {
+            0 => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
         let map = Map::shared(&file, len)?;
         map.u64(AT_MAGIC).store(u64::from_le_bytes(MAGIC), Relaxed);
         let once = [
