@@ -130,7 +130,7 @@ fn what_cannot_be_unpacked_is_counted() {
         loop {
             out.send(&[0xc1, 9]);
             let mut page = tokio::net::TcpStream::connect(page).await.unwrap();
-            page.write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
+            page.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
                 .await
                 .unwrap();
             let mut text = String::new();

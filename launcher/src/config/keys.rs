@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 /// Every key, in the order of `paceline config`.
-pub(crate) const KEYS: [Key; 34] = [
+pub(crate) const KEYS: [Key; 35] = [
     Key {
         name: "job",
         kind: Kind::Text,
@@ -76,6 +76,11 @@ pub(crate) const KEYS: [Key; 34] = [
         name: "http_token_file",
         kind: Kind::Text,
         default: "(none: whoever reaches the page reads it)",
+    },
+    Key {
+        name: "http_hosts",
+        kind: Kind::Words(","),
+        default: "(this machine's own, localhost and addresses)",
     },
     Key {
         name: "http_cert",

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use paceline_sidecar::sink::http::{HttpOptions, Place};
+use paceline_sidecar::sink::http::{HttpOptions, Place, check_name};
 use paceline_sidecar::sink::metrics::{Compat, Detail, MetricsOptions};
 
 use super::raw::{Raw, Said};
@@ -22,6 +22,10 @@ pub(crate) struct PageArgs {
     /// A file with the token, 32 bytes or more, that whoever reads the page has to say [default: none].
     #[arg(long, value_name = "FILE")]
     pub(crate) http_token_file: Option<String>,
+    /// Names by which the page is asked for, with commas between them: NAME, *.DOMAIN, or * for any [default: this machine's own,
+    /// localhost and addresses].
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) http_hosts: Option<String>,
     /// Certificates (PEM) with which the page is served by TLS, with --http-key [default: no TLS].
     #[arg(long, value_name = "FILE")]
     pub(crate) http_cert: Option<String>,
@@ -46,6 +50,8 @@ pub(crate) struct PageSettings {
     pub(crate) token_file: Option<PathBuf>,
     /// Certificates and their private key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// Names by which it is asked for.
+    hosts: Option<String>,
     metrics: Option<String>,
     metrics_compat: Option<String>,
 }
@@ -63,6 +69,7 @@ impl PageSettings {
             })?,
             token_file: said(raw, "http_token_file", |path| key(path).map(|()| path.into()))?,
             tls: tls(raw)?,
+            hosts: said(raw, "http_hosts", hosts)?,
             metrics: said(raw, "metrics", one_of::<Detail>)?,
             metrics_compat: said(raw, "metrics_compat", one_of::<Compat>)?,
         })
@@ -76,6 +83,7 @@ impl PageSettings {
             ("http-token-file", self.token_file.clone().map(OsString::from)),
             ("http-cert", tls.map(|(cert, _)| cert.into())),
             ("http-key", tls.map(|(_, key)| key.into())),
+            ("http-hosts", self.hosts.clone().map(OsString::from)),
             ("metrics", self.metrics.clone().map(OsString::from)),
             ("metrics-compat", self.metrics_compat.clone().map(OsString::from)),
         ];
@@ -94,6 +102,13 @@ impl PageSettings {
 fn said<T>(raw: &Raw, key: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, Usage> {
     let Some(said) = raw.get(key) else { return Ok(None) };
     parse(&said.text).map(Some).map_err(|why| wrong(key, said, &why))
+}
+
+/// Names with commas between them.
+fn hosts(text: &str) -> Result<String, String> {
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    names.iter().try_for_each(|name| check_name(name))?;
+    Ok(names.join(","))
 }
 
 /// A word that the sidecar takes.
@@ -120,6 +135,7 @@ fn tls(raw: &Raw) -> Result<Option<(PathBuf, PathBuf)>, Usage> {
         http_cert: Some(paths.0.clone()),
         http_key: Some(paths.1.clone()),
         http_token_file: None,
+        http_hosts: Vec::new(),
         metrics: MetricsOptions::default(),
     };
     match options.read() {
@@ -163,6 +179,7 @@ mod tests {
             http_token_file: Some(token.clone()),
             metrics: Some("rank".into()),
             metrics_compat: Some("dcgm".into()),
+            http_hosts: Some("a.example, *.b".into()),
             ..PageArgs::default()
         })
         .unwrap();
@@ -176,6 +193,7 @@ mod tests {
             [
                 "http=eth0:9810",
                 &format!("http-token-file={token}"),
+                "http-hosts=a.example,*.b",
                 "metrics=rank",
                 "metrics-compat=dcgm"
             ]
@@ -204,6 +222,14 @@ mod tests {
             ..PageArgs::default()
         });
         assert!(token.starts_with("--http-token-file: "), "{token}");
+        let hosts = wrong(PageArgs {
+            http_hosts: Some("a:80".into()),
+            ..PageArgs::default()
+        });
+        assert!(
+            hosts.starts_with("--http-hosts: ") && hosts.contains("without a port"),
+            "{hosts}"
+        );
         let alone = wrong(PageArgs {
             http_cert: path(),
             ..PageArgs::default()

@@ -219,6 +219,7 @@ fn flags(args: &SettingArgs) -> Result<Vec<(String, String, String)>, Usage> {
         ("key_file", &args.key_file),
         ("http", &args.page.http),
         ("http_token_file", &args.page.http_token_file),
+        ("http_hosts", &args.page.http_hosts),
         ("http_cert", &args.page.http_cert),
         ("http_key", &args.page.http_key),
         ("metrics", &args.page.metrics),

@@ -9,6 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use paceline_sidecar::host;
+use paceline_sidecar::sink::http::HostNames;
+
 use crate::output::{self, Color, Style};
 
 /// Connections at once; others are cut.
@@ -89,16 +92,22 @@ fn fresh(kept: &Mutex<Kept>, find: &impl Fn() -> anyhow::Result<String>) -> Opti
 fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let is_get = asks(stream)?;
-    let (status, kind, body) = match is_get.then(find) {
-        Some(Some(text)) => ("200 OK", "application/json", text),
-        // Prometheus keeps what it knew.
-        Some(None) => (
-            "503 Service Unavailable",
+    let (status, kind, body) = match asks(stream)? {
+        Asked::List => match find() {
+            Some(text) => ("200 OK", "application/json", text),
+            // Prometheus keeps what it knew.
+            None => (
+                "503 Service Unavailable",
+                "text/plain",
+                "Slurm does not answer\n".to_owned(),
+            ),
+        },
+        Asked::OtherHost => (
+            "421 Misdirected Request",
             "text/plain",
-            "Slurm does not answer\n".to_owned(),
+            "ask by localhost, an address or this machine's name\n".to_owned(),
         ),
-        None => ("405 Method Not Allowed", "text/plain", "GET\n".to_owned()),
+        Asked::Other => ("405 Method Not Allowed", "text/plain", "GET\n".to_owned()),
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -108,8 +117,16 @@ fn answer(mut stream: &TcpStream, find: impl FnOnce() -> Option<String>) -> io::
     stream.write_all(body.as_bytes())
 }
 
-/// Reads a request to the end of its head. Whether it is a GET.
-fn asks(mut stream: &TcpStream) -> io::Result<bool> {
+/// What a request is.
+enum Asked {
+    List,
+    /// By a name that a web page may have let point to loopback, so that a browser reads the list for it.
+    OtherHost,
+    Other,
+}
+
+/// Reads a request to the end of its head.
+fn asks(mut stream: &TcpStream) -> io::Result<Asked> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -120,7 +137,21 @@ fn asks(mut stream: &TcpStream) -> io::Result<bool> {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(head.starts_with(b"GET "))
+    if !head.starts_with(b"GET ") {
+        return Ok(Asked::Other);
+    }
+    let head = String::from_utf8_lossy(&head);
+    let headers = head.lines().filter_map(|line| line.split_once(':'));
+    let mut hosts = headers.filter(|(name, _)| name.eq_ignore_ascii_case("host"));
+    let names = HostNames::new(&host::hostname(), &[]);
+    let is_ours = hosts.all(|(_, host)| names.is_ours(host.trim()));
+    // Where it was made reachable it has whatever names a site gives it.
+    let is_shared = !stream.local_addr()?.ip().is_loopback();
+    Ok(if is_ours || is_shared {
+        Asked::List
+    } else {
+        Asked::OtherHost
+    })
 }
 
 #[cfg(test)]
@@ -146,7 +177,7 @@ mod tests {
                 _ => Ok("[]\n".to_owned()),
             })
         });
-        let get = "GET /targets HTTP/1.1\r\nHost: x\r\n\r\n";
+        let get = "GET /targets HTTP/1.1\r\nHost: localhost\r\n\r\n";
         assert!(ask(address, get).starts_with("HTTP/1.1 503 "));
         let answer = ask(address, get);
         assert!(
@@ -154,6 +185,8 @@ mod tests {
             "{answer}"
         );
         assert!(answer.ends_with("\r\n\r\n[]\n"), "{answer}");
+        let rebound = "GET /targets HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+        assert!(ask(address, rebound).starts_with("HTTP/1.1 421 "));
         assert!(ask(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
         // Neither one that says nothing nor one that says too much is in anybody's way.
         let _silent = TcpStream::connect(address).unwrap();

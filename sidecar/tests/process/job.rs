@@ -203,7 +203,7 @@ pub fn train(writer: &Writer, steps: std::ops::RangeInclusive<u64>) {
 pub fn page(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
-        .write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
+        .write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod bad_input;
+mod crowded;
 mod demo;
 mod dry_run;
 mod evaluate;

@@ -1,32 +1,35 @@
-//! Connections to the page: so many at once, each for a while, sealed by TLS where that was asked for.
+//! Who comes to the page: connections are taken as long as there is room for them, and sealed by TLS where that was asked for.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::extract::connect_info::Connected;
+use axum::serve::IncomingStream;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-/// Connections at once; the next one waits in the kernel.
-const VISITORS: usize = 32;
-/// A connection ends after this, whatever it does: who stays away from the kernel's queue stands in nobody's way for long.
-const VISIT: Duration = Duration::from_secs(30);
-/// TLS is agreed on within this.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+use super::connection::{Connection, HEAD, Stream};
+use super::slots::{Client, Slot, Slots};
+
+/// Who finds no slot is told so; of these so many at once.
+const MAX_REFUSALS: usize = 16;
+/// Whoever is told so has this long to read it.
+const REFUSAL: Duration = Duration::from_secs(1);
 /// When there are no descriptors left, the next look.
 const BREATH: Duration = Duration::from_millis(100);
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 39\r\n\r\n\
+# too many ask at once, try again soon\n";
 
 /// Certificates and their key, for TLS 1.2 and 1.3.
 ///
@@ -48,7 +51,7 @@ pub fn tls(certificates: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
 
 /// Who has come in.
 pub struct Visitors {
-    come: mpsc::Receiver<(Visit, SocketAddr)>,
+    come: mpsc::Receiver<(Connection, Client)>,
     address: SocketAddr,
 }
 
@@ -66,112 +69,71 @@ impl Visitors {
 }
 
 impl axum::serve::Listener for Visitors {
-    type Io = Visit;
-    type Addr = SocketAddr;
+    type Io = Connection;
+    type Addr = Client;
 
-    async fn accept(&mut self) -> (Visit, SocketAddr) {
+    async fn accept(&mut self) -> (Connection, Client) {
         match self.come.recv().await {
-            Some(visit) => visit,
+            Some(come) => come,
             // The runtime ends.
             None => std::future::pending().await,
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
+    fn local_addr(&self) -> io::Result<Client> {
+        Ok(Slots::new().client(self.address))
     }
 }
 
-async fn take(listener: TcpListener, tls: Option<TlsAcceptor>, come: mpsc::Sender<(Visit, SocketAddr)>) {
-    let room = Arc::new(Semaphore::new(VISITORS));
+impl Connected<IncomingStream<'_, Visitors>> for Client {
+    fn connect_info(stream: IncomingStream<'_, Visitors>) -> Client {
+        stream.remote_addr().clone()
+    }
+}
+
+async fn take(listener: TcpListener, tls: Option<TlsAcceptor>, come: mpsc::Sender<(Connection, Client)>) {
+    let slots = Slots::new();
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
         let Ok((stream, from)) = listener.accept().await else {
             sleep(BREATH).await;
             continue;
         };
-        let (tls, come) = (tls.clone(), come.clone());
+        let Some(slot) = slots.take() else {
+            if let (Ok(permit), None) = (Arc::clone(&refusals).try_acquire_owned(), &tls) {
+                tokio::spawn(async move {
+                    let _ = timeout(REFUSAL, refuse(stream)).await;
+                    drop(permit);
+                });
+            }
+            continue;
+        };
+        let (tls, come, client) = (tls.clone(), come.clone(), slots.client(from));
         tokio::spawn(async move {
-            let stream = match tls {
-                None => Stream::Plain(stream),
-                Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => Stream::Sealed(Box::new(stream)),
-                    _ => return,
-                },
-            };
-            let visit = Visit {
-                stream,
-                until: Box::pin(sleep(VISIT)),
-                _permit: permit,
-            };
-            // The runtime ends.
-            let _ = come.send((visit, from)).await;
+            if let Some(connection) = begin(stream, tls, slot).await {
+                // The runtime ends.
+                let _ = come.send((connection, client)).await;
+            }
         });
     }
 }
 
-enum Stream {
-    Plain(TcpStream),
-    Sealed(Box<TlsStream<TcpStream>>),
+async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>, mut slot: Slot) -> Option<Connection> {
+    let stream = match tls {
+        None => Stream::Plain(stream),
+        Some(tls) => tokio::select! {
+            agreed = timeout(HEAD, tls.accept(stream)) => Stream::Sealed(Box::new(agreed.ok()?.ok()?)),
+            () = slot.evicted() => return None,
+        },
+    };
+    Some(Connection::new(stream, slot))
 }
 
-/// A connection that ends by itself.
-pub struct Visit {
-    stream: Stream,
-    until: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Visit {
-    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        match self.until.as_mut().poll(context) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
-        }
-    }
-}
-
-impl AsyncRead for Visit {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.check(context)?;
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Sealed(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Visit {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.check(context)?;
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Sealed(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.check(context)?;
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Sealed(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Sealed(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
+/// Says that there is no room, and takes what was asked: to close with bytes unread would take the answer back.
+async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+    stream.write_all(FULL).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }

@@ -1,9 +1,12 @@
 //! The metrics page and the live page over HTTP: on loopback, or where somebody has named an address or an interface; for
 //! everybody who reaches it, or for who has the token. It is read only: nothing in a job can be changed here.
 
+mod connection;
 mod door;
+mod host_names;
 mod place;
 mod scraped;
+mod slots;
 pub mod visit;
 
 use std::io::ErrorKind;
@@ -12,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::Listener;
 use clap::Args;
 use paceline_seal::Key;
 use tokio::sync::{mpsc, oneshot};
@@ -24,9 +27,18 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::sink::metrics::{Facts, MetricsOptions, Shown};
 use crate::sink::page::{Live, serve};
-use crate::warn;
+use crate::{host, warn};
+pub use door::Visitors;
+pub use host_names::{HostNames, check_name};
 pub use place::{NoPlace, Place};
 use scraped::Pages;
+use slots::{Client, MAX_PAGES};
+
+/// What Prometheus asks for.
+const METRICS: &str = "/metrics";
+/// For a request by a name that is none of ours.
+const OTHER_HOST: &str = "this page answers to localhost, to addresses and to this machine's name: for another name start the \
+job with --http-hosts NAME (docs/security.md), or with a token (--http-token-file)\n";
 
 /// Asks the aggregator for what it knows at this moment.
 pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
@@ -52,6 +64,14 @@ pub struct HttpOptions {
     /// A file with the token, 32 bytes or more, that whoever reads the page has to say ("Authorization: Bearer TOKEN").
     #[arg(long, env = "PACELINE_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
+    /// Names by which the page is asked for, besides this machine's own, localhost and addresses: NAME, *.DOMAIN, or * for any.
+    #[arg(
+        long,
+        env = "PACELINE_HTTP_HOSTS",
+        value_name = "NAMES",
+        value_delimiter = ','
+    )]
+    pub http_hosts: Vec<String>,
     /// What the metrics page shows.
     #[command(flatten)]
     pub metrics: MetricsOptions,
@@ -63,6 +83,7 @@ pub struct Page {
     place: Place,
     tls: Option<TlsAcceptor>,
     token: Option<Key>,
+    names: HostNames,
     shown: Shown,
 }
 
@@ -75,10 +96,14 @@ impl HttpOptions {
         let token = self.http_token_file.as_deref().map(Key::read).transpose()?;
         let tls = self.http_cert.as_deref().zip(self.http_key.as_deref());
         let tls = tls.map(|(cert, key)| door::tls(cert, key)).transpose()?;
+        for name in &self.http_hosts {
+            check_name(name).map_err(|why| anyhow::anyhow!("--http-hosts: {why}"))?;
+        }
         Ok(Page {
             place: self.http.clone(),
             tls,
             token,
+            names: HostNames::new(&host::hostname(), &self.http_hosts),
             shown: self.metrics.shown(),
         })
     }
@@ -91,6 +116,7 @@ impl Page {
             place,
             tls: None,
             token: None,
+            names: HostNames::new(&host::hostname(), &[]),
             shown: Shown::default(),
         }
     }
@@ -204,34 +230,60 @@ impl OpenPage {
             Ok(visitors) => visitors,
             Err(error) => return warn::once("http", format_args!("metrics: {error}")),
         };
-        talk(visitors, page.token, scrapes, live).await;
+        talk(visitors, (page.token, page.names), scrapes, live).await;
     }
 }
 
-/// Answers whoever comes by `visitors`, with the page for who has the token.
-pub async fn talk<L>(visitors: L, token: Option<Key>, scrapes: mpsc::Sender<Scrape>, live: Option<Live>)
-where
-    L: Listener<Addr: std::fmt::Debug>,
-{
+/// Answers whoever comes by `visitors`: with a token who has it, without one who asks by one of these names.
+pub async fn talk(
+    visitors: Visitors,
+    (token, names): (Option<Key>, HostNames),
+    scrapes: mpsc::Sender<Scrape>,
+    live: Option<Live>,
+) {
+    let desk = Desk {
+        pages: Arc::new(Pages::new(scrapes)),
+        token,
+        names: Arc::new(names),
+        live,
+    };
     let app = Router::new()
-        .route("/metrics", get(metrics))
+        .route(METRICS, get(metrics))
         .route("/", get(index))
         .route("/v1/live", get(state))
         .route("/v1/live/events", get(events))
-        .with_state(Desk {
-            pages: Arc::new(Pages::new(scrapes)),
-            token,
-            live,
-        });
+        .layer(middleware::from_fn_with_state(desk.clone(), admit))
+        .with_state(desk);
+    let app = app.into_make_service_with_connect_info::<Client>();
     if let Err(error) = axum::serve(visitors, app).await {
         warn::once("http", format_args!("metrics: {error}"));
     }
+}
+
+/// Who may ask, and whether there is room for it.
+async fn admit(
+    State(desk): State<Desk>,
+    ConnectInfo(client): ConnectInfo<Client>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // No page of somebody else's can say the token.
+    if desk.token.is_none() && !desk.names.take(request.uri(), request.headers()) {
+        return (StatusCode::MISDIRECTED_REQUEST, OTHER_HOST).into_response();
+    }
+    if request.uri().path() != METRICS && !client.has_page() {
+        let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "5")];
+        let why = format!("too many look at the page: {MAX_PAGES} at once\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, headers, why).into_response();
+    }
+    next.run(request).await
 }
 
 #[derive(Clone)]
 struct Desk {
     pages: Arc<Pages>,
     token: Option<Key>,
+    names: Arc<HostNames>,
     live: Option<Live>,
 }
 

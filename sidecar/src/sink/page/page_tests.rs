@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::sink::http::talk;
+use crate::sink::http::{HostNames, Visitors, talk};
 
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\x1b[31m\u{202e}\r\n\ndata: {}\n\"'&";
 
@@ -301,15 +301,16 @@ async fn exchange(stream: &mut TcpStream, request: &str) -> String {
 
 async fn get(address: std::net::SocketAddr, path: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n");
     exchange(&mut stream, &request).await
 }
 
 async fn served(live: &Live, token: Option<Key>) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (scrapes, _asked) = mpsc::channel(1);
-    tokio::spawn(talk(listener, token, scrapes, Some(live.clone())));
+    let (admitted, scrapes) = ((token, HostNames::default()), mpsc::channel(1).0);
+    let visitors = Visitors::of(listener, None).unwrap();
+    tokio::spawn(talk(visitors, admitted, scrapes, Some(live.clone())));
     address
 }
 
@@ -345,7 +346,6 @@ async fn without_the_token_there_is_the_door_and_no_data() {
         assert!(!answer.contains("steps"), "{answer}");
     }
 }
-
 #[tokio::test]
 async fn news_wait_for_something_new() {
     let live = Live::default();
