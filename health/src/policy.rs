@@ -213,6 +213,35 @@ pub struct OccasionThresholds {
     pub warm_up_steps: f64,
 }
 
+/// Whom the alerts of a finding are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    /// Somebody on call, where the finding is critical.
+    #[default]
+    Page,
+    /// Whoever owns the job, in working hours: it is how the job is made.
+    Ticket,
+}
+
+impl Urgency {
+    /// Its name in labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Urgency::Page => "page",
+            Urgency::Ticket => "ticket",
+        }
+    }
+
+    /// The severity that alerts of a finding have: a ticket is at most a warning, whatever it costs.
+    pub fn alert_severity(self, severity: Severity) -> Severity {
+        match self {
+            Urgency::Page => severity,
+            Urgency::Ticket => severity.min(Severity::Warning),
+        }
+    }
+}
+
 /// One row of `policy/findings.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -223,6 +252,9 @@ pub struct FindingRow {
     pub means: Arc<str>,
     /// What to look at.
     pub look: Arc<str>,
+    /// Whether its alerts may page.
+    #[serde(default)]
+    pub urgency: Urgency,
     action: BTreeMap<Cause, Arc<str>>,
 }
 
@@ -281,6 +313,34 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_design_of_a_job_pages_nobody() {
+        let policy = Policy::default();
+        let tickets = Finding::ALL.iter().copied();
+        let tickets: Vec<Finding> = tickets
+            .filter(|finding| policy.finding(*finding).urgency == Urgency::Ticket)
+            .collect();
+        for design in [
+            Finding::StageImbalance,
+            Finding::SequenceImbalance,
+            Finding::ExpertImbalance,
+            Finding::DataLoading,
+            Finding::CommunicationBound,
+        ] {
+            assert!(tickets.contains(&design), "{design}");
+        }
+        for broken in [Finding::Straggler, Finding::JobHang, Finding::GpuLost] {
+            assert!(!tickets.contains(&broken), "{broken}");
+        }
+        let ticket = |severity| Urgency::Ticket.alert_severity(severity);
+        assert_eq!(ticket(Severity::Critical), Severity::Warning);
+        assert_eq!(ticket(Severity::Info), Severity::Info);
+        assert_eq!(
+            Urgency::Page.alert_severity(Severity::Critical),
+            Severity::Critical
+        );
+    }
 
     #[test]
     fn the_tables_are_whole() {

@@ -62,15 +62,17 @@ class World:
         self.children.append(child)
         return child
 
-    def receive(self, telephone):
-        """Alertmanager as in the example, but that its receivers are a web server of ours."""
+    def receive(self, telephone, changed=lambda text: text):
+        """Alertmanager as in the example, or with that changed, but that its receivers are a web server of ours."""
         server = self.serve(telephone)
-        text = open(f"{DEPLOY}/alertmanager.yaml").read()
+        text = changed(open(f"{DEPLOY}/alertmanager.yaml").read())
         hook = f"webhook_configs: [{{url: 'http://127.0.0.1:{server}/', send_resolved: true}}]"
         text = text[:text.index("receivers:")] + "receivers:\n  - {name: dead-man}\n" + "".join(
-            f"  - name: {name}\n    {hook}\n" for name in ("team", "on-call"))
-        # What is over is to be told within the patience of a test, to the team as well.
-        text = text.replace("group_interval: 1m", "group_interval: 5s")
+            f"  - name: {name}\n    {hook}\n" for name in ("team", "tickets", "on-call"))
+        # All is to be told within the patience of a test, to the team and of tickets as well.
+        for slow, soon in (("group_interval: 1m", "group_interval: 5s"), ("group_interval: 1h", "group_interval: 5s"),
+                           ("group_wait: 5m", "group_wait: 1s")):
+            text = text.replace(slow, soon)
         open(self.path("alertmanager.yaml"), "w").write(text)
         self.start("prometheus-alertmanager", f"--config.file={self.path('alertmanager.yaml')}", f"--storage.path={self.path('am')}",
                    f"--web.listen-address=127.0.0.1:{self.alertmanager}", "--cluster.listen-address=")
