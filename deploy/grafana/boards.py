@@ -76,152 +76,151 @@ NONE = ((None, "green"), (1, "red"))
 
 
 def run():
-    yield "Is it well?", [
-        number("Goodput", "Share of GPU time that made progress at the speed the job would have with nothing wrong.", "percentunit",
+    yield "Is the job healthy?", [
+        number("Useful share of GPU time (goodput)", "Share of GPU time that made progress at the speed the job would have with nothing wrong.", "percentunit",
                "paceline_goodput_ratio{job}", GOOD, min=0, max=1),
-        number("Findings that wake somebody", "Findings that hold now, but for those that are only told.", "none",
+        number("Open findings", "Warnings and critical findings that hold now; info is left out.", "none",
                'sum(paceline_finding_active{job, severity!="info"}) or vector(0)', NONE),
-        number("Since the last step", "Of the rank that is furthest behind. Long: it hangs, or it is over.", "s",
+        number("Time since the last step", "Of the rank that is furthest behind. Minutes: the job hangs, or has ended.", "s",
                "time() - min(paceline_last_step_timestamp_seconds{job})", ((None, "green"), (60, "orange"), (300, "red"))),
-        number("Steps", "That every live rank finished.", "none", "paceline_steps_total{job}"),
-        number("A step", "Median over all ranks since the job began.", "s", 'paceline_step_seconds{job, phase="step", quantile="0.5"}'),
-        number("Ranks", "Whose processes live, of the job's.", "none", "sum(paceline_rank_up{job})"),
-        table("What is wrong now", f"What each finding means and what to do: {DOCS}/findings.md", "none",
-              "paceline_finding_active{job} > 0", width=12),
-        table("Who is slow", "Self-time over that of the peers: 1.3 means that every step of the job takes so much longer.", "none",
+        number("Completed steps", "Steps that every live rank has finished.", "none", "paceline_steps_total{job}"),
+        number("Median step time", "Over all ranks since the job began.", "s", 'paceline_step_seconds{job, phase="step", quantile="0.5"}'),
+        number("Ranks alive", "Ranks whose processes run.", "none", "sum(paceline_rank_up{job})"),
+        table("Open findings by rank and node", f"Rank, node and cause of what holds now. What each finding means and what to do: {DOCS}/findings.md", "none",
+              "paceline_finding_info{job}", width=12),
+        table("Slow ranks", "Self-time (step time without waiting) over the median of the peers: at 1.3 a step takes 30 % longer.", "none",
               f"sort_desc(paceline_rank_slowdown_ratio{{job}} {WHO})", width=12),
     ]
-    yield "How fast is it?", [
-        lines("Steps in a second", "A fall is a slower job, a gap a restart or a checkpoint.", "ops", (
+    yield "How fast is the job?", [
+        lines("Steps per second", "A drop is a slower job, a gap is a restart or a checkpoint.", "ops", (
             "rate(paceline_steps_total{job}[$__rate_interval])", "steps")),
-        lines("A step, over all ranks", "Buckets of every rank's steps.", "s",
+        lines("Step time over all ranks", "Median and 99th percentile.", "s",
               ("histogram_quantile(0.5, sum by (instance, le) (rate(paceline_step_duration_seconds_bucket{job}[$__rate_interval])))", "p50"),
               ("histogram_quantile(0.99, sum by (instance, le) (rate(paceline_step_duration_seconds_bucket{job}[$__rate_interval])))", "p99")),
-        panel("status-history", "Self-time by rank", "A row is a rank; a band of another colour is a rank that is slower than the rest.", "s",
+        panel("status-history", "Self-time by rank", "Step time without waiting. A row is a rank; a row of another color is a rank that is slower than the rest.", "s",
               ('paceline_rank_step_median_seconds{job, phase="self"}', "r{{rank}}"), color={"mode": "continuous-BlYlRd"},
               options={"showValue": "never", "rowHeight": 0.95, "legend": {"showLegend": False}}),
     ]
     phase = "paceline_step_phase_seconds_total"
-    yield "Why is it slow?", [
-        areas("Where steps go", "Time of all ranks by phase. `wait` is what somebody else takes, `data` is the loader.", "percentunit",
+    yield "Why is the job slow?", [
+        areas("Step time by phase", "All ranks. `wait` is time in collectives, mostly for other ranks; `data` is the data loader.", "percentunit",
               (f"sum by (instance, phase) (rate({phase}{{job}}[$__rate_interval])) / ignoring(phase) group_left() "
                f"sum by (instance) (rate({phase}{{job}}[$__rate_interval]))", "{{phase}}"), max=1),
-        lines("Time in collectives by rank", "Who waits least is who all others wait for.", "percentunit",
+        lines("Time in collectives by rank", "The rank that waits least is the one that all others wait for.", "percentunit",
               ("bottomk(5, rate(paceline_collective_wait_seconds_total{job}[$__rate_interval]))", "r{{rank}} waits least"),
               ("topk(5, rate(paceline_collective_wait_seconds_total{job}[$__rate_interval]))", "r{{rank}} waits most")),
-        lines("Kernels on the GPU", "Near 1 and slow: the GPU itself. Far below: the loader, the host, or waiting for others.", "percentunit",
+        lines("GPU utilization", "Share of time with a kernel. Near 1 in a slow job: the GPU itself is slow. Far below: the data loader, the host, or waiting for others.", "percentunit",
               (f"min by (instance) (paceline_gpu_utilization_ratio{{job}})", "least"),
               (f"avg by (instance) (paceline_gpu_utilization_ratio{{job}})", "mean"), max=1, min=0),
     ]
     pcie = "rate(paceline_gpu_pcie_bytes_total{job}[$__rate_interval])"
-    yield "What binds the GPUs?", [
-        lines("SM, tensor cores, memory", "Mean of all GPUs (Hopper and later). `dram` high and `tensor` low: bound by memory. `sm` high and "
+    yield "What limits the GPUs?", [
+        lines("SM, tensor core and memory activity", "Mean of all GPUs (Hopper and later). `dram` high and `tensor` low: bound by memory. `sm` high and "
               "`tensor` low: no tensor cores, or small kernels. All low: look at PCIe, the loader and the collectives.", "percentunit",
               ('avg by (instance, part) (paceline_gpu_activity_ratio{job, part!="occupancy"})', "{{part}}"), min=0, max=1),
-        lines("PCIe", "The busiest GPU, by direction. A link of 16 lanes carries 63 GB/s (generation 5) or 31 GB/s (4).", "Bps",
+        lines("PCIe throughput", "The busiest GPU, by direction. A link of 16 lanes carries 63 GB/s (generation 5) or 31 GB/s (4).", "Bps",
               (f"max by (instance, direction) ({pcie})", "{{direction}}"), min=0),
-        lines("Memory against arithmetic", "Share of what memory could carry over that of what the SMs could do; the three highest. Above 1: "
-              "bytes are what the step waits for.", "none",
+        lines("Memory-bound GPUs", "Memory activity over SM activity; the three highest GPUs. Above 1 the step waits for memory bandwidth.", "none",
               ('topk(3, paceline_gpu_activity_ratio{job, part="dram"} / ignoring(part) paceline_gpu_activity_ratio{job, part="sm"})',
                "{{gpu_uuid}}"), min=0),
     ]
-    yield "Are the GPUs ill?", [
-        lines("Warmest", "The ten warmest.", "celsius",
+    yield "Are the GPUs healthy?", [
+        lines("Highest GPU temperatures", "The ten highest.", "celsius",
               (f"topk(10, paceline_gpu_temperature_celsius{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
-        lines("Degrees left", "Before hardware slows down; the ten nearest.", "celsius",
+        lines("Smallest thermal margins", "Degrees left before the hardware slows down; the ten smallest.", "celsius",
               (f"bottomk(10, paceline_gpu_margin_celsius{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
-        lines("Slowest clocks", "SM clock; one below the rest slows the whole job.", "hertz",
+        lines("Lowest SM clocks", "One GPU below the rest slows the whole job.", "hertz",
               (f"bottomk(10, paceline_gpu_sm_clock_hertz{{job}} {GPU})", "{{node}} {{gpu_uuid}}")),
-        lines("Power of its limit", "", "percentunit",
+        lines("Power draw over power limit", "The ten nearest to their limit.", "percentunit",
               ("topk(10, paceline_gpu_power_watts{job} / on(instance, gpu_uuid) paceline_gpu_power_limit_watts{job})", "{{gpu_uuid}}")),
-        lines("Slowed down, by reason", "Share of time, all GPUs together.", "percentunit",
+        lines("Throttled time by reason", "Share of time, all GPUs together.", "percentunit",
               ("avg by (instance, reason) (rate(paceline_gpu_throttled_seconds_total{job}[$__rate_interval]))", "{{reason}}")),
-        panel("piechart", "GPUs by model and source", "Whether readings are real.", "none",
+        panel("piechart", "GPUs by model and data source", "Whether readings are live or simulated.", "none",
               ("count by (model, provenance) (paceline_gpu_info{job})", "{{model}} ({{provenance}})"), instant=True),
     ]
     rate = "[$__rate_interval]"
-    yield "Is the fabric ill?", [
-        lines("Network ports", "Those that can carry data, of those there are, by kind. Above 512 ranks they are told with --metrics gpu.", "none",
+    yield "Is the network healthy?", [
+        lines("Network ports up", "Ports that can carry data beside all ports, by kind. Above 512 ranks only with --metrics gpu.", "none",
               ("sum by (instance, link) (paceline_fabric_port_up{job})", "{{link}} up"),
               ("count by (instance, link) (paceline_fabric_port_up{job})", "{{link}}, all"), min=0),
-        lines("Slowest ports", "The five; one that came up below the others' rate slows all that cross it.", "Bps",
+        lines("Lowest port rates", "The five lowest; a port that came up below the others' rate slows all traffic across it.", "Bps",
               ("bottomk(5, paceline_fabric_port_rate_bytes_per_second{job})", "{{node}} {{port}}"), min=0),
-        lines("Trouble of ports", "The ten with most: lost links, damaged or dropped packets, repeated transmissions.", "ops",
+        lines("Network port errors", "The ten ports with most: lost links, damaged or dropped packets, repeated transmissions.", "ops",
               (f"topk(10, rate(paceline_fabric_errors_total{{job}}{rate}))", "{{node}} {{port}} {{counter}}"), min=0),
-        lines("NVLink", "The busiest GPU, by direction.", "Bps",
+        lines("NVLink throughput", "The busiest GPU, by direction.", "Bps",
               (f"max by (instance, direction) (rate(paceline_gpu_nvlink_bytes_total{{job}}{rate}))", "{{direction}}"), min=0),
-        lines("Trouble of NVLink and PCIe", "The GPUs with most. Links that repeat themselves still work, and are slower.", "ops",
+        lines("NVLink and PCIe errors", "The GPUs with most. Links that retransmit still work, and are slower.", "ops",
               (f"topk(5, rate(paceline_gpu_nvlink_errors_total{{job}}{rate}) {GPU})", "{{node}} {{gpu_uuid}} NVLink {{kind}}"),
               (f"topk(5, rate(paceline_gpu_pcie_replays_total{{job}}{rate}) {GPU})", "{{node}} {{gpu_uuid}} PCIe replay"), min=0),
-        lines("Transfer that nothing hides", "Share of time that even the rank which waits least spends in collectives: a rise in which no rank is "
-              "slower is the fabric's.", "percentunit",
+        lines("Exposed communication", "Share of time in collectives of the rank that waits least: a rise while no rank is slower comes from the "
+              "network.", "percentunit",
               (f"min by (instance) (rate(paceline_collective_wait_seconds_total{{job}}{rate}))", "least"), min=0, max=1),
     ]
     yield "What does it cost?", [
-        areas("GPUs lost, by cause", "So many GPUs work for nothing.", "none",
+        areas("GPUs lost by cause", "GPU-seconds lost per second: as many GPUs work for nothing.", "none",
               ("sum by (instance, cause) (rate(paceline_lost_gpu_seconds_total{job}[$__rate_interval]))", "{{cause}}"), width=12),
         number("Lost GPU-hours", "To findings, since the job began.", "h", "sum(paceline_lost_gpu_seconds_total{job}) / 3600", width=6),
-        number("Lost money", "At the price of a GPU-hour above.", "currencyUSD",
+        number("Cost of lost GPU time", "At the price of a GPU-hour above.", "currencyUSD",
                "sum(paceline_lost_gpu_seconds_total{job}) / 3600 * $price", width=6),
     ]
-    yield "Is what we see whole?", [
-        lines("Dropped", f"Verdicts then rest on less than everything: {DOCS}/metrics.md#what-is-dropped", "ops",
+    yield "Is the data complete?", [
+        lines("Dropped telemetry by reason", f"Findings then rest on incomplete data: {DOCS}/metrics.md#what-is-dropped", "ops",
               ("sum by (instance, reason) (rate(paceline_transport_dropped_total{job}[$__rate_interval])) or "
                "0 * sum by (instance) (paceline_steps_total{job})", "{{reason}}")),
-        lines("CPU of the sidecars", "Of one core.", "percentunit",
+        lines("Sidecar CPU", "Share of one core.", "percentunit",
               ("topk(5, rate(paceline_sidecar_cpu_seconds_total{job}[$__rate_interval]))", "{{node}}")),
-        lines("Memory of the sidecars", "", "bytes", ("topk(5, paceline_sidecar_resident_bytes{job})", "{{node}}")),
+        lines("Sidecar memory", "Resident; the five largest.", "bytes", ("topk(5, paceline_sidecar_resident_bytes{job})", "{{node}}")),
     ]
 
 
 def fleet():
-    yield "Who needs somebody?", [
-        number("Jobs", "", "none", "count(paceline_job_info)"),
-        number("Jobs with something critical", "", "none",
+    yield "Which jobs need attention?", [
+        number("Running jobs", "", "none", "count(paceline_job_info)"),
+        number("Jobs with a critical finding", "", "none",
                'count(count by (instance) (paceline_finding_active{severity="critical"} > 0)) or vector(0)', NONE),
-        number("Ranks", "Of all jobs.", "none", "count(paceline_rank_up == 1)"),
-        number("GPUs lost now", "GPUs of all jobs that work for nothing.", "none",
+        number("Ranks alive", "Of all jobs.", "none", "count(paceline_rank_up == 1)"),
+        number("GPUs lost now", "GPU-seconds lost per second, over all jobs.", "none",
                "sum(rate(paceline_lost_gpu_seconds_total[5m])) or vector(0)"),
-        table("What is wrong, by job", f"What each finding means and what to do: {DOCS}/findings.md", "none",
-              "sort_desc(paceline_finding_active * on(instance) group_left(job_id, world_size) paceline_job_info > 0)", width=24),
+        table("Open findings by job, rank and node", f"What each finding means and what to do: {DOCS}/findings.md", "none",
+              "paceline_finding_info * on(instance) group_left(job_id, world_size) paceline_job_info", width=24),
     ]
     yield "Which jobs are slow?", [
         table("Jobs by goodput", "The worst first.", "percentunit",
               "sort(paceline_goodput_ratio * on(instance) group_left(job_id, world_size) paceline_job_info)", width=12),
-        lines("Goodput", "", "percentunit",
+        lines("Goodput by job", "Useful share of GPU time.", "percentunit",
               ("paceline_goodput_ratio * on(instance) group_left(job_id) paceline_job_info", "{{job_id}}"), width=12, max=1),
     ]
-    yield "What breaks?", [
-        lines("Findings raised in an hour", "", "none",
+    yield "What fails?", [
+        lines("Findings raised per hour", "", "none",
               ("sum by (finding) (increase(paceline_findings_total[1h])) > 0 or sum by (finding) (paceline_findings_total)", "{{finding}}"), width=12),
-        lines("How jobs end", f"By reason, in a day. Counted by the epilog or --textfile: {DOCS}/metrics.md#how-jobs-end", "none",
+        lines("Job endings by reason", f"In a day. Counted by the epilog or --textfile: {DOCS}/metrics.md#how-jobs-end", "none",
               ("sum by (reason) (increase(paceline_jobs_ended_total[1d]))", "{{reason}}"), width=12),
-        table("Nodes that have slow ranks", "", "none",
+        table("Nodes with slow ranks", "", "none",
               "count by (node) (paceline_rank_slowdown_ratio * on(instance, rank) group_left(node) paceline_rank_info > 1)", width=12),
-        lines("Sidecars above a hundredth of a core", "Our own cost.", "percentunit",
+        lines("Sidecar CPU, the five highest", "Share of one core.", "percentunit",
               ("topk(5, rate(paceline_sidecar_cpu_seconds_total[5m]))", "{{node}}"), width=12),
     ]
 
 
 def executive():
     yield "What did training cost?", [
-        number("Goodput", "Of all GPU time in the range above: what made progress.", "percentunit",
+        number("Useful share of GPU time (goodput)", "Of all GPU time in the time range: the share that made progress.", "percentunit",
                "1 - (sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / "
                "sum(increase(paceline_gpu_seconds_total[$__range]))", GOOD, width=6),
         number("GPU-hours", "", "h", "sum(increase(paceline_gpu_seconds_total[$__range])) / 3600", width=6),
         number("Lost GPU-hours", "", "h", "(sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / 3600", width=6),
-        number("Lost money", "At the price of a GPU-hour above.", "currencyUSD",
+        number("Cost of lost GPU time", "At the price of a GPU-hour above.", "currencyUSD",
                "(sum(increase(paceline_lost_gpu_seconds_total[$__range])) or vector(0)) / 3600 * $price", width=6),
     ]
-    yield "Lost to what?", [
+    yield "What was GPU time lost to?", [
         panel("piechart", "Lost GPU-hours by cause", "", "h",
               ("sum by (cause) (increase(paceline_lost_gpu_seconds_total[$__range])) / 3600", "{{cause}}"), width=8, instant=True),
         areas("GPUs lost over time", "", "none", ("sum by (cause) (rate(paceline_lost_gpu_seconds_total[5m]))", "{{cause}}"), width=8),
-        panel("piechart", "How jobs ended", "", "none",
+        panel("piechart", "Job endings by reason", "", "none",
               ("sum by (reason) (increase(paceline_jobs_ended_total[$__range]))", "{{reason}}"), width=8, instant=True),
     ]
-    yield "Against the budget", [
-        lines("Share of GPU time that was lost", "The budget is a twentieth.", "percentunit",
+    yield "Loss budget", [
+        lines("Share of GPU time lost", "The budget is 5 %.", "percentunit",
               ("sum(rate(paceline_lost_gpu_seconds_total[1h])) / sum(rate(paceline_gpu_seconds_total[1h]))", "lost"),
               ("vector(0.05)", "budget"), width=24),
     ]

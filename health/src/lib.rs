@@ -6,6 +6,7 @@
 
 pub mod base64;
 pub mod cadence;
+pub mod cards;
 pub mod date;
 pub mod detect;
 pub mod event;

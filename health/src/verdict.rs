@@ -268,6 +268,9 @@ pub struct Evidence {
 /// Evidence of the job: how many nodes nothing is heard from; its peers are all nodes.
 pub const UNHEARD_NODES: &str = "unheard_nodes";
 
+/// Evidence of a [card](crate::cards) of several GPUs of a node: how many they are.
+pub const ALIKE_GPUS: &str = "alike_gpus";
+
 /// One incident in its present state. A later verdict of the same `id` replaces it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -340,10 +343,13 @@ impl Verdict {
         )
     }
 
-    /// Whom it is about, in words; of a job that has lost sight of many nodes, how many.
+    /// Whom it is about, in words; of a job that has lost sight of many nodes, and of many GPUs of a node, how many.
     pub fn whom(&self) -> String {
-        let unheard = self.evidence.iter().find(|piece| &*piece.what == UNHEARD_NODES);
-        match unheard.map(|piece| (piece.value, piece.peers)) {
+        let shown = |name: &str| self.evidence.iter().find(|piece| &*piece.what == name);
+        if let (Some(gpus), Subject::Node { node }) = (shown(ALIKE_GPUS), &self.subject) {
+            return format!("{} GPUs on {node}", gpus.value);
+        }
+        match shown(UNHEARD_NODES).map(|piece| (piece.value, piece.peers)) {
             Some((nodes, Some(all))) => format!("{nodes} of {all} nodes of {}", self.subject),
             _ => self.subject.to_string(),
         }

@@ -25,6 +25,8 @@ AUTOSCALING = os.path.join(HERE, "../../deploy/autoscaling/paceline.autoscaling.
 KNOWN = {"__rate_interval": "30s", "__range": "1m", "instance": ".+", "job": "delivery", "price": "2.5"}
 # A checkpoint is written every six seconds, and after twenty training is started again.
 WORLD = "checkpoint-every=50 restart=160 restart-takes=16s"
+# Titles are for people who have never read a page of ours.
+RIDDLES = {"ill", "told", "tell", "somebody", "whole", "trouble", "binds", "hides", "well", "woken", "wake"}
 # With a day's window a young counter has grown by nothing that a rate could see.
 LONG = re.compile(r"\[(1h|1d|5m)\]")
 
@@ -62,6 +64,8 @@ def faults_of(name, board):
     known = {variable["name"] for variable in board["templating"]["list"]}
     for panel in board["panels"]:
         where, place = f"{name}: {panel['title']}", panel["gridPos"]
+        if found := RIDDLES & set(re.findall(r"[a-z]+", panel["title"].lower())):
+            yield f"{where}: says {', '.join(found)}"
         if place["x"] + place["w"] > 24:
             yield f"{where}: wider than the board"
         mine = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}

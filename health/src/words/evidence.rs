@@ -13,7 +13,7 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 10] = [
+const READINGS: [(&str, Reading); 11] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
@@ -23,6 +23,7 @@ const READINGS: [(&str, Reading); 10] = [
     ),
     ("margin_c", Reading::Measure("thermal margin", celsius)),
     ("silent_s", Reading::Measure("no move for", span)),
+    ("alike_gpus", Reading::Measure("GPUs alike", plain)),
     ("ranks_waiting", Reading::Measure("ranks that wait for it", plain)),
     ("process_gone", Reading::Fact("its process is gone")),
     ("observe_only", Reading::Fact("only observed")),
@@ -71,22 +72,27 @@ const SPELLED: [(&str, &str); 13] = [
     ("p99", "p99"),
 ];
 
-/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none.
+/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none. Of several
+/// GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
 pub fn told(evidence: &Evidence) -> [String; 3] {
-    let known = READINGS.iter().find(|(what, _)| *what == &*evidence.what);
+    let Some((gpu, what)) = evidence.what.split_once(": ") else {
+        return measured(evidence, &evidence.what);
+    };
+    let [label, value, peers] = measured(evidence, what);
+    [format!("{gpu} {label}"), value, peers]
+}
+
+fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
+    let known = READINGS.iter().find(|(known, _)| *known == what);
     let (label, unit) = match known.map(|(_, reading)| reading) {
         Some(Reading::Fact(words)) => return [(*words).to_owned(), String::new(), String::new()],
         Some(Reading::Measure(label, unit)) => ((*label).to_owned(), *unit),
         None => {
             let unit = UNITS
                 .iter()
-                .find_map(|(end, unit)| Some((evidence.what.strip_suffix(end)?, *unit)));
-            let other: fn(f64) -> String = if evidence.what.contains("xid_") {
-                times
-            } else {
-                plain
-            };
-            let (name, unit) = unit.unwrap_or((&evidence.what, other));
+                .find_map(|(end, unit)| Some((what.strip_suffix(end)?, *unit)));
+            let other: fn(f64) -> String = if what.contains("xid_") { times } else { plain };
+            let (name, unit) = unit.unwrap_or((what, other));
             (spelled(name), unit)
         }
     };

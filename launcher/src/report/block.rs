@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use paceline_health::cards::cards;
 use paceline_health::report::{Coverage, Reason, Report};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 use paceline_health::words::{self, count, evidence, span};
 use paceline_health::{Policy, plain};
 
-use super::{by_weight, ending};
+use super::ending;
 use crate::output::{self, Paint, Style};
 
 /// Findings that are told in full; the rest get a line each, or the first screen would not hold them.
@@ -33,17 +34,17 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&
         style,
     };
     block.heading(report);
-    let verdicts = by_weight(report);
-    if verdicts.is_empty() {
+    let cards = cards(&report.verdicts);
+    if cards.is_empty() {
         block.nothing_found(report);
     }
-    for verdict in verdicts.iter().take(IN_FULL) {
-        block.finding(verdict, report, policy);
+    for card in cards.iter().take(IN_FULL) {
+        block.finding(&card.verdict, report, policy);
     }
-    for verdict in verdicts.iter().skip(IN_FULL).take(IN_SHORT) {
-        block.headline(verdict);
+    for card in cards.iter().skip(IN_FULL).take(IN_SHORT) {
+        block.headline(&card.verdict);
     }
-    if let Some(more) = verdicts
+    if let Some(more) = cards
         .len()
         .checked_sub(IN_FULL + IN_SHORT)
         .filter(|more| *more > 0)

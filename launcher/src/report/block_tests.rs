@@ -210,3 +210,37 @@ fn hostile_names_do_not_speak_to_the_terminal() {
     assert!(!text.contains(speaks), "{text:?}");
     assert!(text.contains("␛[2J"), "{text}");
 }
+
+/// Eight cards would hide what else there is: GPUs of a node with the same finding are one, here and on the page of the report.
+#[test]
+fn hot_gpus_of_a_node_are_one_card() {
+    let hot = |gpu: u64| {
+        let subject = Subject::Gpu {
+            gpu_uuid: format!("GPU-0000000{gpu}-aaaa").as_str().into(),
+            node: "node2".into(),
+        };
+        let mut hot = verdict(gpu + 1, Finding::GpuThrottled, subject, Cause::Thermal);
+        hot.evidence = vec![piece("temperature_c", 88.0, 60.0)];
+        hot
+    };
+    let mut verdicts: Vec<Verdict> = (0..8).map(hot).collect();
+    verdicts.push(verdict(9, Finding::Straggler, rank(3), Cause::Thermal));
+    let report = report(verdicts);
+    let text = rendered(&report);
+    assert_eq!(text.matches("WARNING").count(), 2, "{text}");
+    assert!(
+        text.contains("WARNING gpu-throttled  8 GPUs on node2\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("GPU-00000007 temperature 88 C, peers 60 C"),
+        "{text}"
+    );
+    let page = crate::report::page::page(&report, &Policy::default());
+    assert_eq!(
+        page.matches("8 GPUs on node2").count(),
+        2,
+        "once as a card, once in the timeline"
+    );
+    assert!(!page.contains("gpu GPU-00000003"), "{page}");
+}

@@ -254,6 +254,11 @@ impl Job {
                 (None, None, Some(rack)) => {
                     by_rack.entry(rack).or_insert(place);
                 }
+                (None, None, None) if !subject.gpus.is_empty() => {
+                    for gpu in &subject.gpus {
+                        by_gpu.entry(gpu).or_insert(place);
+                    }
+                }
                 (None, None, None) => {
                     for node in [&subject.node, &subject.peer].into_iter().flatten() {
                         by_node.entry(node).or_insert(place);

@@ -267,6 +267,9 @@ pub(super) struct Subject {
     pub(super) node: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gpu: Option<Text>,
+    /// Several of a node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) gpus: Vec<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) peer: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]

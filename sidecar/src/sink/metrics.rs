@@ -29,6 +29,7 @@ pub mod ends;
 mod fabric;
 mod facts;
 mod families;
+mod findings;
 mod gpu_table;
 pub(in crate::sink) mod gpus;
 mod kept;
@@ -237,6 +238,7 @@ impl Metrics {
             labels,
             active,
         );
+        findings::subjects(out, report);
         counters(
             out,
             "paceline_findings_total",

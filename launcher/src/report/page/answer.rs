@@ -1,11 +1,12 @@
 //! The answer: who, since when, why, what it costs and what to do now; the weightiest finding first.
 
+use paceline_health::cards::{Card, cards};
 use paceline_health::report::Report;
 use paceline_health::verdict::{Severity, State, Verdict};
 use paceline_health::words::{self, count};
 use paceline_health::{Policy, Provenance};
 
-use super::{Head, by_weight};
+use super::Head;
 use crate::html::Html;
 use crate::report::block::{short_subject, why};
 use crate::report::cost::of_finding;
@@ -16,23 +17,24 @@ const IN_FULL: usize = 3;
 const IN_SHORT: usize = 60;
 
 pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
-    let verdicts = by_weight(report);
+    let cards = cards(&report.verdicts);
     let mut html = Html::default();
     html.tag("<section>");
-    if verdicts.is_empty() {
+    if cards.is_empty() {
         html.part(nothing_found(report));
     }
-    for verdict in verdicts.iter().take(IN_FULL) {
-        html.part(finding(verdict, report, policy));
+    for card in cards.iter().take(IN_FULL) {
+        html.part(finding(&card.verdict, report, policy));
     }
-    let rest: Vec<&Verdict> = verdicts.iter().skip(IN_FULL).copied().collect();
+    let rest: Vec<&Card<'_>> = cards.iter().skip(IN_FULL).collect();
     if !rest.is_empty() {
         html.element(
             "<h2>",
             format_args!("And {} more", count(rest.len() as u64, "finding")),
             "</h2>",
         );
-        let row = |verdict: &&Verdict| {
+        let row = |card: &&Card<'_>| {
+            let verdict = &card.verdict;
             let whose = words::whose(report);
             vec![
                 format!("{} {}", mark(verdict), words::severity(verdict.severity)),

@@ -1,5 +1,6 @@
 //! What happened, in its order: findings, gaps, remedies, restarts, the end.
 
+use paceline_health::cards::cards;
 use paceline_health::report::Report;
 use paceline_health::verdict::State;
 use paceline_health::words::{severity, span};
@@ -58,7 +59,8 @@ pub(super) fn draw(report: &Report) -> Html {
 
 fn happenings(report: &Report) -> Vec<(f64, String, String)> {
     let mut found = Vec::new();
-    for verdict in &report.verdicts {
+    for card in cards(&report.verdicts) {
+        let verdict = &card.verdict;
         let (whom, finding) = (short_subject(verdict), verdict.finding);
         let raised = match verdict.state {
             State::Raised => mark(verdict),

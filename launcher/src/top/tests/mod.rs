@@ -260,6 +260,37 @@ fn json_has_every_rank_and_its_version() {
     assert_eq!(told["verdicts"][0]["finding"], "straggler");
 }
 
+/// What GPUs of a node have alike is one finding, and stands beside the ranks on these GPUs alone.
+#[test]
+fn hot_gpus_of_a_node_are_one_finding() {
+    let mut job = world(16);
+    for rank in 8..13 {
+        let subject = Subject::Gpu {
+            gpu_uuid: world::gpu(rank),
+            node: "node1".into(),
+        };
+        let id = u64::from(rank);
+        job.verdicts
+            .push(verdict(id, subject, Finding::GpuThrottled, Cause::Thermal));
+    }
+    let mut app = job.app();
+    let text = shown(&mut app, 80, 24);
+    assert!(text.contains("gpu-throttled: 5 GPUs on node1"), "{text}");
+    let told: Value = serde_json::from_str(&once::json(&app).unwrap()).unwrap();
+    assert_eq!(told["verdicts"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        told["verdicts"][0]["subject"]["gpus"].as_array().unwrap().len(),
+        5
+    );
+    let ranks = told["ranks"].as_array().unwrap().iter();
+    let found = ranks
+        .filter(|rank| rank["verdict"] == 8)
+        .map(|rank| rank["rank"].as_u64().unwrap());
+    let mut found: Vec<u64> = found.collect();
+    found.sort_unstable();
+    assert_eq!(found, [8, 9, 10, 11, 12]);
+}
+
 /// Only what is on the screen is written: of sixteen thousand ranks as of eight.
 #[test]
 fn a_large_job_fits() {

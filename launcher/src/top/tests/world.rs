@@ -175,7 +175,7 @@ impl World {
     }
 }
 
-fn gpu(rank: u32) -> GpuId {
+pub(super) fn gpu(rank: u32) -> GpuId {
     format!("GPU-25bf{rank:04x}-0000-4000-8000-000000000000")
         .as_str()
         .into()

@@ -7,7 +7,7 @@ use paceline_health::verdict::{Cause, Severity};
 use paceline_health::words;
 use serde_json::{Value, json};
 
-use super::news::{Notice, Status};
+use super::notice::{Notice, Status};
 use super::receiver::Kind;
 use super::spool::Parcel;
 
@@ -105,6 +105,7 @@ fn alert(notice: &Notice, (severity, provenance): (Severity, Provenance)) -> Val
         "finding": notice.finding,
         "subject": notice.subject,
         "severity": severity.name(),
+        "urgency": notice.urgency.name(),
     });
     if let Some(node) = &notice.node {
         labels["node"] = Value::from(&**node);
@@ -115,8 +116,8 @@ fn alert(notice: &Notice, (severity, provenance): (Severity, Provenance)) -> Val
     json!({
         "labels": labels,
         "annotations": {
-            "summary": format!("{}: {}", notice.title, notice.subject),
-            "description": notice.action,
+            "summary": format!("{}: {}", notice.title, notice.whom()),
+            "description": format!("{}, cause {}. {}", notice.whom(), notice.cause, notice.action),
             "cause": notice.cause,
             "since": notice.since,
             "costs": notice.costs,
@@ -124,6 +125,7 @@ fn alert(notice: &Notice, (severity, provenance): (Severity, Provenance)) -> Val
             "incident": notice.incident.to_string(),
             "times": notice.times.to_string(),
             "runbook_url": runbook(notice),
+            "command": command(notice),
             "dashboard_url": dashboard(notice),
         },
         "startsAt": rfc3339(notice.raised_ms),
@@ -138,6 +140,11 @@ fn runbook(notice: &Notice) -> String {
         env!("CARGO_PKG_REPOSITORY"),
         notice.finding
     )
+}
+
+/// What says more of the finding in a terminal, without a network.
+fn command(notice: &Notice) -> String {
+    format!("paceline explain finding {}", notice.finding)
 }
 
 /// Of the board Run with this job chosen: a path, since nobody but those who run it knows where Grafana is.
@@ -161,7 +168,9 @@ fn line(notice: &Notice) -> String {
     };
     format!(
         "{state}{unreal}: job {}: {}: {}{times}",
-        notice.job, notice.title, notice.subject
+        notice.job,
+        notice.title,
+        notice.whom()
     )
 }
 
@@ -189,7 +198,9 @@ fn text(notices: &[Notice]) -> String {
     let mut lines: Vec<String> = notices.iter().take(LINES).map(line).collect();
     if let [only] = notices {
         lines.extend(case(only));
-        lines.extend((only.status == Status::Firing).then(|| only.action.to_string()));
+        if only.status == Status::Firing {
+            lines.extend([only.action.to_string(), format!("runbook: {}", runbook(only))]);
+        }
     }
     if notices.len() > LINES {
         lines.push(format!("and {} more: see report.json", notices.len() - LINES));
@@ -244,7 +255,7 @@ fn event(notice: &Notice) -> Value {
             "source": notice.node.as_deref().unwrap_or(notice.job.as_str()),
             "severity": notice.severity.name(),
             "timestamp": rfc3339(notice.raised_ms),
-            "component": notice.subject,
+            "component": notice.whom(),
             "class": notice.finding,
             "custom_details": {
                 "cause": notice.cause,
@@ -253,6 +264,7 @@ fn event(notice: &Notice) -> Value {
                 "evidence": notice.evidence,
                 "action": notice.action,
                 "times": notice.times,
+                "command": command(notice),
             },
         },
         "links": [{ "href": runbook(notice), "text": "runbook" }],

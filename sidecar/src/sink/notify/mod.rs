@@ -4,11 +4,13 @@
 //! before anybody tries to send it; a thread for each receiver (`courier`) sends, and tries again. The aggregator writes
 //! small files and never waits for a receiver.
 
+mod alike;
 mod body;
 mod courier;
 mod exec;
 pub(in crate::sink) mod http;
 mod news;
+mod notice;
 mod receiver;
 mod secret;
 mod spool;
@@ -22,7 +24,7 @@ use paceline_health::id::JobId;
 use paceline_health::report::Report;
 use paceline_health::verdict::Verdict;
 
-pub use self::news::{Notice, Status};
+pub use self::notice::{Notice, Status};
 pub use self::receiver::{Address, Kind, PAGERDUTY, Receiver, ReceiverError};
 pub use self::untold::{Untold, flush, strangers, untold};
 
@@ -229,6 +231,10 @@ impl Post {
 #[cfg(test)]
 #[path = "notify_tests.rs"]
 pub(in crate::sink) mod tests;
+
+#[cfg(test)]
+#[path = "alike_tests.rs"]
+mod alike_tests;
 
 #[cfg(test)]
 #[path = "programs_tests.rs"]

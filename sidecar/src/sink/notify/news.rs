@@ -1,20 +1,21 @@
 //! What is worth a message: pure, with the time handed in.
 //!
 //! An incident is told once when it is raised, again when it gets worse, and once more when it is over. One that comes back
-//! within the cool-down waits for its end: what flaps is told with a count. What was never told needs no recovery.
+//! within the cool-down waits for its end: what flaps is told with a count. What was never told needs no recovery. What several
+//! GPUs of a node have alike is one message (`alike`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use paceline_health::Provenance;
-use paceline_health::fault::Order;
 use paceline_health::id::JobId;
 use paceline_health::plain;
 use paceline_health::policy::Policy;
 use paceline_health::report::Report;
-use paceline_health::verdict::{Cause, Severity, State, Verdict};
+use paceline_health::verdict::{Cause, State, Subject, Verdict};
 use paceline_health::words;
 use serde::{Deserialize, Serialize};
+
+use super::notice::{Notice, Status};
 
 /// The same trouble in the same place is told this often at most.
 const COOL_DOWN_MS: u64 = 300_000;
@@ -22,94 +23,40 @@ const COOL_DOWN_MS: u64 = 300_000;
 const ACTION: usize = 2000;
 /// Pieces of evidence.
 const EVIDENCE: usize = 4;
+/// Characters of a GPU's name where the node is known.
+const GPU_NAME: usize = 12;
 /// Most troubles that are remembered; what is over goes first.
 const MOST: usize = 4096;
 
-/// Whether it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// It holds.
-    Firing,
-    /// It is over.
-    Resolved,
-}
-
-/// One message, whoever gets it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Notice {
-    /// The same for all messages of one trouble: `job/finding/subject`.
-    pub key: String,
-    /// Whether it holds.
-    pub status: Status,
-    /// How bad it is.
-    pub severity: Severity,
-    /// How bad it was told to be at most.
-    pub worst: Severity,
-    /// How bad it was told to be before, if that was something else.
-    pub was: Option<Severity>,
-    /// The same of where the evidence came from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub was_provenance: Option<Provenance>,
-    /// The job.
-    pub job: JobId,
-    /// The kind of trouble.
-    pub finding: Arc<str>,
-    /// Whom it is about, in words.
-    pub subject: String,
-    /// Its node, if it is about one.
-    pub node: Option<Arc<str>>,
-    /// The finding in a few words.
-    pub title: Arc<str>,
-    /// Why.
-    pub cause: Arc<str>,
-    /// What policy asks for.
-    pub action: Arc<str>,
-    /// Where the evidence came from.
-    pub provenance: Provenance,
-    /// [`Verdict::id`].
-    pub incident: u64,
-    /// How often it was raised.
-    pub times: u32,
-    /// When it began, in words.
-    #[serde(default)]
-    pub since: String,
-    /// How slow it is and what it costs, in words; empty: nothing was lost so far.
-    #[serde(default)]
-    pub costs: String,
-    /// What it rests on, a phrase each.
-    #[serde(default)]
-    pub evidence: Vec<String>,
-    /// When it was raised, milliseconds since 1970.
-    pub raised_ms: u64,
-    /// When this was said.
-    pub unix_ms: u64,
-    /// It is not over with the job: something is wrong with a machine.
-    pub unwatched: bool,
-    /// The job's policy only observes it.
-    #[serde(default)]
-    pub observe_only: bool,
-    /// What policy asks for, for programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
-    /// It was told before, and nothing of it has changed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_told_again: bool,
-}
-
 /// What is remembered of one trouble.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Memory {
-    notice: Notice,
-    holds: bool,
+pub(super) struct Memory {
+    pub(super) notice: Notice,
+    pub(super) holds: bool,
     /// It was told to hold, and not yet to be over.
-    told: bool,
-    told_ms: u64,
+    pub(super) told: bool,
+    pub(super) told_ms: u64,
+    /// The key of the message that speaks for it and others.
+    #[serde(default)]
+    pub(super) spoken_for_by: Option<String>,
+}
+
+impl Memory {
+    /// Of what holds, and was not told so far.
+    pub(super) fn new(notice: Notice) -> Memory {
+        Memory {
+            notice,
+            holds: true,
+            told: false,
+            told_ms: 0,
+            spoken_for_by: None,
+        }
+    }
 }
 
 /// What outlives an aggregator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Saved(BTreeMap<String, Memory>);
+pub struct Saved(pub(super) BTreeMap<String, Memory>);
 
 /// See the module.
 #[derive(Debug)]
@@ -118,8 +65,8 @@ pub struct News {
     policy: Policy,
     /// [`words::whose`].
     whose: &'static str,
-    known: Saved,
-    out: Vec<Notice>,
+    pub(super) known: Saved,
+    pub(super) out: Vec<Notice>,
 }
 
 impl News {
@@ -145,12 +92,7 @@ impl News {
         let known = self.known.0.get(&notice.key);
         match (verdict.state, known) {
             (State::Raised, None) => {
-                let memory = Memory {
-                    notice,
-                    holds: true,
-                    told: false,
-                    told_ms: 0,
-                };
+                let memory = Memory::new(notice);
                 self.known.0.insert(memory.notice.key.clone(), memory);
                 self.forget();
             }
@@ -204,18 +146,18 @@ impl News {
         let gone: Vec<String> = self
             .known
             .0
-            .keys()
-            .filter(|key| !of_now.contains(*key))
-            .cloned()
+            .iter()
+            .filter(|(key, memory)| memory.notice.gpus.is_empty() && !of_now.contains(*key))
+            .map(|(key, _)| key.clone())
             .collect();
         for key in gone {
-            if self
-                .known
-                .0
-                .get(&key)
-                .is_some_and(|memory| !memory.notice.unwatched)
-            {
-                self.clear(&key, now_ms);
+            let known = self.known.0.get(&key);
+            match known.map(|memory| (memory.notice.unwatched, memory.spoken_for_by.clone())) {
+                Some((false, _)) => self.clear(&key, now_ms),
+                Some((true, Some(speaker))) => {
+                    self.known.0.remove(&speaker);
+                }
+                _ => {}
             }
             self.known.0.remove(&key);
         }
@@ -224,11 +166,12 @@ impl News {
         }
     }
 
-    fn clear(&mut self, key: &str, now_ms: u64) {
+    pub(super) fn clear(&mut self, key: &str, now_ms: u64) {
         let Some(memory) = self.known.0.get_mut(key) else {
             return;
         };
         memory.holds = false;
+        memory.spoken_for_by = None;
         if std::mem::take(&mut memory.told) {
             self.out.push(Notice {
                 status: Status::Resolved,
@@ -242,9 +185,15 @@ impl News {
 
     /// What is to be said now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<Notice> {
-        for memory in self.known.0.values_mut() {
+        self.say_due(now_ms, false)
+    }
+
+    fn say_due(&mut self, now_ms: u64, is_last: bool) -> Vec<Notice> {
+        let waiting = self.gather(now_ms, is_last);
+        for (key, memory) in &mut self.known.0 {
             let is_quiet = memory.told_ms == 0 || now_ms.saturating_sub(memory.told_ms) >= COOL_DOWN_MS;
-            if memory.holds && !memory.told && is_quiet {
+            let is_silent = memory.spoken_for_by.is_some() || waiting.contains(key);
+            if memory.holds && !memory.told && is_quiet && !is_silent {
                 (memory.told, memory.told_ms) = (true, now_ms);
                 memory.notice.unix_ms = now_ms;
                 self.out.push(memory.notice.clone());
@@ -267,7 +216,7 @@ impl News {
 
     /// The job has ended. What is wrong with a machine is not over with it: that is only watched no longer.
     pub fn close(&mut self, now_ms: u64) -> Vec<Notice> {
-        let mut last = self.poll(now_ms);
+        let mut last = self.say_due(now_ms, true);
         for memory in self.known.0.values_mut().filter(|memory| memory.told) {
             let mut notice = memory.notice.clone();
             (notice.unix_ms, notice.was, notice.was_provenance) = (now_ms, None, None);
@@ -291,18 +240,23 @@ impl News {
 
     /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
+        let row = self.policy.finding(verdict.finding);
+        let severity = row.urgency.alert_severity(verdict.severity);
         Notice {
             key: self.key(verdict),
             status: Status::Firing,
-            severity: verdict.severity,
-            worst: verdict.severity,
+            severity,
+            worst: severity,
             was: None,
             was_provenance: None,
             job: JobId::from(&*plain::label(self.job.as_str())),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
             subject: plain::clip(&verdict.whom(), plain::SENTENCE),
-            title: self.policy.finding(verdict.finding).title.clone(),
+            gpu: gpu(verdict),
+            gpus: Vec::new(),
+            title: row.title.clone(),
+            urgency: row.urgency,
             cause: Arc::from(verdict.cause.name()),
             action: plain::clip(&verdict.action, ACTION).into(),
             provenance: verdict.provenance,
@@ -332,7 +286,7 @@ impl News {
 }
 
 /// Whether what was told before has changed so that it is told again; what has not stands in `now` as it was told.
-fn changes(before: &Notice, now: &mut Notice) -> bool {
+pub(super) fn changes(before: &Notice, now: &mut Notice) -> bool {
     let is_worse = now.severity > before.severity;
     // Counters are read once a second: why it is may be known only after it was told, and what to do goes by that.
     let is_explained = is_unknown(before) && !is_unknown(now);
@@ -349,8 +303,16 @@ fn changes(before: &Notice, now: &mut Notice) -> bool {
     is_worse || is_explained
 }
 
+/// A few letters tell the GPUs of a node apart.
+fn gpu(verdict: &Verdict) -> Option<Arc<str>> {
+    let Subject::Gpu { gpu_uuid, .. } = &verdict.subject else {
+        return None;
+    };
+    let short: String = gpu_uuid.as_str().chars().take(GPU_NAME).collect();
+    Some(plain::label(&short).into())
+}
+
 fn node(verdict: &Verdict) -> Option<Arc<str>> {
-    use paceline_health::verdict::Subject;
     match &verdict.subject {
         Subject::Node { node }
         | Subject::Rank { node, .. }

@@ -5,7 +5,8 @@ use paceline_health::report::Report;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
 use paceline_health::{Detector, Policy};
 
-use super::news::{News, Notice, Status};
+use super::news::News;
+use super::notice::{Notice, Status};
 use super::tests::{NOW, verdict};
 
 /// `raised`, `worse` or `cleared` at seconds; what is said, as `status severity [times]`.

@@ -319,7 +319,8 @@ fn slack_text_is_escaped() {
          since: 1.00 s after the start, sure 1.00 s later\n\
          costs: 1.50x as long as its peers\n\
          why: heat: the GPU protects itself\n\
-         Check &lt;cooling&gt; &amp; airflow."
+         Check &lt;cooling&gt; &amp; airflow.\n\
+         runbook: https://github.com/paceline/paceline/blob/main/docs/findings.md#straggler"
     );
 }
 
@@ -357,6 +358,6 @@ fn what_is_told_again_at_the_end_is_so_in_the_spool() {
     news.verdict(&verdict, NOW);
     news.poll(NOW);
     let last = serde_json::to_string(&news.close(NOW)).unwrap();
-    let last: Vec<news::Notice> = serde_json::from_str(&last).unwrap();
+    let last: Vec<Notice> = serde_json::from_str(&last).unwrap();
     assert!(last[0].is_told_again, "{last:?}");
 }

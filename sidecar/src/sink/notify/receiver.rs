@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use paceline_health::verdict::Severity;
 
-use super::news::Notice;
+use super::notice::Notice;
 use super::secret::Secret;
 
 /// Why this is no receiver.

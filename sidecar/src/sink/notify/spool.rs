@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::news::Notice;
+use super::notice::Notice;
 use crate::host::read_plain;
 use crate::safe_file;
 use crate::sink::write_whole;

@@ -1,10 +1,11 @@
 //! What of the report the page shows. Names and sentences are bounded, lists have an end, and their length is told.
 
 use paceline_health::Policy;
+use paceline_health::cards::{Card, cards};
 use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
-use paceline_health::verdict::{State, Subject, Verdict};
+use paceline_health::verdict::{State, Subject};
 use paceline_health::words::{self, evidence};
 use serde_json::{Value, json};
 
@@ -17,13 +18,12 @@ const LINES: usize = 32;
 
 /// As JSON. `dir`: where the report lies; `unix_ms`: the wall clock, to put times of the journal beside it.
 pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> String {
-    let mut verdicts: Vec<&Verdict> = report.verdicts.iter().collect();
-    verdicts.sort_by_key(|verdict| verdict.weight());
-    let raised = verdicts
+    let cards = cards(&report.verdicts);
+    let raised = cards
         .iter()
-        .filter(|verdict| verdict.state == State::Raised)
+        .filter(|card| card.verdict.state == State::Raised)
         .count();
-    let shown = verdicts.iter().take(VERDICTS);
+    let shown = cards.iter().take(VERDICTS);
     let parts = report.times.parts.iter();
     let parts = parts.map(|part| json!([part.part.name(), part.p50_s, part.p90_s, part.p99_s, part.max_s]));
     let told = json!({
@@ -35,9 +35,9 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
         "duration_s": report.duration_s,
         // The frame that ended `duration_s` came at about this time.
         "unix_ms": unix_ms,
-        "findings": report.verdicts.len(),
+        "findings": cards.len(),
         "raised": raised,
-        "verdicts": shown.map(|verdict| self::verdict(verdict, policy)).collect::<Vec<_>>(),
+        "verdicts": shown.map(|card| verdict(card, policy)).collect::<Vec<_>>(),
         "coverage": coverage(&report.coverage),
         "cost": {
             "gpu_hours": report.cost.gpu_hours,
@@ -54,8 +54,9 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
     told.to_string()
 }
 
-/// One finding: the verdict as it is, and what the tables say of its kind.
-fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
+/// One finding: the verdict, and what the tables say of its kind.
+fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
+    let verdict = &card.verdict;
     let row = policy.finding(verdict.finding);
     let evidence = verdict.evidence.iter().take(EVIDENCE);
     let evidence = evidence.map(|piece| evidence::told(piece).map(|text| name(&text)));
@@ -65,7 +66,7 @@ fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
         "title": row.title,
         "means": row.means,
         "whom": name(&verdict.whom()),
-        "subject": subject(&verdict.subject),
+        "subject": subject(card),
         "severity": verdict.severity,
         "raised": verdict.state == State::Raised,
         "since_s": verdict.since_s,
@@ -86,8 +87,12 @@ fn verdict(verdict: &Verdict, policy: &Policy) -> Value {
     })
 }
 
-fn subject(subject: &Subject) -> Value {
-    match subject {
+fn subject(card: &Card<'_>) -> Value {
+    match &card.verdict.subject {
+        Subject::Node { node } if !card.gpus.is_empty() => {
+            let gpus: Vec<_> = card.gpus.iter().map(|gpu| name(gpu.as_str())).collect();
+            json!({ "kind": "gpus", "node": name(node.as_str()), "gpus": gpus })
+        }
         Subject::Job { .. } => json!({ "kind": "job" }),
         Subject::Node { node } => json!({ "kind": "node", "node": name(node.as_str()) }),
         Subject::Rank { rank, node, gpu_uuid } => json!({
@@ -172,4 +177,39 @@ fn preflight(section: &Section) -> Value {
         "findings": findings.collect::<Vec<_>>(),
         "problems": problems.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_health::Detector;
+    use paceline_health::verdict::{Finding, Severity, Verdict};
+
+    use super::*;
+    use crate::sink::notify::tests::verdict;
+
+    #[test]
+    fn gpus_of_a_node_are_one_finding_that_names_each() {
+        let of_gpu = |gpu: u32| Verdict {
+            finding: Finding::GpuThrottled,
+            subject: Subject::Gpu {
+                gpu_uuid: format!("GPU-{gpu}").as_str().into(),
+                node: "n1".into(),
+            },
+            ..verdict(u64::from(gpu), 0, Severity::Warning, State::Raised)
+        };
+        let policy = Policy::default();
+        let found = Report {
+            verdicts: (1..9).map(of_gpu).collect(),
+            ..Detector::new(policy.clone()).report()
+        };
+        let told: Value = serde_json::from_str(&report(&found, &policy, "", 0)).unwrap();
+        assert_eq!((&told["findings"], &told["raised"]), (&1.into(), &1.into()));
+        let card = &told["verdicts"][0];
+        assert_eq!((&card["whom"], &card["id"]), (&"8 GPUs on n1".into(), &1.into()));
+        let names: Vec<String> = (1..9).map(|gpu| format!("GPU-{gpu}")).collect();
+        assert_eq!(
+            card["subject"],
+            json!({ "kind": "gpus", "node": "n1", "gpus": names })
+        );
+    }
 }

@@ -18,7 +18,7 @@ function concerns(verdict) {
   if (!text) return true;
   const {subject} = verdict;
   if (rank !== null) return subject.rank === rank || (subject.kind !== 'rank' && subject.node !== undefined && subject.node === nodeOf(rank));
-  return [verdict.finding, verdict.cause, verdict.whom, subject.gpu ?? '', verdict.severity].some(word => word.toLowerCase().includes(text));
+  return [verdict.finding, verdict.cause, verdict.whom, subject.gpu ?? '', ...(subject.gpus ?? []), verdict.severity].some(word => word.toLowerCase().includes(text));
 }
 
 function since(verdict) {

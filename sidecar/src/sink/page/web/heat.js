@@ -68,7 +68,8 @@ function ranksOf(subject) {
   if (subject.kind === 'rank') return [subject.rank];
   if (!data.places || subject.node === undefined) return [];
   const node = data.places.nodes.findIndex(([name]) => name === subject.node);
-  return data.places.ranks.flatMap(([place, own], rank) => place === node && (subject.kind !== 'gpu' || own < 0 || data.places.gpus[own][0] === subject.gpu) ? [rank] : []);
+  const only = subject.gpus ?? (subject.gpu ? [subject.gpu] : null);
+  return data.places.ranks.flatMap(([place, own], rank) => place === node && (!only || own < 0 || only.includes(data.places.gpus[own][0])) ? [rank] : []);
 }
 
 // Where a column lies, and which columns lie at a place: the newest at the right.

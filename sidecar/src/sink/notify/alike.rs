@@ -1,0 +1,163 @@
+//! What several GPUs of a node have alike is one message: which GPUs it speaks for, and how long the first of them waits for
+//! the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paceline_health::cards::MIN_ALIKE_GPUS;
+use paceline_health::verdict::Severity;
+
+use super::news::{Memory, News, changes};
+use super::notice::Notice;
+
+/// A warning of one GPU waits this long for the same of others.
+const GATHERS_MS: u64 = 10_000;
+/// What is critical waits only where another GPU of the node has it, too.
+const GATHERS_CRITICAL_MS: u64 = 2_000;
+/// While more GPUs join, what was told is told again this often at most.
+const GROWS_EVERY_MS: u64 = 60_000;
+/// GPUs of which the evidence is listed.
+const LISTED: usize = 16;
+
+impl News {
+    /// Lets one message speak for the GPUs of each node that have a finding alike; gives the keys of those that wait for others.
+    /// `is_last`: nothing waits any more.
+    pub(super) fn gather(&mut self, now_ms: u64, is_last: bool) -> BTreeSet<String> {
+        let mut alike: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (key, memory) in &self.known.0 {
+            if !memory.notice.gpus.is_empty() {
+                alike.entry(key.clone()).or_default();
+            } else if let Some(speaker) = speaker(&memory.notice).filter(|_| memory.holds) {
+                alike.entry(speaker).or_default().push(key.clone());
+            }
+        }
+        let mut waiting = BTreeSet::new();
+        for (speaker, members) in alike {
+            let new = members.iter().filter(|key| self.is_new(key));
+            let new: Vec<String> = new.cloned().collect();
+            let is_open = self.known.0.get(&speaker).is_some_and(|memory| memory.holds);
+            let waits = !is_last && !self.is_due(&new, members.len(), now_ms);
+            if !is_open && waits {
+                waiting.extend(new);
+            } else if is_open || (members.len() >= MIN_ALIKE_GPUS && !new.is_empty()) {
+                self.speak_for(&speaker, &members, new, now_ms);
+            }
+        }
+        waiting
+    }
+
+    /// Neither told, nor spoken for.
+    fn is_new(&self, key: &str) -> bool {
+        let memory = self.known.0.get(key);
+        memory.is_some_and(|memory| !memory.told && memory.spoken_for_by.is_none())
+    }
+
+    /// Whether the first of those that are new has waited for long enough.
+    fn is_due(&self, new: &[String], alike: usize, now_ms: u64) -> bool {
+        let mut notices = new.iter().filter_map(|key| Some(&self.known.0.get(key)?.notice));
+        notices.any(|notice| {
+            let waits_ms = match notice.severity {
+                Severity::Critical if alike == 1 => 0,
+                Severity::Critical => GATHERS_CRITICAL_MS,
+                _ => GATHERS_MS,
+            };
+            now_ms.saturating_sub(notice.raised_ms) >= waits_ms
+        })
+    }
+
+    /// One message for those that nobody has spoken for. It counts all that hold, those that were told before as well.
+    fn speak_for(&mut self, speaker: &str, members: &[String], new: Vec<String>, now_ms: u64) {
+        let has_grown = !new.is_empty();
+        for key in new {
+            if let Some(memory) = self.known.0.get_mut(&key) {
+                memory.spoken_for_by = Some(speaker.to_owned());
+            }
+        }
+        let memories = members.iter().filter_map(|key| self.known.0.get(key));
+        let (own, told): (Vec<&Memory>, Vec<&Memory>) =
+            memories.partition(|memory| memory.spoken_for_by.as_deref() == Some(speaker));
+        let Some(mut notice) = sum(speaker, &own, &told, now_ms) else {
+            self.clear(speaker, now_ms);
+            return;
+        };
+        let memory = match self.known.0.get(speaker).cloned() {
+            None => Memory::new(notice),
+            Some(known) => {
+                notice.times = known.notice.times + u32::from(!known.holds);
+                let is_news = known.told && changes(&known.notice, &mut notice);
+                let has_grown =
+                    known.told && has_grown && now_ms.saturating_sub(known.told_ms) >= GROWS_EVERY_MS;
+                if is_news || has_grown {
+                    self.out.push(notice.clone());
+                }
+                Memory {
+                    notice,
+                    holds: true,
+                    told_ms: if is_news || has_grown {
+                        now_ms
+                    } else {
+                        known.told_ms
+                    },
+                    ..known
+                }
+            }
+        };
+        self.known.0.insert(speaker.to_owned(), memory);
+    }
+}
+
+/// The key of the message that may speak for a notice about a GPU.
+fn speaker(notice: &Notice) -> Option<String> {
+    let (Some(_), Some(node)) = (&notice.gpu, &notice.node) else {
+        return None;
+    };
+    Some(format!("{}/{}/{}", notice.job, notice.finding, name(node)))
+}
+
+/// The same while GPUs join and leave: receivers know an alert by it.
+fn name(node: &str) -> String {
+    format!("GPUs on {node}")
+}
+
+/// What GPUs come to: the worst of them, with what each shows. `told`: those that have messages of their own. `None`: it
+/// speaks for nobody any more.
+fn sum(speaker: &str, own: &[&Memory], told: &[&Memory], now_ms: u64) -> Option<Notice> {
+    let notices = own.iter().map(|memory| &memory.notice);
+    let worst = notices
+        .clone()
+        .max_by(|a, b| a.severity.cmp(&b.severity).then(b.incident.cmp(&a.incident)))?;
+    let first = notices.clone().min_by_key(|notice| notice.incident)?;
+    let all = || own.iter().chain(told).map(|memory| &memory.notice);
+    let shown = all().filter_map(|notice| {
+        let gpu = notice.gpu.as_deref()?;
+        Some(match notice.evidence.first() {
+            Some(phrase) => format!("{gpu} {phrase}"),
+            None => gpu.to_owned(),
+        })
+    });
+    let mut evidence: Vec<String> = shown.collect();
+    if let Some(more) = evidence.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        evidence.truncate(LISTED);
+        evidence.push(format!("{more} more GPUs: see report.json"));
+    }
+    Some(Notice {
+        key: speaker.to_owned(),
+        worst: worst.severity,
+        subject: name(worst.node.as_deref()?),
+        gpu: None,
+        gpus: all().filter_map(|notice| notice.gpu.clone()).collect(),
+        action: worst.action.replace("this GPU", "each of these GPUs").into(),
+        provenance: notices
+            .clone()
+            .map(|notice| notice.provenance)
+            .fold(worst.provenance, Ord::max),
+        incident: first.incident,
+        times: 1,
+        since: first.since.clone(),
+        evidence,
+        raised_ms: first.raised_ms,
+        unix_ms: now_ms,
+        unwatched: notices.clone().any(|notice| notice.unwatched),
+        order: notices.filter_map(|notice| notice.order).max(),
+        ..worst.clone()
+    })
+}
