@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::body::letters;
 use super::news::News;
 use super::notice::{Notice, Status};
-use super::receiver::{Address, Kind};
+use super::receiver::{Address, Kind, Receiver};
 use super::spool::Parcel;
 use super::tests::{NOW, verdict};
 
@@ -202,6 +202,9 @@ fn a_ticket_is_a_warning() {
     news.verdict(&costly, NOW);
     let notices = news.poll(NOW);
     assert_eq!(notices[0].worst, Severity::Warning);
+    let receives = |words: &str| Receiver::of(words).unwrap().wants(&notices[0]);
+    assert!(receives("alertmanager=http://am:9093") && receives("slack=env:SLACK"));
+    assert!(!receives("pagerduty=env:KEY") && !receives("slack=env:SLACK,severity=critical"));
     let labels = alerts(notices)[0]["labels"].clone();
     assert_eq!(
         (&labels["severity"], &labels["urgency"]),

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use paceline_health::policy::Urgency;
 use paceline_health::verdict::Severity;
 
 use super::notice::Notice;
@@ -263,9 +264,10 @@ impl Receiver {
         format!("{}-{:08x}", self.kind.name(), hasher.finish() as u32)
     }
 
-    /// Whether it hears of this.
+    /// Whether it hears of this. A pager wakes somebody for whatever it is sent: it gets no tickets.
     pub(super) fn wants(&self, notice: &Notice) -> bool {
-        notice.worst >= self.severity
+        let wakes = matches!(self.kind, Kind::PagerDuty(..));
+        notice.worst >= self.severity && !(wakes && notice.urgency == Urgency::Ticket)
     }
 }
 
