@@ -82,6 +82,12 @@ impl News {
         let memory = match self.known.0.get(speaker).cloned() {
             None => Memory::new(notice),
             Some(known) => {
+                if known.holds {
+                    // It stays about all that had it, until the last of them is over; the evidence has those that still do.
+                    let gone = known.notice.gpus.iter().filter(|gpu| !notice.gpus.contains(gpu));
+                    let gone: Vec<_> = gone.cloned().collect();
+                    notice.gpus.extend(gone);
+                }
                 notice.times = known.notice.times + u32::from(!known.holds);
                 let is_news = known.told && changes(&known.notice, &mut notice);
                 let has_grown =
