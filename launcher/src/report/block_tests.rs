@@ -5,7 +5,7 @@ use paceline_health::report::{Cost, Part, PartTimes, RankTimes, Times, Usual};
 use paceline_health::verdict::Finding;
 
 use super::*;
-use crate::report::samples::{piece, report, verdict};
+use crate::report::samples::{piece, rank, report, verdict};
 
 const STYLE: Style = Style {
     color: false,
