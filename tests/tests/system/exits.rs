@@ -164,7 +164,7 @@ fn without_a_run_directory_the_report_goes_elsewhere() {
     let output = place.run(&["--json"], "echo $PACELINE_RING_DIR; exit 4");
     assert_eq!(output.status.code(), Some(4));
     let stderr = text(&output.stderr);
-    let told = "paceline: warning: cannot write in run: File exists (os error 17); the report goes to ";
+    let told = "paceline: warning: cannot write in run: Not a directory (os error 20); the report goes to ";
     let (_, rest) = stderr.split_once(told).expect(stderr);
     let (elsewhere, hint) = rest.lines().next().unwrap().split_once("; ").unwrap();
     assert!(hint.contains("PACELINE_RUN_DIR"), "{hint}");

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -29,7 +28,7 @@ fn preflight(place: &Place) -> Command {
     command
 }
 
-/// The command with files of half a kilobyte at most (of one, by some shells): the kernel ends who writes more.
+/// The command with files of half a kilobyte at most (of one, by some shells): what is written beyond is not taken.
 fn limited(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -c 0; ulimit -f 1; exec \"$@\"", "sh"]);
@@ -56,11 +55,14 @@ fn report(output: &Output) -> Value {
 }
 
 #[test]
-fn a_writer_that_is_killed_within_a_line_loses_only_that() {
+fn a_writer_that_is_cut_off_within_a_line_loses_only_that() {
     let place = Place::new();
-    let killed = limited(&preflight(&place)).output().unwrap();
-    // SIGXFSZ.
-    assert_eq!(killed.status.signal(), Some(25), "{}", text(&killed.stderr));
+    let cut_off = limited(&preflight(&place)).output().unwrap();
+    let said = text(&cut_off.stderr);
+    assert!(
+        said.contains("could not be added to the passports: File too large"),
+        "{said}"
+    );
     let cut = place.read("site/n1.passport");
     assert!(!cut.ends_with('\n'), "{cut}");
     let whole = cut.lines().count() - 1;
@@ -83,7 +85,7 @@ fn a_writer_that_is_killed_within_a_line_loses_only_that() {
 #[test]
 fn a_store_that_hangs_is_waited_for_no_longer_than_seconds() {
     let place = Place::new();
-    // Whoever opens the one waits for a writer, whoever locks the other for this test.
+    // Whoever locks the one waits for this test; whoever opened the other would wait for a writer, and it is not opened.
     let own = place.write("site/n1.passport", "");
     let status = Command::new("mkfifo")
         .arg(place.path("site/n2.passport"))
@@ -96,10 +98,10 @@ fn a_store_that_hangs_is_waited_for_no_longer_than_seconds() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let (report, said) = (report(&output), text(&output.stderr));
     assert!(!report["samples"].as_array().unwrap().is_empty(), "{report}");
-    let problems = report["problems"].as_array().unwrap();
-    let of_store = problems.iter().find(|problem| problem["phase"] == "passports");
-    let wanted = "what was measured earlier cannot be read: the file system was waited for 1 s";
-    assert_eq!(of_store.unwrap()["what"], wanted, "{report}");
+    assert!(
+        said.contains("site/n2.passport cannot be read and is left out"),
+        "{said}"
+    );
     assert!(
         said.contains("could not be added to the passports: the file system was waited for 5 s"),
         "{said}"
