@@ -215,10 +215,10 @@ fn in_a_pod_a_dead_node_is_not_waited_for_until_the_kubelet_kills() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().to_string()
     };
-    let first = job.start("n0", &["--pod", "--aggregator", &address]);
+    let first = job.start("n0", &["--pod", "--status-json", "--aggregator", &address]);
     first.hear("ready");
     let elsewhere = job.beside();
-    let second = elsewhere.start("n1", &["--pod", "--aggregator", &address]);
+    let second = elsewhere.start("n1", &["--pod", "--status-json", "--aggregator", &address]);
     second.hear("ready");
     until("both nodes", || {
         let entries = job.entries(&job.run_dir());
