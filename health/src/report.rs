@@ -274,7 +274,7 @@ pub struct Gap {
 }
 
 /// Of [`Cost::by_cause`] what is no finding.
-pub const OVERHEADS: [&str; 4] = ["checkpoint", "warm-up", "restart", "stall"];
+pub const OVERHEADS: [&str; 5] = ["checkpoint", "warm-up", "restart", "stall", "periodic-pause"];
 
 /// What the job took so far, and what of it was lost to what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -283,8 +283,8 @@ pub struct Cost {
     pub gpu_hours: f64,
     /// Of these, lost to anything below.
     pub lost_gpu_hours: f64,
-    /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or `checkpoint`,
-    /// `warm-up`, `restart`, `stall` (a step far longer than those around it, of which no finding tells).
+    /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or one of [`OVERHEADS`]. A
+    /// `stall` is a step far longer than those around it, a `periodic-pause` one that comes back; no finding explains either.
     pub by_cause: BTreeMap<Arc<str>, f64>,
     /// Share of the time up to the last step, as far as it was heard of, that made progress at the speed the job would have
     /// with nothing wrong, 0 to 1; `None` before the first steady step.

@@ -66,6 +66,8 @@ closed! {
         CpuContention = "cpu-contention",
         /// Ranks pause to collect garbage, now one and now another.
         GcPause = "gc-pause",
+        /// One rank alone evaluates, saves or pauses every so many steps, and the others wait for it.
+        SingleRankPause = "single-rank-pause",
         /// Slow only when checkpoints are written.
         SlowCheckpoint = "slow-checkpoint",
         /// Warm-up takes much of the run, or much longer on one rank.
@@ -146,6 +148,10 @@ closed! {
         GcPause = "gc-pause",
         /// The work itself differs between ranks.
         Imbalance = "imbalance",
+        /// The rank writes a checkpoint meanwhile.
+        Checkpoint = "checkpoint",
+        /// The rank evaluates meanwhile.
+        Evaluation = "evaluation",
     }
 }
 

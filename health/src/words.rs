@@ -120,6 +120,8 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::CpuContention => "CPU: the process waits for a core",
         Cause::GcPause => "garbage collection",
         Cause::Imbalance => "the work itself differs between ranks",
+        Cause::Checkpoint => "it writes a checkpoint meanwhile",
+        Cause::Evaluation => "it evaluates meanwhile",
     }
 }
 

@@ -1,14 +1,13 @@
 //! Checkpoints: who is slow only when they are written, and whether they became slower.
 //!
-//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it.
+//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it. A write is what
+//! was measured as one: that a step is long says nothing of what it did.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Seat;
 use super::claim::{Claim, Detail, Outcome, over, piece};
-use super::kinds::{Kinds, Sort};
 use super::localise;
 use super::raised::{Raised, Whom};
 use super::scene::Scene;
@@ -66,23 +65,17 @@ impl Checkpoints {
     }
 
     /// Takes a step.
-    pub fn row(
-        &mut self,
-        scene: &Scene<'_>,
-        kinds: &Kinds,
-        sort: Sort,
-        raised: &[Raised],
-        out: &mut VecDeque<Claim>,
-    ) {
-        let learned = sort == Sort::Learned;
-        if !(scene.steady
-            && (learned || scene.board.kind == StepKind::Checkpoint && sort == Sort::AsDeclared))
-        {
+    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+        if !(scene.steady && scene.board.kind == StepKind::Checkpoint) {
             return;
         }
-        let writes = writes(scene, kinds);
+        let seats = &scene.board.seats;
+        let writes: Vec<(Rank, f64)> = seats
+            .iter()
+            .map(|seat| (seat.rank, seat.sample.checkpoint_s))
+            .collect();
         let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
-        // Where writes are only inferred, the noise of the steps looks like short ones. When few write, those are long.
+        // Who does not write notes that others do. When few write, their writes are the long ones.
         let middle = stats::median(&mut writes.iter().map(|(_, write_s)| *write_s).collect::<Vec<_>>());
         let few = middle.is_some_and(|middle| middle < MOST_WRITE * longest);
         let least = if few { FEW_WRITE } else { WRITES };
@@ -329,20 +322,6 @@ impl Open {
             ..Outcome::default()
         }
     }
-}
-
-/// What each rank's write took, seconds. Where the hook does not see it, what the step took beyond the usual.
-fn writes(scene: &Scene<'_>, kinds: &Kinds) -> Vec<(Rank, f64)> {
-    let seats = &scene.board.seats;
-    let seen = seats.iter().any(|seat| seat.sample.checkpoint_s > 0.0);
-    let write = |seat: &Seat| {
-        if seen {
-            seat.sample.checkpoint_s
-        } else {
-            seat.self_s - kinds.usual_s(seat.place.role).unwrap_or(seat.self_s)
-        }
-    };
-    seats.iter().map(|seat| (seat.rank, write(seat))).collect()
 }
 
 /// What all wait for because of some writers: their longest over the longest of the others.

@@ -54,6 +54,7 @@ impl Detector {
                 here_s: stood_s,
                 left_s: self.silence.stood_s(at),
             };
+            self.job_rules.pauses(&view!(self, at), &board, stood);
             let stalled = self.job_rules.stalled(&board, stood);
             if stands || stalled {
                 self.job_rules.stood(&board, stood, stalled);

@@ -32,6 +32,7 @@ impl Detector {
             beside(ledger.warm_up, Finding::SlowWarmUp),
             hours(ledger.restart),
             hours(ledger.stalled(left_ratio)),
+            hours(ledger.pause),
         ];
         for (name, hours) in OVERHEADS.into_iter().zip(overheads) {
             add(name, hours);
@@ -93,7 +94,8 @@ impl Detector {
 /// What a loss is booked under.
 fn name(verdict: &Verdict) -> &'static str {
     match verdict.cause {
-        Cause::Unknown => verdict.finding.name(),
+        // A checkpoint that one rank holds the others up with costs more than the write, which is booked as one.
+        Cause::Unknown | Cause::Checkpoint | Cause::Evaluation => verdict.finding.name(),
         cause => cause.name(),
     }
 }

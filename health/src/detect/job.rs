@@ -3,10 +3,13 @@
 //! One [`Scene`] is made of each closed step, with what is already found slow set to its peers' speed, and each rule
 //! takes it in turn.
 
+mod single_rank_pause;
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use self::single_rank_pause::SingleRankPauses;
 use super::birth::Birth;
 use super::board::Board;
 use super::checkpoints::Checkpoints;
@@ -36,6 +39,7 @@ use crate::verdict::{Cause, Finding, Subject};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobRules {
     kinds: Kinds,
+    pauses: SingleRankPauses,
     /// What the latest step was found to be.
     sort: Sort,
     warm_up: WarmUp,
@@ -59,6 +63,7 @@ impl JobRules {
     /// A new group of ranks begins; `ranks`: how many the old one had.
     pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
         self.kinds = Kinds::default();
+        self.pauses.end(at, ranks, &mut self.out);
         self.warm_up = WarmUp::default();
         (self.steady, self.absent) = (false, Absent::default());
         let subject = Subject::Job { job: job.clone() };
@@ -79,6 +84,7 @@ impl JobRules {
     /// Ranks stand elsewhere than before.
     pub fn reseat(&mut self) {
         self.kinds = Kinds::default();
+        self.pauses.reseat();
         self.shares.reseat();
         self.shift.unlearn();
     }
@@ -158,19 +164,31 @@ impl JobRules {
         self.out.pop_front().or_else(|| self.versions.poll())
     }
 
-    /// Tells an undeclared checkpoint or evaluation from an ordinary step, before any rule looks at it.
+    /// Tells a long step that nobody declared from an ordinary one, before any rule looks at it.
     pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds) {
+        let is_habit = self.pauses.observe(board, &self.kinds, limits);
         // What few tell is no kind of the job's steps.
         let is_whole = board.seats.len() * 2 > board.plan.ranks || board.is_empty();
-        let sort = if is_whole {
+        self.sort = if is_whole {
             self.kinds.sort(board, &limits.kinds)
         } else {
             Sort::AsDeclared
         };
-        if sort != Sort::AsDeclared {
-            board.kind = StepKind::Checkpoint;
+        if is_habit && board.kind == StepKind::Train {
+            self.sort = Sort::Periodic;
         }
-        self.sort = sort;
+        match self.sort {
+            Sort::AsDeclared => {}
+            Sort::Outlier => board.kind = StepKind::Outlier,
+            Sort::Periodic => board.kind = StepKind::PeriodicPause,
+        }
+    }
+
+    /// Says which rank alone holds up the others now and then, and tells the ledger of what of this step.
+    pub fn pauses(&mut self, view: &View<'_>, board: &Board<'_>, stood: Stood) {
+        let (ledger, out) = (&mut self.ledger, &mut self.out);
+        self.pauses
+            .row(view, board, (stood, self.provenance), ledger, out);
     }
 
     /// A step that is far too long, by itself: it tells nothing of those before and after it.
@@ -181,8 +199,7 @@ impl JobRules {
     /// Takes a step in which the job stood still, or one that stalled.
     pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
         let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
-        let known = (self.steady, self.sort);
-        self.ledger.row(board, known, stood, teller, board.dur_s);
+        self.ledger.row(board, self.steady, stood, teller, board.dur_s);
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
@@ -197,7 +214,7 @@ impl JobRules {
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
         scene.link_is_slow = links.is_any_slow();
         scene.shifted = self.shift.open_share() > 0.0;
-        scene.apart = self.sort == Sort::Apart;
+        scene.apart = self.sort == Sort::Outlier;
         if self.absent.has_changed(board) {
             // Who is not seen may be the one that all wait for.
             self.shift.unlearn();
@@ -217,7 +234,6 @@ impl JobRules {
         }
         scene.steady = self.steady;
         let teller = self.teller(board, straggler);
-        let known = (self.steady, self.sort);
         for slow in straggler.raised().iter().filter(|slow| slow.step == board.step) {
             let late_s = slow.account.before_s() - slow.told_s;
             self.ledger.tell_late(slow.start, board.step, late_s);
@@ -228,7 +244,7 @@ impl JobRules {
         } else {
             scene.common_step_s
         };
-        self.ledger.row(board, known, stood, teller, even_s);
+        self.ledger.row(board, self.steady, stood, teller, even_s);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);
@@ -247,8 +263,7 @@ impl JobRules {
         let shares = &self.shares;
         let told = |finding| shares.outcome_now(finding).is_some();
         self.wander.row(&scene, straggler, told, &mut self.out);
-        self.checkpoints
-            .row(&scene, &self.kinds, self.sort, raised, &mut self.out);
+        self.checkpoints.row(&scene, raised, &mut self.out);
     }
 
     /// Who tells of a step that took too long.
@@ -276,6 +291,9 @@ impl JobRules {
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
         if finding == Finding::SlowCheckpoint {
             return self.checkpoints.outcome_now(subject, ranks);
+        }
+        if finding == Finding::SingleRankPause {
+            return self.pauses.outcome_now(subject, ranks);
         }
         if !matches!(subject, Subject::Job { .. }) {
             return self.birth.outcome_now(finding, subject, ranks);

@@ -1,5 +1,6 @@
-//! Kinds of steps that nobody declared: a step in which nearly all ranks take far longer than they do is set apart,
-//! and such steps that come back at a fixed distance are checkpoints (or evaluations), learned.
+//! Kinds of steps that nobody declared: a step in which nearly all ranks take far longer than they do is an outlier,
+//! and such steps that come back at a fixed distance are periodic pauses. What the job does in them nobody has said: a
+//! checkpoint, an evaluation, an exchange of weights.
 //!
 //! Set apart, they reach neither the noise nor the tests of ordinary steps. A level that stays is ordinary again.
 
@@ -26,9 +27,9 @@ pub enum Sort {
     #[default]
     AsDeclared,
     /// Far out, and nobody knows why.
-    Apart,
+    Outlier,
     /// Far out, at the distance at which others were.
-    Learned,
+    Periodic,
 }
 
 /// See the module.
@@ -43,7 +44,7 @@ pub struct Kinds {
 
 /// One series of observations of ordinary steps, and the occasions that stood out of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Track {
+pub(super) struct Track {
     usual: VecDeque<f64>,
     /// Steps in a row that stood out.
     run: u32,
@@ -65,9 +66,9 @@ impl Kinds {
         let held_up = self.longest.stands_out(board.step, longest, table);
         let recurs = |track: &Track| track.recurs(table.recurrences as usize);
         let sort = match (common, held_up) {
-            (true, _) if recurs(&self.common) => Sort::Learned,
-            (true, _) => Sort::Apart,
-            (false, true) if recurs(&self.longest) => Sort::Learned,
+            (true, _) if recurs(&self.common) => Sort::Periodic,
+            (true, _) => Sort::Outlier,
+            (false, true) if recurs(&self.longest) => Sort::Periodic,
             _ => Sort::AsDeclared,
         };
         if sort == Sort::AsDeclared {
@@ -114,7 +115,7 @@ impl Kinds {
 
 impl Track {
     /// Whether the step stands out. One that does not, or has done so for long, is usual from now on.
-    fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
+    pub(super) fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
         let mut usual: Vec<f64> = self.usual.iter().copied().collect();
         let level = stats::median(&mut usual);
         let sigma = stats::robust_sigma(&mut usual).unwrap_or(0.0);

@@ -1,12 +1,15 @@
 //! The ledger: what the job's GPUs did with their time. What incidents lost is theirs to say; here is kept what no
 //! incident tells, and that no second is counted twice.
 
+mod long;
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::long::Teller;
+use self::long::{Late, Long};
 use super::board::Board;
-use super::kinds::Sort;
 use crate::event::StepKind;
 use crate::stats;
 use crate::time::Time;
@@ -19,9 +22,8 @@ const ENOUGH: usize = 4;
 const LONG: f64 = 4.0;
 /// One of at least so many seconds says nothing of the job's speed: it stood.
 const STALL_S: f64 = 1.0;
-/// More of them in a row are a slowness, and more than one in so many steps are a habit: both are incidents' to tell.
-const ALONE: u32 = 2;
-const RARE: u32 = 64;
+/// Long steps that an incident may still take over: those that it needs to be sure, of several ranks.
+const MAX_BOOKINGS: usize = 64;
 /// A step is told later than this, and this many times as late as one takes, only where nothing was heard.
 const LATE_S: f64 = 10.0;
 const LATE: f64 = 10.0;
@@ -40,31 +42,6 @@ pub struct Stood {
     pub left_s: f64,
 }
 
-/// Who tells of what a step took too long.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Teller {
-    /// Incidents that are open.
-    Incidents {
-        /// What a step would take without them, over what it takes.
-        left_ratio: f64,
-        /// They tell of this step's length: whom it waited for is one of theirs, or all are.
-        is_theirs: bool,
-    },
-    /// It is far too long by itself, and rules have not seen it.
-    Stall,
-    /// Nobody so far.
-    Nobody,
-}
-
-impl Teller {
-    fn left_ratio(self) -> f64 {
-        match self {
-            Teller::Incidents { left_ratio, .. } => left_ratio,
-            Teller::Stall | Teller::Nobody => 1.0,
-        }
-    }
-}
-
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
@@ -76,6 +53,8 @@ pub struct Ledger {
     accounted: f64,
     pub warm_up: f64,
     pub checkpoint: f64,
+    /// Long steps that came back at a fixed distance, undeclared.
+    pub pause: f64,
     pub restart: f64,
     /// Steps far longer than those before and after them, of which no incident tells.
     stall: f64,
@@ -95,6 +74,26 @@ pub struct Ledger {
     made: u64,
     again_s: f64,
     restarted: bool,
+    /// What the latest long steps were booked under, so that an incident can take over what it explains.
+    booked: VecDeque<Booking>,
+    /// Seconds of the step that comes next which an incident tells of.
+    told_s: f64,
+}
+
+/// One long step.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Booking {
+    step: u64,
+    under: Overhead,
+    rank_s: f64,
+}
+
+/// What a long step is booked under.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Overhead {
+    Checkpoint,
+    Pause,
+    Stall,
 }
 
 impl Ledger {
@@ -113,6 +112,8 @@ impl Ledger {
         self.settle();
         self.warming = (0.0, 0.0);
         self.again_s = 0.0;
+        self.told_s = 0.0;
+        self.booked.clear();
         self.restarted = self.last.is_some();
     }
 
@@ -141,7 +142,7 @@ impl Ledger {
     pub fn row(
         &mut self,
         board: &Board<'_>,
-        (steady, sort): (bool, Sort),
+        steady: bool,
         stood: Stood,
         teller: Teller,
         even_s: f64,
@@ -159,8 +160,8 @@ impl Ledger {
             self.leap(board, began, usual, stood.left_s);
         }
         self.highest = self.highest.max(board.step);
-        // One that was only set apart is none where others were known as such.
-        if board.kind == StepKind::Checkpoint && (sort != Sort::Apart || self.checkpoint == 0.0) {
+        // What nobody declared may be an evaluation: nobody can go back to it.
+        if board.kind == StepKind::Checkpoint {
             self.saved = Some(board.step);
         }
         if is_first {
@@ -172,7 +173,8 @@ impl Ledger {
             }
         }
         self.restarted = false;
-        let moved_s = (board.dur_s - stood_s).max(0.0);
+        let told_s = std::mem::take(&mut self.told_s);
+        let moved_s = (board.dur_s - stood_s - told_s).max(0.0);
         if board.step < self.made {
             // It was made before, and is made again; what it took too long incidents tell.
             let again_s = moved_s * teller.left_ratio();
@@ -180,6 +182,8 @@ impl Ledger {
             self.restart += again_s * self.ranks;
             return;
         }
+        let ranks = self.ranks;
+        let beyond = |usual: Option<f64>| usual.map_or(0.0, |usual| (moved_s - usual).max(0.0)) * ranks;
         match board.kind {
             StepKind::Train | StepKind::WarmUp if !steady => {
                 self.warming.0 += 1.0;
@@ -194,11 +198,13 @@ impl Ledger {
                     } else {
                         0.0
                     };
+                    // What is booked now was lost in the steps before, unless this one stalled by itself.
+                    let first = board.step.saturating_sub(u64::from(self.long.row));
                     let stalled_s = self.long.step(more_s, teller);
-                    self.stall += stalled_s * self.ranks;
+                    self.book(first, Overhead::Stall, stalled_s * self.ranks);
                 }
                 if teller != Teller::Stall {
-                    let took_s = board.dur_s - stood_s;
+                    let took_s = board.dur_s - stood_s - told_s;
                     self.usual.push_back((took_s, even_s.min(took_s)));
                 }
                 if self.usual.len() > USUAL {
@@ -208,17 +214,48 @@ impl Ledger {
                     self.settle();
                 }
             }
-            StepKind::Checkpoint => {
-                let more = usual.map_or(0.0, |usual| (moved_s - usual).max(0.0)) * self.ranks;
-                // Far out, and nobody knows why: until it comes back.
-                if sort == Sort::Apart {
-                    self.stall += more;
-                } else {
-                    self.checkpoint += more;
-                }
-            }
-            _ => {}
+            StepKind::Checkpoint => self.book(board.step, Overhead::Checkpoint, beyond(usual)),
+            StepKind::PeriodicPause => self.book(board.step, Overhead::Pause, beyond(usual)),
+            // Until it comes back.
+            StepKind::Outlier => self.book(board.step, Overhead::Stall, beyond(usual)),
+            StepKind::WarmUp | StepKind::Evaluation => {}
         }
+    }
+
+    fn book(&mut self, step: u64, under: Overhead, rank_s: f64) {
+        if rank_s <= 0.0 {
+            return;
+        }
+        *self.overhead(under) += rank_s;
+        self.booked.push_back(Booking { step, under, rank_s });
+        if self.booked.len() > MAX_BOOKINGS {
+            self.booked.pop_front();
+        }
+    }
+
+    fn overhead(&mut self, under: Overhead) -> &mut f64 {
+        match under {
+            Overhead::Checkpoint => &mut self.checkpoint,
+            Overhead::Pause => &mut self.pause,
+            Overhead::Stall => &mut self.stall,
+        }
+    }
+
+    /// Before a step is taken: an incident tells of so many seconds of it.
+    pub fn tell(&mut self, seconds: f64) {
+        self.told_s += seconds;
+    }
+
+    /// An incident that was raised now tells of so many seconds of a long step before.
+    pub fn take_over(&mut self, step: u64, seconds: f64) {
+        let ranks = self.ranks;
+        let Some(booking) = self.booked.iter_mut().find(|booking| booking.step == step) else {
+            return;
+        };
+        let told = (seconds * ranks).min(booking.rank_s);
+        booking.rank_s -= told;
+        let under = booking.under;
+        *self.overhead(under) -= told;
     }
 
     /// Before a step is taken: an incident that is raised in it tells of so many seconds of the steps after `start`, too.
@@ -323,77 +360,5 @@ impl Ledger {
         if let Some(usual) = self.usual_s() {
             self.warm_up += (took_s - steps * usual).max(0.0) * self.ranks;
         }
-    }
-}
-
-/// Steps that are far too long.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Long {
-    /// How many in a row, and what those that rules have seen took beyond ordinary ones, seconds.
-    row: u32,
-    more_s: f64,
-    /// What was left of a step without incidents when that began.
-    left_ratio: f64,
-    /// Some were there before, so many ordinary steps ago.
-    before: Option<u32>,
-}
-
-impl Long {
-    /// Whether another one would be by itself.
-    fn is_rare(&self) -> bool {
-        self.row < ALONE && self.before.is_none_or(|steps| steps >= RARE)
-    }
-
-    /// Takes a step that took so much more, 0: an ordinary one. Seconds that nobody else tells of.
-    fn step(&mut self, more_s: f64, teller: Teller) -> f64 {
-        if more_s > 0.0 {
-            self.row += 1;
-            match teller {
-                Teller::Stall => return more_s,
-                Teller::Incidents { is_theirs: true, .. } => {}
-                Teller::Incidents { .. } | Teller::Nobody => {
-                    if self.more_s == 0.0 {
-                        self.left_ratio = teller.left_ratio();
-                    }
-                    self.more_s += more_s;
-                }
-            }
-            return 0.0;
-        }
-        if self.row > 0 {
-            (self.row, self.before) = (0, Some(0));
-        }
-        self.before = self.before.map(|steps| steps.saturating_add(1));
-        let pending_s = std::mem::take(&mut self.more_s);
-        if self.is_told(teller.left_ratio()) {
-            0.0
-        } else {
-            pending_s
-        }
-    }
-
-    /// An incident that was raised since they began tells of them.
-    fn is_told(&self, left_ratio: f64) -> bool {
-        left_ratio < 0.99 * self.left_ratio
-    }
-}
-
-/// Time in which nothing was heard, of which steps may tell yet.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Late {
-    owed_s: f64,
-    /// How much sooner than they took steps have been told since, the most, and now.
-    most_s: f64,
-    ahead_s: f64,
-}
-
-impl Late {
-    /// Takes a step that was told so many seconds sooner than it took. Seconds that were heard of after all.
-    fn step(&mut self, sooner_s: f64) -> f64 {
-        self.ahead_s += sooner_s;
-        let most_s = self.ahead_s.clamp(self.most_s, self.owed_s.max(self.most_s));
-        let heard_s = most_s - self.most_s;
-        self.most_s = most_s;
-        heard_s
     }
 }

@@ -32,6 +32,26 @@ pub enum StepKind {
     Evaluation,
     /// Declared as warm-up (compilation, autotuning).
     WarmUp,
+    /// Far longer than ordinary ones, at a fixed distance, and nobody declared why. The detector finds it; no step is sent as one.
+    #[serde(skip)]
+    PeriodicPause,
+    /// Far longer than ordinary ones, once. As above.
+    #[serde(skip)]
+    Outlier,
+}
+
+impl StepKind {
+    /// Its name on the page and in docs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StepKind::Train => "train",
+            StepKind::Checkpoint => "checkpoint",
+            StepKind::Evaluation => "evaluation",
+            StepKind::WarmUp => "warm-up",
+            StepKind::PeriodicPause => "periodic pause",
+            StepKind::Outlier => "outlier",
+        }
+    }
 }
 
 /// See [`super::Event::Step`]. Durations are nanoseconds on the rank's own clock.

@@ -148,6 +148,8 @@ impl WorldSpec {
                 Cause::Nvlink if self.gpus_per_node < 2 => Some("NVLink needs two GPUs on a node"),
                 Cause::Network if self.nodes < 2 => Some(alone),
                 Cause::Imbalance => Some("imbalance is no fault: see stages=, packed= and experts="),
+                Cause::Checkpoint => Some("checkpoints are no cause of a slow rank: see checkpoint-every="),
+                Cause::Evaluation => Some("evaluations are no cause of a slow rank: see evaluate-every="),
                 _ if when.moves.is_some() && on == Target::All => Some("what is everywhere cannot move"),
                 _ => idle(&when),
             },

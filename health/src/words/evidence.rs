@@ -13,13 +13,19 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 11] = [
+const READINGS: [(&str, Reading); 14] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
     (
         "thermal_throttled_ratio",
         Reading::Measure("time slowed by heat", percent),
+    ),
+    ("pause_s", Reading::Measure("each pause takes", span)),
+    ("pause_every_steps", Reading::Measure("comes every", steps)),
+    (
+        "undeclared_pause",
+        Reading::Fact("what it does meanwhile is not declared"),
     ),
     ("margin_c", Reading::Measure("thermal margin", celsius)),
     ("silent_s", Reading::Measure("no move for", span)),
@@ -130,6 +136,10 @@ fn spelled(name: &str) -> String {
 
 fn plain(value: f64) -> String {
     format!("{value}")
+}
+
+fn steps(value: f64) -> String {
+    super::count(value as u64, "step")
 }
 
 /// How often the driver said it.

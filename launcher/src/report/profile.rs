@@ -107,6 +107,8 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         Cause::Network => return Some(&[Look::Nccl]),
         Cause::DataLoading | Cause::CpuContention => return Some(&[Look::System, Look::Operators]),
         Cause::GcPause | Cause::Imbalance => return Some(&[Look::Operators]),
+        // What it does is known.
+        Cause::Checkpoint | Cause::Evaluation => return Some(&[]),
         Cause::Unknown => {}
     }
     match verdict.finding {
@@ -117,7 +119,7 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         F::StageImbalance | F::SequenceImbalance | F::ExpertImbalance | F::GcPause => {
             Some(&[Look::Operators])
         }
-        F::DataLoading | F::CpuContention | F::SlowCheckpoint | F::SlowWarmUp | F::GpuIdle => {
+        F::DataLoading | F::CpuContention | F::SlowCheckpoint | F::SlowWarmUp | F::SingleRankPause | F::GpuIdle => {
             Some(&[Look::System, Look::Operators])
         }
         _ => None,

@@ -1,7 +1,6 @@
 //! A step as a column of the heat map: one byte for each rank, or for as many ranks as share a row.
 
 use paceline_health::base64;
-use paceline_health::event::StepKind;
 use paceline_health::seen::{Seen, badness};
 use serde_json::json;
 
@@ -24,16 +23,10 @@ pub(super) fn column(seen: &Seen) -> String {
     let ranks = seen.cells.len();
     let bin = ranks_a_row(ranks);
     let (cells, who) = rows(&seen.cells, bin);
-    let kind = match seen.kind {
-        StepKind::Train => "train",
-        StepKind::Checkpoint => "checkpoint",
-        StepKind::Evaluation => "evaluation",
-        StepKind::WarmUp => "warm-up",
-    };
     let row = json!([
         seen.step,
         seen.restart,
-        kind,
+        seen.kind.name(),
         micros(seen.at_s),
         micros(seen.p50_s),
         micros(seen.p99_s),
@@ -69,7 +62,7 @@ fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use paceline_health::event::Signal;
+    use paceline_health::event::{Signal, StepKind};
     use paceline_health::seen::{ABSENT, LEVEL, SLOW, cell};
 
     use super::*;

@@ -1,0 +1,340 @@
+//! One rank alone pauses again and again, and all others wait for it: it evaluates or saves for all of them, or does
+//! something that nobody declared.
+//!
+//! A pause is a step in which one rank's own time stands out of what is usual and no other rank's does, while the others'
+//! steps are as long as its own. One is chance; several at one distance are a habit, and so are several in which the same
+//! phase was measured. What comes of garbage collection is not looked at here: that has a finding of its own.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::board::Board;
+use crate::detect::claim::{Body, Claim, Detail, Outcome, over, piece};
+use crate::detect::kinds::{Kinds, Track};
+use crate::detect::ledger::{Ledger, Stood};
+use crate::detect::view::View;
+use crate::event::{Signal, StepKind};
+use crate::frame::Provenance;
+use crate::id::Rank;
+use crate::policy::{KindThresholds, Thresholds};
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// Pauses that are remembered, of all ranks.
+const MAX_PAUSES: usize = 64;
+/// A rank pauses alone if no other's excess is more than this share of its own.
+const ALONE_RATIO: f64 = 0.5;
+/// The same thing takes at most so many times as long each time.
+const ALIKE_RATIO: f64 = 2.0;
+/// A phase explains a pause of which it takes so much.
+const EXPLAINED_RATIO: f64 = 0.5;
+/// Distances under this are equal by chance more often: one more is asked for. Of a rank that is slow in one step of
+/// twenty, by chance, three equal distances in a row are 1 in 1,200; those from 16 steps on 1 in 12,000.
+const SHORT_PERIOD: u64 = 16;
+/// It is over when so many periods have passed without a pause.
+const MISSED_PERIODS: u64 = 3;
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SingleRankPauses {
+    /// ln of what each step took over what it would have taken without its longest rank.
+    lone: Track,
+    /// Sum of the durations of all steps so far, seconds.
+    elapsed_s: f64,
+    recent: VecDeque<Pause>,
+    /// The pause in the latest step.
+    latest: Option<Pause>,
+    open: BTreeMap<Rank, Open>,
+}
+
+/// One rank alone held up one step.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Pause {
+    rank: Rank,
+    step: u64,
+    at: Time,
+    pause_s: f64,
+    /// What was measured in it; unknown: nothing that was declared.
+    cause: Cause,
+    /// Waits in the step: the rank's own, and the median of the others.
+    wait_s: f64,
+    others_wait_s: f64,
+    elapsed_s: f64,
+}
+
+/// A rank that is known to pause.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Open {
+    subject: Subject,
+    severity: Severity,
+    first: Pause,
+    last: Pause,
+    /// In the step in which it was raised.
+    typical_s: f64,
+    period: u64,
+    raised_step: u64,
+    /// GPU time lost over that of the whole job, times the step's seconds: to the first pause, and to those after it.
+    first_lost_s: f64,
+    later_lost_s: f64,
+}
+
+impl SingleRankPauses {
+    /// A new group of ranks begins.
+    pub fn end(&mut self, at: Time, ranks: u32, out: &mut VecDeque<Claim>) {
+        for (_, open) in std::mem::take(&mut self.open) {
+            let outcome = open.outcome(ranks);
+            out.push_back(over(at, Finding::SingleRankPause, open.subject, outcome));
+        }
+        *self = SingleRankPauses::default();
+    }
+
+    /// Ranks stand elsewhere: what is usual is learned anew.
+    pub fn reseat(&mut self) {
+        self.lone = Track::default();
+        self.recent.clear();
+        self.latest = None;
+    }
+
+    /// Takes a step before it is sorted; true when it belongs to a habit.
+    pub fn observe(&mut self, board: &Board<'_>, kinds: &Kinds, limits: &Thresholds) -> bool {
+        self.elapsed_s += board.dur_s;
+        self.latest = None;
+        let Some((pause, is_lone)) = longest(board, kinds, self.elapsed_s) else {
+            return false;
+        };
+        let without_s = (board.dur_s - pause.pause_s).max(1e-9);
+        let excess = (board.dur_s.max(1e-9) / without_s).ln();
+        if !self.lone.stands_out(board.step, excess, &limits.kinds) || !is_lone {
+            return false;
+        }
+        self.latest = Some(pause);
+        self.recent.push_back(pause);
+        if self.recent.len() > MAX_PAUSES {
+            self.recent.pop_front();
+        }
+        self.is_known(&pause) || self.habit(&pause, &limits.kinds).is_some()
+    }
+
+    /// Takes the same step, and says what holds. The ledger is told which of its seconds are said to be lost here.
+    pub fn row(
+        &mut self,
+        view: &View<'_>,
+        board: &Board<'_>,
+        (stood, provenance): (Stood, Provenance),
+        ledger: &mut Ledger,
+        out: &mut VecDeque<Claim>,
+    ) {
+        self.end_missed(view, board.step, out);
+        let Some(pause) = self.latest else { return };
+        let ranks = view.roster.world_size;
+        // The rank itself works meanwhile; what was a standstill is said of that.
+        let lost_s = |pause: &Pause, stood_s: f64| {
+            let others = f64::from(ranks.saturating_sub(1)) / f64::from(ranks.max(1));
+            (pause.pause_s - stood_s).max(0.0) * others
+        };
+        let now_s = lost_s(&pause, stood.here_s);
+        if self.is_known(&pause) {
+            let Some(open) = self.open.get_mut(&pause.rank) else {
+                return;
+            };
+            open.last = pause;
+            open.later_lost_s += now_s;
+            ledger.tell(now_s);
+            let severity = view.limits.impact.severity(open.impact());
+            if severity > open.severity {
+                open.severity = severity;
+                out.push_back(open.claim(board, view, provenance));
+            }
+            return;
+        }
+        let Some(pauses) = self.habit(&pause, &view.limits.kinds) else {
+            return;
+        };
+        let (Some(first), Some(subject)) = (pauses.first(), view.roster.subject(pause.rank)) else {
+            return;
+        };
+        let mut open = Open {
+            subject,
+            severity: Severity::Info,
+            first: *first,
+            last: pause,
+            typical_s: stats::median(&mut pauses.iter().map(|each| each.pause_s).collect::<Vec<_>>())
+                .unwrap_or(pause.pause_s),
+            period: period(&pauses),
+            raised_step: board.step,
+            first_lost_s: lost_s(first, 0.0),
+            later_lost_s: now_s,
+        };
+        let between = &pauses[1..pauses.len() - 1];
+        open.later_lost_s += between.iter().map(|each| lost_s(each, 0.0)).sum::<f64>();
+        open.severity = view.limits.impact.severity(open.impact());
+        if open.severity == Severity::Info {
+            // Others lose too little to it to be worth a word.
+            return;
+        }
+        ledger.tell(now_s);
+        for each in &pauses[..pauses.len() - 1] {
+            ledger.take_over(each.step, lost_s(each, 0.0));
+        }
+        out.push_back(open.claim(board, view, provenance));
+        self.open.insert(pause.rank, open);
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
+        let open = self.open.values().find(|open| open.subject == *subject)?;
+        Some(open.outcome(ranks))
+    }
+
+    /// Ends what has not come back for long.
+    fn end_missed(&mut self, view: &View<'_>, step: u64, out: &mut VecDeque<Claim>) {
+        let ranks = view.roster.world_size;
+        self.open.retain(|_, open| {
+            let missed = step.saturating_sub(open.last.step) > MISSED_PERIODS * open.period;
+            if missed {
+                let (subject, outcome) = (open.subject.clone(), open.outcome(ranks));
+                out.push_back(over(view.at, Finding::SingleRankPause, subject, outcome));
+            }
+            !missed
+        });
+    }
+
+    /// Whether it is one more of a rank that is known to pause.
+    fn is_known(&self, pause: &Pause) -> bool {
+        let open = self.open.get(&pause.rank);
+        open.is_some_and(|open| open.last.cause == pause.cause && alike(open.typical_s, pause.pause_s))
+    }
+
+    /// The pauses that make a habit together with the latest, which is the last of them.
+    fn habit(&self, latest: &Pause, table: &KindThresholds) -> Option<Vec<Pause>> {
+        let is_alike = |known: &&Pause| {
+            known.rank == latest.rank
+                && known.cause == latest.cause
+                && alike(known.pause_s, latest.pause_s)
+        };
+        let mut pauses: Vec<Pause> = self.recent.iter().filter(is_alike).copied().collect();
+        let gaps: Vec<u64> = pauses.windows(2).map(|pair| pair[1].step - pair[0].step).collect();
+        let last = *gaps.last()?;
+        let needed = match latest.cause {
+            Cause::Unknown => table.recurrences + u32::from(last < SHORT_PERIOD),
+            // That the same phase was measured each time is no chance.
+            _ => table.recurrences.saturating_sub(1).max(1),
+        } as usize;
+        let from = gaps.len().checked_sub(needed)?;
+        // Steps that follow each other have no period.
+        let is_apart = gaps[from..].iter().all(|gap| *gap > 2);
+        let is_even = gaps[from..].iter().all(|gap| *gap == last);
+        (is_apart && (is_even || latest.cause != Cause::Unknown)).then(|| pauses.split_off(from))
+    }
+}
+
+/// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while the
+/// others' steps were as long as its own. `elapsed_s`: at the end of the step.
+fn longest(board: &Board<'_>, kinds: &Kinds, elapsed_s: f64) -> Option<(Pause, bool)> {
+    // What few tell is nothing of the others.
+    if board.seats.len() < 2 || board.seats.len() * 2 <= board.plan.ranks {
+        return None;
+    }
+    let usual: Vec<Option<f64>> = (0..board.roles.len() as u32).map(|role| kinds.usual_s(role)).collect();
+    let (mut top, mut next) = ((f64::NEG_INFINITY, 0), f64::NEG_INFINITY);
+    for (index, seat) in board.seats.iter().enumerate() {
+        let usual_s = usual.get(seat.place.role as usize).copied().flatten()?;
+        let excess_s = seat.self_s + seat.sample.checkpoint_s - usual_s;
+        if excess_s > top.0 {
+            (next, top) = (top.0, (excess_s, index));
+        } else {
+            next = next.max(excess_s);
+        }
+    }
+    let seat = &board.seats[top.1];
+    let pause_s = (top.0 - next.max(0.0)).max(0.0);
+    let is_alone = next <= ALONE_RATIO * top.0 && seat.sample.gc_s < EXPLAINED_RATIO * pause_s;
+    let others = || {
+        let seats = board.seats.iter().enumerate();
+        seats.filter(|(index, _)| *index != top.1).map(|(_, seat)| &seat.sample)
+    };
+    let others_dur_s = stats::median(&mut others().map(|sample| sample.dur_s).collect::<Vec<_>>())?;
+    let they_wait = others_dur_s >= seat.sample.dur_s - 0.5 * pause_s;
+    let cause = if seat.sample.checkpoint_s >= EXPLAINED_RATIO * pause_s {
+        Cause::Checkpoint
+    } else if board.kind == StepKind::Evaluation {
+        Cause::Evaluation
+    } else {
+        Cause::Unknown
+    };
+    let pause = Pause {
+        rank: seat.rank,
+        step: board.step,
+        at: board.at,
+        pause_s,
+        cause,
+        wait_s: seat.sample.wait_s,
+        others_wait_s: stats::median(&mut others().map(|sample| sample.wait_s).collect::<Vec<_>>())?,
+        elapsed_s,
+    };
+    Some((pause, is_alone && they_wait))
+}
+
+fn alike(one_s: f64, other_s: f64) -> bool {
+    one_s <= ALIKE_RATIO * other_s && other_s <= ALIKE_RATIO * one_s
+}
+
+/// The usual distance between pauses, steps.
+fn period(pauses: &[Pause]) -> u64 {
+    let mut gaps: Vec<u64> = pauses.windows(2).map(|pair| pair[1].step - pair[0].step).collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or(1).max(1)
+}
+
+impl Open {
+    /// Share of the job's GPU time from the first pause to the last.
+    fn impact(&self) -> f64 {
+        let of_s = self.last.elapsed_s - self.first.elapsed_s;
+        (self.later_lost_s / of_s.max(1e-9)).clamp(0.0, 1.0)
+    }
+
+    fn outcome(&self, ranks: u32) -> Outcome {
+        Outcome {
+            lost_rank_s: (self.first_lost_s + self.later_lost_s) * f64::from(ranks),
+            impact_ratio: Some(self.impact()),
+            ..Outcome::default()
+        }
+    }
+
+    fn claim(&self, board: &Board<'_>, view: &View<'_>, provenance: Provenance) -> Claim {
+        let outcome = self.outcome(view.roster.world_size);
+        let detail = Detail {
+            severity: self.severity,
+            since: self.first.at,
+            since_step: Some(self.first.step),
+            step: Some(self.raised_step),
+            cause: self.last.cause,
+            signals: vec![if board.is_empty() { Signal::S0 } else { board.signal }],
+            provenance,
+            slowdown_ratio: None,
+            impact_ratio: outcome.impact_ratio,
+            lost_rank_s: outcome.lost_rank_s,
+            evidence: self.evidence(),
+        };
+        Claim {
+            finding: Finding::SingleRankPause,
+            subject: self.subject.clone(),
+            at: view.at,
+            body: Body::Holds(Box::new(detail)),
+        }
+    }
+
+    fn evidence(&self) -> Vec<Evidence> {
+        let mut evidence = vec![
+            piece("pause_s", self.typical_s, None),
+            piece("pause_every_steps", self.period as f64, None),
+            piece("wait_s", self.last.wait_s, Some(self.last.others_wait_s)),
+        ];
+        if self.last.cause == Cause::Unknown {
+            evidence.push(piece("undeclared_pause", 1.0, None));
+        }
+        evidence
+    }
+}
