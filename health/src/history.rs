@@ -30,7 +30,7 @@ pub struct Column {
     pub step: u64,
     /// How many were compared.
     pub steps: u64,
-    /// Of these, how many were no ordinary ones: checkpoints, evaluations, warm-up.
+    /// Of these, how many were no ordinary ones: checkpoints, evaluations, warm-up, periodic pauses, outliers.
     pub apart: u64,
     /// How often the job had been started again.
     pub restart: u32,

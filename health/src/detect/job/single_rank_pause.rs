@@ -13,6 +13,7 @@ use crate::detect::board::Board;
 use crate::detect::claim::{Body, Claim, Detail, Outcome, over, piece};
 use crate::detect::kinds::{Kinds, Track};
 use crate::detect::ledger::{Ledger, Stood};
+use crate::detect::rows::Sample;
 use crate::detect::view::View;
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
@@ -24,8 +25,8 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// Pauses that are remembered, of all ranks.
 const MAX_PAUSES: usize = 64;
-/// A rank pauses alone if no other's excess is more than this share of its own.
-const ALONE_RATIO: f64 = 0.5;
+/// A rank pauses alone if no other's excess is more than this share of its own, or stands out itself.
+const ALONE_RATIO: f64 = 0.1;
 /// The same thing takes at most so many times as long each time.
 const ALIKE_RATIO: f64 = 2.0;
 /// A phase explains a pause of which it takes so much.
@@ -101,7 +102,7 @@ impl SingleRankPauses {
     pub fn observe(&mut self, board: &Board<'_>, kinds: &Kinds, limits: &Thresholds) -> bool {
         self.elapsed_s += board.dur_s;
         self.latest = None;
-        let Some((pause, is_lone)) = longest(board, kinds, self.elapsed_s) else {
+        let Some((pause, is_lone)) = longest(board, kinds, self.elapsed_s, &limits.kinds) else {
             return false;
         };
         let without_s = (board.dur_s - pause.pause_s).max(1e-9);
@@ -232,7 +233,12 @@ impl SingleRankPauses {
 
 /// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while the
 /// others' steps were as long as its own. `elapsed_s`: at the end of the step.
-fn longest(board: &Board<'_>, kinds: &Kinds, elapsed_s: f64) -> Option<(Pause, bool)> {
+fn longest(
+    board: &Board<'_>,
+    kinds: &Kinds,
+    elapsed_s: f64,
+    table: &KindThresholds,
+) -> Option<(Pause, bool)> {
     // What few tell is nothing of the others.
     if board.seats.len() < 2 || board.seats.len() * 2 <= board.plan.ranks {
         return None;
@@ -250,13 +256,10 @@ fn longest(board: &Board<'_>, kinds: &Kinds, elapsed_s: f64) -> Option<(Pause, b
     }
     let seat = &board.seats[top.1];
     let pause_s = (top.0 - next.max(0.0)).max(0.0);
-    let is_alone = next <= ALONE_RATIO * top.0 && seat.sample.gc_s < EXPLAINED_RATIO * pause_s;
-    let others = || {
-        let seats = board.seats.iter().enumerate();
-        seats.filter(|(index, _)| *index != top.1).map(|(_, seat)| &seat.sample)
-    };
-    let others_dur_s = stats::median(&mut others().map(|sample| sample.dur_s).collect::<Vec<_>>())?;
-    let they_wait = others_dur_s >= seat.sample.dur_s - 0.5 * pause_s;
+    let notable_s = (table.jump_ratio - 1.0) * (board.dur_s - top.0).max(0.0);
+    let is_alone = pause_s >= notable_s
+        && next <= notable_s.max(ALONE_RATIO * top.0)
+        && seat.sample.gc_s < EXPLAINED_RATIO * pause_s;
     let cause = if seat.sample.checkpoint_s >= EXPLAINED_RATIO * pause_s {
         Cause::Checkpoint
     } else if board.kind == StepKind::Evaluation {
@@ -264,17 +267,28 @@ fn longest(board: &Board<'_>, kinds: &Kinds, elapsed_s: f64) -> Option<(Pause, b
     } else {
         Cause::Unknown
     };
-    let pause = Pause {
+    let mut pause = Pause {
         rank: seat.rank,
         step: board.step,
         at: board.at,
         pause_s,
         cause,
         wait_s: seat.sample.wait_s,
-        others_wait_s: stats::median(&mut others().map(|sample| sample.wait_s).collect::<Vec<_>>())?,
+        others_wait_s: 0.0,
         elapsed_s,
     };
-    Some((pause, is_alone && they_wait))
+    if !is_alone {
+        return Some((pause, false));
+    }
+    let others = |of: fn(&Sample) -> f64| {
+        let seats = board.seats.iter().enumerate();
+        let others = seats.filter(|(index, _)| *index != top.1);
+        let mut values: Vec<f64> = others.map(|(_, seat)| of(&seat.sample)).collect();
+        stats::median(&mut values)
+    };
+    pause.others_wait_s = others(|sample| sample.wait_s)?;
+    let they_wait = others(|sample| sample.dur_s)? >= seat.sample.dur_s - 0.5 * pause_s;
+    Some((pause, they_wait))
 }
 
 fn alike(one_s: f64, other_s: f64) -> bool {

@@ -56,7 +56,7 @@ fn healthy() -> Vec<Scenario> {
                     format!("{size_words} steps={steps} {noise_words} {kind_words}"),
                 );
                 // Everybody waits for the one that writes, whether it says so or not.
-                let scenario = scenario.aside(kind == "first-writes", "slow-checkpoint rank=0");
+                let scenario = scenario.aside(kind == "first-writes", "single-rank-pause rank=0");
                 let small = scenario.name == "healthy-sigma-11-checkpoint-128";
                 all.push(if small { scenario.smoke() } else { scenario });
             }

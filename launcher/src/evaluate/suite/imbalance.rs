@@ -53,7 +53,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ),
     ] {
         let scenario = job(name, world, 900).expect("sequence-imbalance job");
-        all.push(scenario.aside(world.contains("undeclared=first"), "slow-checkpoint rank=0"));
+        all.push(scenario.aside(world.contains("undeclared=first"), "single-rank-pause rank=0"));
     }
     // Nobody says how much work there was: the variance stays noise, and nobody may be blamed for it.
     all.push(
