@@ -2,7 +2,7 @@
 //! version reads well.
 
 use super::{percent, span};
-use crate::verdict::Evidence;
+use crate::verdict::{Evidence, Finding, Subject, Verdict};
 
 /// How one kind of evidence reads.
 enum Reading {
@@ -109,15 +109,38 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
     ]
 }
 
-/// The same as a phrase.
+/// The same as a phrase, for a subject that has peers.
 pub fn phrase(evidence: &Evidence) -> String {
     join(&told(evidence))
 }
 
+/// The same as a phrase, in a verdict: a whole job has no peers, and is compared with what it was before.
+pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
+    join_with(&told(evidence), reference(verdict))
+}
+
+/// What the second value of a verdict's evidence is of.
+fn reference(verdict: &Verdict) -> &'static str {
+    use Finding as F;
+    match (verdict.finding, &verdict.subject) {
+        (F::AllRanksSlow | F::StepRegression | F::SlowFromBirth | F::SlowCheckpoint, Subject::Job { .. }) => {
+            "before"
+        }
+        (F::ExpertImbalance | F::StageImbalance, _) => "mean",
+        (F::SlowWarmUp, Subject::Job { .. }) => "ordinary steps",
+        _ => "peers",
+    }
+}
+
 /// What [`told`] says as a phrase.
-pub fn join([label, value, peers]: &[impl AsRef<str>; 3]) -> String {
+pub fn join(told: &[impl AsRef<str>; 3]) -> String {
+    join_with(told, "peers")
+}
+
+fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
     let mut phrase = label.as_ref().to_owned();
-    for (before, text) in [(" ", value.as_ref()), (", peers ", peers.as_ref())] {
+    let other_head = format!(", {reference} ");
+    for (before, text) in [(" ", value.as_ref()), (&other_head, other.as_ref())] {
         if !text.is_empty() {
             phrase += before;
             phrase += text;

@@ -24,6 +24,10 @@ const GAPS: usize = 6;
 const NOTES: usize = 8;
 /// Characters of a text.
 const LONGEST: usize = 2000;
+/// Noted where the run directory was taken away: that nothing is known then says nothing of the job.
+pub(crate) const REMOVED: &str = "the run directory was removed while the job ran: what was seen of it is lost";
+/// Of fewer steps nobody can say that ranks kept pace: the detector decides from 5 steps on that are steady.
+const FEWEST_STEPS: u64 = 8;
 /// Cells of the longer bar.
 const BAR: f64 = 30.0;
 
@@ -296,7 +300,13 @@ pub(super) fn coverage_words(seen: &Coverage) -> String {
 pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     let seen = &report.coverage;
     let (ranks, steps) = (count(seen.ranks_seen.into(), "rank"), count(report.steps, "step"));
-    if seen.ranks_seen == 0 {
+    let is_removed = seen.notes.iter().any(|note| note.starts_with(REMOVED));
+    if seen.ranks_seen == 0 && is_removed {
+        (
+            false,
+            "The run directory was removed while the job ran: nothing can be said of this job.".to_owned(),
+        )
+    } else if seen.ranks_seen == 0 {
         (
             false,
             "No rank was seen: nothing can be said of this job.".to_owned(),
@@ -305,6 +315,11 @@ pub(super) fn nothing_found(report: &Report) -> (bool, String) {
         (
             false,
             format!("No step was seen of {ranks}: nothing can be said of this job."),
+        )
+    } else if report.steps < FEWEST_STEPS {
+        (
+            false,
+            format!("No finding, and too few steps to judge: {ranks}, {steps}."),
         )
     } else if seen.gaps.is_empty() && seen.notes.is_empty() {
         (true, format!("No finding: {ranks} kept pace over {steps}."))
@@ -319,7 +334,7 @@ pub(super) fn why(verdict: &Verdict) -> String {
         .iter()
         // Shown as bars.
         .filter(|evidence| verdict.slowdown_ratio.is_none() || &*evidence.what != "self_time_s")
-        .map(evidence::phrase)
+        .map(|piece| evidence::phrase_of(verdict, piece))
         .collect();
     parts.insert(
         0,

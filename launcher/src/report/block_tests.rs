@@ -243,3 +243,22 @@ fn hot_gpus_of_a_node_are_one_card() {
     );
     assert!(!page.contains("gpu GPU-00000003"), "{page}");
 }
+
+#[test]
+fn of_few_steps_nobody_says_that_ranks_kept_pace() {
+    let mut few = report(Vec::new());
+    few.steps = 1;
+    let (good, text) = nothing_found(&few);
+    assert!(!good && text.contains("too few steps to judge"), "{text}");
+    few.steps = 1000;
+    assert!(nothing_found(&few).0);
+}
+
+#[test]
+fn where_the_run_directory_is_gone_nobody_says_that_no_rank_was_seen() {
+    let mut gone = report(Vec::new());
+    gone.coverage.ranks_seen = 0;
+    gone.coverage.notes = vec![format!("{REMOVED} (folded by the launcher)").into()];
+    let (good, text) = nothing_found(&gone);
+    assert!(!good && text.contains("was removed") && !text.contains("No rank"), "{text}");
+}

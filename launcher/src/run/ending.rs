@@ -25,7 +25,7 @@ use super::supervise::Ended;
 use super::{Outcome, Plan};
 use crate::journal::{self, Journal};
 use crate::output::{self, Paint};
-use crate::report::{self, page};
+use crate::report::{self, block, page};
 
 /// The aggregator beats once a second; what is missing at the end beyond this was not watched.
 const UNHEARD_S: f64 = 2.0;
@@ -113,6 +113,7 @@ pub(crate) fn settle(plan: &Plan, ended: &Ended) -> Known {
         return known;
     }
     let why = match (life.finished, life.late) {
+        _ if !dir.is_dir() => block::REMOVED,
         (true, _) if life.joined.is_some() => {
             "the job's aggregator runs elsewhere: its report says what was found"
         }

@@ -157,7 +157,7 @@ pub(super) fn says(told: Told, shift: Option<&Shift>, [a, b]: [&Report; 2]) -> S
                 have no history of steps; a replay of the journal makes one)."
             .to_owned();
     };
-    let from_to = format!("{} to {} a step", span(mean_s[0]), span(mean_s[1]));
+    let from_to = format!("{} to {} a steady step", span(mean_s[0]), span(mean_s[1]));
     let by = percent(ratio.abs());
     let Some([low, high]) = interval else {
         return format!("Too few steps to tell: {from_to}, and how much that scatters is not known.");

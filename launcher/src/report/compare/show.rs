@@ -74,8 +74,12 @@ fn rows(found: &Comparison) -> Vec<[String; 4]> {
         rows.push([name.to_owned(), told(values[0]), told(values[1]), change]);
     };
     let of = |value: fn(&Run) -> Option<f64>| [value(&found.runs[0]), value(&found.runs[1])];
-    row("median step", of(|run| run.p50_s), span, false);
-    row("p99 step", of(|run| run.p99_s), span, false);
+    // The sentence above the table is about these; the others count every step, stalls and the beginning as well.
+    if let Some(step) = &found.step {
+        row("steady step", step.mean_s.map(Some), span, false);
+    }
+    row("median, all", of(|run| run.p50_s), span, false);
+    row("p99, all", of(|run| run.p99_s), span, false);
     for part in &found.parts {
         row(part.part.name(), part.mean_s.map(Some), span, false);
     }

@@ -18,6 +18,9 @@ const ENTRIES: usize = 1_000_000;
 /// No report is larger.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// Seconds, GPU-hours or money that no run has: ten million GPUs for ten years.
+const MOST_AMOUNT: f64 = 1e12;
+
 /// What a file turned out to be.
 pub(super) enum Seen {
     /// A report, and up to when it is, milliseconds since 1970.
@@ -72,6 +75,10 @@ pub(super) fn read(path: &Path) -> Seen {
         Err(problem) => return Seen::Damaged(format!("{shown}: {problem}")),
     };
     match report::parse(&text) {
+        Ok(report) if impossible(&report).is_some() => {
+            let what = impossible(&report).unwrap_or_default();
+            Seen::Damaged(format!("{shown}: {what}: no run can have had that"))
+        }
         Ok(report) => {
             let lasted_ms = |began: u64| began.saturating_add((report.duration_s.max(0.0) * 1e3) as u64);
             let dir = path.parent().unwrap_or(Path::new("."));
@@ -86,6 +93,38 @@ pub(super) fn read(path: &Path) -> Seen {
         }
         Err(problem) => Seen::Damaged(format!("{shown}{problem}")),
     }
+}
+
+/// The first number that no run can have: one such report would spoil the sums of all.
+fn impossible(report: &Report) -> Option<String> {
+    let cost = &report.cost;
+    let causes = cost.by_cause.iter().map(|(_, lost)| ("cost.by_cause", *lost));
+    let verdicts = report
+        .verdicts
+        .iter()
+        .map(|verdict| ("verdicts.lost_gpu_hours", verdict.lost_gpu_hours));
+    let money = [
+        ("cost.lost_cost", cost.lost_cost),
+        ("cost.gpu_hour_price", cost.gpu_hour_price),
+    ];
+    let money = money.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let amounts = [
+        ("duration_s", report.duration_s),
+        ("cost.gpu_hours", cost.gpu_hours),
+        ("cost.lost_gpu_hours", cost.lost_gpu_hours),
+    ];
+    let amounts = amounts.into_iter().chain(causes).chain(verdicts).chain(money);
+    let is_possible = |value: f64| (0.0..=MOST_AMOUNT).contains(&value);
+    let mut wrong = amounts.filter(|(_, value)| !is_possible(*value));
+    if let Some((name, value)) = wrong.next() {
+        return Some(format!("{name} is {value}"));
+    }
+    if let Some(ratio) = cost.goodput_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
+        return Some(format!("cost.goodput_ratio is {ratio}"));
+    }
+    // Rounded to nine decimals each.
+    let is_more = cost.lost_gpu_hours > cost.gpu_hours * 1.001 + 1e-6;
+    is_more.then(|| format!("cost.lost_gpu_hours is {}, of {}", cost.lost_gpu_hours, cost.gpu_hours))
 }
 
 fn text(path: &Path) -> io::Result<(String, u64)> {

@@ -341,7 +341,7 @@ fn evidence(verdict: &Verdict) -> Vec<String> {
         .evidence
         .iter()
         .take(EVIDENCE)
-        .map(words::evidence::phrase);
+        .map(|piece| words::evidence::phrase_of(verdict, piece));
     pieces
         .map(|phrase| plain::clip(&phrase, plain::SENTENCE))
         .collect()
