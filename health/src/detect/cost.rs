@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Detector;
 use super::incidents::{hours, round};
 use crate::report::{Cost, OVERHEADS};
-use crate::verdict::{Cause, Finding, Verdict};
+use crate::verdict::{Cause, Finding, State, Verdict};
 
 impl Detector {
     /// What the job took and lost so far; `verdicts` carry what each lost up to now.
@@ -20,7 +20,12 @@ impl Detector {
             }
         };
         let mut within = BTreeMap::new();
-        for verdict in verdicts {
+        // What would have to be trained again is lost when the job goes back, and then as part of the restart.
+        let is_lost = |verdict: &&Verdict| {
+            let holds = verdict.state == State::Raised;
+            !holds || self.retrain_s(verdict.finding, &verdict.subject).is_none()
+        };
+        for verdict in verdicts.iter().filter(is_lost) {
             add(name(verdict), verdict.lost_gpu_hours);
             *within.entry(verdict.finding).or_insert(0.0) += verdict.lost_gpu_hours;
         }

@@ -17,8 +17,10 @@ use crate::stats;
 const KEPT: usize = 16;
 /// Fewer than this judge nothing.
 const ENOUGH: usize = 8;
-/// Occasions that are remembered.
-const OCCASIONS: usize = bounds::OCCASIONS;
+/// Occasions that are remembered: those that make a period, and others between them.
+const OCCASIONS: usize = 4 * bounds::OCCASIONS;
+/// What comes back takes at most so many times as long each time; shorter ones between are something else.
+const ALIKE_RATIO: f64 = 2.0;
 
 /// What a step was found to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +50,8 @@ pub(super) struct Track {
     usual: VecDeque<f64>,
     /// Steps in a row that stood out.
     run: u32,
-    /// The first step of each of the latest runs.
-    occasions: VecDeque<u64>,
+    /// The first step of each of the latest runs, and its value.
+    occasions: VecDeque<(u64, f64)>,
 }
 
 impl Kinds {
@@ -123,7 +125,7 @@ impl Track {
         let out = self.usual.len() >= ENOUGH && level.is_some_and(|level| value > level + far);
         if out && self.run + 1 < table.lasting_steps {
             if self.run == 0 {
-                self.occasions.push_back(step);
+                self.occasions.push_back((step, value));
                 let surplus = self.occasions.len().saturating_sub(OCCASIONS);
                 self.occasions.drain(..surplus);
             }
@@ -142,9 +144,14 @@ impl Track {
         false
     }
 
-    /// Whether the latest occasions, so many times, came at the same distance.
+    /// Whether the latest occasions like the last, so many times, came at the same distance.
     fn recurs(&self, times: usize) -> bool {
-        let steps: Vec<u64> = self.occasions.iter().rev().take(times + 1).copied().collect();
+        let Some((_, latest)) = self.occasions.back() else {
+            return false;
+        };
+        let is_alike = |value: f64| (value - latest).abs() <= ALIKE_RATIO.ln();
+        let alike = self.occasions.iter().rev().filter(|(_, value)| is_alike(*value));
+        let steps: Vec<u64> = alike.take(times + 1).map(|(step, _)| *step).collect();
         let mut gaps = steps.windows(2).map(|pair| pair[0] - pair[1]);
         let first = gaps.next();
         // Steps that follow each other have no period.
@@ -177,6 +184,16 @@ mod tests {
     fn a_period_is_learned_after_three_equal_distances() {
         let every_twentieth = |step| if step % 20 == 0 { 0.17 } else { 0.1 };
         assert_eq!(watch(every_twentieth, 100), (vec![20, 40, 60, 80, 100], Some(80)));
+    }
+
+    #[test]
+    fn shorter_ones_between_hide_no_period() {
+        let busy = |step: u64| match step {
+            _ if step % 20 == 0 => 2.0,
+            33 | 47 | 61 | 74 => 0.17,
+            _ => 0.1,
+        };
+        assert_eq!(watch(busy, 100).1, Some(80));
     }
 
     #[test]

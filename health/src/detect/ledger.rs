@@ -139,14 +139,7 @@ impl Ledger {
     }
 
     /// Takes a step, which would take `even_s` were no rank slower than its peers.
-    pub fn row(
-        &mut self,
-        board: &Board<'_>,
-        steady: bool,
-        stood: Stood,
-        teller: Teller,
-        even_s: f64,
-    ) {
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, stood: Stood, teller: Teller, even_s: f64) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);

@@ -5,7 +5,7 @@ use super::{Detector, endings};
 use crate::policy::Policy;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report};
 use crate::seen::Seen;
-use crate::verdict::{Finding, State, Verdict};
+use crate::verdict::{Finding, State, Subject, Verdict};
 
 impl Detector {
     /// Frames that reached the detector but not the journal.
@@ -124,6 +124,10 @@ impl Detector {
                     renew(&mut verdict, outcome);
                 }
             }
+            (finding, subject) if self.retrain_s(*finding, subject).is_some() => {
+                let again_s = self.retrain_s(*finding, subject);
+                verdict.lost_gpu_hours = again_s.map_or(verdict.lost_gpu_hours, hours);
+            }
             (finding, subject) => {
                 let ranks = self.roster.world_size;
                 if let Some(outcome) = self.job_rules.outcome_now(*finding, subject, ranks) {
@@ -132,6 +136,12 @@ impl Detector {
             }
         }
         verdict
+    }
+
+    /// What has to be trained again up to now, for results that may be wrong.
+    pub(super) fn retrain_s(&self, finding: Finding, subject: &Subject) -> Option<f64> {
+        let ranks = self.roster.world_size;
+        self.faults.retrain_s(finding, subject, self.last_frame, ranks)
     }
 
     fn coverage(&self) -> Coverage {

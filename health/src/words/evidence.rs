@@ -13,13 +13,21 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 14] = [
+const READINGS: [(&str, Reading); 16] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
     (
         "thermal_throttled_ratio",
         Reading::Measure("time slowed by heat", percent),
+    ),
+    (
+        "last_clean_checkpoint_step",
+        Reading::Measure("last clean checkpoint: step", plain),
+    ),
+    (
+        "no_clean_checkpoint",
+        Reading::Fact("no checkpoint was seen that is older than the error"),
     ),
     ("pause_s", Reading::Measure("each pause takes", span)),
     ("pause_every_steps", Reading::Measure("comes every", steps)),

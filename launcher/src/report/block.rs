@@ -25,7 +25,8 @@ const NOTES: usize = 8;
 /// Characters of a text.
 const LONGEST: usize = 2000;
 /// Noted where the run directory was taken away: that nothing is known then says nothing of the job.
-pub(crate) const REMOVED: &str = "the run directory was removed while the job ran: what was seen of it is lost";
+pub(crate) const REMOVED: &str =
+    "the run directory was removed while the job ran: what was seen of it is lost";
 /// Of fewer steps nobody can say that ranks kept pace: the detector decides from 5 steps on that are steady.
 const FEWEST_STEPS: u64 = 8;
 /// Cells of the longer bar.

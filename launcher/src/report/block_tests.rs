@@ -260,5 +260,8 @@ fn where_the_run_directory_is_gone_nobody_says_that_no_rank_was_seen() {
     gone.coverage.ranks_seen = 0;
     gone.coverage.notes = vec![format!("{REMOVED} (folded by the launcher)").into()];
     let (good, text) = nothing_found(&gone);
-    assert!(!good && text.contains("was removed") && !text.contains("No rank"), "{text}");
+    assert!(
+        !good && text.contains("was removed") && !text.contains("No rank"),
+        "{text}"
+    );
 }

@@ -119,9 +119,12 @@ fn looks(verdict: &Verdict) -> Option<&'static [Look]> {
         F::StageImbalance | F::SequenceImbalance | F::ExpertImbalance | F::GcPause => {
             Some(&[Look::Operators])
         }
-        F::DataLoading | F::CpuContention | F::SlowCheckpoint | F::SlowWarmUp | F::SingleRankPause | F::GpuIdle => {
-            Some(&[Look::System, Look::Operators])
-        }
+        F::DataLoading
+        | F::CpuContention
+        | F::SlowCheckpoint
+        | F::SlowWarmUp
+        | F::SingleRankPause
+        | F::GpuIdle => Some(&[Look::System, Look::Operators]),
         _ => None,
     }
 }

@@ -251,8 +251,7 @@ impl Metrics {
         counters(out, "paceline_lost_gpu_seconds_total", help, ["cause"], lost);
         let by_cause = &report.cost.by_cause;
         let told = |kind: &&str| Some(([(*kind).to_owned()], by_cause.get(*kind)? * 3600.0));
-        let help =
-            "GPU time that the whole job lost to what is no finding: checkpoints, warm-up, restarts, stalls, periodic pauses.";
+        let help = "GPU time that the whole job lost to what is no finding: checkpoints, warm-up, restarts, stalls, periodic pauses.";
         let overhead = OVERHEADS.iter().filter_map(told);
         counters(
             out,

@@ -43,6 +43,10 @@ pub struct Part {
     pub why: String,
     /// More to be done, as whole sentences.
     pub more: String,
+    /// What to do, for all parts together, in the place of what the order says.
+    pub does: String,
+    /// What it has cost the job by now, rank-seconds.
+    pub lost_rank_s: f64,
 }
 
 impl Part {
@@ -63,6 +67,8 @@ impl Part {
             provenance: scene.provenance,
             why: why.into(),
             more: String::new(),
+            does: String::new(),
+            lost_rank_s: 0.0,
         }
     }
 
@@ -311,6 +317,10 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     let worst = parts.values().max_by_key(|part| (part.order, part.severity))?;
     let first = parts.values().min_by_key(|part| part.since)?;
     let severity = parts.values().map(|part| part.severity).max()?;
+    let does = parts
+        .values()
+        .map(|part| &*part.does)
+        .find(|does| !does.is_empty());
     let count = parts.values().map(|part| part.count).fold(0, u64::saturating_add);
     let evidence = parts.values().flat_map(|part| {
         part.evidence.iter().map(|(what, value, peers)| Evidence {
@@ -323,7 +333,7 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
     Some(Whole {
         severity,
         order: worst.order,
-        words: words(worst),
+        words: words(worst, does),
         count,
         detail: Detail {
             severity,
@@ -342,18 +352,19 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
                 .fold(Provenance::Live, Provenance::max),
             slowdown_ratio: None,
             impact_ratio: None,
-            lost_rank_s: 0.0,
+            lost_rank_s: parts.values().map(|part| part.lost_rank_s).sum(),
             evidence: evidence.collect(),
         },
     })
 }
 
 /// "XID 79 (GPU has fallen off the bus): reboot the node now." Empty: the table of findings says it better.
-fn words(part: &Part) -> String {
+fn words(part: &Part, does: Option<&str>) -> String {
     if part.why.is_empty() {
         return part.more.clone();
     }
     let mut words = match part.order.remedy {
+        _ if does.is_some() => format!("{}: {}", part.why, does.unwrap_or_default()),
         Remedy::None if part.more.is_empty() => format!("{}: nothing needs to be done.", part.why),
         Remedy::None => format!("{}.", part.why),
         remedy => format!("{}: {} {}.", part.why, remedy.words(), part.order.when.words()),

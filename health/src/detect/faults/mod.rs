@@ -144,6 +144,11 @@ impl FaultRule {
         self.suspect.restarted();
     }
 
+    /// What has to be trained again for a finding that says so, rank-seconds.
+    pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
+        self.suspect.retrain_s(finding, subject, now, ranks)
+    }
+
     /// The next claim, with its order.
     pub fn poll(&mut self) -> Option<Told> {
         self.ledger.poll()

@@ -220,7 +220,8 @@ impl FaultRule {
         part.since_step = rank.map(|(_, step)| step);
         if rank.is_some() {
             let why = format!("Uncorrectable memory errors on {id}");
-            self.suspect.taint(scene, &mut self.ledger, clean, &why);
+            let card = (Finding::EccUncorrectable, subject(scene, id));
+            self.suspect.taint(scene, &mut self.ledger, clean, &why, card);
         }
         self.ledger.hold(
             scene,

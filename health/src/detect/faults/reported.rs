@@ -82,8 +82,9 @@ impl FaultRule {
         );
         if tainting && scene.rank_on(id).is_some() {
             let until = scene.at - Duration::from_secs(1);
+            let card = (finding, subject(scene, id));
             self.suspect
-                .taint(scene, &mut self.ledger, until, &format!("{why} on {id}"));
+                .taint(scene, &mut self.ledger, until, &format!("{why} on {id}"), card);
         }
         let mut part = Part::new(scene, severity, why).asks(remedy, when);
         part.since_step = scene.rank_on(id).map(|(_, step)| step);

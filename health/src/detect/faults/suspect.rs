@@ -1,6 +1,9 @@
-//! Results that may be wrong: which checkpoint was complete before the first sign of it.
+//! Results that may be wrong: which checkpoint was complete before the first sign of it, and what has to be trained again.
+//!
+//! The card of the GPU says it, as long as it holds. Where the GPU is in order again and the job has not gone back, the
+//! job has a card of its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +12,16 @@ use super::ledger::{Ledger, Part};
 use crate::event::{Mark, Step, StepKind};
 use crate::fault::{Remedy, When};
 use crate::time::Time;
-use crate::verdict::{Finding, Severity};
+use crate::verdict::{Finding, Severity, Subject};
 
 /// Checkpoints that are kept: an error is read within seconds.
 const MAX_KEPT: usize = 64;
 const PART: &str = "memory";
+/// GPUs whose cards say it.
+const MAX_CARDS: usize = 64;
+/// Evidence: the checkpoint to go back to, and that there is none.
+const CLEAN: &str = "last_clean_checkpoint_step";
+const NO_CLEAN: &str = "no_clean_checkpoint";
 
 /// See the module.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -22,12 +30,19 @@ pub struct Suspect {
     checkpoints: VecDeque<(u64, Time)>,
     /// Results are suspect from after this step on; zero: from the start.
     tainted_after: Option<u64>,
+    /// When that step had ended.
+    tainted_since: Time,
+    /// Cards that say so.
+    cards: BTreeSet<(Finding, Subject)>,
+    /// When the first step ended.
+    began: Option<Time>,
     restarted: bool,
 }
 
 impl Suspect {
     /// Takes a step: it may hold a checkpoint, or show that the job has gone back behind what is suspect.
     pub fn step(&mut self, scene: &Scene<'_>, step: &Step, ledger: &mut Ledger) {
+        self.began.get_or_insert(scene.at);
         if step.kind == StepKind::Checkpoint {
             self.checkpoint(step.step, scene.at);
         }
@@ -39,7 +54,22 @@ impl Suspect {
                 // What was written since is overwritten by what is computed anew.
                 self.checkpoints.retain(|(kept, _)| *kept <= after);
                 ledger.over(scene.at, Finding::ResultsSuspect, &scene.job_subject());
+                for (finding, subject) in std::mem::take(&mut self.cards) {
+                    ledger.drop_part(scene.at, finding, &subject, PART);
+                }
+                return;
             }
+        }
+        self.cards
+            .retain(|(finding, subject)| ledger.is_open(*finding, subject));
+        let job = scene.job_subject();
+        if self.cards.is_empty() && !ledger.is_open(Finding::ResultsSuspect, &job) {
+            let does = format!("restart {}", self.from_where(after));
+            let why = "A GPU had memory errors and is in order again";
+            let part = self
+                .part(scene, after, why, does)
+                .asks(Remedy::RestartApp, When::Now);
+            ledger.hold(scene, Finding::ResultsSuspect, &job, PART, part);
         }
     }
 
@@ -67,32 +97,63 @@ impl Suspect {
         self.restarted = true;
     }
 
-    /// Results may be wrong since some time after `clean`, at which they still were right.
-    pub fn taint(&mut self, scene: &Scene<'_>, ledger: &mut Ledger, clean: Time, why: &str) {
-        let last = self
-            .checkpoints
-            .iter()
-            .filter(|(_, done)| *done <= clean)
-            .map(|(step, _)| *step)
-            .max();
-        let after = last.unwrap_or(0);
+    /// Results may be wrong since some time after `clean`, at which they still were right. `card`: what holds of the GPU.
+    pub fn taint(
+        &mut self,
+        scene: &Scene<'_>,
+        ledger: &mut Ledger,
+        clean: Time,
+        why: &str,
+        card: (Finding, Subject),
+    ) {
+        let last = self.checkpoints.iter().filter(|(_, done)| *done <= clean).max();
+        let (after, since) = last.copied().unwrap_or((0, self.began.unwrap_or(scene.at)));
         // What is suspect already stays so from where it was.
-        let after = self.tainted_after.map_or(after, |known| known.min(after));
-        self.tainted_after = Some(after);
-        let mut part = Part::new(scene, Severity::Critical, why).asks(Remedy::RestartApp, When::Now);
-        part.since = clean;
-        part.since_step = Some(after + 1);
-        part.more = if after == 0 {
-            "No checkpoint of this run is known to be older: everything it computed is suspect.".to_owned()
-        } else {
-            format!(
-                "Go back to the checkpoint of step {after}: steps from {} on may be wrong.",
-                after + 1
-            )
-        };
-        if after > 0 {
-            part = part.shows("last_clean_checkpoint_step", after as f64);
+        if self.tainted_after.is_none_or(|known| after < known) {
+            (self.tainted_after, self.tainted_since) = (Some(after), since);
         }
-        ledger.hold(scene, Finding::ResultsSuspect, &scene.job_subject(), PART, part);
+        let after = self.tainted_after.unwrap_or(after);
+        let does = format!("drain {}, then restart {}", scene.node, self.from_where(after));
+        let mut part = self
+            .part(scene, after, why, does)
+            .asks(Remedy::DrainReset, When::Now);
+        part.since = clean;
+        ledger.hold(scene, card.0, &card.1, PART, part);
+        if self.cards.len() < MAX_CARDS {
+            self.cards.insert(card);
+        }
+    }
+
+    /// What a finding says has to be trained again by now, rank-seconds.
+    pub fn retrain_s(&self, finding: Finding, subject: &Subject, now: Time, ranks: u32) -> Option<f64> {
+        self.tainted_after?;
+        let is_card = finding == Finding::ResultsSuspect || self.cards.contains(&(finding, subject.clone()));
+        is_card.then(|| now.since(self.tainted_since).as_secs_f64() * f64::from(ranks))
+    }
+
+    fn part(&self, scene: &Scene<'_>, after: u64, why: &str, does: String) -> Part {
+        let ranks = scene.roster.world_size;
+        let mut part = Part::new(scene, Severity::Critical, why);
+        part.since_step = Some(after + 1);
+        part.lost_rank_s = scene.at.since(self.tainted_since).as_secs_f64() * f64::from(ranks);
+        part.does = does;
+        if after > 0 {
+            part.shows(CLEAN, after as f64)
+        } else {
+            part.shows(NO_CLEAN, 1.0)
+        }
+    }
+
+    fn from_where(&self, after: u64) -> String {
+        if after > 0 {
+            let next = after + 1;
+            format!(
+                "from the checkpoint of step {after}: steps from {next} on may be wrong and have to be trained again."
+            )
+        } else {
+            "from the beginning: no checkpoint of this run was seen that is older than the error, and all that it computed \
+             may be wrong."
+                .to_owned()
+        }
     }
 }

@@ -105,7 +105,8 @@ impl FaultRule {
         if seen.new > 0 && seen.judged.suspect && scene.rank_on(seen.gpu).is_some() {
             let until = scene.at - Duration::from_secs(1);
             let why = format!("XID {} ({}) on {}", seen.xid, seen.judged.means, seen.gpu);
-            self.suspect.taint(scene, &mut self.ledger, until, &why);
+            let card = (seen.judged.finding, subject(scene, seen.gpu));
+            self.suspect.taint(scene, &mut self.ledger, until, &why, card);
         }
         self.hold_xid(scene, seen, &fault.text);
         // What stands beside XID 48 changes what 48 asks for, whichever came first.

@@ -211,12 +211,13 @@ impl SingleRankPauses {
     /// The pauses that make a habit together with the latest, which is the last of them.
     fn habit(&self, latest: &Pause, table: &KindThresholds) -> Option<Vec<Pause>> {
         let is_alike = |known: &&Pause| {
-            known.rank == latest.rank
-                && known.cause == latest.cause
-                && alike(known.pause_s, latest.pause_s)
+            known.rank == latest.rank && known.cause == latest.cause && alike(known.pause_s, latest.pause_s)
         };
         let mut pauses: Vec<Pause> = self.recent.iter().filter(is_alike).copied().collect();
-        let gaps: Vec<u64> = pauses.windows(2).map(|pair| pair[1].step - pair[0].step).collect();
+        let gaps: Vec<u64> = pauses
+            .windows(2)
+            .map(|pair| pair[1].step - pair[0].step)
+            .collect();
         let last = *gaps.last()?;
         let needed = match latest.cause {
             Cause::Unknown => table.recurrences + u32::from(last < SHORT_PERIOD),
@@ -243,7 +244,9 @@ fn longest(
     if board.seats.len() < 2 || board.seats.len() * 2 <= board.plan.ranks {
         return None;
     }
-    let usual: Vec<Option<f64>> = (0..board.roles.len() as u32).map(|role| kinds.usual_s(role)).collect();
+    let usual: Vec<Option<f64>> = (0..board.roles.len() as u32)
+        .map(|role| kinds.usual_s(role))
+        .collect();
     let (mut top, mut next) = ((f64::NEG_INFINITY, 0), f64::NEG_INFINITY);
     for (index, seat) in board.seats.iter().enumerate() {
         let usual_s = usual.get(seat.place.role as usize).copied().flatten()?;
@@ -297,7 +300,10 @@ fn alike(one_s: f64, other_s: f64) -> bool {
 
 /// The usual distance between pauses, steps.
 fn period(pauses: &[Pause]) -> u64 {
-    let mut gaps: Vec<u64> = pauses.windows(2).map(|pair| pair[1].step - pair[0].step).collect();
+    let mut gaps: Vec<u64> = pauses
+        .windows(2)
+        .map(|pair| pair[1].step - pair[0].step)
+        .collect();
     gaps.sort_unstable();
     gaps.get(gaps.len() / 2).copied().unwrap_or(1).max(1)
 }
@@ -325,7 +331,11 @@ impl Open {
             since_step: Some(self.first.step),
             step: Some(self.raised_step),
             cause: self.last.cause,
-            signals: vec![if board.is_empty() { Signal::S0 } else { board.signal }],
+            signals: vec![if board.is_empty() {
+                Signal::S0
+            } else {
+                board.signal
+            }],
             provenance,
             slowdown_ratio: None,
             impact_ratio: outcome.impact_ratio,

@@ -28,6 +28,12 @@ pub(super) fn draw(report: &Report) -> Html {
     html
 }
 
+/// Whether it says that there is, or is not, a checkpoint to go back to.
+fn names_checkpoint(verdict: &Verdict) -> bool {
+    let names = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
+    verdict.evidence.iter().any(|piece| names.contains(&&*piece.what))
+}
+
 /// Which steps may be wrong, and to which checkpoint to go back.
 fn suspect(report: &Report) -> Html {
     let mut html = Html::default();
@@ -35,7 +41,7 @@ fn suspect(report: &Report) -> Html {
     let tainted: Vec<&Verdict> = report
         .verdicts
         .iter()
-        .filter(|verdict| verdict.finding == Finding::ResultsSuspect)
+        .filter(|verdict| verdict.finding == Finding::ResultsSuspect || names_checkpoint(verdict))
         .collect();
     for verdict in &tainted {
         let from = verdict

@@ -124,7 +124,12 @@ fn impossible(report: &Report) -> Option<String> {
     }
     // Rounded to nine decimals each.
     let is_more = cost.lost_gpu_hours > cost.gpu_hours * 1.001 + 1e-6;
-    is_more.then(|| format!("cost.lost_gpu_hours is {}, of {}", cost.lost_gpu_hours, cost.gpu_hours))
+    is_more.then(|| {
+        format!(
+            "cost.lost_gpu_hours is {}, of {}",
+            cost.lost_gpu_hours, cost.gpu_hours
+        )
+    })
 }
 
 fn text(path: &Path) -> io::Result<(String, u64)> {

@@ -244,14 +244,29 @@ fn a_report_with_impossible_numbers_is_left_out_and_named() {
     let sound = run("sound", &[("power", 8.0)], Vec::new());
     let text = serde_json::to_string(&sound).unwrap();
     let poisoned = [
-        ("negative", text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":-5.0")),
-        ("absurd", text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":1e300")),
+        (
+            "negative",
+            text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":-5.0"),
+        ),
+        (
+            "absurd",
+            text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":1e300"),
+        ),
         ("nan", text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":NaN")),
-        ("infinite", text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":1e999")),
-        ("more", text.replace("\"lost_gpu_hours\":8.0", "\"lost_gpu_hours\":108.0")),
+        (
+            "infinite",
+            text.replace("\"gpu_hours\":100.0", "\"gpu_hours\":1e999"),
+        ),
+        (
+            "more",
+            text.replace("\"lost_gpu_hours\":8.0", "\"lost_gpu_hours\":108.0"),
+        ),
         ("cause", text.replace("\"power\":8.0", "\"power\":-8.0")),
         ("cut", text[..text.len() / 2].to_owned()),
-        ("newer", text.replace("\"schema_version\":1", "\"schema_version\":99")),
+        (
+            "newer",
+            text.replace("\"schema_version\":1", "\"schema_version\":99"),
+        ),
     ];
     for (name, text) in poisoned.iter().map(|(name, text)| (*name, text)) {
         let path = dir.path().join(name).join("report.json");
@@ -264,5 +279,8 @@ fn a_report_with_impossible_numbers_is_left_out_and_named() {
     }
     let path = dir.path().join("report.json");
     fs::write(&path, &text).unwrap();
-    assert!(matches!(find::read(&path), Seen::Report { .. }), "a sound one counts");
+    assert!(
+        matches!(find::read(&path), Seen::Report { .. }),
+        "a sound one counts"
+    );
 }
