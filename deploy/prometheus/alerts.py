@@ -22,7 +22,8 @@ BEGIN, END = "      # alerts.py begins: one alert for each finding.\n", "      #
 # All others fire at once.
 WAITS = dict.fromkeys((
     "straggler", "straggler-node", "slow-link", "all-ranks-slow", "slow-from-birth", "stage-imbalance", "sequence-imbalance",
-    "expert-imbalance", "data-loading", "cpu-contention", "gc-pause", "slow-checkpoint", "slow-warm-up", "step-regression",
+    "expert-imbalance", "data-loading", "cpu-contention", "gc-pause", "single-rank-pause", "slow-checkpoint", "slow-warm-up",
+    "step-regression",
     "communication-bound", "version-skew"), "15s")
 # A connection that was lost for half a minute is no node that cannot be seen.
 WAITS["telemetry-blind"] = "1m"
