@@ -135,8 +135,10 @@ pub struct ThermalThresholds {
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct CauseThresholds {
-    pub phase_share: f64,
+    pub explained_share: f64,
+    pub contributing_share: f64,
     pub min_readings: u32,
+    pub agreeing_ratio: f64,
     pub power_points: f64,
     pub power_limit_ratio: f64,
     pub power_clock_ratio: f64,
@@ -151,7 +153,6 @@ pub struct CauseThresholds {
     pub net_errors_per_s: f64,
     pub net_rate_ratio: f64,
     pub contention_points: f64,
-    pub contention_share: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -256,6 +257,9 @@ pub struct FindingRow {
     #[serde(default)]
     pub urgency: Urgency,
     action: BTreeMap<Cause, Arc<str>>,
+    /// What is asked for instead of a job that has one rank.
+    #[serde(default)]
+    alone: BTreeMap<Cause, Arc<str>>,
 }
 
 impl Default for Policy {
@@ -297,6 +301,13 @@ impl Policy {
     /// Price of a GPU-hour of `model` (as the driver names it), if one was given.
     pub fn gpu_hour_price(&self, model: Option<&str>) -> Option<f64> {
         self.prices.of(model)
+    }
+
+    /// What the table asks for when `finding` was raised for `cause` in a job of one rank.
+    pub fn action_alone(&self, finding: Finding, cause: Cause) -> Arc<str> {
+        let alone = &self.finding(finding).alone;
+        let action = alone.get(&cause).or_else(|| alone.get(&Cause::Unknown)).cloned();
+        action.unwrap_or_else(|| self.action(finding, cause))
     }
 
     /// What the table asks for when `finding` was raised for `cause`.

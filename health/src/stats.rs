@@ -18,6 +18,15 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
+/// The most frequent of `values`, and how often it is there; of equally frequent ones the smallest. For what takes few
+/// distinct values: nothing between two of them was ever read. Reorders `values`. `None` when there are none.
+pub fn mode(values: &mut [f64]) -> Option<(f64, usize)> {
+    values.sort_unstable_by(f64::total_cmp);
+    let alike = values.chunk_by(|a, b| a == b);
+    let first_longest = alike.reduce(|best, run| if run.len() > best.len() { run } else { best })?;
+    Some((first_longest[0], first_longest.len()))
+}
+
 /// Median of `sorted` without its element at `left_out`. `None` when nothing else is there.
 pub fn median_without(sorted: &[f64], left_out: usize) -> Option<f64> {
     let rest = sorted.len().checked_sub(1).filter(|rest| *rest > 0)?;

@@ -303,3 +303,13 @@ fn a_job_of_long_steps_does_not_hang() {
         assert!(lost < 0.15, "{world}: {cost:?}");
     }
 }
+
+/// What is lost now and then is a share of all steps, and not of the ordinary one: without it that one is no shorter than the
+/// work in it.
+#[test]
+fn no_step_is_shorter_than_the_work_in_it() {
+    let cost = cost("gpus=8 steps=800 gc-every=40 gc=1s", &[], f64::INFINITY);
+    let what_if_s = cost.what_if_step_s.expect("steps were seen");
+    assert!(what_if_s >= 0.19, "{what_if_s} s, of which ranks work 0.19 s");
+    assert!(what_if_s <= cost.step_s.expect("steps were seen"), "{cost:?}");
+}

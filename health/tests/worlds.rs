@@ -1,8 +1,10 @@
 //! Whole worlds beside their truth: cost, coverage, and who must not be named.
 
+use paceline_health::event::Event;
+use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::sim::{Truth, World, WorldSpec};
-use paceline_health::verdict::{Finding, State, Subject, Verdict};
+use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
 use paceline_health::{Detector, Policy};
 
 fn watch(text: &str, faults: &[&str]) -> (Report, Vec<Truth>) {
@@ -100,5 +102,85 @@ fn healthy_ranks_stay_unnamed_under_heavy_tails_and_autocorrelation() {
                 .find(|verdict| verdict.finding != Finding::RankSilent);
             assert!(named.is_none(), "{text}: {named:?}");
         }
+    }
+}
+
+/// While the test is not sure, the rank that looks slow is noted with the steps that it still needs, and is then named.
+#[test]
+fn who_looks_slow_is_noted_until_the_test_is_sure() {
+    let mut spec = WorldSpec::parse("gpus=8 steps=600 sigma=0.11 seed=91").expect("a spec");
+    let fault = "slow rank=2 factor=1.12 from=40";
+    spec.faults.push(fault.parse().expect("a fault"));
+    let mut detector = Detector::new(Policy::default());
+    let (mut noted, mut named) = (None, None);
+    for (at, frame) in World::new(spec).expect("a world") {
+        detector.observe(at, &frame);
+        while let Some(verdict) = detector.poll() {
+            if verdict.finding == Finding::Straggler && named.is_none() {
+                named = Some(detector.steps());
+                assert!(
+                    matches!(verdict.subject, Subject::Rank { rank: Rank(2), .. }),
+                    "{verdict:?}"
+                );
+            }
+        }
+        if !matches!(frame.event, Event::Step(_)) || named.is_some() {
+            continue;
+        }
+        let report = detector.report();
+        if let Some(undecided) = report.undecided.filter(|_| noted.is_none()) {
+            let note = report
+                .coverage
+                .notes
+                .iter()
+                .find(|note| note.contains("not sure yet"));
+            assert!(note.is_some_and(|note| note.contains("rank 2")), "{note:?}");
+            noted = Some((detector.steps(), undecided));
+        }
+    }
+    let ((at, undecided), named) = (noted.expect("it is noted"), named.expect("it is named"));
+    assert_eq!(undecided.rank, Rank(2));
+    assert!((1.05..1.4).contains(&undecided.slowdown_ratio), "{undecided:?}");
+    let (took, said) = ((named - at) as f64, undecided.steps_needed as f64);
+    assert!(
+        took > said / 5.0 && took < said * 5.0,
+        "{took} steps instead of {said}"
+    );
+    assert_eq!(detector.report().undecided, None, "it is decided");
+}
+
+/// A slow loader beside links that sleep between two kernels: no verdict invents a slow bus, however few readings there are.
+#[test]
+fn links_asleep_between_kernels_are_no_cause() {
+    for seed in 0..40 {
+        let text = format!("nodes=2 gpus=8 steps=300 seed={seed}");
+        let mut spec = WorldSpec::parse(&text).expect("a spec");
+        let fault = "slow rank=5 factor=1.3 from=100 cause=data-loading";
+        spec.faults.push(fault.parse().expect("a fault"));
+        let mut detector = Detector::new(Policy::default());
+        for (at, frame) in World::new(spec).expect("a world") {
+            detector.observe(at, &frame);
+            while let Some(verdict) = detector.poll() {
+                assert_ne!(verdict.cause, Cause::Pcie, "{text}: {verdict:?}");
+            }
+        }
+        let report = detector.report();
+        let verdicts = of_rank(&report, Finding::Straggler, 5);
+        assert_eq!(verdicts[0].cause, Cause::DataLoading, "{text}: {:?}", verdicts[0]);
+    }
+}
+
+/// Heat of the whole job is named, and a job of one rank is not advised about racks of them.
+#[test]
+fn heat_of_the_whole_job_is_named() {
+    for (text, says) in [
+        ("nodes=2 gpus=4 steps=400 seed=81", "Most GPUs"),
+        ("gpus=1 steps=400 seed=84", "Its GPU"),
+    ] {
+        let (report, _) = watch(text, &["slow rank=all factor=1.15 from=200 cause=thermal"]);
+        let slow = |verdict: &&Verdict| verdict.finding == Finding::AllRanksSlow;
+        let verdict = report.verdicts.iter().find(slow).expect("it is slower");
+        assert_eq!(verdict.cause, Cause::Thermal, "{text}: {verdict:?}");
+        assert!(verdict.action.starts_with(says), "{text}: {}", verdict.action);
     }
 }

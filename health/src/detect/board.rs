@@ -138,6 +138,15 @@ impl<'a> Board<'a> {
         self.seats.is_empty()
     }
 
+    /// What its ranks worked, without data loading and garbage collection, a mean; seconds.
+    pub fn mean_work_s(&self) -> f64 {
+        let work = self.seats.iter().map(|seat| {
+            let paused_s = seat.sample.data_s + seat.sample.gc_s;
+            (seat.self_s - paused_s).max(0.0)
+        });
+        work.sum::<f64>() / self.seats.len().max(1) as f64
+    }
+
     /// The shape of this step, to ask what it would have taken.
     pub fn path(&self) -> Path {
         Path::new(self.plan, self.micro_batches, &self.roles)

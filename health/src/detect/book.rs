@@ -5,6 +5,7 @@ use super::Detector;
 impl Detector {
     pub(super) fn book(&mut self) {
         let origin = self.origin.unwrap_or_default();
+        self.incidents.is_alone = self.roster.world_size == 1;
         while let Some(mut claim) = self
             .straggler
             .poll()

@@ -18,6 +18,7 @@ use crate::event::{GpuReading, HostReading, Signal};
 use crate::frame::Provenance;
 use crate::id::{GpuId, NodeId, Rank};
 use crate::policy::Thresholds;
+use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence};
 
@@ -42,8 +43,9 @@ pub struct Suspect<'a> {
     pub since: Time,
     /// Self-time beyond the peers', seconds a step.
     pub excess_s: f64,
-    /// The same as a share of the steps' time.
+    /// The same as a share of the steps' time, and of the peers' self-time.
     pub excess_ratio: f64,
+    pub slower_ratio: f64,
     /// How much of that sits in the data phase and in garbage collection.
     pub data_excess_s: f64,
     pub gc_excess_s: f64,
@@ -67,6 +69,17 @@ pub struct Explained {
     pub evidence: Vec<Evidence>,
     pub signals: Vec<Signal>,
     pub provenance: Provenance,
+}
+
+/// What the counters of a suspect say, all in all.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Judgment {
+    /// The cause that explains most of the excess.
+    pub cause: Option<Explained>,
+    /// What explains some of it.
+    pub contributing: Vec<Evidence>,
+    /// Readings that are still to come may say more.
+    pub is_early: bool,
 }
 
 /// One rank of a suspect beside its peers.
@@ -114,14 +127,56 @@ impl Causes {
         self.gpus.model(gpu)
     }
 
-    /// Share of the last half minute in which a rank's process (or its node, where processes are not read) wanted for
-    /// CPU time: throttled by its quota or ready with no CPU free, the larger. `None`: not read.
-    pub fn contention(&self, rank: Rank, roster: &Roster) -> Option<f64> {
-        self.hosts.contention(rank, &roster.member(rank)?.node)
+    /// Seconds that a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
+    /// `since`: throttled by its quota or ready with no CPU free, the larger; and when it was last read. `None`: not since.
+    pub fn waited_for_cpu(&self, rank: Rank, since: Time, roster: &Roster) -> Option<(f64, Time)> {
+        self.hosts.waited_for_cpu(rank, &roster.member(rank)?.node, since)
     }
 
-    /// The cause that counters show for what is slow; none without a counter. Of several ranks most must show it.
-    pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Option<Explained> {
+    /// The cause that counters show for what is slow; none without a counter that explains most of the excess. Of several
+    /// ranks most must show it. `known`: what was found before, and stays while it still holds.
+    pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
+        let beside = self.beside(suspect, scope);
+        let cases: Vec<Case<'_>> = beside.iter().map(|one| one.case(suspect, scope)).collect();
+        let most = |holds: &dyn Fn(&Case<'_>) -> bool| {
+            cases.iter().filter(|case| holds(case)).count() * 2 > cases.len()
+        };
+        let is_cause = |sign: &&Sign| most(&|case| sign.is_cause(case));
+        let found = SIGNS
+            .iter()
+            .find(|sign| most(&|case| sign.is_cause(case) && !sign.yields(case)));
+        // The bus explains a slow data phase further.
+        let is_finer = |sign: &&Sign| {
+            sign.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
+        };
+        let stays = SIGNS
+            .iter()
+            .filter(|sign| Some(sign.cause) == known)
+            .find(is_cause)
+            .filter(|sign| !is_finer(sign));
+        let cause = stays.or(found).and_then(|sign| {
+            let first = cases.iter().position(|case| sign.is_cause(case))?;
+            Some(beside[first].explained(sign, &cases[first], suspect))
+        });
+        // What comes over the bus is the data.
+        let is_bus = |explained: &Explained| explained.cause == Cause::Pcie;
+        let is_same = |sign: &Sign| sign.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
+        let contributing = SIGNS.iter().filter(|sign| !is_same(sign)).filter_map(|sign| {
+            let mut shares: Vec<f64> = cases.iter().filter_map(|case| sign.contribution(case)).collect();
+            let is_of_most = shares.len() * 2 > cases.len();
+            let share = stats::median(&mut shares).filter(|_| is_of_most)?;
+            Some(explains(sign.cause, share, suspect.entries))
+        });
+        let contributing = contributing.collect();
+        Judgment {
+            cause,
+            contributing,
+            is_early: most(&|case| case.is_early()),
+        }
+    }
+
+    /// The ranks of a suspect, each beside its peers.
+    fn beside(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Vec<Beside> {
         let stride = suspect.ranks.len().div_ceil(PEERS).max(1);
         let mut of_peers: BTreeMap<(u32, u32), Facts> = BTreeMap::new();
         let mut beside = Vec::new();
@@ -133,23 +188,13 @@ impl Causes {
                 .entry((place.role, place.node))
                 .or_insert_with(|| self.peers(*rank, suspect, scope));
             beside.push(Beside {
-                own: self.facts(*rank, suspect.since, scope.roster),
+                own: self.facts(*rank, suspect.since, scope),
                 peers,
                 inside_is_slow: scope.comms.is_slow_inside(*rank),
                 outside_is_slow: scope.comms.is_slow_outside(*rank),
             });
         }
-        let shows = |sign: &&Sign| {
-            let showing = beside
-                .iter()
-                .filter(|beside| (sign.shows)(&beside.case(suspect, scope)));
-            showing.count() * 2 > beside.len()
-        };
-        let sign = SIGNS.iter().find(shows)?;
-        let first = beside
-            .iter()
-            .find(|beside| (sign.shows)(&beside.case(suspect, scope)))?;
-        Some(first.explained(sign, suspect))
+        beside
     }
 
     /// Errors on the NVLinks of any of `ranks`, as they stand out among their peers.
@@ -162,17 +207,19 @@ impl Causes {
                 since,
                 excess_s: 0.0,
                 excess_ratio: 0.0,
+                slower_ratio: 0.0,
                 data_excess_s: 0.0,
                 gc_excess_s: 0.0,
                 entries: (0, 0),
             };
             let beside = Beside {
-                own: self.facts(*rank, since, scope.roster),
+                own: self.facts(*rank, since, scope),
                 peers: self.peers(*rank, &suspect, scope),
                 inside_is_slow: Some(true),
                 outside_is_slow: None,
             };
-            (sign.shows)(&beside.case(&suspect, scope)).then(|| beside.explained(sign, &suspect))
+            let case = beside.case(&suspect, scope);
+            (sign.shows)(&case).then(|| beside.explained(sign, &case, &suspect))
         })
     }
 
@@ -207,15 +254,25 @@ impl Causes {
     }
 
     /// All that is known of a rank since `since`.
-    fn facts(&self, rank: Rank, since: Time, roster: &Roster) -> Facts {
+    fn facts(&self, rank: Rank, since: Time, scope: &Scope<'_>) -> Facts {
         let mut facts = Facts::default();
-        if let Some(member) = roster.member(rank) {
+        if let Some(member) = scope.roster.member(rank) {
             if let Some(gpu) = &member.gpu {
-                self.gpus.tell(gpu, since, &mut facts);
+                self.gpus.tell(gpu, since, &scope.limits.causes, &mut facts);
             }
             self.hosts.tell(rank, &member.node, since, &mut facts);
         }
         facts
+    }
+
+    /// What most ranks of the job read since `since`: medians over some of them, spread evenly.
+    pub fn of_job(&self, since: Time, scope: &Scope<'_>) -> Facts {
+        let roles = scope.plan.roles.iter();
+        let ranks: Vec<Rank> = roles.flat_map(|role| role.members.iter().copied()).collect();
+        let stride = ranks.len().div_ceil(PEERS).max(1);
+        let some = ranks.iter().step_by(stride);
+        let facts: Vec<Facts> = some.map(|rank| self.facts(*rank, since, scope)).collect();
+        Facts::medians(&facts)
     }
 
     /// Medians over the ranks that do the same work and are not suspect themselves: on other nodes where there are
@@ -242,7 +299,7 @@ impl Causes {
         let facts: Vec<Facts> = peers
             .iter()
             .step_by(stride)
-            .map(|peer| self.facts(*peer, suspect.since, scope.roster))
+            .map(|peer| self.facts(*peer, suspect.since, scope))
             .collect();
         Facts::medians(&facts)
     }
@@ -261,6 +318,7 @@ impl Beside {
             own: &self.own,
             peers: &self.peers,
             excess_ratio: suspect.excess_ratio,
+            slower_ratio: suspect.slower_ratio,
             data_share: share(suspect.data_excess_s),
             gc_share: share(suspect.gc_excess_s),
             inside_is_slow: self.inside_is_slow,
@@ -269,7 +327,7 @@ impl Beside {
         }
     }
 
-    fn explained(&self, sign: &Sign, suspect: &Suspect<'_>) -> Explained {
+    fn explained(&self, sign: &Sign, case: &Case<'_>, suspect: &Suspect<'_>) -> Explained {
         let excess = match sign.cause {
             Cause::Pcie | Cause::DataLoading => Some(("data_excess_s", suspect.data_excess_s)),
             Cause::GcPause => Some(("gc_excess_s", suspect.gc_excess_s)),
@@ -284,6 +342,9 @@ impl Beside {
                 entries: Some(suspect.entries),
             })
             .collect();
+        if let Some(share) = (sign.explains)(case) {
+            evidence.push(explains(sign.cause, share, suspect.entries));
+        }
         let counters = self.own.evidence(sign.evidence, &self.peers);
         let mut signals = vec![sign.signal];
         let mut provenance = Provenance::Live;
@@ -300,5 +361,15 @@ impl Beside {
             signals,
             provenance,
         }
+    }
+}
+
+/// How much of the excess a cause explains, as evidence.
+pub fn explains(cause: Cause, share: f64, entries: (u64, u64)) -> Evidence {
+    Evidence {
+        what: format!("explained_by_{}_ratio", cause.name().replace('-', "_")).into(),
+        value: share,
+        peers: None,
+        entries: Some(entries),
     }
 }

@@ -99,6 +99,14 @@ pub struct Alarm {
     pub alternative: f64,
 }
 
+/// A test on its way: since the step before it left zero, so much of the log-likelihood ratio, and what it lacks to be sure.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub start: u64,
+    pub height: f64,
+    pub missing: f64,
+}
+
 impl Cusum {
     /// Takes one observation, ln of self-time over the peers'; `before` is the step before it.
     pub fn observe(&mut self, bar: &Bar, x: f64, before: u64) {
@@ -123,6 +131,17 @@ impl Cusum {
         (sum.height + mean.ln() >= bar.height).then_some(Alarm {
             start: sum.start,
             alternative,
+        })
+    }
+
+    /// How far it has come: of the alternative that is nearest to an alarm. `None`: nothing speaks for a change.
+    pub fn progress(&self, bar: &Bar) -> Option<Progress> {
+        let sums = self.sums.iter().take(bar.len);
+        let sum = sums.max_by(|a, b| a.height.total_cmp(&b.height))?;
+        (sum.height > 0.0).then(|| Progress {
+            start: sum.start,
+            height: sum.height,
+            missing: bar.height + (bar.len as f64).ln() - sum.height,
         })
     }
 

@@ -9,26 +9,41 @@ use super::rounds::Rounds;
 use super::series::{Series, Stamp};
 use crate::event::{GpuReading, GpuSignal};
 use crate::id::GpuId;
+use crate::policy::CauseThresholds;
+use crate::stats;
 use crate::time::Time;
 
 /// GPUs that are kept; more than that is not one job.
 const MAX_GPUS: usize = 1 << 17;
 
+/// How the readings of a window become one number.
+#[derive(Clone, Copy)]
+enum Reduce {
+    /// A quantity: its median.
+    Median,
+    /// The last one.
+    Latest,
+    /// One of few values that somebody has set: the most frequent one.
+    Setting,
+    /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are enough.
+    Link,
+}
+
 /// Signals that are kept as they were read.
-const GAUGES: [(GpuSignal, Fact); 13] = [
-    (GpuSignal::SmClockMhz, Fact::SmClock),
-    (GpuSignal::SmClockSetMhz, Fact::SmClockSet),
-    (GpuSignal::TemperatureC, Fact::Temperature),
-    (GpuSignal::MarginC, Fact::Margin),
-    (GpuSignal::PowerW, Fact::Power),
-    (GpuSignal::PowerLimitW, Fact::PowerLimit),
-    (GpuSignal::UtilizationRatio, Fact::Busy),
-    (GpuSignal::PcieGen, Fact::PcieGen),
-    (GpuSignal::PcieGenMax, Fact::PcieGenMax),
-    (GpuSignal::PcieWidth, Fact::PcieLanes),
-    (GpuSignal::PcieWidthMax, Fact::PcieLanesMax),
-    (GpuSignal::RemapPending, Fact::RemapPending),
-    (GpuSignal::RemapFailed, Fact::RemapFailed),
+const GAUGES: [(GpuSignal, Fact, Reduce); 13] = [
+    (GpuSignal::SmClockMhz, Fact::SmClock, Reduce::Median),
+    (GpuSignal::SmClockSetMhz, Fact::SmClockSet, Reduce::Setting),
+    (GpuSignal::TemperatureC, Fact::Temperature, Reduce::Median),
+    (GpuSignal::MarginC, Fact::Margin, Reduce::Latest),
+    (GpuSignal::PowerW, Fact::Power, Reduce::Median),
+    (GpuSignal::PowerLimitW, Fact::PowerLimit, Reduce::Setting),
+    (GpuSignal::UtilizationRatio, Fact::Busy, Reduce::Median),
+    (GpuSignal::PcieGen, Fact::PcieGen, Reduce::Link),
+    (GpuSignal::PcieGenMax, Fact::PcieGenMax, Reduce::Setting),
+    (GpuSignal::PcieWidth, Fact::PcieLanes, Reduce::Link),
+    (GpuSignal::PcieWidthMax, Fact::PcieLanesMax, Reduce::Setting),
+    (GpuSignal::RemapPending, Fact::RemapPending, Reduce::Latest),
+    (GpuSignal::RemapFailed, Fact::RemapFailed, Reduce::Latest),
 ];
 
 /// Signals of which the growth is kept, in the same order after the gauges.
@@ -99,7 +114,7 @@ impl Gpus {
     }
 
     /// Adds what is known of a GPU since `since`.
-    pub fn tell(&self, gpu: &GpuId, since: Time, facts: &mut Facts) {
+    pub fn tell(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
         let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
             return;
         };
@@ -107,16 +122,18 @@ impl Gpus {
             facts.rest_on(entries, provenance);
             facts.gpu_readings = Some(readings.readings(since));
         }
-        for (index, (_, fact)) in GAUGES.iter().enumerate() {
-            facts.set(*fact, readings.gauge(index, since));
+        for (index, (_, fact, reduce)) in GAUGES.iter().enumerate() {
+            let value = match reduce {
+                Reduce::Median => readings.gauge(index, since),
+                Reduce::Latest => readings.latest(index),
+                Reduce::Setting => readings.setting(index, since),
+                Reduce::Link => link(readings, index, since, limits),
+            };
+            facts.set(*fact, value);
         }
         let rate = |signal| readings.rate(column(signal)?, since);
         let rise = |signal| readings.rise(column(signal)?, since);
         let share = |ns: Option<f64>| Some((ns? / 1e9).min(1.0));
-        facts.set(
-            Fact::Margin,
-            column(GpuSignal::MarginC).and_then(|margin| readings.latest(margin)),
-        );
         facts.set(
             Fact::Thermal,
             share(sum([
@@ -146,6 +163,18 @@ impl Gpus {
             ]),
         );
     }
+}
+
+/// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree. Without
+/// a utilization nobody knows whether it was busy.
+fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
+    let busy = column(GpuSignal::UtilizationRatio)?;
+    let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);
+    if values.len() < limits.min_readings as usize {
+        return None;
+    }
+    let (value, count) = stats::mode(&mut values)?;
+    (count as f64 >= limits.agreeing_ratio * values.len() as f64).then_some(value)
 }
 
 /// The sum of what is known, if anything is.

@@ -90,22 +90,26 @@ impl Hosts {
         }
     }
 
-    /// Share of the time in which a rank's process wanted for CPU time, over all that is kept; of its node when the
-    /// process was not read. `None`: nothing is known.
-    pub fn contention(&self, rank: Rank, node: &NodeId) -> Option<f64> {
-        let places = [self.ranks.get(&rank), self.nodes.get(node)];
-        places
-            .into_iter()
-            .flatten()
-            .find_map(|readings| contention(readings, Time::ZERO))
+    /// Seconds that a rank's process (its node, where processes are not read) waited for a CPU since the reading at `since`,
+    /// and when it was last read. `None`: it was not read since.
+    pub fn waited_for_cpu(&self, rank: Rank, node: &NodeId, since: Time) -> Option<(f64, Time)> {
+        let readings = self.ranks.get(&rank).or_else(|| self.nodes.get(node))?;
+        let grown = CPU_WAITS.iter().filter_map(|signal| {
+            let (grew_ns, at) = readings.growth_after(place(*signal)?, since)?;
+            Some((grew_ns / 1e9, at))
+        });
+        grown.max_by(|one, other| one.0.total_cmp(&other.0))
     }
 }
 
-/// The larger of the shares of time in which the quota was used up, and in which no CPU was free.
+/// Time without a CPU: the quota used up, and none free. The larger counts, since one may be part of the other.
+const CPU_WAITS: [HostSignal; 2] = [HostSignal::CpuThrottledNs, HostSignal::RunQueueNs];
+
+/// The larger of the shares of time in which the quota was used up, and in which no CPU was free, as a rule.
 fn contention(readings: &Readings, since: Time) -> Option<f64> {
-    let shares = [HostSignal::CpuThrottledNs, HostSignal::RunQueueNs]
-        .into_iter()
-        .filter_map(|signal| rate(readings, signal, since));
+    let shares = CPU_WAITS
+        .iter()
+        .filter_map(|signal| readings.typical_rate(place(*signal)?, since));
     shares.reduce(f64::max).map(|ns| ns / 1e9)
 }
 
@@ -118,6 +122,10 @@ fn network_errors(readings: &Readings, since: Time) -> Option<f64> {
 }
 
 fn rate(readings: &Readings, signal: HostSignal, since: Time) -> Option<f64> {
-    let column = SIGNALS.iter().position(|kept| *kept == signal)?;
-    readings.rate(column, since)
+    readings.rate(place(signal)?, since)
+}
+
+/// The column in which a signal is kept.
+fn place(signal: HostSignal) -> Option<usize> {
+    SIGNALS.iter().position(|kept| *kept == signal)
 }

@@ -22,6 +22,8 @@ pub struct Incidents {
     /// Those that hold: their id, and how bad they are whether or not policy only observes them.
     open: BTreeMap<(Finding, Subject), (u64, Severity)>,
     last_id: u64,
+    /// The job has one rank.
+    pub is_alone: bool,
     out: VecDeque<Verdict>,
 }
 
@@ -49,7 +51,11 @@ impl Incidents {
                     self.last_id
                 });
                 self.open.insert(key.clone(), (id, detail.severity));
-                let action = policy.action(key.0, detail.cause);
+                let action = if self.is_alone {
+                    policy.action_alone(key.0, detail.cause)
+                } else {
+                    policy.action(key.0, detail.cause)
+                };
                 let since_s = seconds(detail.since);
                 let mut new = raised(id, key, *detail, since_s, seconds(claim.at), action);
                 if let Some((order, words)) = order {

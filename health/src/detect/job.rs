@@ -15,7 +15,7 @@ use super::board::Board;
 use super::checkpoints::Checkpoints;
 use super::claim::{Claim, Outcome};
 use super::kinds::{Kinds, Sort};
-use super::ledger::{Ledger, Stood, Teller};
+use super::ledger::{Ledger, Stood, Teller, Took};
 use super::links::LinkRule;
 use super::noise::WarmUp;
 use super::raised::FAR;
@@ -129,9 +129,17 @@ impl JobRules {
     pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
         let usual_s = self.ledger.usual_s()?;
         let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
-        // Ranks that are far slower now and then cost more than a share of an ordinary step, which waits for their peers as ever.
-        let at_least_s = self.ledger.even_s()?.min(usual_s);
-        Some((usual_s * left(of_ranks)).max(at_least_s) * left(of_groups) * left(of_all))
+        // What ranks lose now and then costs more than a share of an ordinary step, which waits for their peers as ever; and
+        // no step is shorter than the work in it.
+        let even_s = self.ledger.even_s()?.min(usual_s);
+        let of_own_s = (usual_s * left(of_ranks)).max(even_s);
+        let work_s = self.ledger.work_s()?.min(of_own_s);
+        let least_s = if self.shares.is_work_uneven() {
+            work_s
+        } else {
+            work_s.max(even_s)
+        };
+        Some((of_own_s * left(of_groups)).max(least_s) * left(of_all))
     }
 
     /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole job.
@@ -199,7 +207,12 @@ impl JobRules {
     /// Takes a step in which the job stood still, or one that stalled.
     pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
         let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
-        self.ledger.row(board, self.steady, stood, teller, board.dur_s);
+        let took = Took {
+            all_s: board.dur_s,
+            even_s: board.dur_s,
+            work_s: board.mean_work_s(),
+        };
+        self.ledger.row(board, self.steady, stood, teller, took);
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
@@ -244,7 +257,12 @@ impl JobRules {
         } else {
             scene.common_step_s
         };
-        self.ledger.row(board, self.steady, stood, teller, even_s);
+        let took = Took {
+            all_s: board.dur_s,
+            even_s,
+            work_s: board.mean_work_s(),
+        };
+        self.ledger.row(board, self.steady, stood, teller, took);
         self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);

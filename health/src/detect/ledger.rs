@@ -42,6 +42,14 @@ pub struct Stood {
     pub left_s: f64,
 }
 
+/// What a step took, what it would take were no rank slower than its peers, and what its ranks worked, a mean; seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Took {
+    pub all_s: f64,
+    pub even_s: f64,
+    pub work_s: f64,
+}
+
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
@@ -62,8 +70,8 @@ pub struct Ledger {
     /// Nothing was heard of what happened in them.
     unheard: f64,
     late: Late,
-    /// The latest ordinary steps: what they took, and what they would take were no rank slower than its peers, seconds.
-    usual: VecDeque<(f64, f64)>,
+    /// The latest ordinary steps, seconds.
+    usual: VecDeque<Took>,
     /// First steps of the epoch whose share of warm-up is not known yet, and their time.
     warming: (f64, f64),
     /// When the last step closed, the highest as the group counts, and its latest with a checkpoint.
@@ -138,8 +146,8 @@ impl Ledger {
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step, which would take `even_s` were no rank slower than its peers.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, stood: Stood, teller: Teller, even_s: f64) {
+    /// Takes a step; what it took is `board`'s to say.
+    pub fn row(&mut self, board: &Board<'_>, steady: bool, stood: Stood, teller: Teller, took: Took) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
         let began = self.last.replace(board.at).or(self.since);
@@ -197,8 +205,12 @@ impl Ledger {
                     self.book(first, Overhead::Stall, stalled_s * self.ranks);
                 }
                 if teller != Teller::Stall {
-                    let took_s = board.dur_s - stood_s - told_s;
-                    self.usual.push_back((took_s, even_s.min(took_s)));
+                    let all_s = board.dur_s - stood_s - told_s;
+                    self.usual.push_back(Took {
+                        all_s,
+                        even_s: took.even_s.min(all_s),
+                        work_s: took.work_s.min(all_s),
+                    });
                 }
                 if self.usual.len() > USUAL {
                     self.usual.pop_front();
@@ -331,15 +343,20 @@ impl Ledger {
 
     /// The median of the latest ordinary steps, seconds.
     pub fn usual_s(&self) -> Option<f64> {
-        self.middle(|step| step.0)
+        self.middle(|step| step.all_s)
     }
 
     /// The same of what they would take were no rank slower than its peers.
     pub fn even_s(&self) -> Option<f64> {
-        self.middle(|step| step.1)
+        self.middle(|step| step.even_s)
     }
 
-    fn middle(&self, of: impl Fn(&(f64, f64)) -> f64) -> Option<f64> {
+    /// The same of what their ranks worked, a mean over the ranks: no step is shorter.
+    pub fn work_s(&self) -> Option<f64> {
+        self.middle(|step| step.work_s)
+    }
+
+    fn middle(&self, of: impl Fn(&Took) -> f64) -> Option<f64> {
         let mut usual: Vec<f64> = self.usual.iter().map(of).collect();
         if usual.len() < ENOUGH {
             return None;

@@ -1,18 +1,16 @@
-//! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and its account so far.
+//! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and why, as far as is known.
+
+mod account;
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
-use super::causes::{Explained, Suspect};
+pub use self::account::Account;
+use super::causes::{Explained, Judgment};
 use super::claim::{Outcome, piece};
 use super::cusum::Clearing;
-use super::history::{History, Kept};
-use super::ledger;
-use super::plan::Plan;
-use super::price;
+use super::localise::Located;
 use super::roster::Roster;
 use crate::id::{JobId, NodeId, Rank};
-use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
@@ -47,43 +45,11 @@ impl Whom {
     }
 }
 
-/// Slowness changes, as heat rises, and a mean comes half of these behind it; noise wants a long one.
-const LATELY: f64 = 8.0;
-/// Steps that are now: as many as the ordinary step is the median of.
-const NOW: f64 = ledger::USUAL as f64;
-/// How often a cause is looked for when many ranks are slow together.
+/// How often a cause is looked for when many ranks are slow together, or when one is known.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// ln of twice as long: a slow rank was far slower still, or one that is not slow held up a step that is far too long.
 pub const FAR: f64 = std::f64::consts::LN_2;
-
-/// What happened since it became slow. Sums over its steps and ranks, seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Account {
-    /// Steps that were seen, and samples of its ranks in them.
-    pub rows: u64,
-    samples: u64,
-    /// Steps of which `gain_s` and `dur_s` are the sums.
-    steps: f64,
-    x: f64,
-    /// Mean of x over about the last [`LATELY`] samples.
-    lately: f64,
-    self_s: f64,
-    peers_s: f64,
-    wait_s: f64,
-    peers_wait_s: f64,
-    data_excess_s: f64,
-    gc_excess_s: f64,
-    /// What the steps would have been shorter, as the critical path has it.
-    pub gain_s: f64,
-    dur_s: f64,
-    /// Means of both over about the last [`NOW`] steps.
-    gain_now_s: f64,
-    dur_now_s: f64,
-    /// The step before it became slow, where that bounds what it costs.
-    usual_s: Option<f64>,
-    entries: (u64, u64),
-}
 
 /// One open finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -99,10 +65,16 @@ pub struct Raised {
     pub severity: Severity,
     /// The step after which the detector was sure.
     pub step: u64,
-    /// The first cause that was seen; another never takes its place.
+    /// The cause that explains most of it; it stays while the counters show it.
     pub explained: Option<Explained>,
+    /// Times in a row that they did not.
+    unsupported: u32,
+    /// What explains some of it.
+    contributing: Vec<Evidence>,
+    /// Readings that are still to come may say more of the cause.
+    pub is_early: bool,
     /// When a cause was last looked for.
-    pub asked: Time,
+    asked: Time,
     pub few_peers: bool,
     /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
     pub wanders_for: Option<Cause>,
@@ -113,214 +85,71 @@ pub struct Raised {
     pub before_recovery: Account,
 }
 
-impl Account {
-    /// The account of `members` after `start`, from what is kept. What is older counts as what is kept did.
-    pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
-        let mut account = Account::default();
-        for kept in history.steady_since(start) {
-            account.add_kept(members, kept, plan);
-        }
-        // Two passes: what the step would have been is known once it is known how much slower they are.
-        let x = account.x();
-        for kept in history.steady_since(start) {
-            account.gain_s += price::gain_kept(members, x, kept, plan);
-        }
-        let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
-        let unseen = oldest.saturating_sub(start + 1);
-        // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
-        // pipeline loses no more than its steps have become longer.
-        if plan.stages > 1 {
-            account.usual_s = history.usual_s(start);
-        }
-        if account.rows > 0 {
-            account.gain_now_s = account.gain_s / account.steps;
-        }
-        if account.rows > 0 && unseen > 0 {
-            let more = 1.0 + unseen as f64 / account.rows as f64;
-            account.gain_s *= more;
-            account.dur_s *= more;
-            account.steps *= more;
-        }
-        account
-    }
-
-    fn add_kept(&mut self, members: &[Rank], kept: &Kept, plan: &Plan) {
-        let mut seen = false;
-        for rank in members {
-            let index = rank.0 as usize;
-            let Some(x) = kept.x.get(index).filter(|x| !x.is_nan()) else {
-                continue;
-            };
-            let Some(level) = plan
-                .place(*rank)
-                .and_then(|place| kept.roles.get(place.role as usize))
-            else {
-                continue;
-            };
-            let self_s = f64::from(kept.self_s[index]);
-            let wait_s = f64::from(kept.wait_s[index]);
-            self.sample(
-                f64::from(*x),
-                self_s,
-                (wait_s, level.peers_wait_s(wait_s)),
-                f64::from(kept.data_s[index]) - level.data_s,
-                f64::from(kept.gc_s[index]) - level.gc_s,
-            );
-            seen = true;
-        }
-        if seen {
-            self.row(kept.dur_s, kept.entries);
-        }
-    }
-
-    /// Adds a step; its gain is added apart.
-    pub fn add(&mut self, members: &[Rank], board: &Board<'_>) {
-        let mut seen = false;
-        for rank in members {
-            let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) else {
-                continue;
-            };
-            let seat = &board.seats[place];
-            let level = &board.roles[seat.place.role as usize];
-            self.sample(
-                seat.x,
-                seat.self_s,
-                (seat.sample.wait_s, level.peers_wait_s(seat.sample.wait_s)),
-                seat.sample.data_s - level.data_s,
-                seat.sample.gc_s - level.gc_s,
-            );
-            seen = true;
-        }
-        if seen {
-            self.row(board.dur_s, board.entries);
-        }
-    }
-
-    fn sample(&mut self, x: f64, self_s: f64, (wait_s, peers_wait_s): (f64, f64), data: f64, gc: f64) {
-        self.samples += 1;
-        self.x += x;
-        self.lately += (x - self.lately) / (self.samples as f64).min(LATELY);
-        self.self_s += self_s;
-        self.peers_s += self_s / x.exp();
-        self.wait_s += wait_s;
-        self.peers_wait_s += peers_wait_s;
-        self.data_excess_s += data;
-        self.gc_excess_s += gc;
-    }
-
-    fn row(&mut self, dur_s: f64, entries: (u64, u64)) {
-        if self.rows == 0 {
-            self.entries = entries;
-        }
-        self.entries.1 = self.entries.1.max(entries.1);
-        self.rows += 1;
-        self.steps += 1.0;
-        self.dur_s += dur_s;
-        self.dur_now_s += (dur_s - self.dur_now_s) / self.steps.min(NOW);
-    }
-
-    /// What the step that was added last would have been shorter.
-    pub fn won(&mut self, gain_s: f64) {
-        self.gain_s += gain_s;
-        self.gain_now_s += (gain_s - self.gain_now_s) / self.steps.clamp(1.0, NOW);
-    }
-
-    fn mean(&self, sum: f64) -> f64 {
-        sum / self.samples.max(1) as f64
-    }
-
-    /// ln of self-time over the peers', mean.
-    pub fn x(&self) -> f64 {
-        self.mean(self.x)
-    }
-
-    /// The same of late.
-    pub fn x_lately(&self) -> f64 {
-        self.lately.max(0.0)
-    }
-
-    /// What all steps but the one that was added last would have been shorter.
-    pub fn before_s(&self) -> f64 {
-        self.lost_s() - self.gain_now_s.min(self.lost_s())
-    }
-
-    /// Share of the steps' time that would be won.
-    pub fn impact(&self) -> f64 {
-        if self.dur_s > 0.0 {
-            self.lost_s() / self.dur_s
-        } else {
-            0.0
-        }
-    }
-
-    /// The same of the steps that are now.
-    pub fn impact_now(&self) -> f64 {
-        let gain_s = self.usual_s.map_or(self.gain_now_s, |usual_s| {
-            self.gain_now_s.min((self.dur_now_s - usual_s).max(0.0))
-        });
-        if self.dur_now_s > 0.0 {
-            gain_s / self.dur_now_s
-        } else {
-            0.0
-        }
-    }
-
-    /// What the steps would have been shorter, as far as they were longer than before.
-    pub fn lost_s(&self) -> f64 {
-        let Some(usual_s) = self.usual_s else {
-            return self.gain_s;
-        };
-        let mean_s = self.dur_s / self.steps.max(1.0);
-        self.gain_s.min(self.steps * (mean_s - usual_s).max(0.0))
-    }
-
-    /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
-    pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
-        let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
-        awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * self.excess_s()
-    }
-
-    /// What it works longer than its peers, mean of a step.
-    fn excess_s(&self) -> f64 {
-        self.mean(self.self_s) - self.mean(self.peers_s)
-    }
-
-    /// The same as a share of the steps' time.
-    fn excess_ratio(&self) -> f64 {
-        if self.dur_s > 0.0 {
-            self.excess_s() * self.steps / self.dur_s
-        } else {
-            0.0
-        }
-    }
-
-    /// What a cause is looked for with.
-    pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
-        Suspect {
-            ranks: members,
-            since,
-            excess_s: self.excess_s(),
-            excess_ratio: self.excess_ratio(),
-            data_excess_s: self.mean(self.data_excess_s),
-            gc_excess_s: self.mean(self.gc_excess_s),
-            entries: self.entries,
-        }
-    }
-}
-
 impl Raised {
-    /// Whether it is time to look for a cause again: of one rank at each reading, of many not at each one's.
-    pub fn asks_again(&self, now: Time) -> bool {
-        self.members.len() == 1 || now.since(self.asked) >= ASKED_EVERY
+    /// What was found slow, with its account so far; nothing is known of its cause.
+    pub fn new(
+        Located { whom, members }: Located,
+        (start, step): (u64, u64),
+        alternative: f64,
+        account: Account,
+    ) -> Raised {
+        Raised {
+            account,
+            told_s: 0.0,
+            before_recovery: account,
+            whom,
+            members,
+            start,
+            alternative,
+            clearing: Clearing::default(),
+            severity: Severity::Info,
+            step,
+            explained: None,
+            unsupported: 0,
+            contributing: Vec::new(),
+            is_early: true,
+            asked: Time::ZERO,
+            few_peers: false,
+            wanders_for: None,
+        }
     }
 
-    /// Takes what was found when a cause was looked for. What was found first stands; only its evidence is renewed.
-    pub fn explain(&mut self, now: Time, found: Option<Explained>) {
+    /// Whether it is time to look for a cause again: of one rank without a cause at each reading, else not at each one.
+    pub fn asks_again(&self, now: Time) -> bool {
+        let is_cheap = self.members.len() == 1 && self.explained.is_none();
+        is_cheap || now.since(self.asked) >= ASKED_EVERY
+    }
+
+    /// Takes what was found when a cause was looked for. A cause that the counters no longer show falls, for another one
+    /// or for none, once they did not for `patience` times in a row.
+    pub fn explain(&mut self, now: Time, found: Judgment, patience: u32) {
         self.asked = now;
-        let known = self.explained.as_ref().map(|known| known.cause);
-        if let Some(found) = found.filter(|found| known.is_none_or(|known| known == found.cause)) {
-            self.explained = Some(found);
+        self.is_early = found.is_early;
+        self.contributing = found.contributing;
+        let is_known = |found: &Explained| self.explained.as_ref().is_none_or(|old| old.cause == found.cause);
+        let is_finer = |found: &Explained| found.cause == Cause::Pcie && self.cause() == Cause::DataLoading;
+        match found.cause {
+            Some(found) if is_known(&found) || is_finer(&found) => {
+                (self.explained, self.unsupported) = (Some(found), 0);
+            }
+            found if self.explained.is_some() && !self.is_early => {
+                self.unsupported += 1;
+                if self.unsupported >= patience {
+                    (self.explained, self.unsupported) = (found, 0);
+                }
+            }
+            _ => {}
         }
+        // What is still called the cause is not said to be a part of it.
+        if let Some(known) = &self.explained {
+            let is_said = |part: &Evidence| known.evidence.iter().any(|piece| piece.what == part.what);
+            self.contributing.retain(|part| !is_said(part));
+        }
+    }
+
+    /// Whether something is said to explain some of it.
+    pub fn has_contributions(&self) -> bool {
+        !self.contributing.is_empty()
     }
 
     /// Why it is slow, as far as is known.
@@ -347,28 +176,14 @@ impl Raised {
 
     /// What it rests on.
     pub fn evidence(&self) -> Vec<Evidence> {
-        let account = &self.account;
-        let entries = Some(account.entries);
-        let mut evidence = vec![
-            Evidence {
-                what: "self_time_s".into(),
-                value: account.mean(account.self_s),
-                peers: Some(account.mean(account.peers_s)),
-                entries,
-            },
-            Evidence {
-                what: "wait_s".into(),
-                value: account.mean(account.wait_s),
-                peers: Some(account.mean(account.peers_wait_s)),
-                entries,
-            },
-        ];
+        let mut evidence = self.account.evidence().to_vec();
         if self.members.len() > 1 {
             evidence.push(piece("slow_ranks", self.members.len() as f64, None));
         }
         if self.few_peers {
             evidence.push(piece("low_coverage", 1.0, None));
         }
+        evidence.extend(self.contributing.iter().cloned());
         evidence
     }
 }

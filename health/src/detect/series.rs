@@ -11,6 +11,8 @@ use crate::time::Time;
 
 /// Readings that are kept: half a minute at 1 Hz.
 const READINGS: usize = 32;
+/// Fewer spans between readings have no median that one of them does not move.
+const TYPICAL_SPANS: usize = 5;
 /// Not read.
 const NONE: f32 = f32::NAN;
 /// Read, and nothing is known of the time before: the first reading of a counter, or one that was reset.
@@ -82,6 +84,19 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         stats::median(&mut inside).or_else(|| read().next_back().map(value))
     }
 
+    /// Readings of a gauge since `since` for which `keep` holds of the whole reading; what was not read is NaN there.
+    pub fn values(&self, column: usize, since: Time, keep: impl Fn(&[f32; N]) -> bool) -> Vec<f64> {
+        let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
+        let kept = inside.filter(|row| !row.values[column].is_nan() && keep(&row.values));
+        kept.map(|row| f64::from(row.values[column])).collect()
+    }
+
+    /// The most frequent value of a gauge since `since`, or its last one when none is so young.
+    pub fn setting(&self, column: usize, since: Time) -> Option<f64> {
+        let mut inside = self.values(column, since, |_| true);
+        stats::mode(&mut inside).map_or_else(|| self.latest(column), |(value, _)| Some(value))
+    }
+
     /// The last value of a gauge.
     pub fn latest(&self, column: usize) -> Option<f64> {
         let row = self.rows.iter().rfind(|row| !row.values[column].is_nan())?;
@@ -95,10 +110,39 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         (span > 0.0).then(|| grew / span)
     }
 
+    /// The same as a rule: the median over the spans between readings, so that what happens in few of them (an evaluation, a
+    /// save) does not count for all. Of few spans the mean.
+    pub fn typical_rate(&self, column: usize, since: Time) -> Option<f64> {
+        let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
+        let read: Vec<&Row<N>> = inside.filter(|row| !row.values[column].is_nan()).collect();
+        let spans = read.windows(2).filter(|pair| pair[1].values[column] != ANEW);
+        let rates = spans.map(|pair| {
+            let lasted = pair[1].stamp.at.since(pair[0].stamp.at).as_secs_f64();
+            f64::from(pair[1].values[column]) / lasted
+        });
+        let mut rates: Vec<f64> = rates.filter(|rate| rate.is_finite()).collect();
+        if rates.len() < TYPICAL_SPANS {
+            return self.rate(column, since);
+        }
+        stats::median(&mut rates)
+    }
+
     /// What a counter grew by since the reading before `since`.
     pub fn rise(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.young(column, since);
         Some(self.growth(column, inside.max(1))?.0)
+    }
+
+    /// What a counter grew by in its readings after `since`, and when the last of them came. `None`: there are none.
+    pub fn growth_after(&self, column: usize, since: Time) -> Option<(f64, Time)> {
+        let later = self.rows.iter().rev().take_while(|row| row.stamp.at > since);
+        let read = later.filter(|row| !row.values[column].is_nan());
+        read.fold(None, |known, row| {
+            let (sum, last) = known.unwrap_or((0.0, row.stamp.at));
+            // One that was reset tells nothing.
+            let grew = f64::from(row.values[column]).max(0.0);
+            Some((sum + grew, last))
+        })
     }
 
     /// Readings since `since`.
@@ -210,6 +254,16 @@ mod tests {
             assert_eq!(series.rate(1, at(since)), rate, "{name}");
             assert_eq!(series.rise(1, at(since)), rise, "{name}");
         }
+    }
+
+    #[test]
+    fn a_burst_is_not_typical() {
+        let totals = [0.0, 1.0, 2.0, 40.0, 41.0, 42.0, 43.0];
+        let counter: Vec<(f64, Option<f64>)> = (0_u8..).map(f64::from).zip(totals.map(Some)).collect();
+        let typical = |readings: usize| series(&counter[..readings]).typical_rate(1, Time::ZERO);
+        assert_eq!(typical(7), Some(1.0));
+        assert_eq!(typical(4), Some(40.0 / 3.0), "of three spans the mean");
+        assert_eq!(typical(1), None);
     }
 
     #[test]

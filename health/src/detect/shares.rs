@@ -5,23 +5,23 @@
 //! this list was taken out, so that no second is counted twice. Ranks that are found slow are set to their peers'
 //! speed first: nobody is named here, and nobody's fault is the job's.
 
+mod cpu_contention;
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use self::cpu_contention::CpuContention;
 use super::claim::{Claim, Outcome, piece};
 use super::gauge::{Bars, Gauge, Meaning};
 use super::imbalance::{Experts, Stages, Unexplained};
 use super::remaining::{Remaining, floored};
 use super::scene::Scene;
 use crate::event::StepKind;
-use crate::id::Rank;
 use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// Steps between two looks at the hosts' counters, which are read once a second.
-const READ_EVERY: u64 = 4;
 /// Steps over which the usual transfer is averaged, and how far above it one has risen.
 const USUAL_STEPS: f64 = 64.0;
 const RISEN: f64 = 1.2;
@@ -32,8 +32,7 @@ pub struct Shares {
     data: Gauge,
     gc: Gauge,
     cpu: Gauge,
-    /// Ranks that want for CPU time, by number, as read lately.
-    wanting: Vec<bool>,
+    contention: CpuContention,
     expert: Gauge,
     sequence: Gauge,
     stage: Gauge,
@@ -105,7 +104,7 @@ impl Shares {
     pub fn reseat(&mut self) {
         (self.experts, self.stages) = (Experts::default(), Stages::default());
         self.unexplained = Unexplained::default();
-        self.wanting.clear();
+        self.contention.reset();
     }
 
     /// What there is to say of an open finding up to now.
@@ -124,6 +123,12 @@ impl Shares {
             &self.stage,
         ];
         avoidable.into_iter().map(Gauge::open_share).sum::<f64>().min(1.0)
+    }
+
+    /// Whether something is lost that lies in the work of all, and not in what some ranks are slower than others.
+    pub fn is_work_uneven(&self) -> bool {
+        let of_all = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
+        of_all.into_iter().any(Gauge::is_open)
     }
 
     fn gauges(&self) -> impl Iterator<Item = &Gauge> {
@@ -208,30 +213,25 @@ impl Shares {
         )
     }
 
-    /// Ranks that want for CPU time, at their roles' levels. That they do is read of each host.
+    /// What ranks are slower than their roles, as far as they waited for a CPU meanwhile.
     fn cpu(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let (view, board) = (scene.view, scene.board);
-        if board.step.is_multiple_of(READ_EVERY) || self.wanting.is_empty() {
-            let enough = view.limits.causes.contention_points;
-            let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
-            self.wanting.clear();
-            self.wanting.resize(ranks, false);
-            for seat in &board.seats {
-                let ratio = view.causes.contention(seat.rank, view.roster);
-                self.wanting[seat.rank.0 as usize] = ratio.is_some_and(|ratio| ratio >= enough);
-            }
-        }
-        let wanting = &self.wanting;
-        let wants = |rank: Rank| wanting.get(rank.0 as usize).copied().unwrap_or(false);
-        let count = board.seats.iter().filter(|seat| wants(seat.rank)).count();
+        self.contention.observe(scene, &left.own);
+        let shares: Vec<f64> = scene
+            .board
+            .seats
+            .iter()
+            .map(|seat| self.contention.explained(seat.rank))
+            .collect();
+        let count = shares.iter().filter(|share| **share > 0.0).count();
         if count == 0 && !self.cpu.is_open() {
             self.cpu.unlearn();
             return None;
         }
-        let less = board.seats.iter().zip(&left.own).map(|(seat, own)| {
+        let less = scene.board.seats.iter().zip(&left.own).zip(&shares);
+        let less = less.map(|((seat, own), share)| {
             let level = scene.common[seat.place.role as usize];
-            let excess = (own * seat.fair_s / seat.self_s / level).max(1.0);
-            if wants(seat.rank) { own / excess } else { *own }
+            let slower = (own * seat.fair_s / seat.self_s / level).max(1.0);
+            own - share * (own - own / slower)
         });
         let less: Vec<f64> = less.collect();
         let gain = left.take_out(scene, less);
@@ -240,7 +240,13 @@ impl Shares {
             cause: Cause::CpuContention,
             lost: true,
         };
-        let evidence = || vec![piece("ranks_wanting_cpu", count as f64, None)];
+        let evidence = || {
+            let mean = shares.iter().sum::<f64>() / count.max(1) as f64;
+            vec![
+                piece("ranks_wanting_cpu", count as f64, None),
+                piece("explained_by_cpu_contention_ratio", mean, None),
+            ]
+        };
         self.cpu.take(
             scene,
             meaning,

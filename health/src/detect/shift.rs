@@ -3,10 +3,13 @@
 //! What is looked at is the step that all ranks would make at their roles' common levels: one slow rank does not move
 //! it, and what declared work explains within a role is out of it. A change says "all ranks slow", never a rank.
 
+mod job_cause;
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use self::job_cause::UsualCounters;
 use super::claim::{Claim, Outcome, piece};
 use super::scene::Scene;
 use super::slower::{Level, Slower};
@@ -52,6 +55,8 @@ pub struct Shift {
     usual_exposed_s: f64,
     /// What was usual before the restart.
     before: Option<Level>,
+    /// What GPUs read meanwhile.
+    counters: UsualCounters,
     open: Vec<Slower>,
 }
 
@@ -74,6 +79,7 @@ impl Shift {
         );
         self.open.retain(|slower| !ends(slower));
         self.recent.clear();
+        self.counters.reset();
         self.steps = 0;
         self.first = None;
     }
@@ -82,6 +88,7 @@ impl Shift {
     /// measured by what it was.
     pub fn unlearn(&mut self) {
         self.recent.clear();
+        self.counters.reset();
         self.reference = None;
     }
 
@@ -103,6 +110,9 @@ impl Shift {
             self.open.retain(|slower| slower.finding != Finding::AllRanksSlow);
         }
         self.follow(scene, out);
+        if self.open.is_empty() && !scene.job_is_slow {
+            self.counters.observe(scene);
+        }
         match self.reference {
             None => self.settle(scene, table, out),
             Some(reference) => self.judge(scene, reference, table, out),
@@ -162,8 +172,11 @@ impl Shift {
         let latest = self.latest(table.held_steps as usize);
         let Some(now) = latest.last() else { return };
         let ranks = scene.view.roster.world_size;
+        let counters = &self.counters;
         self.open.retain_mut(|slower| {
-            if slower.take(scene, *now) {
+            let is_worse = slower.take(scene, *now);
+            let has_turned = slower.asks_again(scene.view.at) && explain(slower, counters, scene);
+            if is_worse || has_turned {
                 out.push_back(slower.claim(scene));
             }
             let over = slower.is_over(&latest, table);
@@ -324,7 +337,8 @@ impl Shift {
         let Some(begin) = dated else { return };
         let values: Vec<f64> = self.recent.range(first..).map(|row| row.value).collect();
         let evidence = self.evidence(scene, first);
-        let slower = Slower::new(scene, finding, scene.job(), base, begin, &values, evidence);
+        let mut slower = Slower::new(scene, finding, scene.job(), base, begin, &values, evidence);
+        explain(&mut slower, &self.counters, scene);
         out.push_back(slower.claim(scene));
         self.open.push(slower);
     }
@@ -350,4 +364,14 @@ impl Shift {
         }
         evidence
     }
+}
+
+/// Looks for the cause of what is slower than it was; true when that is another one than was said. What was slow before a
+/// restart had other GPUs, perhaps, and nothing is known of them.
+fn explain(slower: &mut Slower, counters: &UsualCounters, scene: &Scene<'_>) -> bool {
+    if slower.finding != Finding::AllRanksSlow {
+        return false;
+    }
+    let found = counters.explain(scene, slower.since, slower.slowdown() - 1.0);
+    slower.explain(scene.view.at, found, scene.view.limits.causes.min_readings)
 }

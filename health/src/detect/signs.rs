@@ -5,6 +5,9 @@
 //! Where several causes show, the first in the order of [`SIGNS`] is named: first those that say in which phase the
 //! time is lost, then those by which the driver itself says why a clock is low, then the errors of a GPU's memory and
 //! links, which leave the clock alone, then what the host says, and last what is left when a low clock has no reason.
+//!
+//! A counter that moves is not yet the cause. Where it says how many seconds it took, it must explain most of what the
+//! suspect is slower than its peers; what explains less contributes, and is listed as that.
 
 use super::facts::{Fact, Facts};
 use crate::event::Signal;
@@ -17,8 +20,9 @@ pub struct Case<'a> {
     pub own: &'a Facts,
     /// Medians of the peers.
     pub peers: &'a Facts,
-    /// Self-time beyond the peers', as a share of the steps' time.
+    /// Self-time beyond the peers', as a share of the steps' time, and of the peers' self-time.
     pub excess_ratio: f64,
+    pub slower_ratio: f64,
     /// Shares of the excess self-time that sit in the data phase and in garbage collection.
     pub data_share: f64,
     pub gc_share: f64,
@@ -28,10 +32,12 @@ pub struct Case<'a> {
     pub limits: &'a Thresholds,
 }
 
-/// One cause: when it shows, and what is told of it.
+/// One cause: when its counters show it, the share of the excess that they explain, and its evidence.
 pub struct Sign {
     pub cause: Cause,
     pub signal: Signal,
+    /// `None`: the counters of this cause count no time.
+    pub explains: fn(&Case<'_>) -> Option<f64>,
     pub shows: fn(&Case<'_>) -> bool,
     pub evidence: &'static [Fact],
 }
@@ -41,6 +47,7 @@ pub const SIGNS: [Sign; 10] = [
     Sign {
         cause: Cause::Pcie,
         signal: Signal::S3,
+        explains: not_computed,
         shows: pcie,
         evidence: &[
             Fact::PcieGen,
@@ -54,25 +61,31 @@ pub const SIGNS: [Sign; 10] = [
     Sign {
         cause: Cause::GcPause,
         signal: Signal::S2,
-        shows: |case| case.gc_share >= case.causes().phase_share,
+        explains: |case| Some(share(case.gc_share)),
+        shows: |case| case.gc_share >= case.causes().contributing_share,
         evidence: &[],
     },
     Sign {
         cause: Cause::DataLoading,
         signal: Signal::S2,
+        explains: |case| Some(share(case.data_share)),
         // The link's counters come at their own pace, and would say more.
-        shows: |case| case.data_share >= case.causes().phase_share && case.gpu_is_known().unwrap_or(true),
+        shows: |case| {
+            case.data_share >= case.causes().contributing_share && case.gpu_is_known().unwrap_or(true)
+        },
         evidence: &[Fact::DiskWait, Fact::MajorFaultRate],
     },
     Sign {
         cause: Cause::Thermal,
         signal: Signal::S3,
-        shows: |case| thermal(case) && !(power(case) && case.held_back() > case.own_or_zero(Fact::Thermal)),
+        explains: clock,
+        shows: thermal,
         evidence: &[Fact::SmClock, Fact::Thermal, Fact::Temperature, Fact::Margin],
     },
     Sign {
         cause: Cause::Power,
         signal: Signal::S3,
+        explains: clock,
         shows: power,
         evidence: &[
             Fact::SmClock,
@@ -85,18 +98,21 @@ pub const SIGNS: [Sign; 10] = [
     Sign {
         cause: Cause::Nvlink,
         signal: Signal::S3,
+        explains: not_computed,
         shows: nvlink,
         evidence: &[Fact::NvlinkErrors, Fact::NvlinkRecoveries],
     },
     Sign {
         cause: Cause::Network,
         signal: Signal::S4,
+        explains: not_computed,
         shows: network,
         evidence: &[Fact::NetErrorRate, Fact::NetRate],
     },
     Sign {
         cause: Cause::Ecc,
         signal: Signal::S3,
+        explains: not_computed,
         shows: ecc,
         evidence: &[
             Fact::EccUncorrected,
@@ -108,12 +124,14 @@ pub const SIGNS: [Sign; 10] = [
     Sign {
         cause: Cause::CpuContention,
         signal: Signal::S4,
+        explains: waiting_for_cpu,
         shows: contention,
         evidence: &[Fact::Contention, Fact::MajorFaultRate, Fact::SmClock],
     },
     Sign {
         cause: Cause::ClockStuck,
         signal: Signal::S3,
+        explains: clock,
         shows: clock_stuck,
         evidence: &[
             Fact::SmClock,
@@ -124,6 +142,51 @@ pub const SIGNS: [Sign; 10] = [
         ],
     },
 ];
+
+impl Sign {
+    /// Whether another cause that shows holds the clock down for more of the time, and is named in its place.
+    pub fn yields(&self, case: &Case<'_>) -> bool {
+        self.cause == Cause::Thermal && power(case) && case.held_back() > case.own_or_zero(Fact::Thermal)
+    }
+
+    /// Whether it explains most of the excess, as far as that can be computed.
+    pub fn is_cause(&self, case: &Case<'_>) -> bool {
+        let enough = |share| share >= case.causes().explained_share;
+        (self.shows)(case) && (self.explains)(case).is_none_or(enough)
+    }
+
+    /// The share that it explains where that is worth a line and not most of it.
+    pub fn contribution(&self, case: &Case<'_>) -> Option<f64> {
+        let share = (self.explains)(case).filter(|_| (self.shows)(case))?;
+        let limits = case.causes();
+        (limits.contributing_share..limits.explained_share)
+            .contains(&share)
+            .then_some(share)
+    }
+}
+
+/// Errors and repeats are counted, and nobody counts the time that they take.
+fn not_computed(_: &Case<'_>) -> Option<f64> {
+    None
+}
+
+/// Work takes at most so many times as long as the clock is lower. It may take less: part of it waits for memory.
+fn clock(case: &Case<'_>) -> Option<f64> {
+    let (own, peers) = case.both(Fact::SmClock)?;
+    (own > 0.0 && case.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / case.slower_ratio))
+}
+
+/// Time that it waited for a CPU beyond its peers: who works longer waits for longer, and is not slow for it.
+fn waiting_for_cpu(case: &Case<'_>) -> Option<f64> {
+    let own = case.own.of(Fact::Contention)?;
+    let usual = case.usual_contention();
+    (case.excess_ratio > 0.0).then(|| share((own - usual) / case.excess_ratio))
+}
+
+/// Threads wait at the same time, and clocks promise more than there is to win: nothing explains more than all of it.
+fn share(of_excess: f64) -> f64 {
+    of_excess.clamp(0.0, 1.0)
+}
 
 impl Case<'_> {
     fn causes(&self) -> &CauseThresholds {
@@ -142,6 +205,16 @@ impl Case<'_> {
 
     fn host_is_known(&self) -> Option<bool> {
         Some(self.own.host_readings? >= self.causes().min_readings as usize)
+    }
+
+    /// Whether readings that are still to come may name a cause.
+    pub fn is_early(&self) -> bool {
+        self.gpu_is_known() == Some(false) || self.host_is_known() == Some(false)
+    }
+
+    /// Share of time in which its peers would wait for a CPU if they worked as long as it does.
+    fn usual_contention(&self) -> f64 {
+        self.peers.of(Fact::Contention).unwrap_or(0.0) * (1.0 + self.slower_ratio.max(0.0))
     }
 
     fn is_busy(&self) -> Option<bool> {
@@ -232,8 +305,8 @@ fn ecc(case: &Case<'_>) -> bool {
         || corrected
 }
 
-/// The data phase grows, *and* the link runs under its own best while the GPU is busy and its peers' do not, or it
-/// repeats itself. A link that nobody uses goes down a generation by itself.
+/// The data phase grows, *and* the link of the busy GPU runs under its own best and its peers' do not, or it repeats
+/// itself. A link that nobody uses goes down a generation by itself.
 fn pcie(case: &Case<'_>) -> bool {
     let limits = case.causes();
     let is_under = |now, best| {
@@ -242,8 +315,7 @@ fn pcie(case: &Case<'_>) -> bool {
         };
         own < most && case.peers.of(now).is_none_or(|peers| own < peers)
     };
-    let degraded = case.is_busy() == Some(true)
-        && (is_under(Fact::PcieGen, Fact::PcieGenMax) || is_under(Fact::PcieLanes, Fact::PcieLanesMax));
+    let degraded = is_under(Fact::PcieGen, Fact::PcieGenMax) || is_under(Fact::PcieLanes, Fact::PcieLanesMax);
     let repeats = case.stands_out(Fact::PcieReplays, limits.pcie_replays);
     case.data_share >= limits.pcie_phase_share && (degraded || repeats)
 }
@@ -272,17 +344,11 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
     errors || slower.is_some_and(|(own, peers)| own < limits.net_rate_ratio * peers)
 }
 
-/// It wants for CPU time more than its peers do, by enough of what it is slower, and its clock is theirs.
+/// It waits for a CPU more than its peers would in as much work, and its clock is theirs.
 fn contention(case: &Case<'_>) -> bool {
     let limits = case.causes();
-    let usual = case.peers.of(Fact::Contention).unwrap_or(0.0);
-    let least = limits
-        .contention_points
-        .max(limits.contention_share * case.excess_ratio);
+    let least = case.usual_contention() + limits.contention_points;
     case.host_is_known() == Some(true)
-        && case
-            .own
-            .of(Fact::Contention)
-            .is_some_and(|own| own >= usual + least)
+        && case.own.of(Fact::Contention).is_some_and(|own| own >= least)
         && !(case.clock_is_under(limits.stuck_clock_ratio) && case.is_busy().unwrap_or(true))
 }

@@ -1,13 +1,19 @@
 //! A level that lies above what it should be: since when, what it costs, when it is over.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
+use super::causes::Explained;
 use super::claim::{Claim, Detail, Outcome, over, piece};
 use super::scene::Scene;
 use crate::policy::ShiftThresholds;
 use crate::stats;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// How often a cause is looked for.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
 
 /// A level: mean and noise of ln seconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -60,6 +66,10 @@ pub struct Slower {
     raised_step: u64,
     /// What to show beside the level: it was like this when it was raised.
     evidence: Vec<Evidence>,
+    /// Why, as far as counters show it, since when they do not any more, and when they were last asked.
+    explained: Option<Explained>,
+    unsupported: u32,
+    asked: Time,
     severity: Severity,
     lost_s: f64,
     dur_s: f64,
@@ -88,6 +98,9 @@ impl Slower {
             since_step,
             raised_step: scene.board.step,
             evidence,
+            explained: None,
+            unsupported: 0,
+            asked: Time::ZERO,
             severity: Severity::Info,
             lost_s: 0.0,
             dur_s: 0.0,
@@ -123,6 +136,38 @@ impl Slower {
         worse
     }
 
+    /// Whether it is time to look for its cause again.
+    pub fn asks_again(&self, now: Time) -> bool {
+        now.since(self.asked) >= ASKED_EVERY
+    }
+
+    /// Takes what counters show of its cause; true when that is another one than was said. A cause that they no longer show
+    /// falls after `patience` times in a row.
+    pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
+        self.asked = now;
+        let before = self.cause();
+        if found.as_ref().is_some_and(|found| found.cause == before) || self.explained.is_none() {
+            (self.explained, self.unsupported) = (found, 0);
+        } else {
+            self.unsupported += 1;
+            if self.unsupported >= patience {
+                (self.explained, self.unsupported) = (found, 0);
+            }
+        }
+        self.cause() != before
+    }
+
+    fn cause(&self) -> Cause {
+        self.explained
+            .as_ref()
+            .map_or(Cause::Unknown, |explained| explained.cause)
+    }
+
+    /// How many times as long it takes as it should.
+    pub fn slowdown(&self) -> f64 {
+        1.0 / (1.0 - self.impact()).max(1e-3)
+    }
+
     /// The mirrored test: the latest steps are all as they should be.
     pub fn is_over(&self, latest: &[f64], table: &ShiftThresholds) -> bool {
         let half = self.base.bar(table) / 2.0;
@@ -151,7 +196,7 @@ impl Slower {
             } else {
                 0.0
             },
-            slowdown_ratio: Some(1.0 / (1.0 - self.impact()).max(1e-3)),
+            slowdown_ratio: Some(self.slowdown()),
             impact_ratio: Some(self.impact()),
             evidence: Vec::new(),
         }
@@ -167,16 +212,25 @@ impl Slower {
             Some(self.base.mean.exp()),
         )];
         evidence.extend(self.evidence.iter().cloned());
+        let base = scene.detail(self.severity);
+        let (mut signals, mut provenance) = (base.signals.clone(), base.provenance);
+        if let Some(explained) = &self.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            signals.extend(&explained.signals);
+            provenance = provenance.max(explained.provenance);
+        }
         let detail = Detail {
+            signals,
+            provenance,
             since: self.since,
             since_step: Some(self.since_step),
             step: Some(self.raised_step),
-            cause: Cause::Unknown,
+            cause: self.cause(),
             slowdown_ratio: outcome.slowdown_ratio,
             impact_ratio: outcome.impact_ratio,
             lost_rank_s: outcome.lost_rank_s,
             evidence,
-            ..scene.detail(self.severity)
+            ..base
         };
         scene.holds(self.finding, self.subject.clone(), detail)
     }

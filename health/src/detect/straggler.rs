@@ -3,6 +3,7 @@
 //! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
 
 mod tell;
+mod undecided;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::board::{Board, Seat};
 use super::claim::{Claim, Outcome};
-use super::cusum::{Alarm, Bar, Clearing};
+use super::cusum::{Alarm, Bar};
 use super::history::History;
 use super::localise::{self, Located};
 use super::price;
@@ -23,7 +24,7 @@ use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::time::Time;
-use crate::verdict::{Cause, Finding, Severity, Subject};
+use crate::verdict::{Cause, Finding, Subject};
 
 /// Findings on the space axis that may be open at once; more is the job's trouble.
 const MAX_RAISED: usize = 64;
@@ -144,15 +145,18 @@ impl StragglerRule {
     pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(Rank, &Member) -> bool) {
         for index in 0..self.raised.len() {
             let raised = &mut self.raised[index];
-            let is_due = raised.explained.is_none()
-                && raised.asks_again(view.at)
+            let is_due = raised.asks_again(view.at)
                 && raised.members.iter().any(|rank| {
                     view.roster
                         .member(*rank)
                         .is_some_and(|member| is_of(*rank, member))
                 });
             if is_due {
-                self.claim(view, index, false);
+                let before = tell::known(raised);
+                self.judge(view, index);
+                if tell::known(&self.raised[index]) != before {
+                    self.claim(view, index);
+                }
             }
         }
     }
@@ -206,11 +210,11 @@ impl StragglerRule {
                 if raised.account.rows >= LASTING {
                     // What stays is no turn.
                     raised.wanders_for = None;
-                    self.claim(view, index, true);
+                    self.judge_and_claim(view, index);
                 }
             }
             if self.severity(index, view.limits) > self.raised[index].severity {
-                self.claim(view, index, true);
+                self.judge_and_claim(view, index);
             }
             index += 1;
         }
@@ -262,12 +266,13 @@ impl StragglerRule {
             self.is_inherited = true;
             return None;
         }
-        let Located { whom, members } = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
-        let account = Account::open(&members, alarm.start, &self.history, view.plan);
+        let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
+        let Located { whom, members } = &located;
+        let account = Account::open(members, alarm.start, &self.history, view.plan);
         if !account.is_waited_for(view.limits) {
             return None;
         }
-        let excess_s = account.suspect(&members, view.at).excess_s;
+        let excess_s = account.suspect(members, view.at).excess_s;
         // Where stages are not known, their waits cannot be compared.
         if view.plan.stages > 1
             && members.len() == 1
@@ -275,7 +280,7 @@ impl StragglerRule {
         {
             return None;
         }
-        if whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
+        if *whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
             return None;
         }
         // What was said of its parts is now said of the whole.
@@ -294,23 +299,10 @@ impl StragglerRule {
             self.take_over(view, part);
         }
         self.tracks[rank.0 as usize].cusum.reset();
-        let account = Account::open(&members, start, &self.history, view.plan);
-        self.raised.push(Raised {
-            account,
-            told_s,
-            before_recovery: account,
-            whom,
-            members,
-            start,
-            alternative: alarm.alternative,
-            clearing: Clearing::default(),
-            severity: Severity::Info,
-            step: board.step,
-            explained: None,
-            asked: view.at,
-            few_peers,
-            wanders_for: None,
-        });
+        let account = Account::open(members, start, &self.history, view.plan);
+        let mut raised = Raised::new(located, (start, board.step), alarm.alternative, account);
+        (raised.told_s, raised.few_peers) = (told_s, few_peers);
+        self.raised.push(raised);
         self.introduce(view, self.raised.len() - 1);
         Some(())
     }

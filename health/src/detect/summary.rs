@@ -3,7 +3,7 @@
 use super::incidents::{hours, renew, round};
 use super::{Detector, endings};
 use crate::policy::Policy;
-use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report};
+use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Undecided};
 use crate::seen::Seen;
 use crate::verdict::{Finding, State, Subject, Verdict};
 
@@ -32,6 +32,9 @@ impl Detector {
             .all()
             .map(|verdict| self.priced(self.with_cost_now(verdict), price))
             .collect();
+        let undecided = self
+            .straggler
+            .undecided(&self.plan, &self.policy.detector.straggler);
         let end = self
             .end()
             .map(|end| endings::waited(end, &verdicts, self.seconds(self.last_frame)));
@@ -45,7 +48,8 @@ impl Detector {
             duration_s: self.elapsed_s(),
             last_step_s: self.rows.ended().map(|at| self.seconds(at)),
             exits: exits.collect(),
-            coverage: self.coverage(),
+            coverage: self.coverage(undecided.as_ref()),
+            undecided,
             cost: self.cost(&verdicts),
             verdicts,
             preflight: self.before.section(),
@@ -144,7 +148,7 @@ impl Detector {
         self.faults.retrain_s(finding, subject, self.last_frame, ranks)
     }
 
-    fn coverage(&self) -> Coverage {
+    fn coverage(&self, undecided: Option<&Undecided>) -> Coverage {
         let (mut expected, mut received, mut ranks_seen) = (0_u64, 0_u64, 0);
         for (_, member) in self.roster.members() {
             ranks_seen += 1;
@@ -190,13 +194,13 @@ impl Detector {
             ring_torn,
             journal_lost: self.journal_lost,
             gaps,
-            notes: self.notes().into_iter().map(Into::into).collect(),
+            notes: self.notes(undecided).into_iter().map(Into::into).collect(),
         }
     }
 
     /// What limits the verdicts, in words.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+    fn notes(&self, undecided: Option<&Undecided>) -> Vec<String> {
+        let mut notes: Vec<String> = undecided.map(ToString::to_string).into_iter().collect();
         let attached = self.roster.members().count();
         if let Some((rank, world_size)) = self.roster.misfit {
             notes.push(format!(

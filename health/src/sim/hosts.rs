@@ -30,6 +30,9 @@ const PORT_BPS: f64 = 4e11;
 /// Threads of a trainer that want a CPU while it launches kernels and loads data.
 const THREADS: f64 = 4.0;
 
+/// Where cores are oversubscribed, time waiting for one varies by this much from second to second, uniformly.
+const WAIT_JITTER: f64 = 0.3;
+
 /// The counters of one host, or of one process on it.
 #[derive(Clone, Debug)]
 pub(super) struct HostMeter {
@@ -61,14 +64,18 @@ impl HostMeter {
         }
     }
 
-    /// Reads it at `at`, under what ails its ranks.
-    pub fn read(&mut self, at: Time, ills: &[Ill]) -> HostReading {
+    /// Reads it at `at`, under what ails its ranks. `wanting`: threads that are ready and get no CPU.
+    pub fn read(&mut self, at: Time, ills: &[Ill], wanting: f64) -> HostReading {
         let span_s = at.since(self.read_at).as_secs_f64();
         self.read_at = at;
         for (signal, rate) in rates(self.rank) {
             // Hosts are busy by fits and starts: mostly less than the mean, sometimes some times as much.
             let burst = -(1.0 - self.chance.unit()).ln();
             self.add(*signal, rate * span_s * burst);
+        }
+        if wanting > 0.0 {
+            let varied = 1.0 + WAIT_JITTER * self.chance.around();
+            self.add(HostSignal::RunQueueNs, span_s * 1e9 * wanting * varied);
         }
         for ill in ills {
             self.suffer(ill, span_s);

@@ -56,6 +56,8 @@ pub(super) fn ill(seed: u64, index: usize, fault: &Fault) -> Option<Ill> {
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
     chance: Chance,
+    /// Share of the readings that find it between two kernels.
+    idle: f64,
     gpu: GpuId,
     pci: Arc<str>,
     read_at: Time,
@@ -93,6 +95,7 @@ impl Meter {
         // Lifetime totals: a GPU that has served for months has seen something.
         let lifetime = |chance: &mut Chance, most: f64| (chance.unit().powi(3) * most).floor();
         Meter {
+            idle: spec.idle,
             gpu,
             pci,
             read_at: Time::ZERO,
@@ -129,10 +132,18 @@ impl Meter {
             self.suffer(ill, span_ns, &mut look);
         }
         // The bus slows down to save power when nothing crosses it, even under way between two kernels.
-        let pause = self.chance.hits(0.01);
+        let pause = self.chance.hits(self.idle);
         if idle || pause {
             look.gen_now = look.gen_now.min(1.0);
         }
+        // A utilization is an average of the time before; where pauses are rare, one fills it.
+        let pause = pause.then(|| {
+            if self.idle > 0.05 {
+                self.chance.unit()
+            } else {
+                0.04
+            }
+        });
         let readings = self.values(idle, pause, &look, script);
         GpuReading {
             gpu: self.gpu.clone(),
@@ -209,7 +220,13 @@ impl Meter {
         }
     }
 
-    fn values(&self, idle: bool, pause: bool, look: &Look, script: &Script<'_>) -> [(GpuSignal, f64); 27] {
+    fn values(
+        &self,
+        idle: bool,
+        pause: Option<f64>,
+        look: &Look,
+        script: &Script<'_>,
+    ) -> [(GpuSignal, f64); 27] {
         use GpuSignal as S;
         let base = |signal| {
             let found = script.signals.iter().find(|(of, _)| *of == signal);
@@ -229,8 +246,8 @@ impl Meter {
         if idle {
             (temperature, clock, power, busy) =
                 (temperature.min(limit_c) - 20.0, IDLE_CLOCK_MHZ, IDLE_POWER_W, 0.0);
-        } else if pause {
-            busy = 0.04;
+        } else if let Some(average) = pause {
+            busy = (average * 100.0).round() / 100.0;
         }
         [
             (S::TemperatureC, temperature),

@@ -47,6 +47,11 @@ pub struct WorldSpec {
     pub readings: bool,
     /// Whether hosts are read; `None`: when a fault can only be told by it.
     pub host: Option<bool>,
+    /// Share of a GPU's readings that find it between two kernels: its link is asleep, and its utilization tells of the time
+    /// before as much as of now.
+    pub idle: f64,
+    /// Seconds that each rank's process waits for a CPU per second of its work, on every node: more threads than cores.
+    pub oversubscribed: f64,
     /// Whether communicators are declared and timed.
     pub comms: bool,
     /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked for.
@@ -176,6 +181,8 @@ impl Default for WorldSpec {
             work: Work::default(),
             readings: true,
             host: None,
+            idle: 0.01,
+            oversubscribed: 0.0,
             comms: false,
             comms_by_gpu: false,
             phases: true,
@@ -332,7 +339,7 @@ impl WorldSpec {
     /// Whether hosts are read.
     pub(super) fn reads_hosts(&self) -> bool {
         self.host
-            .unwrap_or_else(|| self.faults.iter().any(Fault::needs_host))
+            .unwrap_or_else(|| self.oversubscribed > 0.0 || self.faults.iter().any(Fault::needs_host))
     }
 
     /// Whether a baseline is told: asked for, or needed to tell that something was slow from its birth.

@@ -9,7 +9,7 @@ const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, layout,
                      restart, restart-takes, self, transfer, exchange, hop, data, sigma, tail, autocorrelation, \
                      offset, packed, experts, work, warm-up, checkpoint-every, checkpoint, undeclared, \
                      evaluate-every, evaluation, evaluation-declared, gc-every, gc, hang, role, readings, host, \
-                     comms, phases, baseline";
+                     idle, oversubscribed, comms, phases, baseline";
 
 impl WorldSpec {
     /// Reads `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
@@ -107,6 +107,8 @@ impl WorldSpec {
             }
             "readings" => self.readings = switch()?,
             "host" => self.host = Some(switch()?),
+            "idle" => self.idle = word.decimal("a number, 0 to 1", 0.0..=1.0)?,
+            "oversubscribed" => self.oversubscribed = word.decimal("a number, 0 to 10", 0.0..=10.0)?,
             "comms" => {
                 let known = ["on", "off", "gpu"];
                 let which = word.read("on, off or gpu", |text| {

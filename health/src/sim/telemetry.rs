@@ -51,19 +51,19 @@ impl Telemetry {
     }
 
     /// Reads a host, if they are read.
-    pub fn node(&mut self, at: Time, node: u32, drag: &Drag) -> Option<HostReading> {
+    pub fn node(&mut self, at: Time, node: u32, drag: &Drag, wanting: f64) -> Option<HostReading> {
         let ills = ills(self.seed, drag, |blow, house| {
             let first = node * house.gpus_per_node;
             let here = (first..first + house.gpus_per_node).any(|rank| blow.on.strikes(rank, house));
             here || matches!(blow.fault, Fault::Link { peer, .. } if peer == Some(node))
         });
-        Some(self.nodes.get_mut(node as usize)?.read(at, &ills))
+        Some(self.nodes.get_mut(node as usize)?.read(at, &ills, wanting))
     }
 
     /// Reads a rank's process, if they are read.
-    pub fn rank(&mut self, at: Time, rank: u32, drag: &Drag) -> Option<HostReading> {
+    pub fn rank(&mut self, at: Time, rank: u32, drag: &Drag, wanting: f64) -> Option<HostReading> {
         let ills = ills(self.seed, drag, |blow, house| blow.on.strikes(rank, house));
-        Some(self.ranks.get_mut(rank as usize)?.read(at, &ills))
+        Some(self.ranks.get_mut(rank as usize)?.read(at, &ills, wanting))
     }
 }
 

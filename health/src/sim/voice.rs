@@ -177,10 +177,20 @@ impl World {
                 }
             }
         }
-        if let Some(reading) = self.telemetry.node(at, node, &self.drag) {
+        let wanting = |rank: u32| {
+            let working = self.working.get(rank as usize).copied().unwrap_or(0.0);
+            if idle {
+                0.0
+            } else {
+                self.spec.oversubscribed * working
+            }
+        };
+        let ranks = self.ranks_of(node);
+        let wanting: Vec<f64> = ranks.map(wanting).collect();
+        if let Some(reading) = self.telemetry.node(at, node, &self.drag, wanting.iter().sum()) {
             self.link.seen(at + LATENCY, node, Event::Host(reading));
-            for rank in self.ranks_of(node) {
-                if let Some(reading) = self.telemetry.rank(at, rank, &self.drag) {
+            for (rank, wanting) in self.ranks_of(node).zip(wanting) {
+                if let Some(reading) = self.telemetry.rank(at, rank, &self.drag, wanting) {
                     self.link.seen(at + LATENCY, node, Event::Host(reading));
                 }
             }

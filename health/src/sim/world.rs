@@ -45,6 +45,8 @@ pub struct World {
     /// What each rank does in the step under way, and its transfers where a fault changed them.
     pub(super) own: Vec<Own>,
     pub(super) roads: Option<Roads>,
+    /// Share of the step under way in which each rank works, as it would with nothing wrong: who sleeps does not.
+    pub(super) working: Vec<f64>,
     pub(super) telemetry: Telemetry,
     /// Next beat of each node.
     pub(super) beats: Vec<Time>,
@@ -137,6 +139,7 @@ impl World {
             ranks: (0..spec.ranks()).map(rank).collect(),
             own: vec![Own::default(); spec.ranks() as usize],
             roads: None,
+            working: Vec::new(),
             beats: (0..spec.nodes).map(|node| up(node) + BEAT).collect(),
             now: TRAINING_AT,
             step: 0,
@@ -225,6 +228,7 @@ impl World {
         };
         self.costs.settle(lived, &mut self.truth);
         self.mark();
+        self.measure_work(meet_s);
         if !meet_s.is_finite() {
             return self.hang();
         }
@@ -281,6 +285,18 @@ impl World {
             } else {
                 self.now + seconds(own.total())
             };
+        }
+    }
+
+    /// What share of a step of `meet_s` each rank is at work, where that is read.
+    fn measure_work(&mut self, meet_s: f64) {
+        if self.spec.oversubscribed > 0.0 {
+            let work = |rank: u32| {
+                let pull = self.drag.pull(rank, Without::Faults);
+                let own = self.pace.own(rank, &pull, 0.0, Without::Nothing);
+                (own.data + own.compute + own.optimizer) / meet_s
+            };
+            self.working = (0..self.spec.ranks()).map(work).collect();
         }
     }
 

@@ -86,6 +86,16 @@ const SPELLED: [(&str, &str); 13] = [
     ("p99", "p99"),
 ];
 
+/// What causes are called where it is said how much of the excess one of them explains.
+const EXPLAINS: [(&str, &str); 6] = [
+    ("explained_by_thermal_ratio", "heat"),
+    ("explained_by_power_ratio", "the power limit"),
+    ("explained_by_clock_stuck_ratio", "the low clock"),
+    ("explained_by_data_loading_ratio", "data loading"),
+    ("explained_by_cpu_contention_ratio", "waiting for a CPU"),
+    ("explained_by_gc_pause_ratio", "garbage collection"),
+];
+
 /// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none. Of several
 /// GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
 pub fn told(evidence: &Evidence) -> [String; 3] {
@@ -97,6 +107,14 @@ pub fn told(evidence: &Evidence) -> [String; 3] {
 }
 
 fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
+    if let Some((_, cause)) = EXPLAINS.iter().find(|(known, _)| *known == what) {
+        let label = format!("{cause} explains");
+        return [
+            label,
+            format!("{} of the excess", percent(evidence.value)),
+            String::new(),
+        ];
+    }
     let known = READINGS.iter().find(|(known, _)| *known == what);
     let (label, unit) = match known.map(|(_, reading)| reading) {
         Some(Reading::Fact(words)) => return [(*words).to_owned(), String::new(), String::new()],
@@ -248,6 +266,12 @@ mod tests {
             ("ranks_waiting", 1.0, None, "ranks that wait for it 1"),
             ("ranks_waiting", 7.0, None, "ranks that wait for it 7"),
             ("process_gone", 1.0, None, "its process is gone"),
+            (
+                "explained_by_cpu_contention_ratio",
+                0.85,
+                None,
+                "waiting for a CPU explains 85 % of the excess",
+            ),
             (
                 "self_time_s",
                 0.125,

@@ -207,7 +207,8 @@ impl Block {
             (peers, Paint::Good, "peers".to_owned()),
         ];
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
-            let bar = cell.repeat((seconds / longest * BAR).round() as usize);
+            // What is not nothing has a bar.
+            let bar = cell.repeat((seconds / longest * BAR).round().max(1.0) as usize);
             let text = format!("{label:>5} {} {}", self.style.paint(paint, bar), span(seconds));
             let head = if index == 0 { "slower" } else { "" };
             self.raw_line(head, &text);

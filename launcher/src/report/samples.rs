@@ -87,6 +87,7 @@ pub(crate) fn report(verdicts: Vec<Verdict>) -> Report {
             gaps: Vec::new(),
             notes: Vec::new(),
         },
+        undecided: None,
         cost: Cost::default(),
         preflight: None,
         verdicts,

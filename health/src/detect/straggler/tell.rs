@@ -11,24 +11,46 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity};
 
+/// What is known of why something is slow, as far as it is said again when it changes.
+pub(super) fn known(raised: &Raised) -> (Cause, bool, bool) {
+    (
+        raised.cause(),
+        raised.has_contributions(),
+        raised.wanders_for.is_some(),
+    )
+}
+
 impl StragglerRule {
     /// Tells what was raised, unless it is one rank's turn of what is known to wander.
     pub(super) fn introduce(&mut self, view: &View<'_>, index: usize) {
+        self.judge(view, index);
         let raised = &mut self.raised[index];
-        let since = self.history.time_of(raised.start).unwrap_or(view.at);
-        let cause = view
-            .causes
-            .explain(&raised.account.suspect(&raised.members, since), &view.scope())
-            .map(|explained| explained.cause);
         if matches!(raised.whom, Whom::Rank(_)) {
-            // Counters are read once a second: a cause may come a little later.
             let mut wandering = view.wandering.iter().flatten().copied();
-            raised.wanders_for = wandering.find(|known| cause.is_none_or(|cause| cause == *known));
+            raised.wanders_for = wandering.find(|known| may_be_for(raised, *known));
         }
         if let Some(cause) = raised.wanders_for {
             *self.untold.entry(cause).or_default() += raised.account.gain_s;
         }
-        self.claim(view, index, true);
+        self.claim(view, index);
+    }
+
+    /// Looks for the cause of what is open.
+    pub(super) fn judge(&mut self, view: &View<'_>, index: usize) {
+        let raised = &mut self.raised[index];
+        let since = self.history.time_of(raised.start).unwrap_or(view.at);
+        let suspect = raised.account.suspect(&raised.members, since);
+        let known = raised.explained.as_ref().map(|known| known.cause);
+        let found = view.causes.explain(&suspect, &view.scope(), known);
+        raised.explain(view.at, found, view.limits.causes.min_readings);
+        if raised.wanders_for.is_some_and(|known| !may_be_for(raised, known)) {
+            raised.wanders_for = None;
+        }
+    }
+
+    pub(super) fn judge_and_claim(&mut self, view: &View<'_>, index: usize) {
+        self.judge(view, index);
+        self.claim(view, index);
     }
 
     pub(super) fn severity(&self, index: usize, limits: &Thresholds) -> Severity {
@@ -53,28 +75,18 @@ impl StragglerRule {
         }
     }
 
-    /// Says what is open; unless `always`, only when a cause was found.
-    pub(super) fn claim(&mut self, view: &View<'_>, index: usize, always: bool) {
+    /// Says what is open, unless the job's finding tells it.
+    pub(super) fn claim(&mut self, view: &View<'_>, index: usize) {
         let severity = self.severity(index, view.limits);
         let raised = &mut self.raised[index];
         let Some(subject) = raised.whom.subject(view.roster, view.job) else {
             return;
         };
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
-        let suspect = raised.account.suspect(&raised.members, since);
-        let explained = view.causes.explain(&suspect, &view.scope());
-        if explained.is_none() && !always {
-            return;
-        }
         raised.severity = raised.severity.max(severity);
-        raised.explain(view.at, explained);
-        if raised
-            .wanders_for
-            .is_some_and(|known| [Cause::Unknown, known].contains(&raised.cause()))
-        {
+        if raised.wanders_for.is_some() {
             return;
         }
-        raised.wanders_for = None;
         let mut evidence = raised.evidence();
         let mut signals = vec![self.signal.unwrap_or(Signal::S2)];
         if signals == [Signal::S1]
@@ -113,5 +125,14 @@ impl StragglerRule {
             at: view.at,
             body: Body::Holds(Box::new(detail)),
         });
+    }
+}
+
+/// Whether it may be one rank's turn of what wanders for `cause`: it is, or counters, which are read once a second, have not
+/// said yet why it is slow.
+fn may_be_for(raised: &Raised, cause: Cause) -> bool {
+    match raised.cause() {
+        Cause::Unknown => raised.is_early,
+        known => known == cause,
     }
 }

@@ -3,7 +3,16 @@
 use super::{Scenario, Seen, Suite};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
-    [shapes(), places(), job_wide(), hangs(), causes()].concat()
+    [
+        shapes(),
+        places(),
+        job_wide(),
+        hangs(),
+        causes(),
+        unlike_their_counters(),
+        job_wide_causes(),
+    ]
+    .concat()
 }
 
 fn case(name: &str, world: &str) -> Scenario {
@@ -226,5 +235,69 @@ fn causes() -> Vec<Scenario> {
             .expect("straggler rank={rank} cause=thermal")
             .shows("thermal", "rank={rank}"),
     );
+    all
+}
+
+/// Counters that mislead: links of GPUs that idle between kernels, and cores that are oversubscribed for everybody, beside
+/// ranks that are slow for another reason.
+fn unlike_their_counters() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for cause in ["none", "pcie", "data-loading"] {
+        let shown = if cause == "none" { "unknown" } else { cause };
+        let name = format!("cause-{cause}-idle-links");
+        let world = "nodes=2 gpus=8 host=on idle=0.3 steps=450";
+        let scenario = Scenario::new(Suite::Causes, name, world)
+            .fault(format!("slow rank={{rank}} factor=1.3 from=150 cause={cause}"))
+            .expect(format!("straggler rank={{rank}} cause={shown}"));
+        all.push(scenario.shows(cause, "rank={rank}"));
+    }
+    let crowded = "nodes=1 gpus=8 host=on oversubscribed=0.7 steps=600";
+    for (name, fault, shown) in [
+        ("cause-sleeper-oversubscribed", "none", "unknown"),
+        (
+            "cause-cpu-contention-oversubscribed",
+            "cpu-contention",
+            "cpu-contention",
+        ),
+        (
+            "cause-data-loading-oversubscribed",
+            "data-loading",
+            "data-loading",
+        ),
+    ] {
+        let scenario = Scenario::new(Suite::Causes, name, crowded)
+            .fault(format!("slow rank={{rank}} factor=1.3 from=150 cause={fault}"))
+            .expect(format!("straggler rank={{rank}} cause={shown}"));
+        all.push(scenario);
+    }
+    // Nobody is slow: one rank writes or evaluates now and then, or sequences differ.
+    all.push(
+        Scenario::new(Suite::Causes, "writer-oversubscribed", crowded)
+            .world("checkpoint-every=50 checkpoint=12 undeclared=first")
+            .expect("?slow-checkpoint rank=0"),
+    );
+    all.push(
+        Scenario::new(Suite::Causes, "sequences-oversubscribed", crowded)
+            .world("packed=0.11 work=undeclared")
+            .expect("?sequence-imbalance job"),
+    );
+    all
+}
+
+/// Heat and power that strike all GPUs at once: peers are alike, and only what was before tells.
+fn job_wide_causes() -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for cause in ["thermal", "power", "none"] {
+        for (size, world) in [
+            ("job", "nodes=4 gpus=8 host=on steps=500"),
+            ("one-rank", "nodes=1 gpus=1 host=on steps=500"),
+        ] {
+            let shown = if cause == "none" { "unknown" } else { cause };
+            let scenario = Scenario::new(Suite::Causes, format!("cause-{cause}-{size}"), world)
+                .fault(format!("slow rank=all factor=1.15 from=250 cause={cause}"))
+                .expect(format!("all-ranks-slow job cause={shown}"));
+            all.push(scenario.shows(cause, "any-rank"));
+        }
+    }
     all
 }

@@ -119,10 +119,15 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
             .evidence
             .iter()
             .find(|piece| &*piece.what == "self_time_s");
-        let peers = own.and_then(|own| own.peers).map_or(String::new(), |peers| {
-            format!(" ({} beside {})", words::span(peers * ratio), words::span(peers))
-        });
-        reasons = format!("{ratio:.2}x the self-time of its peers{peers}; {reasons}");
+        let slower = match own.and_then(|own| own.peers) {
+            Some(peers) => {
+                let (now, peers) = (words::span(peers * ratio), words::span(peers));
+                format!("{ratio:.2}x the self-time of its peers ({now} beside {peers})")
+            }
+            // Steps of the whole job have no peers: they are held against what they were.
+            None => format!("{ratio:.2}x as long as it should be"),
+        };
+        reasons = format!("{slower}; {reasons}");
     }
     line("why", &reasons, "<dd>");
     line("cost", &of_finding(verdict, report), "<dd>");

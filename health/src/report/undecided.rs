@@ -1,0 +1,33 @@
+//! Who looks slow and is not named yet.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Rank;
+
+/// A rank that looks slow, and what the test lacks to be sure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Undecided {
+    /// The rank.
+    pub rank: Rank,
+    /// Its self-time over its peers', since it looks slow.
+    pub slowdown_ratio: f64,
+    /// Steps that are still needed to decide, if they are like those so far.
+    pub steps_needed: u64,
+}
+
+impl fmt::Display for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Undecided {
+            rank,
+            slowdown_ratio,
+            steps_needed,
+        } = self;
+        write!(
+            f,
+            "rank {rank} looks slow ({slowdown_ratio:.2}x the self-time of its peers): not sure yet, needs about \
+             {steps_needed} more steps",
+        )
+    }
+}
