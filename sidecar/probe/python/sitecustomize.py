@@ -18,6 +18,8 @@ class _Watch:
             "torch.optim.optimizer",
             "torch.distributed.distributed_c10d",
             "torch.distributed.device_mesh",
+            "torch.distributed.elastic.multiprocessing.api",
+            "torch.distributed.elastic.multiprocessing.errors",
             "torch.distributed.checkpoint.state_dict_saver",
             "torch.nn.parallel.distributed",
         )

@@ -1,18 +1,26 @@
-"""What ended this trainer, for the report: the exception that nobody caught, in a file beside the rings. It is written when
-Python is about to print it, after everything else of the trainer, and changes neither what is printed nor the exit code.
+"""What ended this trainer, for the report: the exception that nobody caught or the code it exits with, in a file beside the
+rings. It is written when Python is about to print it, after everything else of the trainer, and changes neither what is
+printed nor the exit code. In a launcher of workers: which worker failed, and with which code.
 """
 
+import functools
 import json
 import os
+import signal
 import sys
+import threading
 import time
+import weakref
 
 FOLDER = "ends"  # in the ring directory
 _LINES = 12  # of the traceback, its last
 _CHARACTERS = 300  # of a line of the exception, its first: there stands what it is
 _OWN_BYTES = 1024  # of the exception
 _BYTES = 2048
+_AT_ONCE = 5_000_000_000  # ns: a sys.exit() that is not the end by then was caught
 _watching = False
+_exiting = None  # the latest sys.exit() of the main thread: when, its status, the exception that was being handled
+_written = 0
 
 # The launcher's own summary of what its workers met.
 _OF_LAUNCHERS = ("ChildFailedError", "SignalException")
@@ -30,6 +38,10 @@ _PEER = (
 )
 # NCCL's own, whoever has passed them on.
 _OF_NCCL = ("remote process exited", "ncclremoteerror", "communicator was aborted")
+# ProcessGroupWrapper (TORCH_DISTRIBUTED_DEBUG=DETAIL), gloo where sizes differ, NCCL.
+_MISMATCH = ("detected mismatch between collectives", "op.preamble.length <= op.nbytes", "mismatched collective")
+# Where no code of the user's lies.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
 
 
 def watch():
@@ -38,16 +50,25 @@ def watch():
     if _watching:
         return
     _watching = True
-    before = sys.excepthook
+    before, leave = sys.excepthook, sys.exit
 
     def excepthook(kind, error, trace):
         try:
-            _tell(kind, error, trace)
+            _report(kind, error, trace)
         except Exception:  # the trainer's own error is what counts
             pass
         before(kind, error, trace)
 
+    @functools.wraps(leave)
+    def exit(*status):
+        try:
+            _note_exit(status[0] if status else None)
+        except Exception:
+            pass
+        return leave(*status)
+
     sys.excepthook = excepthook
+    sys.exit = exit
 
 
 def kind_of(name, says):
@@ -57,6 +78,8 @@ def kind_of(name, says):
         return "gpu_memory"
     if name == "MemoryError" or "cannot allocate memory" in words:
         return "host_memory"
+    if any(part in words for part in _MISMATCH):
+        return "collective_mismatch"
     if any(part in words for part in _OF_NCCL):
         return "peer_lost"
     if name in _OF_PEERS:
@@ -67,34 +90,99 @@ def kind_of(name, says):
     return "error"
 
 
-def _bounded(where, own):
-    """The end of a traceback and the beginning of an exception, as lines, in one text."""
+def _note_exit(status):
+    """`sys.exit(status)` was called: it may still be caught."""
+    global _exiting
+    if threading.current_thread() is not threading.main_thread():
+        return
+    now, handled = time.monotonic_ns(), sys.exc_info()
+    # A worker of multiprocessing exits once where it handles its exception, and once more at its end.
+    if handled[0] is None and _exiting is not None and now - _exiting[0] < _AT_ONCE:
+        handled = _exiting[2]
+    _exiting = now, status, handled
+
+
+def at_exit():
+    """Python ends. Writes the code that `sys.exit` was called with, if there was one; True where the end is in order."""
+    if getattr(sys, "last_type", None) is not None:
+        return False  # an exception that nobody caught, and was reported
+    if _exiting is None or time.monotonic_ns() - _exiting[0] > _AT_ONCE:
+        return True
+    _, status, (kind, error, trace) = _exiting
+    if status is None or status == 0:
+        return True
+    try:
+        if kind is not None and not issubclass(kind, SystemExit):
+            _report(kind, error, trace)
+        elif isinstance(status, int):
+            _write_own("exit", "sys.exit(%d)" % status, status & 0xFF)
+        else:
+            _write_own("error", str(status), 1)
+    except Exception:
+        pass
+    return False
+
+
+def _is_users(path):
+    own = os.path.dirname(os.path.abspath(__file__))
+    return not path.startswith(own) and not any(part in path for part in _LIBRARIES)
+
+
+def _bounded(where, users, own):
+    """The end of a traceback, with the innermost frame of the user's own code in it, and the beginning of an exception, as
+    lines, in one text."""
     own = [line for line in own if line.strip()]
     if len(own) > 1 and own[0].rstrip().endswith(":"):
         own[:2] = [own[0].rstrip() + " " + own[1].strip()]  # its message begins on a line of its own
     own = "\n".join(line[:_CHARACTERS] for line in own[:_LINES]).encode("utf-8", "replace")[:_OWN_BYTES]
-    where = "".join(line + "\n" for line in where[-_LINES:]).encode("utf-8", "replace")[len(own) - _BYTES :]
+    where = where[-_LINES:]
+    kept = 0
+    if users and users[0] not in where:
+        kept = len(users)
+        where = users + where[kept:]
+    size = len(own) + sum(len(line.encode("utf-8", "replace")) + 1 for line in where)
+    while size > _BYTES and len(where) > kept:
+        size -= len(where.pop(kept).encode("utf-8", "replace")) + 1
+    where = "".join(line + "\n" for line in where).encode("utf-8", "replace")[: _BYTES - len(own)]
     return (where + own).decode("utf-8", "ignore")
 
 
-def _tell(kind, error, trace):
-    directory = os.environ.get("PACELINE_RING_DIR")
-    if not directory or kind.__name__ in _OF_LAUNCHERS or issubclass(kind, KeyboardInterrupt):
-        return
-    from . import _helper, _rank, _ring
-
-    distributed = sys.modules.get("torch.distributed")
-    if _helper.is_helper(distributed):
+def _report(kind, error, trace):
+    if issubclass(kind, KeyboardInterrupt):
+        return _write_own("signal", "SIGINT")
+    if kind.__name__ == "SignalException":  # torchrun was asked to end
+        return _write(None, "signal", _signal(getattr(error, "sigval", signal.SIGTERM)))
+    if kind.__name__ in _OF_LAUNCHERS:
         return
     import traceback
 
     own = "".join(traceback.format_exception_only(kind, error)).rstrip()
-    where = "".join(traceback.format_tb(trace)).rstrip().splitlines()
-    said = {
-        "rank": _rank.identity(distributed).rank,
-        "kind": kind_of(kind.__name__, own),
-        "says": _bounded(where, own.splitlines()),
-    }
+    frames = traceback.extract_tb(trace)
+    users = [frame for frame in frames if _is_users(frame.filename)][-1:]
+    lines = ["".join(traceback.format_list(part)).rstrip().splitlines() for part in (frames, users)]
+    _write_own(kind_of(kind.__name__, own), _bounded(*lines, own.splitlines()))
+
+
+def _write_own(kind, says, code=None):
+    """What ended this process, if it is a rank."""
+    from . import _helper, _rank
+
+    distributed = sys.modules.get("torch.distributed")
+    if _workers is not None and not _rank.is_told():
+        _write(None, kind, says, code)  # the launcher itself
+    elif not _helper.is_helper(distributed):
+        _write(_rank.identity(distributed).rank, kind, says, code)
+
+
+def _write(rank, kind, says, code=None):
+    global _written
+    directory = os.environ.get("PACELINE_RING_DIR")
+    if not directory:
+        return
+    from . import _ring
+
+    now = time.monotonic_ns()
+    said = {"rank": rank, "kind": kind, "says": says[:_BYTES], "code": code, "at_ns": now}
     folder = os.path.join(directory, FOLDER)
     try:
         os.mkdir(folder, 0o700)  # no parents: a ring directory that is gone stays gone
@@ -102,12 +190,90 @@ def _tell(kind, error, trace):
             os.chmod(folder, 0o777)
     except FileExistsError:
         pass
-    name = str(os.getpid())
+    _written += 1
+    name = "%d-%d" % (os.getpid(), _written)
     if _ring.is_shared():
-        name += "-%x" % time.monotonic_ns()
+        name += "-%x" % now
     temporary = os.path.join(folder, "." + name)
     with open(temporary, "w") as file:
         json.dump(said, file)
         if _ring.is_shared():
             os.fchmod(file.fileno(), 0o644)
     os.rename(temporary, os.path.join(folder, name))
+
+
+# In a launcher: torch.distributed.elastic, which torchrun and accelerate are made of.
+
+_workers = None  # weak reference to the latest group of workers
+_failed = set()  # process ids
+
+
+def watch_launcher(module):
+    """A module of torch.distributed.elastic.multiprocessing has been loaded: which worker failed is reported as soon as the
+    launcher has seen it, and that it ends the others before it does."""
+    if hasattr(module, "ProcessFailure"):
+        _after(module.ProcessFailure, "__post_init__", _worker_failed)
+    if hasattr(module, "PContext"):
+        _after(module.PContext, "__init__", _workers_made)
+        _before(module.PContext, "close", _workers_end)
+        watch()
+
+
+def _after(owner, name, call):
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapper(self, *args, **kwargs):
+        result = function(self, *args, **kwargs)
+        try:
+            call(self)
+        except Exception:  # a launcher must never see an error of ours
+            pass
+        return result
+
+    setattr(owner, name, wrapper)
+
+
+def _before(owner, name, call):
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapper(self, *args, **kwargs):
+        try:
+            call(self)
+        except Exception:
+            pass
+        return function(self, *args, **kwargs)
+
+    setattr(owner, name, wrapper)
+
+
+def _workers_made(context):
+    global _workers
+    _workers = weakref.ref(context)
+    _failed.clear()
+
+
+def _worker_failed(failure):
+    context = _workers() if _workers is not None else None
+    code = int(failure.exitcode)
+    if context is None or code == 0 or failure.pid in _failed:
+        return
+    _failed.add(failure.pid)
+    rank = context.envs[failure.local_rank].get("RANK", "")
+    if rank.isdigit():
+        says = "exit code %d" % code if code > 0 else _signal(-code)
+        _write(int(rank), "exit", says, code if code > 0 else 128 - code)
+
+
+def _workers_end(context):
+    handlers = getattr(context, "subprocess_handlers", {})
+    if any(handler.proc.returncode is None for handler in handlers.values()):
+        _write(None, "launcher_stop", "the launcher ends its workers")
+
+
+def _signal(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number

@@ -62,4 +62,5 @@ def _is_multiprocessing_child():
 
 def _is_loader_worker():
     data = sys.modules.get("torch.utils.data")
-    return data is not None and data.get_worker_info() is not None
+    info = getattr(data, "get_worker_info", None)  # not yet, while torch itself is being imported
+    return info is not None and info() is not None

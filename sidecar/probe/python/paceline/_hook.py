@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 
-from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring
+from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring, _starts
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
@@ -66,6 +66,9 @@ def loaded(module):
         _patch.wrap_collectives(module)
         if _rank.is_told():
             _ends.watch()  # a job may end before its first step
+            _starts.begin()
+    elif name.startswith("torch.distributed.elastic."):
+        _ends.watch_launcher(module)
     elif name == "torch.distributed.checkpoint.state_dict_saver":
         _patch.wrap_checkpoints(module)
     elif name == "torch.distributed.device_mesh":
@@ -81,7 +84,10 @@ def _notice(ddp):
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
         global _ddp
-        init(self, *args, **kwargs)
+        if _starts.place is None:
+            init(self, *args, **kwargs)
+        else:  # it compares shapes and sends parameters, by collectives in C++
+            _starts.waiting(init, (self, *args), kwargs, "DistributedDataParallel")
         if _patch.is_compiling():
             return
         _ddp = weakref.ref(self)

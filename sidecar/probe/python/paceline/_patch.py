@@ -8,6 +8,7 @@ import functools
 import inspect
 import sys
 
+from . import _starts
 from ._garbage import on_collection
 from ._tracker import CHECKPOINT, DATA, WAIT, Tracker, tracker
 
@@ -79,7 +80,10 @@ def collective(function):
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         if not tracker.on or tracker.phase == WAIT:
-            return function(*args, **kwargs)
+            # Before the first step, and not traced into a graph, which would see a store.
+            if _starts.place is None or is_compiling() or _starts.place.stage != _starts.JOINED:
+                return function(*args, **kwargs)
+            return _starts.waiting(function, args, kwargs)
         if kwargs.get("async_op") or (async_at is not None and len(args) > async_at and args[async_at]):
             return _launch(function, args, kwargs, group_at)
         if is_compiling():
@@ -159,6 +163,7 @@ def replace(owner, name, wrap, *args):
 def wrap_collectives(module):
     """torch.distributed.distributed_c10d, before torch.distributed copies its names: whoever imports one by name gets
     the wrapper, and torch.compile, which knows collectives by identity, does too."""
+    replace(module, "init_process_group", _starts.joining)
     for name in COLLECTIVES:
         replace(module, name, collective)
     for name in LAUNCHES:
@@ -172,8 +177,8 @@ def wrap_checkpoints(module):
         replace(module, name, timed, CHECKPOINT)
 
 
-def wrap_torch(torch):
-    """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
+def watch_compiler(torch):
+    """From now on it is known whether torch.compile is tracing."""
     global is_compiling
     compiler = getattr(torch, "compiler", None)
     for owner, name in (
@@ -184,6 +189,12 @@ def wrap_torch(torch):
         if hasattr(owner, name):
             is_compiling = getattr(owner, name)
             break
+    hide_from_dynamo(_starts.waiting, _starts._move, _starts._leave, collective(_never))
+
+
+def wrap_torch(torch):
+    """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
+    watch_compiler(torch)
     hide_from_dynamo(
         timed(_never, WAIT),
         timed_next(_never),

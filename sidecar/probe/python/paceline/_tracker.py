@@ -10,11 +10,10 @@ of functions and objects touched. So they are few, and the records of short step
 
 import atexit
 import os
-import sys
 import threading
 import time
 
-from . import _ends, _garbage, _helper, _rank, _ring
+from . import _ends, _garbage, _helper, _rank, _ring, _starts
 
 OTHER, DATA, COMPUTE, WAIT, OPTIMIZER, CHECKPOINT, EVALUATION = range(7)
 TRAIN_STEP, CHECKPOINT_STEP, EVALUATION_STEP, WARM_UP_STEP = range(4)
@@ -90,6 +89,7 @@ class Tracker:
             self.ring.attach(self.rank, device, uuid, framework, *versions)
             _helper.claim()
             _ends.watch()
+            _starts.end()
             if timeline is not None:
                 self.timeline = timeline(self._write)
             self.began = self.since = now = _clock()
@@ -142,6 +142,7 @@ class Tracker:
     def forked(self):
         """In a forked child: the parent's ring is not ours to write."""
         self.__init__()
+        _starts.forked()
 
     # Phases.
 
@@ -314,8 +315,8 @@ def _u64(number):
 
 
 def _at_exit():
-    # A rank whose program ended with an uncaught exception did not end in order.
-    tracker.close(in_order=getattr(sys, "last_type", None) is None)
+    # A rank whose program ended with an uncaught exception, or a code other than zero, did not end in order.
+    tracker.close(in_order=_ends.at_exit())
 
 
 tracker = Tracker()

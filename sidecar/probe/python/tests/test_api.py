@@ -127,6 +127,8 @@ class Api(unittest.TestCase):
         self.assertNotIn(("detach", 2), done.rings[0].records)
         done = run("import paceline, sys; paceline.step(); paceline.step(); sys.exit(3)")
         self.assertEqual(done.code, 3)
+        self.assertNotIn(("detach", 2), done.rings[0].records)
+        done = run("import paceline, sys; paceline.step(); paceline.step(); sys.exit(0)")
         self.assertIn(("detach", 2), done.rings[0].records)
 
     def test_a_hang_is_seen_where_it_is(self):

@@ -56,8 +56,66 @@ class Ends(unittest.TestCase):
             self.assertIn(says, end["says"])
 
     def test_an_end_in_order_says_nothing(self):
-        for end in ("", "import sys; sys.exit(3)", "raise KeyboardInterrupt"):
+        for end in ("", "import sys; sys.exit()", "import sys; sys.exit(0)"):
             self.assertEqual(ended("import paceline\npaceline.step()\n" + end)[1], [], end)
+
+    def test_a_code_and_a_signal_are_said(self):
+        begin = "import sys, paceline\npaceline.step()\n"
+        for end, wanted, returned in (
+            ("sys.exit(7)", ("exit", "sys.exit(7)", 7), 7),
+            ("sys.exit('no data left')", ("error", "no data left", 1), 1),
+            ("raise KeyboardInterrupt", ("signal", "SIGINT", None), -2),
+        ):
+            done, said = ended(begin + end)
+            self.assertEqual([(end["kind"], end["says"], end["code"]) for end in said], [wanted])
+            self.assertEqual(done.returncode, returned)
+
+    def test_an_exit_that_is_caught_is_none(self):
+        caught = "import sys, paceline\npaceline.step()\ntry:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
+        # As argparse does: the program went on, and ended minutes later.
+        later = "from paceline import _ends\n_ends._AT_ONCE = 0\n"
+        self.assertEqual(ended(later + caught)[1], [])
+
+    def test_a_worker_of_multiprocessing_says_its_exception(self):
+        # As torch.multiprocessing.spawn ends one that has raised.
+        script = "import sys, paceline\npaceline.step()\ntry:\n    raise ValueError('x')\nexcept Exception:\n    sys.exit(1)"
+        ((end,),) = [ended(script)[1]]
+        self.assertEqual(end["kind"], "error")
+        self.assertTrue(end["says"].endswith("ValueError: x"), end)
+
+    def test_the_users_own_frame_is_never_left_out(self):
+        script = "import paceline, json\npaceline.step()\ndef deep(n):\n    return eval('n and deep(n - 1)') or json.loads('{' * 5 + '[')\ndeep(0)"
+        ((end,),) = [ended(script)[1]]
+        self.assertIn('File "<string>", line 4, in deep', end["says"])
+
+    def test_a_launcher_says_which_worker_failed(self):
+        """By a module that is as torch.distributed.elastic.multiprocessing is."""
+        script = """
+import types, paceline
+from paceline import _ends
+class Proc: returncode = None
+class Handler: proc = Proc()
+class PContext:
+    def __init__(self, envs): self.envs, self.subprocess_handlers = envs, {1: Handler()}
+    def close(self, death_sig=None, timeout=30): pass
+class ProcessFailure:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+        self.__post_init__()
+    def __post_init__(self): pass
+_ends.watch_launcher(types.SimpleNamespace(PContext=PContext, ProcessFailure=ProcessFailure))
+group = PContext({0: {"RANK": "4"}, 1: {"RANK": "5"}})
+ProcessFailure(local_rank=1, pid=77, exitcode=-9)
+ProcessFailure(local_rank=1, pid=77, exitcode=-9)
+group.close()
+Proc.returncode = 0
+group.close(timeout=1)
+"""
+        said = sorted(ended(script)[1], key=lambda end: end["at_ns"])
+        self.assertEqual(
+            [(end["rank"], end["kind"], end["says"], end["code"]) for end in said],
+            [(5, "exit", "SIGKILL", 137), (None, "launcher_stop", "the launcher ends its workers", None)],
+        )
 
     def test_a_ring_directory_that_is_gone_stays_gone(self):
         script = "import os, shutil, paceline\npaceline.step()\nshutil.rmtree(os.environ['PACELINE_RING_DIR'])\nraise ValueError('x')"
@@ -92,6 +150,7 @@ class Ends(unittest.TestCase):
             ("ConnectionRefusedError", "ConnectionRefusedError: [Errno 111] Connection refused", "error"),
             ("BrokenPipeError", "BrokenPipeError: [Errno 32] Broken pipe", "error"),
             ("ValueError", "ValueError: bad timeout", "error"),
+            ("RuntimeError", "RuntimeError: Detected mismatch between collectives on ranks.", "collective_mismatch"),
         ):
             self.assertEqual(kind_of(name, says), wanted, says)
 
