@@ -22,6 +22,7 @@ mod port;
 mod preflight;
 mod ras;
 mod source;
+mod start;
 mod step;
 mod thinned;
 
@@ -35,6 +36,7 @@ pub use port::*;
 pub use preflight::*;
 pub use ras::*;
 pub use source::*;
+pub use start::*;
 pub use step::*;
 pub use thinned::*;
 
@@ -104,6 +106,8 @@ pub enum Event {
     Collectives(Collectives),
     /// The aggregator took lines out of the journal, which has a bound.
     Thinned(Thinned),
+    /// Where a rank stands before its first step: sent when it changes.
+    Start(Start),
 }
 
 impl Event {

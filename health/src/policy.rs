@@ -54,6 +54,7 @@ pub struct Thresholds {
     pub impact: ImpactThresholds,
     pub silence: SilenceThresholds,
     pub blind: BlindThresholds,
+    pub arrivals: ArrivalThresholds,
     pub thermal: ThermalThresholds,
     pub causes: CauseThresholds,
     pub link: LinkThresholds,
@@ -121,6 +122,15 @@ pub struct SilenceThresholds {
 #[allow(missing_docs)]
 pub struct BlindThresholds {
     pub beat_missing_s: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct ArrivalThresholds {
+    pub warning_s: f64,
+    pub critical_s: f64,
+    pub loading_s: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

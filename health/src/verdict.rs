@@ -44,6 +44,10 @@ closed! {
         RankSilent = "rank-silent",
         /// No rank moves and nobody is behind.
         JobHang = "job-hang",
+        /// The process of a rank ended while its peers were alive.
+        RankDied = "rank-died",
+        /// Ranks never arrived at the first barrier, and the others wait for them.
+        RanksMissing = "ranks-missing",
         /// A node's telemetry is missing: nothing can be said of it.
         TelemetryBlind = "telemetry-blind",
         /// The ranks of a node, or of a rack, are slow together.
@@ -325,28 +329,58 @@ pub struct Verdict {
     /// The same as `action` for programs, where a table of faults says it; `None`: only for people.
     #[serde(default)]
     pub order: Option<Order>,
+    /// Evidence that is text and not a number: the exception that a rank died of; `None`: numbers are all there is.
+    #[serde(default)]
+    pub says: Option<Arc<str>>,
+    /// The job ended while this held, and not in order. Set in the report only: while a job runs nothing is known of its end.
+    #[serde(default)]
+    pub unresolved_at_exit: bool,
 }
 
 impl Verdict {
-    /// Sorts by it what comes first. Of what holds: what is worst, and of that what slows the job most, then what began first. What
-    /// is critical and has no share in the steps' time is more than slow: a GPU that is lost, results that are wrong. While a job
-    /// stands nothing is worse, however sure it is of whom it waits for. Of what is over: what cost most, then what was worst.
+    /// The one order of findings, for every surface: what comes first sorts first. Of what holds: first what ends or stops the job
+    /// or makes its results wrong ([`Verdict::is_urgent`]), then what costs the job time, then what costs nothing that was
+    /// measured, then what alerts nobody; within each the worse severity, the larger share of the step, the surer cause. Of what
+    /// is over: what cost most, then what was worst.
     pub fn weight(&self) -> impl Ord + use<> {
         let millionths = |amount: f64| (amount * 1e6) as u64;
-        let (first, second) = if self.state == State::Cleared {
+        let share = self.impact_ratio.unwrap_or(0.0);
+        let is_over = self.state == State::Cleared;
+        let class = match self.severity {
+            _ if is_over => 0,
+            _ if self.is_urgent() => 0,
+            Severity::Info => 3,
+            _ if share > 0.0 => 1,
+            _ => 2,
+        };
+        let (first, second) = if is_over {
             (millionths(self.lost_gpu_hours), self.severity as u64)
         } else {
-            let stands = matches!(self.finding, Finding::RankSilent | Finding::JobHang);
-            let severity = if stands { Severity::Critical } else { self.severity };
-            let whole = f64::from(u8::from(severity == Severity::Critical));
-            (severity as u64, millionths(self.impact_ratio.unwrap_or(whole)))
+            (self.severity as u64, millionths(share))
         };
         (
-            self.state == State::Cleared,
+            is_over,
+            class,
             Reverse(first),
             Reverse(second),
+            self.cause == Cause::Unknown,
             self.id,
         )
+    }
+
+    /// Whether it stops or ends the job, or makes its results wrong: nothing else is as bad, whatever it costs. A standstill that is
+    /// only suspected is urgent already.
+    pub fn is_urgent(&self) -> bool {
+        match self.finding {
+            Finding::RankSilent | Finding::JobHang => true,
+            Finding::RankDied
+            | Finding::RanksMissing
+            | Finding::GpuLost
+            | Finding::GpuFault
+            | Finding::EccUncorrectable
+            | Finding::ResultsSuspect => self.severity == Severity::Critical,
+            _ => false,
+        }
     }
 
     /// Whom it is about, in words; of a job that has lost sight of many nodes, and of many GPUs of a node, how many.
@@ -361,3 +395,7 @@ impl Verdict {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "verdict_tests.rs"]
+mod tests;

@@ -183,6 +183,7 @@ impl BlindRule {
             impact_ratio: None,
             lost_rank_s: 0.0,
             evidence,
+            says: None,
         };
         let body = Body::Holds(Box::new(detail));
         self.out.push_back(Claim {

@@ -12,8 +12,13 @@ impl Detector {
             .or_else(|| self.links.poll())
             .or_else(|| self.silence.poll())
             .or_else(|| self.blind.poll())
+            .or_else(|| self.arrivals.poll())
             .or_else(|| self.job_rules.poll())
         {
+            if self.withholds(&claim) {
+                self.withhold(claim);
+                continue;
+            }
             self.explains_no_more(&claim);
             self.before.support(&mut claim, self.job_rules.first_step());
             self.incidents.book(claim, origin, &self.policy);

@@ -49,6 +49,8 @@ pub struct Detail {
     pub impact_ratio: Option<f64>,
     pub lost_rank_s: f64,
     pub evidence: Vec<Evidence>,
+    /// Evidence that is text.
+    pub says: Option<std::sync::Arc<str>>,
 }
 
 /// It held.

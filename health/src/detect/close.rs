@@ -9,10 +9,20 @@ use super::ledger::Stood;
 use super::plan::Plan;
 use super::roster;
 use super::view::view;
-use crate::event::StepKind;
+use crate::event::{Step, StepKind};
+use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
+    /// A step joins the row of its number.
+    pub(super) fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
+        if step.restart == self.roster.restart {
+            self.straggler.trust(frame.provenance);
+            self.waits.need(step);
+            self.rows.add(at, self.entry, step);
+        }
+    }
+
     /// Closes the rows that are due, and shows each to the rules.
     pub(super) fn close_rows(&mut self, at: Time) {
         let patience = self.patience();

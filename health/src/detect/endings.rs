@@ -4,14 +4,19 @@
 //! Order is that of the journal. Two nodes' words may be swapped by a second, so kinds that others cause (a peer that went
 //! away, a collective that waited in vain) count only when nothing else was said.
 
+mod deaths;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Beat, Event, Trouble, TroubleKind};
+pub use self::deaths::Death;
+use self::deaths::{Gone, Left};
+use crate::event::{Event, Trouble, TroubleKind};
 use crate::frame::Frame;
-use crate::id::{NodeId, Rank};
+use crate::id::NodeId;
 use crate::report::{self, Ending, Heard, Reason};
+use crate::time::Time;
 use crate::verdict::{Finding, Verdict};
 
 /// Words that are kept. A job of thousands of ranks says the same thousands of times.
@@ -23,6 +28,8 @@ const HUNG_S: f64 = 60.0;
 /// 128 + SIGABRT: the end that NCCL's watchdog brings about, without an exception of Python's
 /// (<https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html>: TORCH_NCCL_ASYNC_ERROR_HANDLING).
 const ABORTED: i32 = 134;
+/// 128 + SIGKILL.
+const KILLED: i32 = 137;
 /// 128 + SIGINT, SIGKILL, SIGTERM: codes of commands that somebody else ended.
 const ENDED: [i32; 3] = [130, 137, 143];
 
@@ -31,16 +38,12 @@ const ENDED: [i32; 3] = [130, 137, 143];
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
-    /// Ranks whose process was gone without a goodbye, and since when each had done nothing.
-    died: Vec<Died>,
-}
-
-/// A rank whose process is gone.
-#[derive(Debug, Serialize, Deserialize)]
-struct Died {
-    node: NodeId,
-    rank: Rank,
-    idle_ns: u64,
+    /// Ranks whose process was gone without a goodbye.
+    gone: Vec<Gone>,
+    /// Ranks that said goodbye, the first first.
+    left: Vec<Left>,
+    /// Counts what says that the job, or a rank of it, does not end in order.
+    signs: u64,
 }
 
 /// A command that ended.
@@ -54,23 +57,42 @@ struct Exited {
 
 impl Endings {
     /// Takes note of a frame.
-    pub fn take(&mut self, frame: &Frame) {
+    pub fn take(&mut self, at: Time, frame: &Frame) {
         match &frame.event {
-            Event::Trouble(trouble) if self.troubles.len() < MOST => {
-                self.troubles.push((frame.node.clone(), trouble.clone()));
+            Event::Trouble(trouble) => {
+                self.signs += 1;
+                if self.has_room(trouble.kind) {
+                    self.troubles.push((frame.node.clone(), trouble.clone()));
+                }
             }
             Event::Exit(exit) if !self.exits.iter().any(|known| known.node == frame.node) => {
+                self.signs += u64::from(exit.code != 0);
                 self.exits.push(Exited {
                     node: frame.node.clone(),
                     code: exit.code,
                     after: self.troubles.len(),
                 });
             }
-            Event::Beat(beat) => self.beat(&frame.node, beat),
+            Event::Beat(beat) => self.beat(at, &frame.node, beat),
+            Event::Detach(detach) => self.goodbye(&frame.node, detach),
             // A new beginning: whoever died was replaced.
-            Event::Attach(attach) => self.died.retain(|died| died.rank != attach.rank),
+            Event::Attach(attach) => {
+                self.gone.retain(|gone| gone.rank != attach.rank);
+                self.left.retain(|left| left.rank != attach.rank);
+            }
             _ => {}
         }
+    }
+
+    /// Those that lost a peer may be thousands within a second: they leave room for the one that they lost.
+    fn has_room(&self, kind: TroubleKind) -> bool {
+        let is_victim = matches!(kind, TroubleKind::PeerLost | TroubleKind::CollectiveTimeout);
+        self.troubles.len() < if is_victim { MOST / 2 } else { MOST }
+    }
+
+    /// How much has been seen that belongs to no orderly end; it only grows.
+    pub fn signs(&self) -> u64 {
+        self.signs
     }
 
     /// A new group of ranks has begun: whatever the one before it died of was survived, and who left meanwhile is not
@@ -81,39 +103,23 @@ impl Endings {
             let of_scheduler = trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind);
             of_scheduler && !exits.iter().any(|exit| exit.node == *node)
         });
-        self.died.clear();
-    }
-
-    fn beat(&mut self, node: &NodeId, beat: &Beat) {
-        // Who dies later dies of it: the first beat that knows of any knows the one.
-        if self.died.is_empty() {
-            let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(MOST);
-            self.died.extend(gone.map(|pulse| Died {
-                node: node.clone(),
-                rank: pulse.rank,
-                idle_ns: pulse.idle_ns,
-            }));
-        }
-    }
-
-    /// Who was gone first and said nothing: of those that one beat missed, whoever did nothing for longest.
-    fn gone(&self) -> Option<&Died> {
-        let spoke = |rank| {
-            self.troubles
-                .iter()
-                .any(|(_, trouble)| trouble.rank == Some(rank))
-        };
-        let silent = self.died.iter().filter(|died| !spoke(died.rank));
-        silent.max_by_key(|died| died.idle_ns)
+        self.gone.clear();
+        self.left.clear();
     }
 
     /// All that was said is that a peer went away: whose process was gone without a word.
     fn lost_peer(&self) -> Option<Ending> {
-        let all_lost = self
+        let all_lost = self.troubles.iter().all(|(_, trouble)| {
+            matches!(
+                trouble.kind,
+                TroubleKind::PeerLost | TroubleKind::LauncherStop | TroubleKind::Exit
+            )
+        });
+        let lost_any = self
             .troubles
             .iter()
-            .all(|(_, trouble)| trouble.kind == TroubleKind::PeerLost);
-        let gone = self.gone().filter(|_| all_lost && !self.troubles.is_empty())?;
+            .any(|(_, trouble)| trouble.kind == TroubleKind::PeerLost);
+        let gone = self.silent().filter(|_| all_lost && lost_any)?;
         Some(Ending {
             reason: Reason::Crashed,
             node: Some(gone.node.clone()),
@@ -138,9 +144,10 @@ impl Endings {
             .memory()
             .or_else(|| self.asked())
             .or_else(|| lost(open))
+            .or_else(|| self.gone_early())
             .or_else(|| self.of_words(|kind| kind == TroubleKind::CollectiveTimeout))
             .or_else(|| self.lost_peer())
-            .or_else(|| self.of_words(|_| true));
+            .or_else(|| self.of_words(|kind| kind != TroubleKind::LauncherStop));
         let ending = match (failed, found) {
             // Whatever was said, the commands ended as they should; some of them because they were asked to.
             (None, Some(found)) if is_told && is_asked(&found) => Some(Ending {
@@ -153,7 +160,9 @@ impl Endings {
                     .exits
                     .iter()
                     .find(|exit| Some(&exit.node) == found.node.as_ref());
-                found.code = found.code.or(own.or(failed).map(|exit| exit.code));
+                let command = own.or(failed).map(|exit| exit.code);
+                let rank = found.rank.and_then(|rank| self.code_of(rank));
+                found.code = found.code.or(rank).or(command);
                 Some(found)
             }
             (Some(exit), None) => Some(self.by_code(&exit.node, exit.code)),
@@ -165,14 +174,22 @@ impl Endings {
         })
     }
 
-    /// Whichever came first of an error and a signal from outside; of the signal, who sent it.
+    /// Whichever came first of the end of a rank by its own doing and a signal from outside; of the signal, who sent it.
     fn asked(&self) -> Option<Ending> {
-        let is_first = |kind| matches!(kind, TroubleKind::Signal | TroubleKind::Error);
-        let first = self
-            .troubles
-            .iter()
-            .position(|(_, trouble)| is_first(trouble.kind))?;
-        if self.troubles[first].1.kind == TroubleKind::Signal {
+        let is_first = |index: usize, trouble: &Trouble| match trouble.kind {
+            TroubleKind::Signal | TroubleKind::Error | TroubleKind::CollectiveMismatch => true,
+            // An abort is mostly a watchdog's, and says that somebody else was waited for.
+            TroubleKind::Exit if trouble.code != Some(ABORTED) => trouble
+                .rank
+                .is_some_and(|rank| self.is_own_exit(index, rank, trouble)),
+            _ => false,
+        };
+        let mut troubles = self.troubles.iter().enumerate();
+        let first = troubles
+            .find(|(index, (_, trouble))| is_first(*index, trouble))?
+            .0;
+        let (node, trouble) = &self.troubles[first];
+        if trouble.kind == TroubleKind::Signal {
             // Where one command fails, srun and mpirun end the others.
             let before = self
                 .exits
@@ -185,7 +202,51 @@ impl Endings {
                 return Some(Ending { node: None, ..ending });
             }
         }
-        self.of_words(is_first)
+        // An exit code may come before the exception that it is of.
+        let spoken = |rank| {
+            let mut others = self.troubles.iter();
+            others.find(|(_, other)| other.rank == Some(rank) && other.kind != TroubleKind::Exit)
+        };
+        let (node, trouble) = match trouble.rank.and_then(spoken) {
+            Some((node, spoken)) if trouble.kind == TroubleKind::Exit => (node, spoken),
+            _ => (node, trouble),
+        };
+        let mut ending = of_trouble(node, trouble);
+        // What a library printed as it aborted names no rank; the launcher knows which rank aborted there.
+        let mut others = self.troubles.iter();
+        let aborted = others.find(|(on, other)| on == node && other.code == Some(ABORTED));
+        if let Some((_, aborted)) =
+            aborted.filter(|_| ending.rank.is_none() && trouble.kind != TroubleKind::Signal)
+        {
+            (ending.rank, ending.code) = (aborted.rank, aborted.code);
+        }
+        Some(ending)
+    }
+
+    /// A rank that ended in order while the others went on, and lost it.
+    fn gone_early(&self) -> Option<Ending> {
+        let left = self.left_early()?;
+        let says = format!(
+            "it ended in order after step {} while the others went on: does every rank make the same number of steps?",
+            left.step
+        );
+        Some(Ending {
+            reason: Reason::Error,
+            node: Some(left.node.clone()),
+            rank: Some(left.rank),
+            code: Some(0),
+            says: Arc::from(says),
+            ..Ending::success()
+        })
+    }
+
+    /// The exit code of a rank's own process, if it was seen.
+    fn code_of(&self, rank: crate::id::Rank) -> Option<i32> {
+        let of_rank = self
+            .troubles
+            .iter()
+            .filter(|(_, trouble)| trouble.rank == Some(rank));
+        of_rank.filter_map(|(_, trouble)| trouble.code).next()
     }
 
     fn heard(&self) -> Vec<Heard> {
@@ -207,40 +268,61 @@ impl Endings {
         ]
         .into_iter()
         .find_map(|wanted| self.of_words(|kind| kind == wanted))
+        .map(|mut ending| {
+            // The kernel says how many it killed, the launcher which rank was killed there.
+            let killed = self.troubles.iter().find(|(node, trouble)| {
+                Some(node) == ending.node.as_ref() && trouble.code == Some(KILLED) && trouble.rank.is_some()
+            });
+            if let Some((_, trouble)) = killed.filter(|_| ending.rank.is_none()) {
+                (ending.rank, ending.code) = (trouble.rank, trouble.code);
+            }
+            ending
+        })
     }
 
     /// The first of these kinds that was said.
     fn of_words(&self, is_meant: impl Fn(TroubleKind) -> bool) -> Option<Ending> {
         let (node, trouble) = self.troubles.iter().find(|(_, trouble)| is_meant(trouble.kind))?;
-        let reason = match trouble.kind {
-            TroubleKind::Signal => Reason::Stopped,
-            TroubleKind::OomKill | TroubleKind::GpuMemory | TroubleKind::HostMemory => Reason::OutOfMemory,
-            TroubleKind::CollectiveTimeout => Reason::CollectiveTimeout,
-            TroubleKind::PeerLost | TroubleKind::Error => Reason::Error,
-            TroubleKind::TimeLimit => Reason::TimeLimit,
-            TroubleKind::Cancelled => Reason::Cancelled,
-            TroubleKind::Preempted => Reason::Preempted,
-            TroubleKind::Requeued => Reason::Requeued,
-            TroubleKind::NodeFailed => Reason::NodeLost,
-        };
-        Some(Ending {
-            reason,
-            node: Some(node.clone()),
-            rank: trouble.rank,
-            kind: Some(trouble.kind),
-            says: trouble.says.clone(),
-            code: None,
-            ..Ending::success()
-        })
+        Some(of_trouble(node, trouble))
     }
 
     /// Nobody said anything: what the code tells, and who was gone first.
     fn by_code(&self, node: &NodeId, code: i32) -> Ending {
         let mut ending = Ending::of_code(node, code);
-        if let Some(gone) = self.gone() {
+        if let Some(gone) = self.silent() {
             (ending.node, ending.rank) = (Some(gone.node.clone()), Some(gone.rank));
         }
         ending
+    }
+}
+
+/// The end that a rank, or a node, met.
+fn of_trouble(node: &NodeId, trouble: &Trouble) -> Ending {
+    let reason = match trouble.kind {
+        TroubleKind::Signal => Reason::Stopped,
+        TroubleKind::OomKill | TroubleKind::GpuMemory | TroubleKind::HostMemory => Reason::OutOfMemory,
+        TroubleKind::CollectiveTimeout => Reason::CollectiveTimeout,
+        TroubleKind::Exit => trouble
+            .code
+            .map_or(Reason::Error, |code| Ending::of_code(node, code).reason),
+        TroubleKind::PeerLost
+        | TroubleKind::Error
+        | TroubleKind::LauncherStop
+        | TroubleKind::CollectiveMismatch => Reason::Error,
+        TroubleKind::TimeLimit => Reason::TimeLimit,
+        TroubleKind::Cancelled => Reason::Cancelled,
+        TroubleKind::Preempted => Reason::Preempted,
+        TroubleKind::Requeued => Reason::Requeued,
+        TroubleKind::NodeFailed => Reason::NodeLost,
+    };
+    Ending {
+        reason,
+        node: Some(node.clone()),
+        rank: trouble.rank,
+        kind: Some(trouble.kind),
+        says: trouble.says.clone(),
+        code: trouble.code,
+        ..Ending::success()
     }
 }
 
@@ -287,8 +369,20 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
             ..ending
         },
+        // Somebody ended a job that stood: whom it stood for is what it was, whoever was ended first.
+        Some(hang) if is_ended(&ending) => Ending {
+            rank: None,
+            missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
+            ..ending
+        },
         _ => ending,
     }
+}
+
+/// The job was ended from outside, as far as is known.
+fn is_ended(ending: &Ending) -> bool {
+    use Reason::{Cancelled, Killed, Stopped, TimeLimit};
+    matches!(ending.reason, Killed | Stopped | Cancelled | TimeLimit)
 }
 
 #[cfg(test)]

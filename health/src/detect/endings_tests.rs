@@ -1,8 +1,10 @@
 //! Tests of why a job ended.
 
 use super::*;
-use crate::event::{Exit, Phase, Pulse};
+use crate::event::{Beat, Exit, Phase, Pulse};
 use crate::frame::{Provenance, SCHEMA_VERSION};
+use crate::id::Rank;
+use crate::time::Time;
 
 /// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `again`: another group
 /// began; `lost` are nodes that fell silent.
@@ -22,16 +24,20 @@ fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u
                 rank,
                 kind: serde_json::from_value(what.into()).unwrap(),
                 says: "words".into(),
+                code: None,
             }),
         };
-        endings.take(&Frame {
-            v: SCHEMA_VERSION,
-            node: node.into(),
-            agent: 1,
-            seq: 1,
-            provenance: Provenance::Live,
-            event,
-        });
+        endings.take(
+            Time::ZERO,
+            &Frame {
+                v: SCHEMA_VERSION,
+                node: node.into(),
+                agent: 1,
+                seq: 1,
+                provenance: Provenance::Live,
+                event,
+            },
+        );
     }
     let open: Vec<_> = lost.iter().map(|node| (NodeId::from(*node), true)).collect();
     let found = endings.judge(&open)?;
@@ -170,6 +176,7 @@ fn what_goes_on_has_not_ended() {
             rank: Some(Rank(1)),
             kind: TroubleKind::Error,
             says: "words".into(),
+            code: None,
         },
     ));
     assert_eq!(endings.judge(&[("a".into(), false)]), None);
@@ -195,6 +202,7 @@ fn who_was_killed_is_named_and_not_who_lost_him() {
             rank: Some(Rank(rank)),
             kind: TroubleKind::PeerLost,
             says: "Connection closed by peer".into(),
+            code: None,
         })
     };
     let ranks = vec![gone(0, 351), gone(1, 341), gone(2, 411), gone(3, 344)];
@@ -203,14 +211,17 @@ fn who_was_killed_is_named_and_not_who_lost_him() {
         ..Beat::default()
     });
     for event in [lost(1), lost(3), beat, Event::Exit(Exit { code: 1 })] {
-        endings.take(&Frame {
-            v: SCHEMA_VERSION,
-            node: "a".into(),
-            agent: 1,
-            seq: 1,
-            provenance: Provenance::Live,
-            event,
-        });
+        endings.take(
+            Time::ZERO,
+            &Frame {
+                v: SCHEMA_VERSION,
+                node: "a".into(),
+                agent: 1,
+                seq: 1,
+                provenance: Provenance::Live,
+                event,
+            },
+        );
     }
     let end = endings.judge(&[]).unwrap();
     assert_eq!(

@@ -90,6 +90,17 @@ impl Incidents {
         self.forget();
     }
 
+    /// What a finding has come to, of which it is not clear whether it is over.
+    pub fn settle(&mut self, claim: &Claim) {
+        let Body::Over(outcome) = &claim.body else { return };
+        let key = (claim.finding, claim.subject.clone());
+        if let Some((id, _)) = self.open.get(&key)
+            && let Some(verdict) = self.all.get_mut(id)
+        {
+            renew(verdict, outcome.clone());
+        }
+    }
+
     /// The cause of a finding that holds on a subject; `None`: it does not hold.
     pub fn cause_of(&self, finding: Finding, subject: &Subject) -> Option<Cause> {
         let (id, _) = self.open.get(&(finding, subject.clone()))?;
@@ -164,6 +175,8 @@ fn raised(
         action,
         observe_only: false,
         order: None,
+        says: detail.says,
+        unresolved_at_exit: false,
     }
 }
 

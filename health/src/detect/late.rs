@@ -12,7 +12,7 @@ impl Detector {
         if !self.roster.is_late(frame) {
             return false;
         }
-        self.roster.observe_late(frame);
+        self.roster.observe_late(at, frame);
         match &frame.event {
             Event::Step(step) => self.step(at, frame, step),
             Event::GpuFault(_) => self.observe_faults(at, frame),

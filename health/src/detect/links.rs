@@ -234,6 +234,7 @@ impl LinkRule {
             impact_ratio: outcome.impact_ratio,
             lost_rank_s: outcome.lost_rank_s,
             evidence,
+            says: None,
         };
         self.out.push_back(Claim {
             finding: Finding::SlowLink,

@@ -6,6 +6,7 @@
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
 mod activity;
+mod arrivals;
 mod away;
 mod before;
 mod birth;
@@ -37,6 +38,7 @@ mod imbalance;
 mod incidents;
 mod infer;
 mod job;
+mod job_end;
 mod kinds;
 mod late;
 mod ledger;
@@ -81,6 +83,7 @@ mod work;
 
 use serde::{Deserialize, Serialize};
 
+use self::arrivals::ArrivalRule;
 use self::away::Away;
 use self::before::Before;
 use self::blind::BlindRule;
@@ -90,26 +93,27 @@ use self::faults::FaultRule;
 use self::incidents::Incidents;
 use self::infer::{Inference, Stages};
 use self::job::JobRules;
+use self::job_end::JobEnd;
 use self::links::LinkRule;
 use self::plan::Plan;
 use self::roster::Roster;
 use self::rows::Rows;
 use self::series::Stamp;
-use self::silence::{Scope, SilenceRule};
+use self::silence::SilenceRule;
 use self::straggler::StragglerRule;
 use self::tempo::Tempo;
 use self::times::Times;
 use self::view::view;
 use self::waits::Waits;
 use self::work::WorkModels;
-use crate::event::{Event, Step};
+use crate::event::Event;
 use crate::frame::{AGGREGATOR, Frame};
 use crate::id::JobId;
 use crate::policy::Policy;
 use crate::time::Time;
 use crate::verdict::Verdict;
 
-/// Step numbers past this are not believed: they could not be written as a JSON number.
+/// Step numbers past this are not believed: JSON has no such number.
 const MAX_STEP: u64 = 1 << 53;
 
 /// The fold over frames.
@@ -149,6 +153,8 @@ pub struct Detector {
     incidents: Incidents,
     journal_lost: u64,
     away: Away,
+    job_end: JobEnd,
+    arrivals: ArrivalRule,
     /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was worked out for.
     price: Option<((u64, usize), Option<f64>)>,
 }
@@ -187,6 +193,8 @@ impl Detector {
             incidents: Incidents::default(),
             journal_lost: 0,
             away: Away::default(),
+            job_end: JobEnd::default(),
+            arrivals: ArrivalRule::default(),
             price: None,
         }
     }
@@ -237,7 +245,8 @@ impl Detector {
     /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
     pub fn wake_at(&self) -> Option<Time> {
         let rows = self.rows.deadline(self.patience());
-        [rows, self.blind_check].into_iter().flatten().min()
+        let arrivals = self.arrivals.wake_at(&self.policy.detector.arrivals);
+        [rows, self.blind_check, arrivals].into_iter().flatten().min()
     }
 
     /// A frame of a node.
@@ -274,6 +283,9 @@ impl Detector {
         let is_back = self.blind.is_open(&frame.node);
         let unheard_since = is_back.then(|| self.roster.last_heard(&frame.node)).flatten();
         self.roster.observe(at, frame);
+        if outgoing {
+            self.goes_on();
+        }
         self.job_rules.hear(at, frame, &self.roster);
         if let Some(from) = unheard_since {
             for rank in self.roster.ranks_of(&frame.node) {
@@ -289,6 +301,7 @@ impl Detector {
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
+                self.arrivals.begin(at, &self.job);
                 // A log tells of the whole job, and has no process: no others will come.
                 let all = self.roster.world_size;
                 self.rows.join(attach.rank, if attach.pid == 0 { 0 } else { all });
@@ -302,6 +315,8 @@ impl Detector {
                     self.rows.leave(rank);
                 }
                 self.rows.expect_no_more();
+                self.arrivals.node_ended(&frame.node);
+                self.look_for_silence(at, frame);
             }
             Event::Step(step) => self.step(at, frame, step),
             Event::Gpu(reading) => {
@@ -332,17 +347,8 @@ impl Detector {
             | Event::PreflightProblem(_) => {
                 self.before.observe(self.entry, frame);
             }
-            Event::Beat(_) | Event::Ras(_) => {
-                let scope = Scope {
-                    at,
-                    job: &self.job,
-                    roster: &self.roster,
-                    tempo: &self.tempo,
-                    limits: &self.policy.detector.silence,
-                };
-                self.silence
-                    .take(&scope, &frame.event, self.entry, frame.provenance);
-            }
+            Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) => self.look_for_silence(at, frame),
+            Event::Start(start) => self.arrive(at, frame, start),
             _ => {}
         }
         self.close_rows(at);
@@ -356,14 +362,6 @@ impl Detector {
         }
     }
 
-    fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
-        if step.restart == self.roster.restart {
-            self.straggler.trust(frame.provenance);
-            self.waits.need(step);
-            self.rows.add(at, self.entry, step);
-        }
-    }
-
     /// Fires deadlines in their order.
     fn fire(&mut self, to: Time) {
         if !self.has_heard_up_to(to) {
@@ -372,6 +370,9 @@ impl Detector {
         loop {
             let row = self.rows.deadline(self.patience()).filter(|due| *due <= to);
             let blind = self.blind_check.filter(|due| *due <= to);
+            if self.fired_arrivals(to, row, blind) {
+                continue;
+            }
             match (row, blind) {
                 (None, None) => return,
                 (Some(row), blind) if blind.is_none_or(|blind| row <= blind) => {

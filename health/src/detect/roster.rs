@@ -157,13 +157,13 @@ impl Roster {
 
     /// Takes note of a late frame that did not come before: it fills a hole, and is no sign of life. How things stand the
     /// incarnation that followed has said anew; what happened has happened.
-    pub fn observe_late(&mut self, frame: &Frame) {
+    pub fn observe_late(&mut self, at: Time, frame: &Frame) {
         if let Some(node) = self.nodes.get_mut(&frame.node) {
             node.accept_late(frame.agent, frame.seq);
         }
         match &frame.event {
             Event::Step(step) => self.step(step),
-            Event::Trouble(_) => self.endings.take(frame),
+            Event::Trouble(_) => self.endings.take(at, frame),
             _ => {}
         }
     }
@@ -179,7 +179,7 @@ impl Roster {
     /// Takes note of a frame that did not come before.
     pub fn observe(&mut self, at: Time, frame: &Frame) {
         self.receive(at, frame);
-        self.endings.take(frame);
+        self.endings.take(at, frame);
         if self.begins_epoch(&frame.event) {
             self.members.clear();
             self.endings.survived();

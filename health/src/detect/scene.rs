@@ -155,6 +155,7 @@ impl<'a> Scene<'a> {
             impact_ratio: None,
             lost_rank_s: 0.0,
             evidence: Vec::new(),
+            says: None,
         }
     }
 

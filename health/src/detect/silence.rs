@@ -1,25 +1,30 @@
-//! `rank-silent` and `job-hang`: who does not move while others have arrived. Silence is not slowness.
+//! `rank-silent` and `job-hang`: who does not move while others have arrived; `rank-died`: who never will. Silence is not
+//! slowness.
 //!
 //! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
 //! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
+
+mod death;
+mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{Body, Claim, Detail, Outcome, over, piece};
-use super::front::{Front, Place, doing, place};
+use super::claim::{Claim, Outcome, over, piece};
+use super::endings::Death;
+use super::front::{Front, Place, place};
 use super::ras::Told;
 use super::roster::Roster;
 use super::standstill::{Named, Standstill};
 use super::tempo::Tempo;
-use crate::event::{Beat, Event, Phase, Pulse, RasReport, Signal};
+use crate::event::{Beat, Event, Phase, Pulse, RasReport};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
 use crate::policy::SilenceThresholds;
 use crate::time::Time;
-use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+use crate::verdict::{Finding, Severity, Subject};
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -29,6 +34,10 @@ pub struct SilenceRule {
     passed: BTreeMap<Rank, (Place, Time)>,
     /// Whom it has named, and how badly.
     open: Standstill,
+    /// The rank that died first of its own, in this group of ranks.
+    death: Option<Death>,
+    /// The others train on without it.
+    left_behind: bool,
     /// No process was left when it was last judged.
     gone: bool,
     /// What NCCL said last.
@@ -91,13 +100,19 @@ impl SilenceRule {
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
         self.pulses.clear();
         self.gone = false;
+        self.death = None;
+        self.left_behind = false;
     }
 
-    /// Takes a beat of one node, or what NCCL says of all ranks.
+    /// Takes a beat of one node, what NCCL says of all ranks, or a sign of how a rank ended.
     pub fn take(&mut self, scope: &Scope<'_>, event: &Event, entry: u64, provenance: Provenance) {
         match event {
             Event::Beat(beat) => self.beat(scope, beat, provenance),
             Event::Ras(report) => self.ras(scope, entry, report, provenance),
+            Event::Trouble(_) | Event::Exit(_) => {
+                self.provenance = self.provenance.max(provenance);
+                self.bury(scope);
+            }
             _ => {}
         }
     }
@@ -135,6 +150,8 @@ impl SilenceRule {
         self.judge_at = at + JUDGE_EVERY;
         self.pulses
             .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
+        self.bury(scope);
+        self.leave_behind();
         let verdicts = self.judge(scope);
         let worse: Vec<Subject> = verdicts
             .iter()
@@ -173,8 +190,23 @@ impl SilenceRule {
         self.out.pop_front()
     }
 
-    /// Who is silent now, and how badly.
+    /// Who died, and who is silent now, and how badly.
     fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
+        let Some(death) = self.death.clone() else {
+            return self.judge_living(scope);
+        };
+        let died = (Finding::RankDied, Severity::Critical, Some(death.rank));
+        // Everybody else waits for it, or was ended because of it; unless the job can do without.
+        let mut found = match self.left_behind {
+            true => self.judge_living(scope),
+            false => BTreeMap::new(),
+        };
+        found.insert(Self::subject_of(scope, &death), died);
+        found
+    }
+
+    /// Who is silent of those that live.
+    fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
         let unknown = || limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
         let p99 = scope.tempo.p99_s().unwrap_or_else(unknown);
@@ -253,25 +285,6 @@ impl SilenceRule {
         })
     }
 
-    /// Ranks that have got less far than the others, the furthest behind first: where to look when nobody alone is to
-    /// blame.
-    fn furthest_behind(&self) -> Vec<Evidence> {
-        let most = self.pulses.values().map(|heard| place(&heard.pulse)).max();
-        let mut behind: Vec<(&Rank, &Pulse)> = self
-            .pulses
-            .iter()
-            .map(|(rank, heard)| (rank, &heard.pulse))
-            .filter(|(_, pulse)| Some(place(pulse)) < most)
-            .collect();
-        behind.sort_by_key(|(rank, pulse)| (place(pulse), **rank));
-        let furthest = most.map_or(0.0, |(step, _)| step as f64);
-        let told = |(rank, pulse): &(&Rank, &Pulse)| {
-            let what = format!("rank {rank} in step, {}", doing(pulse.phase));
-            piece(&what, pulse.step as f64, Some(furthest))
-        };
-        behind.iter().take(MAX_BEHIND).map(told).collect()
-    }
-
     /// Ends what does not hold any more, and held as long as it was `heard`.
     fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
         if self.gone {
@@ -287,9 +300,14 @@ impl SilenceRule {
         });
         for (subject, named) in over_now {
             let silent_s = heard.since(named.since).as_secs_f64();
+            let what = if named.finding == Finding::RankDied {
+                "dead_s"
+            } else {
+                "silent_s"
+            };
             let outcome = Outcome {
                 lost_rank_s: named.lost_s * f64::from(world_size),
-                evidence: vec![piece("silent_s", silent_s, None)],
+                evidence: vec![piece(what, silent_s, None)],
                 ..Outcome::default()
             };
             self.out.push_back(over(at, named.finding, subject, outcome));
@@ -320,66 +338,6 @@ impl SilenceRule {
         let pulses = self.pulses.iter();
         let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
         pulses.map(|(_, heard)| heard)
-    }
-
-    fn tell(&mut self, scope: &Scope<'_>, subject: Subject) {
-        let at = scope.at;
-        let Some(named) = self.open.get(&subject).copied() else {
-            return;
-        };
-        let Named {
-            finding,
-            severity,
-            since,
-            rank,
-            ..
-        } = named;
-        let ranks = || self.about(rank);
-        let idle = self.idle_s(at, rank);
-        let step = ranks().map(|heard| heard.pulse.step).min();
-        let waiting = self
-            .pulses
-            .values()
-            .filter(|heard| heard.pulse.phase == Phase::Wait)
-            .count();
-        let piece = |what: &str, value| piece(what, value, None);
-        let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
-        if ranks().all(|heard| !heard.pulse.alive) {
-            evidence.push(piece("process_gone", 1.0));
-        }
-        if finding == Finding::JobHang {
-            evidence.extend(self.furthest_behind());
-        }
-        let mut asked = 0;
-        let mut provenance = self.provenance;
-        if self.told.speaks_of(since, scope.roster) {
-            asked = self.told.version();
-            evidence.extend(self.told.evidence(MAX_BEHIND, scope.roster));
-            provenance = provenance.max(self.told.provenance());
-        }
-        let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
-        if let Some(named) = self.open.get_mut(&subject) {
-            named.asked = asked;
-        }
-        let detail = Detail {
-            severity,
-            since,
-            since_step: step,
-            step,
-            cause: Cause::Unknown,
-            signals: vec![Signal::S2],
-            provenance,
-            slowdown_ratio: None,
-            impact_ratio: None,
-            lost_rank_s: lost_s * f64::from(scope.roster.world_size),
-            evidence,
-        };
-        self.out.push_back(Claim {
-            finding,
-            subject,
-            at,
-            body: Body::Holds(Box::new(detail)),
-        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! The report: what is known so far, and how much of it was seen.
 
 use super::incidents::{hours, renew, round};
-use super::{Detector, endings};
+use super::{Detector, endings, job_end};
 use crate::policy::Policy;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Undecided};
 use crate::seen::Seen;
@@ -27,7 +27,7 @@ impl Detector {
             })
         });
         let price = self.gpu_hour_price();
-        let verdicts: Vec<Verdict> = self
+        let mut verdicts: Vec<Verdict> = self
             .incidents
             .all()
             .map(|verdict| self.priced(self.with_cost_now(verdict), price))
@@ -38,10 +38,14 @@ impl Detector {
         let end = self
             .end()
             .map(|end| endings::waited(end, &verdicts, self.seconds(self.last_frame)));
+        job_end::mark_unresolved(&mut verdicts, end.as_ref());
         Report {
             schema_version: REPORT_VERSION,
             job: self.job.clone(),
-            world_size: self.roster.world_size,
+            world_size: match self.roster.world_size {
+                0 => self.arrivals.world_size(),
+                known => known,
+            },
             steps: self.last_row,
             median_step_s: self.tempo.median_s(),
             times: self.times.told(),
@@ -83,9 +87,11 @@ impl Detector {
         self.seconds(self.last_frame)
     }
 
-    /// Ranks that declared themselves in this epoch.
+    /// Ranks that declared themselves in this epoch, before their first step or after it.
     pub fn ranks_seen(&self) -> u32 {
-        self.roster.members().count() as u32
+        let starting = self.arrivals.ranks();
+        let starting = starting.filter(|rank| self.roster.member(*rank).is_none());
+        (self.roster.members().count() + starting.count()) as u32
     }
 
     /// Median duration of an ordinary step so far, seconds.
@@ -117,7 +123,7 @@ impl Detector {
                     renew(&mut verdict, outcome);
                 }
             }
-            (Finding::RankSilent | Finding::JobHang, subject) => {
+            (Finding::RankSilent | Finding::JobHang | Finding::RankDied, subject) => {
                 let cost = self
                     .silence
                     .cost_now(subject, self.last_frame, self.roster.world_size);
@@ -149,9 +155,8 @@ impl Detector {
     }
 
     fn coverage(&self, undecided: Option<&Undecided>) -> Coverage {
-        let (mut expected, mut received, mut ranks_seen) = (0_u64, 0_u64, 0);
+        let (mut expected, mut received) = (0_u64, 0_u64);
         for (_, member) in self.roster.members() {
-            ranks_seen += 1;
             if let Some(first) = member.first_step {
                 // One that has not said goodbye should be where the others are.
                 let last = if member.ended {
@@ -186,8 +191,12 @@ impl Detector {
         }
         Coverage {
             steps_ratio: (expected > 0).then(|| round((received as f64 / expected as f64).min(1.0))),
-            ranks_seen,
-            ranks_expected: self.roster.world_size.max(ranks_seen),
+            ranks_seen: self.ranks_seen(),
+            ranks_expected: self
+                .roster
+                .world_size
+                .max(self.arrivals.world_size())
+                .max(self.ranks_seen()),
             signals: self.roster.signals.clone(),
             frames_lost: self.frames_lost(),
             ring_dropped,
@@ -207,7 +216,9 @@ impl Detector {
                 "rank {rank} says that it is one of {world_size} ranks: check RANK and WORLD_SIZE of its process"
             ));
         }
-        if attached == 0 {
+        if attached == 0 && self.arrivals.ranks().next().is_some() {
+            notes.push("no rank has made a step that an optimizer or paceline.step() ended".to_owned());
+        } else if attached == 0 {
             notes.push(
                 "no rank attached: the hook was not loaded, or no optimizer stepped; nothing can be said of any rank"
                     .to_owned(),
@@ -219,6 +230,10 @@ impl Detector {
                 self.roster.world_size
             ));
         }
+        notes.extend(
+            self.arrivals
+                .note(self.last_frame, &self.policy.detector.arrivals),
+        );
         notes.extend(self.low_coverage(attached));
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
             let from_log = self.roster.sources.iter().any(|source| &**source == "step-log");

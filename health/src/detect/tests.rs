@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::event::Step;
 use crate::event::{Attach, Beat, Phases, Pulse, Signal, StepKind};
 use crate::frame::{Provenance, SCHEMA_VERSION};
 use crate::id::Rank;

@@ -218,6 +218,7 @@ impl VersionRule {
             impact_ratio: None,
             lost_rank_s: 0.0,
             evidence: said.evidence.clone(),
+            says: None,
         };
         Claim {
             finding: Finding::VersionSkew,

@@ -15,6 +15,9 @@ pub struct Trouble {
     pub kind: TroubleKind,
     /// What was said of it: an exception's last lines, a signal's name.
     pub says: Arc<str>,
+    /// The code with which the rank's process ended, as a shell gives it; `None`: not known.
+    #[serde(default)]
+    pub code: Option<i32>,
 }
 
 /// Kinds of trouble.
@@ -35,6 +38,12 @@ pub enum TroubleKind {
     PeerLost,
     /// Any other error that ended a trainer.
     Error,
+    /// The process of a rank ended with a code other than zero, or by a signal, as it or its launcher said.
+    Exit,
+    /// The launcher ends the workers of its node: one has failed, or the group changes.
+    LauncherStop,
+    /// Ranks called different collectives, or one with different sizes.
+    CollectiveMismatch,
     /// The scheduler ends the job: its time is over.
     TimeLimit,
     /// The scheduler ends the job: somebody cancelled it, or its batch script ended.

@@ -32,7 +32,8 @@ pub const AT_MOST: [(&str, f64); 10] = [
 ];
 
 /// The first of each pair must not pass the second.
-pub const ORDERED: [(&str, &str); 7] = [
+pub const ORDERED: [(&str, &str); 8] = [
+    ("arrivals.warning_s", "arrivals.critical_s"),
     ("impact.warning_ratio", "impact.critical_ratio"),
     ("silence.suspect_p99", "silence.confirmed_p99"),
     ("silence.suspect_min_s", "silence.confirmed_min_s"),

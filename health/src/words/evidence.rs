@@ -13,7 +13,7 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 16] = [
+const READINGS: [(&str, Reading); 18] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
@@ -39,6 +39,8 @@ const READINGS: [(&str, Reading); 16] = [
     ("silent_s", Reading::Measure("no move for", span)),
     ("alike_gpus", Reading::Measure("GPUs alike", plain)),
     ("ranks_waiting", Reading::Measure("ranks that wait for it", plain)),
+    ("signal", Reading::Measure("ended by signal", plain)),
+    ("exit_code", Reading::Measure("exit code", plain)),
     ("process_gone", Reading::Fact("its process is gone")),
     ("observe_only", Reading::Fact("only observed")),
     (
@@ -133,6 +135,15 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
         unit(evidence.value),
         evidence.peers.map(unit).unwrap_or_default(),
     ]
+}
+
+/// All evidence of a verdict as [`told`] has it; what was said in words comes first.
+pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
+    let says = verdict
+        .says
+        .iter()
+        .map(|says| ["it said".to_owned(), says.to_string(), String::new()]);
+    says.chain(verdict.evidence.iter().map(told)).collect()
 }
 
 /// The same as a phrase, for a subject that has peers.

@@ -17,6 +17,7 @@ use paceline_health::{Frame, Time};
 use super::before;
 use super::comms::{Did, Groups, Work};
 use super::counters;
+use super::ends;
 use super::gpus;
 use super::ras;
 
@@ -110,6 +111,8 @@ impl Hand {
                 };
                 return Ok(vec![(self.at, own)]);
             }
+            "trouble" => ends::trouble(case)?,
+            "start" => ends::start(case)?,
             "exit" => Event::Exit(Exit {
                 code: take(case, "code")?.unwrap_or(0),
             }),

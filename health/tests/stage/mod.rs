@@ -3,13 +3,14 @@
 //! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, `asked` (of which
 //! communicators each collective is asked for), and by hand
 //! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
-//! `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `exit`, `bye`, `advance`. Every command prints what is new to be
+//! `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints what is new to be
 //! told.
 
 mod before;
 mod comms;
 mod counters;
 pub mod cut;
+mod ends;
 mod gpus;
 mod hand;
 mod ports;

@@ -48,6 +48,12 @@ pub fn verdict(verdict: &Verdict) -> String {
     if !evidence.is_empty() {
         told += &format!("    {}\n", evidence.join(", "));
     }
+    if let Some(says) = verdict.says.as_ref().filter(|_| verdict.state == State::Raised) {
+        told += &format!("    says: {says}\n");
+    }
+    if verdict.unresolved_at_exit {
+        told += "    unresolved at exit\n";
+    }
     if let Some(order) = verdict.order.filter(|_| verdict.state == State::Raised) {
         told += &format!(
             "    {} {}: {}\n",
@@ -110,6 +116,21 @@ pub fn report(report: &Report) -> String {
     }
     for note in &coverage.notes {
         told += &format!("note: {note}\n");
+    }
+    if let Some(end) = &report.end {
+        let rank = end.rank.map_or(String::new(), |rank| format!(" rank {rank}"));
+        let code = end.code.map_or(String::new(), |code| format!(" code {code}"));
+        let says = paceline_health::report::headline(&end.says);
+        let missing = end
+            .missing
+            .as_ref()
+            .map_or(String::new(), |missing| format!(" waits for {missing}"));
+        let says = if says.is_empty() {
+            String::new()
+        } else {
+            format!(": {says}")
+        };
+        told += &format!("end: {}{rank}{code}{missing}{says}\n", end.reason.name());
     }
     for exit in &report.exits {
         told += &format!("exit: {} {}\n", exit.node, exit.code);

@@ -194,6 +194,7 @@ pub fn examples() -> Vec<Event> {
             rank: Some(Rank(3)),
             kind: TroubleKind::GpuMemory,
             says: "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.".into(),
+            code: Some(1),
         }),
         Event::Ras(RasReport {
             state: RasAccess::Answered,
@@ -296,6 +297,15 @@ pub fn examples() -> Vec<Event> {
             gone: BTreeMap::from([("step".into(), 401_776), ("beat".into(), 49_152)]),
             frames: 450_928,
             bound_bytes: 8 << 30,
+        }),
+        Event::Start(Start {
+            rank: Rank(3),
+            restart: 0,
+            local_rank: 3,
+            world_size: 8,
+            stage: StartStage::Waiting,
+            call: "barrier".into(),
+            idle_ns: 31_000_000_000,
         }),
     ]
 }

@@ -354,6 +354,7 @@ fn sum(finding: Finding, parts: &BTreeMap<String, Part>) -> Option<Whole> {
             impact_ratio: None,
             lost_rank_s: parts.values().map(|part| part.lost_rank_s).sum(),
             evidence: evidence.collect(),
+            says: None,
         },
     })
 }

@@ -6,7 +6,7 @@ use crate::detect::raised::{Raised, Whom};
 use crate::detect::roster::Roster;
 use crate::detect::view::View;
 use crate::event::Signal;
-use crate::id::JobId;
+use crate::id::{JobId, Rank};
 use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity};
@@ -64,6 +64,17 @@ impl StragglerRule {
         }
     }
 
+    /// A rank has died: it is not slow any more, and what was said of it is over.
+    pub fn rank_died(&mut self, at: Time, rank: Rank, roster: &Roster, job: &JobId) {
+        let (over, others): (Vec<Raised>, Vec<Raised>) = std::mem::take(&mut self.raised)
+            .into_iter()
+            .partition(|raised| raised.whom == Whom::Rank(rank));
+        self.raised = others;
+        for raised in over {
+            self.end(at, &raised, roster, job);
+        }
+    }
+
     pub(super) fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
         if raised.wanders_for.is_some() {
             return;
@@ -118,6 +129,7 @@ impl StragglerRule {
             impact_ratio: Some(raised.account.impact()),
             lost_rank_s: raised.lost(view.roster),
             evidence,
+            says: None,
         };
         self.out.push_back(Claim {
             finding: raised.whom.finding(),

@@ -1,0 +1,270 @@
+//! Which rank died first of its own. A rank that lost a peer, was stopped by its launcher or waited in vain has died of
+//! another's end, and is not the one to name.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ABORTED, ENDED, Endings, is_schedulers};
+use crate::event::{Beat, Detach, Phase, Trouble, TroubleKind};
+use crate::id::{NodeId, Rank};
+use crate::report::Reason;
+use crate::time::Time;
+
+/// A process that is gone without a word may have been ended by its launcher, which says so within this time, nanoseconds.
+const GRACE_NS: u64 = 700_000_000;
+/// A peer that waits for so long waits for somebody, nanoseconds.
+const WAITS_NS: u64 = 500_000_000;
+/// Goodbyes that are kept. Only the first matters.
+const MOST_LEFT: usize = 8;
+
+/// A rank that died, and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    pub node: NodeId,
+    pub rank: Rank,
+    /// Exit code, 128 + n for a signal.
+    pub code: Option<i32>,
+    /// The exception, or what is known without one.
+    pub says: Arc<str>,
+    pub reason: Reason,
+}
+
+/// A rank whose process is gone and said no goodbye.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Gone {
+    pub node: NodeId,
+    pub rank: Rank,
+    pub idle_ns: u64,
+    /// When that was noticed.
+    at: Time,
+    step: u64,
+    /// Peers that live wait for somebody, or have gone on without it.
+    is_missed: bool,
+}
+
+/// A rank that said goodbye.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Left {
+    pub node: NodeId,
+    pub rank: Rank,
+    pub step: u64,
+    /// How much had been said before.
+    pub after: usize,
+}
+
+impl Endings {
+    pub(super) fn beat(&mut self, at: Time, node: &NodeId, beat: &Beat) {
+        let lives = |rank| beat.ranks.iter().any(|pulse| pulse.alive && pulse.rank == rank);
+        self.gone.retain(|gone| !lives(gone.rank));
+        // Who dies later dies of it: the first beat that knows of any knows the one.
+        if self.gone.is_empty() {
+            let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(super::MOST);
+            self.gone.extend(gone.map(|pulse| Gone {
+                node: node.clone(),
+                rank: pulse.rank,
+                idle_ns: pulse.idle_ns,
+                at,
+                step: pulse.step,
+                is_missed: false,
+            }));
+            self.signs += u64::from(!self.gone.is_empty());
+            return;
+        }
+        for gone in self.gone.iter_mut().filter(|gone| !gone.is_missed) {
+            let misses = |pulse: &crate::event::Pulse| {
+                let waits = pulse.phase == Phase::Wait && pulse.idle_ns >= WAITS_NS;
+                pulse.alive && pulse.rank != gone.rank && (waits || pulse.step > gone.step + 1)
+            };
+            gone.is_missed = beat.ranks.iter().any(misses);
+        }
+    }
+
+    pub(super) fn goodbye(&mut self, node: &NodeId, detach: &Detach) {
+        if self.left.len() < MOST_LEFT {
+            self.left.push(Left {
+                node: node.clone(),
+                rank: detach.rank,
+                step: detach.step,
+                after: self.troubles.len(),
+            });
+        }
+    }
+
+    /// The rank that died first of its own while others lived, if one did. `stands`: the job stood already, for whom it was
+    /// said to stand: who is ended then is ended because of that.
+    pub fn first_death(&self, now: Time, stands: bool) -> Option<Death> {
+        let spoken = self.spoken_death(stands);
+        // An orderly end of everything begins with a signal, and ends processes that say nothing.
+        spoken.or_else(|| self.silent_death(now).filter(|_| !stands))
+    }
+
+    /// Whether there is still anything that says that a rank has ended.
+    pub fn speaks_of(&self, rank: Rank) -> bool {
+        let of_troubles = self
+            .troubles
+            .iter()
+            .any(|(_, trouble)| trouble.rank == Some(rank));
+        of_troubles || self.gone.iter().any(|gone| gone.rank == rank)
+    }
+
+    /// Takes back what ranks said that have trained on since: their exception ended nothing.
+    pub fn forget(&mut self, lives: impl Fn(Rank) -> bool) {
+        self.troubles
+            .retain(|(_, trouble)| !trouble.rank.is_some_and(&lives));
+    }
+
+    /// By an exception, or by its exit code.
+    pub(super) fn spoken_death(&self, stands: bool) -> Option<Death> {
+        for (index, (node, trouble)) in self.troubles.iter().enumerate() {
+            if trouble.kind == TroubleKind::Signal || is_schedulers(trouble.kind) {
+                return None;
+            }
+            let Some(rank) = trouble.rank else { continue };
+            if self.is_stopped_before(index, node) && trouble.kind != TroubleKind::Exit {
+                continue;
+            }
+            let is_own = match trouble.kind {
+                TroubleKind::Error
+                | TroubleKind::GpuMemory
+                | TroubleKind::HostMemory
+                | TroubleKind::CollectiveMismatch => true,
+                TroubleKind::Exit => !stands && self.is_own_exit(index, rank, trouble),
+                _ => false,
+            };
+            if is_own {
+                return Some(self.death(node, rank, trouble));
+            }
+        }
+        None
+    }
+
+    /// Whether a rank's exit code is the first that is known of its end, and no consequence of something else.
+    pub(super) fn is_own_exit(&self, index: usize, rank: Rank, trouble: &Trouble) -> bool {
+        let (node, _) = &self.troubles[index];
+        let lost_others = self.troubles.iter().any(|(_, other)| {
+            let is_victim = matches!(other.kind, TroubleKind::PeerLost | TroubleKind::CollectiveTimeout);
+            is_victim && other.rank == Some(rank)
+        });
+        let was_stopped = self.is_stopped_before(index, node);
+        let timed_out = self
+            .troubles
+            .iter()
+            .any(|(_, other)| other.kind == TroubleKind::CollectiveTimeout);
+        let aborted = trouble.code == Some(ABORTED) && timed_out;
+        !lost_others && !aborted && !(was_stopped && trouble.code.is_none_or(|code| ENDED.contains(&code)))
+    }
+
+    /// Whether the launcher of a node had begun to end its workers by then.
+    fn is_stopped_before(&self, index: usize, node: &NodeId) -> bool {
+        let mut before = self.troubles[..index].iter();
+        before.any(|(on, other)| on == node && other.kind == TroubleKind::LauncherStop)
+    }
+
+    fn death(&self, node: &NodeId, rank: Rank, first: &Trouble) -> Death {
+        // The exception comes from the rank, the code from its launcher, in either order.
+        let of_rank = || self.troubles.iter().map(|(_, trouble)| trouble);
+        let of_rank = || of_rank().filter(|trouble| trouble.rank == Some(rank));
+        let spoken = of_rank().find(|trouble| trouble.kind != TroubleKind::Exit);
+        // A library that aborts prints why, and no rank: the launcher knows which rank aborted there.
+        let printed = self.troubles.iter().find(|(on, trouble)| {
+            on == node && trouble.rank.is_none() && trouble.kind == TroubleKind::CollectiveMismatch
+        });
+        let printed = printed
+            .filter(|_| first.code == Some(ABORTED))
+            .map(|(_, trouble)| trouble);
+        let told = spoken.or(printed).unwrap_or(first);
+        let code = of_rank().find_map(|trouble| trouble.code);
+        Death {
+            node: node.clone(),
+            rank,
+            code,
+            says: told.says.clone(),
+            reason: reason(told),
+        }
+    }
+
+    /// Its process was gone and it said nothing, nor did its launcher; others miss it.
+    fn silent_death(&self, now: Time) -> Option<Death> {
+        let gone = self.silent()?;
+        let is_stopped = self
+            .troubles
+            .iter()
+            .any(|(node, trouble)| is_stop(trouble.kind) && (*node == gone.node || trouble.rank.is_none()));
+        let lost_by_others = self
+            .troubles
+            .iter()
+            .any(|(_, trouble)| trouble.kind == TroubleKind::PeerLost && trouble.rank != Some(gone.rank));
+        let killed = self
+            .troubles
+            .iter()
+            .any(|(node, trouble)| trouble.kind == TroubleKind::OomKill && *node == gone.node);
+        let is_over = self.exits.iter().any(|exit| exit.code != 0);
+        let is_sure = now.0.saturating_sub(gone.at.0) >= GRACE_NS || is_over;
+        let is_missed = gone.is_missed || lost_by_others || killed;
+        (is_sure && is_missed && !is_stopped).then(|| Death {
+            node: gone.node.clone(),
+            rank: gone.rank,
+            code: None,
+            says: Arc::from(if killed {
+                "the kernel ended processes of its node for want of memory"
+            } else {
+                "its process ended without an exception or an exit code that was seen"
+            }),
+            reason: if killed {
+                Reason::OutOfMemory
+            } else {
+                Reason::Crashed
+            },
+        })
+    }
+
+    /// Who was gone first and said nothing: of those that one beat missed, whoever did nothing for longest.
+    pub(super) fn silent(&self) -> Option<&Gone> {
+        let spoke = |rank| {
+            self.troubles
+                .iter()
+                .any(|(_, trouble)| trouble.rank == Some(rank))
+        };
+        let silent = self.gone.iter().filter(|gone| !spoke(gone.rank));
+        silent.max_by_key(|gone| gone.idle_ns)
+    }
+
+    /// Who said goodbye before the first of those that lost a peer or waited in vain; others trained on.
+    pub(super) fn left_early(&self) -> Option<&Left> {
+        let first = self.troubles.iter().position(|(_, trouble)| {
+            matches!(
+                trouble.kind,
+                TroubleKind::PeerLost | TroubleKind::CollectiveTimeout
+            )
+        })?;
+        let is_victim = |trouble: &Trouble| {
+            use TroubleKind::{CollectiveTimeout, Exit, LauncherStop, PeerLost};
+            matches!(trouble.kind, PeerLost | CollectiveTimeout | Exit | LauncherStop)
+        };
+        let only_victims = self.troubles.iter().all(|(_, trouble)| is_victim(trouble));
+        let left = self.left.first()?;
+        (only_victims && left.after <= first).then_some(left)
+    }
+}
+
+/// Whether processes that end after it end because they were asked to.
+pub(super) fn is_stop(kind: TroubleKind) -> bool {
+    matches!(kind, TroubleKind::Signal | TroubleKind::LauncherStop) || is_schedulers(kind)
+}
+
+/// Of what kind an end is by what a rank said, or by its exit code.
+fn reason(trouble: &Trouble) -> Reason {
+    const SIGNALED: i32 = 128;
+    match trouble.kind {
+        TroubleKind::OomKill | TroubleKind::GpuMemory | TroubleKind::HostMemory => Reason::OutOfMemory,
+        TroubleKind::CollectiveTimeout => Reason::CollectiveTimeout,
+        TroubleKind::Exit => match trouble.code.map(|code| code - SIGNALED) {
+            Some(2 | 15) => Reason::Stopped,
+            Some(9) => Reason::Killed,
+            Some(1..=64) => Reason::Crashed,
+            _ => Reason::Error,
+        },
+        _ => Reason::Error,
+    }
+}
