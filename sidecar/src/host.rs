@@ -67,6 +67,16 @@ pub fn read_plain(path: &Path, most: u64) -> io::Result<String> {
     Ok(text)
 }
 
+/// The same of a file that is no text.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_plain_bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_plain(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Of the last `most` bytes of such a file the whole lines, the oldest first. What is no UTF-8 in them is replaced.
 ///
 /// # Errors

@@ -151,9 +151,11 @@ pub fn phrase(evidence: &Evidence) -> String {
     join(&told(evidence))
 }
 
-/// The same as a phrase, in a verdict: a whole job has no peers, and is compared with what it was before.
-pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
-    join_with(&told(evidence), reference(verdict))
+/// All evidence of a verdict as phrases: a whole job has no peers, and is compared with what it was before.
+pub fn phrases(verdict: &Verdict) -> Vec<String> {
+    let reference = reference(verdict);
+    let pieces = all(verdict);
+    pieces.iter().map(|piece| join_with(piece, reference)).collect()
 }
 
 /// What the second value of a verdict's evidence is of.

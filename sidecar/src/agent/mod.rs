@@ -283,9 +283,15 @@ impl Agent {
             }
         });
         self.spent_ns = spent;
+        let is_urgent = self
+            .sources
+            .iter_mut()
+            .fold(false, |any, source| source.is_urgent() | any);
         if now_ns >= self.beat_at_ns {
             // With what is read once a second.
             self.beat_at_ns = now_ns - now_ns % BEAT_EVERY_NS + BEAT_EVERY_NS;
+            self.beat(now_ns);
+        } else if is_urgent {
             self.beat(now_ns);
         }
     }

@@ -1,8 +1,13 @@
 //! Why a command ends, as far as it is seen from beside it: the exceptions that trainers leave beside their rings, signals
 //! that asked the command to end and what the scheduler says of them, and processes that the kernel ended for want of memory.
 
+mod note;
+pub mod printed;
 mod slurm;
+mod starts;
 
+use self::note::Scheduled;
+pub use self::note::{note_asked, note_printed, note_scheduler};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -25,31 +30,10 @@ const ASKED: &str = "asked";
 const SCHEDULED: &str = "scheduled";
 /// Longest file of these that is read.
 const MOST: u64 = 16 << 10;
-/// Exceptions that are told: all ranks of a node may say the same.
-const MOST_TROUBLES: usize = 32;
+/// Files of trainers and launchers that are read: all ranks of a node may say the same, again after each restart.
+const MOST_TROUBLES: usize = 256;
 /// How often is looked.
-const EVERY_NS: u64 = 500_000_000;
-
-/// Notes that the command was asked to end.
-pub fn note_asked(ring_dir: &Path, signal: &str) {
-    // What is not noted is not told; the signal is passed on all the same.
-    let _ = fs::write(ring_dir.join(ASKED), signal);
-}
-
-/// Notes that the scheduler wants the job to end, and why, if it does: for somebody whom no signal of it reaches. Waits for its
-/// answer, five seconds at most.
-pub fn note_scheduler(ring_dir: &Path) {
-    let job = slurm::Job::of(|name| std::env::var(name).ok());
-    let Some((kind, says)) = job.and_then(|job| job.why()) else {
-        return;
-    };
-    let said = Scheduled { kind, says };
-    let _ = fs::write(
-        ring_dir.join(SCHEDULED),
-        serde_json::to_vec(&said).unwrap_or_default(),
-    );
-    note_asked(ring_dir, "SIGTERM");
-}
+const EVERY_NS: u64 = 250_000_000;
 
 /// See the module.
 #[derive(Debug)]
@@ -64,6 +48,7 @@ pub struct Ends {
     question: Option<slurm::Question>,
     group: Option<Group>,
     looked_ns: u64,
+    starts: starts::Starts,
 }
 
 impl Ends {
@@ -72,6 +57,7 @@ impl Ends {
         let mut files = Files::new(root);
         Ends {
             group: Group::own(&mut files),
+            starts: starts::Starts::new(&ring_dir),
             ring_dir,
             files,
             read: BTreeSet::new(),
@@ -87,25 +73,27 @@ impl Ends {
             && let Ok(signal) = read_plain(&self.ring_dir.join(ASKED), MOST)
         {
             self.was_asked = true;
-            tell(send, None, TroubleKind::Signal, &signal);
+            tell(send, None, TroubleKind::Signal, &signal, None);
             let said = read_plain(&self.ring_dir.join(SCHEDULED), MOST).ok();
             match said.and_then(|said| serde_json::from_str::<Scheduled>(&said).ok()) {
-                Some(said) => tell(send, None, said.kind, &said.says),
+                Some(said) => tell(send, None, said.kind, &said.says, None),
                 None => self.question = self.job.as_ref().map(slurm::Job::ask),
             }
         }
         if let Some((kind, says)) = self.question.as_mut().and_then(slurm::Question::answer) {
-            tell(send, None, kind, &says);
+            tell(send, None, kind, &says, None);
         }
         self.exceptions(send);
         let group = self.group.as_mut();
         if let Some((count, place)) = group.and_then(|group| group.more(&mut self.files)) {
             let says = format!("the kernel ended {count} processes of {place} for want of memory");
-            tell(send, None, TroubleKind::OomKill, &says);
+            tell(send, None, TroubleKind::OomKill, &says, None);
         }
     }
 
+    /// What processes have left, in the order in which they left it: that of the directory says nothing.
     fn exceptions(&mut self, send: &mut Send<'_>) {
+        let mut new: Vec<Said> = Vec::new();
         let entries = fs::read_dir(self.ring_dir.join(FOLDER))
             .into_iter()
             .flatten()
@@ -122,7 +110,11 @@ impl Ends {
             let Some(said) = said.and_then(|said| serde_json::from_str::<Said>(&said).ok()) else {
                 continue;
             };
-            tell(send, Some(Rank(said.rank)), said.kind, &said.says);
+            new.push(said);
+        }
+        new.sort_by_key(|said| said.at_ns);
+        for said in new {
+            tell(send, said.rank.map(Rank), said.kind, &said.says, said.code);
         }
     }
 }
@@ -135,8 +127,13 @@ impl Source for Ends {
     fn poll(&mut self, now_ns: u64, send: &mut Send<'_>) {
         if now_ns.saturating_sub(self.looked_ns) >= EVERY_NS {
             self.looked_ns = now_ns;
+            self.starts.look(now_ns, send);
             self.look(send);
         }
+    }
+
+    fn introduce(&mut self, send: &mut Send<'_>) {
+        self.starts.introduce(send);
     }
 
     fn is_idle(&mut self) -> bool {
@@ -147,24 +144,28 @@ impl Source for Ends {
     }
 }
 
-/// See [`note_scheduler`].
+/// What the hook of a trainer or of its launcher writes.
 #[derive(Deserialize, Serialize)]
-struct Scheduled {
-    kind: TroubleKind,
-    says: String,
-}
-
-/// What a trainer's hook writes.
-#[derive(Deserialize)]
 struct Said {
-    rank: u32,
+    rank: Option<u32>,
     kind: TroubleKind,
     says: String,
+    #[serde(default)]
+    code: Option<i32>,
+    /// When, CLOCK_MONOTONIC of this node.
+    #[serde(default)]
+    at_ns: u64,
 }
 
-fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str) {
+fn tell(send: &mut Send<'_>, rank: Option<Rank>, kind: TroubleKind, says: &str, code: Option<i32>) {
     let says = says.chars().take(2048).collect::<String>().into();
-    send(Provenance::Live, Event::Trouble(Trouble { rank, kind, says }));
+    let trouble = Trouble {
+        rank,
+        kind,
+        says,
+        code,
+    };
+    send(Provenance::Live, Event::Trouble(trouble));
 }
 
 /// The control group in which the job runs, as we do, and how many of its processes the kernel has ended: `memory.events`
@@ -273,6 +274,36 @@ mod tests {
         let wanted = (Some(3), TroubleKind::GpuMemory, "CUDA out of memory".to_owned());
         assert_eq!(told(&mut ends), [wanted]);
         assert_eq!(told(&mut ends), []);
+    }
+
+    #[test]
+    fn what_was_left_first_comes_first() {
+        let node = Node::new();
+        let mut ends = node.ends();
+        node.write(
+            "rings/ends/5-1",
+            r#"{"rank":2,"kind":"peer_lost","says":"Connection closed by peer","code":null,"at_ns":30}"#,
+        );
+        node.write(
+            "rings/ends/9-1",
+            r#"{"rank":1,"kind":"exit","says":"exit code 7","code":7,"at_ns":20}"#,
+        );
+        node.write(
+            "rings/ends/1-1",
+            r#"{"rank":null,"kind":"launcher_stop","says":"the launcher ends its workers","code":null,"at_ns":40}"#,
+        );
+        let order: Vec<_> = told(&mut ends)
+            .into_iter()
+            .map(|(rank, kind, _)| (rank, kind))
+            .collect();
+        assert_eq!(
+            order,
+            [
+                (Some(1), TroubleKind::Exit),
+                (Some(2), TroubleKind::PeerLost),
+                (None, TroubleKind::LauncherStop)
+            ]
+        );
     }
 
     #[test]

@@ -55,6 +55,11 @@ pub trait Source {
     /// Appends where each rank is.
     fn pulses(&mut self, _now_ns: u64, _out: &mut Vec<Pulse>) {}
 
+    /// Whether where the ranks are is news that does not wait for the next second: a process is gone.
+    fn is_urgent(&mut self) -> bool {
+        false
+    }
+
     /// Takes note of where all ranks of this node are, as all sources together say it: once a second.
     fn notice(&mut self, _pulses: &[Pulse], _now_ns: u64) {}
 

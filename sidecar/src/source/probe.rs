@@ -25,6 +25,8 @@ mod steps;
 use life::Life;
 use ring::Ring;
 
+/// How often is looked whether processes live, nanoseconds.
+const CHECK_EVERY_NS: u64 = 250_000_000;
 /// The directory is listed when it has changed, and at least this often: its time stamp has only the kernel's tick.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,8 @@ pub struct Probe {
     fallen: Vec<(Pulse, u64)>,
     listed: Option<(SystemTime, u64)>,
     checked_ns: u64,
+    /// A process is gone without a goodbye, and no beat has said so yet.
+    has_died: bool,
     past: Losses,
     past_cost: Cost,
     /// What is to be told collective by collective.
@@ -59,6 +63,7 @@ impl Probe {
             fallen: Vec::new(),
             listed: None,
             checked_ns: 0,
+            has_died: false,
             past: Losses::default(),
             past_cost: Cost::default(),
             wants: Vec::new(),
@@ -117,9 +122,9 @@ impl Probe {
         }
     }
 
-    /// Once a second is enough to see that a process is gone.
+    /// Looks whether processes are gone; not in every poll, since each costs a file of /proc.
     fn check_processes(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.checked_ns) < 1_000_000_000 && self.checked_ns != 0 {
+        if now_ns.saturating_sub(self.checked_ns) < CHECK_EVERY_NS && self.checked_ns != 0 {
             return;
         }
         self.checked_ns = now_ns;
@@ -171,6 +176,7 @@ impl Source for Probe {
             ring.has_hook = hooked.contains(&ring.pid());
             ring.want(&self.wants);
             ring.read(now_ns, send);
+            self.has_died |= ring.has_died();
         }
         // At once: what is raised about a rank's first steps may want that rank signalled.
         self.trainers
@@ -204,6 +210,10 @@ impl Source for Probe {
             by_rank.retain(|_, pulse| pulse.rank != rank || pulse.restart > restart);
         }
         out.extend(by_rank.into_values());
+    }
+
+    fn is_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.has_died)
     }
 
     fn wanted(&mut self, wants: &[Want]) {

@@ -337,11 +337,8 @@ fn costs(verdict: &Verdict, whose: &str) -> String {
 }
 
 fn evidence(verdict: &Verdict) -> Vec<String> {
-    let pieces = verdict
-        .evidence
-        .iter()
-        .take(EVIDENCE)
-        .map(|piece| words::evidence::phrase_of(verdict, piece));
+    let pieces = words::evidence::phrases(verdict);
+    let pieces = pieces.into_iter().take(EVIDENCE);
     pieces
         .map(|phrase| plain::clip(&phrase, plain::SENTENCE))
         .collect()

@@ -44,6 +44,8 @@ pub(in crate::sink) fn verdict(id: u64, rank: u32, severity: Severity, state: St
         action: Arc::from("Check <cooling> & airflow."),
         observe_only: false,
         order: None,
+        says: None,
+        unresolved_at_exit: false,
     }
 }
 

@@ -86,6 +86,8 @@ fn hostile_report() -> Report {
         action: HOSTILE.into(),
         observe_only: false,
         order: None,
+        says: None,
+        unresolved_at_exit: false,
     };
     report.verdicts = (1..=160).map(verdict).collect();
     report.verdicts[154].impact_ratio = Some(0.2);
@@ -153,6 +155,7 @@ fn hostile_names_are_short_visible_and_one_line() {
             rank: None,
             kind: TroubleKind::Error,
             says: says.get(..2000).unwrap_or(&says).into(),
+            code: None,
         })));
     }
     let (_, text) = live.since(0);

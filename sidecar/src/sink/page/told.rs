@@ -58,8 +58,9 @@ pub fn report(report: &Report, policy: &Policy, dir: &str, unix_ms: u64) -> Stri
 fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
     let verdict = &card.verdict;
     let row = policy.finding(verdict.finding);
-    let evidence = verdict.evidence.iter().take(EVIDENCE);
-    let evidence = evidence.map(|piece| evidence::told(piece).map(|text| name(&text)));
+    let evidence = evidence::all(verdict);
+    let evidence = evidence.iter().take(EVIDENCE);
+    let evidence = evidence.map(|piece| piece.each_ref().map(|text| clip(text, SENTENCE)));
     json!({
         "id": verdict.id,
         "finding": verdict.finding,
@@ -84,6 +85,7 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "lost_cost": verdict.lost_cost,
         "action": clip(&verdict.action, SENTENCE),
         "observe_only": verdict.observe_only,
+        "unresolved": verdict.unresolved_at_exit,
     })
 }
 

@@ -170,6 +170,8 @@ mod tests {
             action: "Check cooling.".into(),
             observe_only: false,
             order: None,
+            says: None,
+            unresolved_at_exit: false,
         }))
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Ring {
     path: PathBuf,
     life: Life,
     alive: bool,
+    /// Its process has gone since that was last asked.
+    died: bool,
     /// Nothing more can be read from it.
     broken: bool,
     attach: Option<event::Attach>,
@@ -63,6 +65,7 @@ impl Ring {
         let mut ring = Ring {
             alive: life.is_alive(),
             life,
+            died: false,
             broken: false,
             attach: None,
             role: Arc::from(""),
@@ -101,7 +104,14 @@ impl Ring {
     }
 
     pub(super) fn check_process(&mut self) {
-        self.alive = self.alive && self.life.is_alive();
+        let lived = self.alive;
+        self.alive = lived && self.life.is_alive();
+        self.died |= lived && !self.alive;
+    }
+
+    /// Whether its process has gone since the last call, without a goodbye: the ring was read to its end before.
+    pub(super) fn has_died(&mut self) -> bool {
+        std::mem::take(&mut self.died) && self.attach.is_some() && !self.detached && !self.is_plugin
     }
 
     /// Of which communicators each collective is told.

@@ -1,0 +1,146 @@
+//! Why processes ended, by what they printed: libraries in C++ end a process with their own words on its standard error, which no
+//! Python sees. Pure: text in, what it says out.
+
+use paceline_health::event::TroubleKind;
+
+/// Longest line that is passed on.
+const LONGEST: usize = 600;
+
+/// What was printed of an end: the rank, where the line names one, and in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Printed {
+    /// The rank.
+    pub rank: Option<u32>,
+    /// Of what kind it is.
+    pub kind: TroubleKind,
+    /// The line.
+    pub says: String,
+}
+
+/// Ranks that met different collectives: gloo (`EnforceNotMet` where sizes differ), NCCL, and torch's ProcessGroupWrapper.
+const MISMATCH: [&str; 3] = [
+    "op.preamble.length <= op.nbytes",
+    "mismatched collective detected",
+    "detected mismatch between collectives",
+];
+/// torch's ProcessGroupNCCL.
+const TIMEOUT: &str = "watchdog caught collective operation timeout";
+/// libstdc++'s terminate handler, with the exception's own text after it.
+const WHAT: &str = "what():";
+
+/// What libraries printed of the end: the first mismatch, else the first time-out, else the first exception of C++.
+pub fn of_libraries(text: &str) -> Option<Printed> {
+    let line_with = |part: &str| text.lines().find(|line| line.to_lowercase().contains(part));
+    let of = |line: &str, kind| Printed {
+        rank: rank(line),
+        kind,
+        says: clipped(line),
+    };
+    let mismatch = MISMATCH.iter().find_map(|part| line_with(part));
+    let mismatch = mismatch.map(|line| of(line, TroubleKind::CollectiveMismatch));
+    let timeout = || line_with(TIMEOUT).map(|line| of(line, TroubleKind::CollectiveTimeout));
+    let what = || line_with(WHAT).map(|line| of(line, TroubleKind::Error));
+    mismatch.or_else(timeout).or_else(what)
+}
+
+/// The last line that is an error, else the last line at all: where nothing else is known of an end, what was printed is.
+pub fn last_words(text: &str) -> Option<Printed> {
+    let lines = || {
+        text.lines()
+            .map(str::trim_end)
+            .filter(|line| !line.trim().is_empty())
+    };
+    let line = lines()
+        .rfind(|line| is_error(line))
+        .or_else(|| lines().next_back())?;
+    Some(Printed {
+        rank: rank(line),
+        kind: TroubleKind::Error,
+        says: clipped(line),
+    })
+}
+
+/// `ValueError: ...`, `error: ...`, `fatal: ...`, with torch's `[rank1]:` before it or without.
+fn is_error(line: &str) -> bool {
+    let line = match line.strip_prefix("[rank") {
+        Some(rest) => rest.split_once("]:").map_or(line, |(_, rest)| rest.trim_start()),
+        None => line,
+    };
+    let Some((name, _)) = line.split_once(':') else {
+        return false;
+    };
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let is_exception = !name.contains(' ') && (last.ends_with("Error") || last.ends_with("Exception"));
+    // The launcher's summary of what its workers met.
+    is_exception && last != "ChildFailedError"
+        || ["error", "fatal", "fatal error"].contains(&&*name.to_lowercase())
+}
+
+/// The rank that a line names: `[rank1]:` of torch's tracebacks, `[Rank 1]` of its watchdog.
+fn rank(line: &str) -> Option<u32> {
+    let line = line.to_lowercase();
+    let (_, rest) = line.split_once("[rank")?;
+    let digits: String = rest
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().ok()
+}
+
+fn clipped(line: &str) -> String {
+    let line = line.trim();
+    let line = line.split_once(WHAT).map_or(line, |(_, what)| what.trim());
+    line.chars().take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_libraries() {
+        let found = |text: &str| of_libraries(text).map(|found| (found.rank, found.kind, found.says));
+        let gloo = "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at \
+                    ../third_party/gloo/gloo/transport/tcp/pair.cc:454] op.preamble.length <= op.nbytes. 8 vs 4\n";
+        let says = "[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:454] op.preamble.length <= op.nbytes. 8 vs 4";
+        assert_eq!(
+            found(gloo),
+            Some((None, TroubleKind::CollectiveMismatch, says.to_owned()))
+        );
+        let timeout = "[E1124 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: \
+                       WorkNCCL(SeqNum=7, OpType=ALLREDUCE)";
+        assert_eq!(
+            found(timeout),
+            Some((Some(1), TroubleKind::CollectiveTimeout, timeout.to_owned()))
+        );
+        let other =
+            "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n";
+        assert_eq!(
+            found(other),
+            Some((None, TroubleKind::Error, "std::bad_alloc".to_owned()))
+        );
+        assert_eq!(found("step 1\nValueError: x\n"), None);
+    }
+
+    #[test]
+    fn what_was_printed_last() {
+        let last = |text: &str| last_words(text).map(|found| (found.rank, found.says));
+        let says = |rank, text: &str| Some((rank, text.to_owned()));
+        assert_eq!(last(" \n"), None);
+        assert_eq!(
+            last("a\nbash: train: command not found\n\n"),
+            says(None, "bash: train: command not found")
+        );
+        assert_eq!(
+            last("[rank1]: ValueError: no data\nleft behind\n"),
+            says(Some(1), "[rank1]: ValueError: no data")
+        );
+        assert_eq!(
+            last(
+                "error: no such file\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n===\n"
+            ),
+            says(None, "error: no such file")
+        );
+    }
+}
