@@ -151,7 +151,12 @@ pub fn phrase(evidence: &Evidence) -> String {
     join(&told(evidence))
 }
 
-/// All evidence of a verdict as phrases: a whole job has no peers, and is compared with what it was before.
+/// The same as a phrase, in a verdict: a whole job has no peers, and is compared with what it was before.
+pub fn phrase_of(verdict: &Verdict, evidence: &Evidence) -> String {
+    join_with(&told(evidence), reference(verdict))
+}
+
+/// All evidence of a verdict as [`phrase_of`] has it.
 pub fn phrases(verdict: &Verdict) -> Vec<String> {
     let reference = reference(verdict);
     let pieces = all(verdict);

@@ -135,6 +135,7 @@ impl Block {
 
     fn headline(&mut self, verdict: &Verdict) {
         let (paint, mark) = match (verdict.state, verdict.severity) {
+            _ if verdict.unresolved_at_exit => (Paint::Bad, self.style.glyph("●", "*")),
             (State::Cleared, _) => (Paint::Faint, self.style.glyph("○", "-")),
             (_, Severity::Critical) => (Paint::Bad, self.style.glyph("●", "*")),
             (_, Severity::Warning) => (Paint::Warn, self.style.glyph("▲", "!")),
@@ -143,6 +144,9 @@ impl Block {
         let mut more = String::new();
         if verdict.state == State::Cleared {
             more += ", over by now";
+        }
+        if verdict.unresolved_at_exit {
+            more += ", unresolved at exit";
         }
         if verdict.observe_only {
             more += ", only observed";
@@ -153,7 +157,14 @@ impl Block {
             " {}  {}{}",
             self.style.paint(paint, badge),
             self.style.paint(Paint::Strong, subject),
-            self.style.paint(Paint::Faint, more)
+            self.style.paint(
+                if verdict.unresolved_at_exit {
+                    Paint::Bad
+                } else {
+                    Paint::Faint
+                },
+                more
+            )
         );
         let _ = writeln!(self.text, "{line}");
     }
@@ -331,13 +342,14 @@ pub(super) fn nothing_found(report: &Report) -> (bool, String) {
 }
 
 pub(super) fn why(verdict: &Verdict) -> String {
-    let mut parts: Vec<String> = verdict
+    let said = verdict.says.iter().map(|says| says.to_string());
+    let pieces = verdict
         .evidence
         .iter()
         // Shown as bars.
         .filter(|evidence| verdict.slowdown_ratio.is_none() || &*evidence.what != "self_time_s")
-        .map(|piece| evidence::phrase_of(verdict, piece))
-        .collect();
+        .map(|piece| evidence::phrase_of(verdict, piece));
+    let mut parts: Vec<String> = said.chain(pieces).collect();
     parts.insert(
         0,
         match verdict.cause {

@@ -28,7 +28,12 @@ pub(super) fn words(ending: &Ending) -> String {
         .code
         .map_or(String::new(), |code| format!(" (code {code})"));
     let missing = match &ending.missing {
-        Some(Subject::Rank { rank, node, .. }) => format!(" for rank {} on {node}", rank.0),
+        Some(Subject::Rank { rank, node, .. }) if ending.reason == Reason::CollectiveTimeout => {
+            format!(" for rank {} on {node}", rank.0)
+        }
+        Some(Subject::Rank { rank, node, .. }) => {
+            format!(" while all waited for rank {} on {node}", rank.0)
+        }
         _ => String::new(),
     };
     let says = headline(&ending.says);

@@ -31,6 +31,8 @@ pub(crate) fn verdict(id: u64, finding: Finding, subject: Subject, cause: Cause)
         action: Policy::default().action(finding, cause),
         observe_only: false,
         order: None,
+        says: None,
+        unresolved_at_exit: false,
     }
 }
 

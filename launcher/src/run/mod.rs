@@ -19,6 +19,7 @@ mod missing;
 mod neighbours;
 mod place;
 pub(crate) mod plugin;
+mod printed;
 mod process;
 mod remedy;
 mod share;

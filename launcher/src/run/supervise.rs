@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::child::{Change, Child};
+use super::printed::Printed;
 use super::remedy::Ender;
 use super::sidecar::{Farewell, Keeper, Life, Status};
 use super::signals::Signals;
@@ -59,6 +60,7 @@ pub(crate) fn run(
     let scheduled = ring_dir.filter(|_| is_scheduled);
     let mut asked = false;
     let mut ender = Ender::new(ring_dir);
+    let printed = Printed::begin();
     let code = loop {
         match child.poll() {
             Change::Ended(code) => break code,
@@ -102,6 +104,7 @@ pub(crate) fn run(
     for signal in signals.drain(at) {
         note(signal, ring_dir);
     }
+    printed.report(code, ring_dir);
     watcher.ended();
     if let Some(keeper) = &mut keeper {
         finish(keeper, &mut signals, code, watcher);

@@ -184,7 +184,7 @@ fn sentence(verdict: &Verdict) -> String {
     format!("{severity} {} of {} ({cause})", verdict.finding, verdict.whom())
 }
 
-/// How it ended, and the worst that was found.
+/// How it ended, and the finding that comes first.
 fn summary(report: &Report) -> String {
     let end = report
         .end
@@ -194,10 +194,7 @@ fn summary(report: &Report) -> String {
     if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
         text += &format!(" ({})", headline(&end.says));
     }
-    let worst = report
-        .verdicts
-        .iter()
-        .max_by_key(|verdict| (verdict.severity, verdict.id));
+    let worst = report.verdicts.iter().min_by_key(|verdict| verdict.weight());
     if let Some(verdict) = worst {
         text += &format!("; {}", sentence(verdict));
     }

@@ -57,7 +57,7 @@ fn is_free(shown: &str, field: &str) -> bool {
     comment.is_none_or(|said| said.is_empty() || said == "(null)" || said.starts_with(MARK))
 }
 
-/// How it ended, and what cost it most.
+/// How it ended, and the finding that comes first.
 fn line(report: &Report) -> String {
     let end = match &report.end {
         // Where no launcher of ours was, nobody knows the codes.
@@ -72,10 +72,7 @@ fn line(report: &Report) -> String {
             && !verdict.observe_only
     };
     let told: Vec<&Verdict> = report.verdicts.iter().filter(is_told).collect();
-    let worst = told.iter().max_by(|a, b| {
-        let order = a.severity.cmp(&b.severity);
-        order.then(a.lost_gpu_hours.total_cmp(&b.lost_gpu_hours))
-    });
+    let worst = told.iter().min_by_key(|verdict| verdict.weight());
     match worst {
         Some(verdict) => {
             text += &format!("; {} of {}", verdict.finding, verdict.whom());

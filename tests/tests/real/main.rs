@@ -6,6 +6,7 @@
 mod bad_days;
 mod collectives;
 mod elastic;
+mod ends;
 mod hosts;
 mod job;
 mod launchers;

@@ -38,7 +38,10 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
             let whose = words::whose(report);
             vec![
                 format!("{} {}", mark(verdict), words::severity(verdict.severity)),
-                verdict.finding.to_string(),
+                match verdict.unresolved_at_exit {
+                    true => format!("{}, unresolved at exit", verdict.finding),
+                    false => verdict.finding.to_string(),
+                },
                 short_subject(verdict),
                 words::since(verdict),
                 if verdict.lost_gpu_hours > 0.0 {
@@ -87,6 +90,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     let row = policy.finding(verdict.finding);
     let mut html = Html::default();
     html.tag(match (verdict.state, verdict.severity) {
+        _ if verdict.unresolved_at_exit => "<div class=\"verdict critical\">",
         (State::Cleared, _) => "<div class=\"verdict over\">",
         (_, Severity::Critical) => "<div class=\"verdict critical\">",
         (_, Severity::Warning) => "<div class=\"verdict warning\">",
@@ -103,6 +107,9 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
         .tag("</span>");
     if verdict.state == State::Cleared {
         html.tag(" <span class=\"faint\">over by now</span>");
+    }
+    if verdict.unresolved_at_exit {
+        html.tag(" <span class=\"unresolved\">unresolved at exit</span>");
     }
     html.tag("</h2><dl>");
     let mut line = |label: &'static str, text: &str, class: &'static str| {
@@ -149,6 +156,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
 /// Its weight without colour.
 pub(super) fn mark(verdict: &Verdict) -> &'static str {
     match (verdict.state, verdict.severity) {
+        _ if verdict.unresolved_at_exit => "●",
         (State::Cleared, _) => "○",
         (_, Severity::Critical) => "●",
         (_, Severity::Warning) => "▲",

@@ -187,6 +187,18 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
             .tag("\">◂ rank ")
             .text(rank.0)
             .tag("</text>");
+        if verdict.unresolved_at_exit {
+            // Its row ends in the trouble that was open when the job ended.
+            html.tag("<rect class=\"unresolved\" width=\"4\" x=\"")
+                .number(WIDE - RIGHT)
+                .tag("\" y=\"")
+                .number(y - tall.max(6.0) / 2.0)
+                .tag("\" height=\"")
+                .number(tall.max(6.0))
+                .tag("\"><title>unresolved at exit: ")
+                .text(verdict.finding)
+                .tag("</title></rect>");
+        }
     }
 }
 

@@ -69,6 +69,8 @@ pub(super) fn verdict(id: u64, subject: Subject, finding: Finding, cause: Cause)
             .into(),
         observe_only: false,
         order: None,
+        says: None,
+        unresolved_at_exit: false,
     }
 }
 
