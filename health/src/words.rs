@@ -2,7 +2,7 @@
 
 use crate::event::Signal;
 use crate::report::Report;
-use crate::verdict::{Cause, Severity, Subject, Verdict};
+use crate::verdict::{Cause, Finding, Severity, Subject, Verdict};
 
 pub mod evidence;
 
@@ -49,6 +49,85 @@ pub fn hours(hours: f64, whose: &str) -> String {
         format!("{:.1} {whose}-seconds", hours * 3600.0)
     } else {
         format!("{hours:.2} {whose}-hours")
+    }
+}
+
+/// Amounts of GPU time that stand together: in one unit, which the largest chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuTime {
+    whose: &'static str,
+    in_seconds: bool,
+}
+
+impl GpuTime {
+    /// For amounts of which this is the largest, hours.
+    pub fn of(largest_hours: f64, whose: &'static str) -> GpuTime {
+        GpuTime {
+            whose,
+            in_seconds: largest_hours < 0.05,
+        }
+    }
+
+    /// An amount with its unit.
+    pub fn text(self, hours: f64) -> String {
+        let unit = if self.in_seconds { "seconds" } else { "hours" };
+        format!("{} {}-{unit}", self.number(hours), self.whose)
+    }
+
+    /// An amount beside another that names the unit.
+    pub fn number(self, hours: f64) -> String {
+        if self.in_seconds {
+            format!("{:.1}", hours * 3600.0)
+        } else if hours > 0.0 && hours < 0.01 {
+            // Two digits that say something.
+            format!(
+                "{:.*}",
+                (1.0 - hours.log10().floor()).clamp(2.0, 8.0) as usize,
+                hours
+            )
+        } else {
+            format!("{hours:.2}")
+        }
+    }
+}
+
+/// A span beside another: both in the unit of the longer one, so that they can be compared at sight.
+pub fn span_beside(seconds: f64, other: f64) -> String {
+    let longest = seconds.max(other);
+    let (value, unit) = match longest {
+        _ if longest <= 0.0 || longest >= 60.0 => return span(seconds),
+        _ if longest < 1e-3 => (seconds.max(0.0) * 1e6, "us"),
+        _ if longest < 0.9995 => (seconds.max(0.0) * 1e3, "ms"),
+        _ => (seconds.max(0.0), "s"),
+    };
+    // As `span` writes the longer one; of a short one as many digits as say something.
+    let digits = match value {
+        _ if value == 0.0 => 0,
+        _ if value < 0.1 => (1.0 - value.log10().floor()).clamp(2.0, 6.0) as usize,
+        _ if unit == "s" && longest < 9.995 => 2,
+        _ if unit == "us" => 0,
+        _ => 1,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Why the picture of ranks and steps shows nothing of a finding: it compares ranks with each other.
+pub fn calm_picture(finding: Finding) -> Option<&'static str> {
+    match finding {
+        Finding::ExpertImbalance | Finding::SequenceImbalance => Some(
+            "the heat map stays calm: it shows self-time after the declared work (tokens, expert tokens) is taken out, and here \
+             the work itself differs",
+        ),
+        Finding::StageImbalance => Some(
+            "the heat map stays calm: it compares each rank with ranks of its own stage, and here whole stages differ",
+        ),
+        Finding::AllRanksSlow
+        | Finding::StepRegression
+        | Finding::SlowFromBirth
+        | Finding::CommunicationBound => Some(
+            "the heat map stays calm: it compares ranks with each other, and here all of them are slow together",
+        ),
+        _ => None,
     }
 }
 
@@ -128,6 +207,29 @@ pub fn cause(cause: Cause) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_that_stand_together_have_one_unit() {
+        let large = GpuTime::of(2.5, "GPU");
+        assert_eq!(large.text(2.5), "2.50 GPU-hours");
+        assert_eq!(
+            (large.text(0.0026), large.number(412.3)),
+            ("0.0026 GPU-hours".into(), "412.30".into())
+        );
+        assert_eq!(GpuTime::of(0.01, "rank").text(0.01), "36.0 rank-seconds");
+        for (seconds, other, text) in [
+            (45e-6, 3.2e-3, "0.045 ms"),
+            (3.2e-3, 45e-6, "3.2 ms"),
+            (0.0, 0.025, "0 ms"),
+            (0.0526, 1.02, "0.053 s"),
+            (1.02, 0.0526, "1.02 s"),
+            (4e-6, 850e-6, "4 us"),
+            (0.0, 0.0, "0 s"),
+            (12.0, 200.0, "12.0 s"),
+        ] {
+            assert_eq!(span_beside(seconds, other), text, "{seconds} {other}");
+        }
+    }
 
     #[test]
     fn spans_read_well_at_every_size() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::PageArgs;
+use crate::demo::{DemoArgs, DemoTrainerArgs};
 use crate::explain::ExplainArgs;
 use crate::inject::InjectArgs;
 use crate::output::Color;
@@ -20,8 +21,8 @@ use crate::run::RunArgs;
     disable_help_subcommand = true
 )]
 #[command(
-    after_help = "Exit codes: run gives the command's own; other commands 0 when they ran; 64 for a mistake \
-in the command line or the configuration."
+    after_help = "Begin with `paceline demo`, then `paceline run -- torchrun ... train.py`; `paceline doctor` says what is \
+missing here.\nExit codes: paceline help exit-codes."
 )]
 pub(crate) struct Cli {
     /// When to use colours.
@@ -61,12 +62,18 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the configuration in force.
     Config(ConfigArgs),
-    /// Send people's tools what they were not told while the job ran.
+    /// Check this machine in at most ten seconds: what a job would be watched by, what is missing, what to do.
+    Doctor(crate::doctor::DoctorArgs),
+    /// Try the receivers of notices; send them what waits of a job that has ended.
     Notify(crate::notify::NotifyArgs),
     /// What a site's Slurm calls: prolog, epilog, health check; requeue and scrape targets.
     Slurm(crate::slurm::SlurmArgs),
     /// Put Paceline into the pods of a Kubernetes job, without a webhook: prints the changed manifest.
     InjectManifest(crate::kube::manifest::ManifestArgs),
+    /// Help of a command, or the table of exit codes.
+    Help(crate::help::HelpArgs),
+    /// Print what a shell completes commands by.
+    Completions(crate::help::CompletionsArgs),
     /// Lay out what a trainer needs of ours where its container finds it; a pod's init container calls it.
     #[command(hide = true)]
     Install(crate::kube::install::InstallArgs),
@@ -82,76 +89,76 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SettingArgs {
     /// Name of the job; the same on every node [default: from torchrun or Slurm, else made up].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "The job")]
     pub(crate) job: Option<String>,
     /// Name of this node [default: SLURMD_NODENAME, else the host name].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "The job")]
     pub(crate) node: Option<String>,
     /// Where journal and report go [default: ./paceline-JOB].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "The job")]
     pub(crate) run_dir: Option<String>,
     /// Room for the journal, such as 8GiB: when it comes near, the oldest telemetry goes [default: 8GiB].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "The job")]
     pub(crate) journal_bytes: Option<String>,
     /// Where the job's aggregator is, the same on all nodes: the node of that name or address runs it [default: on this
     /// host; without a port one that follows from the job]. RELAY:PORT,...,HOST[:PORT]: through relays.
-    #[arg(long, value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = "The job")]
     pub(crate) aggregator: Option<String>,
     /// A file with the key by which the job's nodes know each other, 32 bytes or more, mode 0600 [default: one of this
     /// user's own, made at need].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "The job")]
     pub(crate) key_file: Option<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Live page and metrics")]
     pub(crate) page: PageArgs,
     /// Simulate this node's GPUs instead of reading real ones, such as "gpus=8 heat=gpu3@60s".
-    #[arg(long, value_name = "SCRIPT")]
+    #[arg(long, value_name = "SCRIPT", help_heading = "What is read")]
     pub(crate) sim_gpus: Option<String>,
     /// NVIDIA's management library, through which GPUs are read [default: libnvidia-ml.so.1 of the system].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What is read")]
     pub(crate) nvml_lib: Option<String>,
     /// The kernel's log, or a file like it that grows [default: /dev/kmsg, where NVIDIA's driver is loaded].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What is read")]
     pub(crate) kmsg: Option<String>,
     /// Address of NCCL's RAS service, asked when ranks stand still; or "off" [default: NCCL_RAS_ADDR, else
     /// localhost:28028].
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "What is read")]
     pub(crate) ras: Option<String>,
     /// Read steps from what the command prints, for trainers into which no hook can be loaded: "stdout", "stderr" or a
     /// log file [default: none].
-    #[arg(long, value_name = "WHERE")]
+    #[arg(long, value_name = "WHERE", help_heading = "What is read")]
     pub(crate) step_log: Option<String>,
     /// How a step's line looks, such as "step (?P<step>\d+) took (?P<ms>[\d.]+)"; ms or seconds may be left out
     /// [default: lines that known frameworks print].
-    #[arg(long, value_name = "REGEX")]
+    #[arg(long, value_name = "REGEX", help_heading = "What is read")]
     pub(crate) step_regex: Option<String>,
     /// Files that NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR): a directory or a file [default: none].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "What is read")]
     pub(crate) inspector: Option<String>,
     /// Override a constant of the detector, such as impact.warning_ratio=0.05. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Judgment and cost")]
     pub(crate) set: Vec<String>,
     /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
-    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true, help_heading = "Judgment and cost")]
     pub(crate) gpu_hour_price: Vec<String>,
-    /// No banner and no verdict block.
-    #[arg(long, short)]
+    /// No banner, no line for a finding while the job runs, no verdict block at the end.
+    #[arg(long, short, help_heading = "What is printed and written")]
     pub(crate) quiet: bool,
     /// Print the report as one line of JSON on stdout at the end.
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed and written")]
     pub(crate) json: bool,
     /// At the end, count how the job ended in a file for node_exporter's textfile collector [default: none].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What is printed and written")]
     pub(crate) textfile: Option<String>,
     /// While the job runs, write the metrics page into this file (*.prom) for node_exporter's textfile collector; it is removed
     /// at the end [default: none].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What is printed and written")]
     pub(crate) metrics_textfile: Option<String>,
     /// Push metrics to an OpenTelemetry receiver over HTTP: an address such as http://collector:4318, or "env" for what
     /// OTEL_EXPORTER_OTLP_* say [default: nowhere].
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(long, value_name = "ENDPOINT", help_heading = "What is printed and written")]
     pub(crate) otlp: Option<String>,
     /// At the end of a Slurm job, write a line about it into its Comment, unless somebody else has.
-    #[arg(long)]
+    #[arg(long, help_heading = "What is printed and written")]
     pub(crate) slurm_comment: bool,
 }
 
@@ -176,7 +183,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
-    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true)]
     pub(crate) gpu_hour_price: Vec<String>,
 }
 
@@ -216,7 +223,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// What a GPU-hour costs, of all GPUs or of a model (H100=2.5). May be repeated.
-    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price)]
+    #[arg(long, value_name = "[MODEL=]PRICE", value_parser = price, allow_negative_numbers = true)]
     pub(crate) gpu_hour_price: Vec<String>,
     #[command(flatten)]
     pub(crate) load: crate::simulate::ConnectArgs,
@@ -266,47 +273,6 @@ pub(crate) struct GpusArgs {
     /// Print it as one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoArgs {
-    /// End after so many seconds at the latest.
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=600))]
-    pub(crate) seconds: u64,
-    /// Trainer processes.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) ranks: u32,
-    /// The rank whose GPU overheats.
-    #[arg(long, value_name = "RANK", default_value_t = 5)]
-    pub(crate) heat_rank: u32,
-    /// Where journal and report go.
-    #[arg(long, value_name = "DIR", default_value = "./paceline-demo")]
-    pub(crate) run_dir: PathBuf,
-    /// Print the report as one line of JSON on stdout at the end.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Keep the journals of earlier demos in the run directory.
-    #[arg(long)]
-    pub(crate) keep: bool,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct DemoTrainerArgs {
-    /// Ranks of the job.
-    #[arg(long)]
-    pub(crate) ranks: u32,
-    /// The rank that this process is; without it, it starts them all.
-    #[arg(long)]
-    pub(crate) rank: Option<u32>,
-    /// The simulated GPUs that the ranks train on.
-    #[arg(long)]
-    pub(crate) gpus: String,
-    /// CLOCK_MONOTONIC (ns) at which their time begins.
-    #[arg(long)]
-    pub(crate) origin_ns: u64,
-    /// Train for so long.
-    #[arg(long)]
-    pub(crate) seconds: u64,
 }
 
 #[derive(Debug, Args)]
@@ -362,6 +328,11 @@ fn price(text: &str) -> Result<String, String> {
     };
     match price.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => {}
+        Ok(number) if number <= 0.0 => {
+            return Err(format!(
+                "a price is more than 0, and `{price}` is not: leave the option out where an hour costs nothing"
+            ));
+        }
         _ => return Err(format!("`{price}` is not a positive number")),
     }
     let key = format!("cost.gpu_hour_price{model}");
@@ -392,5 +363,14 @@ mod tests {
         assert_eq!(args.settings.job.as_deref(), Some("x"));
         assert_eq!(args.command, ["torchrun", "--job", "y", "t.py", "--", "-v"]);
         assert!(Cli::try_parse_from(["paceline", "run", "--jbo", "x", "--", "true"]).is_err());
+    }
+
+    #[test]
+    fn a_price_below_zero_is_refused_with_the_reason() {
+        for price in ["-2.5", "0", "H100=-1"] {
+            let words = ["paceline", "simulate", "--gpu-hour-price", price];
+            let refused = Cli::try_parse_from(words).unwrap_err().to_string();
+            assert!(refused.contains("a price is more than 0"), "{refused}");
+        }
     }
 }

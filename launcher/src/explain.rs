@@ -1,5 +1,7 @@
 //! `paceline explain`: what an XID or a finding means, from the tables that judge them; no network, no GPU.
 
+mod cause;
+
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -10,17 +12,24 @@ use paceline_health::verdict::{Cause, Finding, Severity};
 use serde::Serialize;
 
 use crate::output::{self, Color, Paint, Style, Usage, nearest};
+use crate::report::runbook;
 
 /// Version of the JSON.
 const SCHEMA_VERSION: u32 = 1;
 const CATALOGUE: &str = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html";
-const RUNBOOK: &str = "https://github.com/paceline/paceline/blob/main/docs/findings.md";
 
 /// `paceline explain`.
 #[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples: paceline explain straggler; paceline explain thermal; paceline explain xid 79"
+)]
 pub(crate) struct ExplainArgs {
+    /// A finding (straggler), a cause (thermal) or the number of an XID (79).
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
     #[command(subcommand)]
-    what: ExplainWhat,
+    what: Option<ExplainWhat>,
     /// Print it as one line of JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -94,23 +103,46 @@ struct Explained {
 pub(crate) fn command(args: &ExplainArgs, color: Color) -> anyhow::Result<ExitCode> {
     let policy = Policy::default();
     let style = Style::stdout(color);
-    let (json, text) = match &args.what {
-        ExplainWhat::Xid {
-            number,
-            message,
-            driver,
-        } => {
+    let (json, text) = match (&args.what, &args.name) {
+        (
+            Some(ExplainWhat::Xid {
+                number,
+                message,
+                driver,
+            }),
+            None,
+        ) => {
             let branch = driver.as_deref().map(branch).transpose()?;
             let xid = Xid::of(&policy, *number, message.as_deref().unwrap_or_default(), branch);
             (serde_json::to_string(&xid)?, xid.render(style))
         }
-        ExplainWhat::Finding { name } => {
+        (Some(ExplainWhat::Finding { name }), None) => {
             let explained = Explained::of(&policy, finding(name)?);
             (serde_json::to_string(&explained)?, explained.render(style))
         }
+        (None, Some(name)) => by_name(&policy, name, style)?,
+        (Some(_), Some(name)) => return Err(Usage(format!("{name}: one thing at a time")).into()),
+        (None, None) => return Err(Usage("explain what? straggler, thermal, xid 79".to_owned()).into()),
     };
     output::print(&if args.json { json + "\n" } else { text })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a name alone means, as JSON and as text.
+fn by_name(policy: &Policy, name: &str, style: Style) -> anyhow::Result<(String, String)> {
+    if let Ok(number) = name.parse() {
+        let xid = Xid::of(policy, number, "", None);
+        return Ok((serde_json::to_string(&xid)?, xid.render(style)));
+    }
+    let is_cause = |cause: &&Cause| cause.name() == name && **cause != Cause::Unknown;
+    let is_finding = Finding::ALL.iter().any(|finding| finding.name() == name);
+    // Where both are called so (data-loading), the finding says more.
+    if let Some(cause) = Cause::ALL.iter().find(is_cause).filter(|_| !is_finding) {
+        let explained = cause::Explained::of(policy, *cause);
+        return Ok((serde_json::to_string(&explained)?, explained.render(style)));
+    }
+    let explained = Explained::of(policy, finding(name)?);
+    Ok((serde_json::to_string(&explained)?, explained.render(style)))
 }
 
 fn branch(driver: &str) -> Result<Branch, Usage> {
@@ -119,14 +151,18 @@ fn branch(driver: &str) -> Result<Branch, Usage> {
 }
 
 fn finding(name: &str) -> Result<Finding, Usage> {
-    let known = || Finding::ALL.iter().map(|finding| finding.name());
+    let causes = Cause::ALL.iter().filter(|cause| **cause != Cause::Unknown);
+    let known = || {
+        let findings = Finding::ALL.iter().map(|finding| finding.name());
+        findings.chain(causes.clone().map(|cause| cause.name()))
+    };
     let found = Finding::ALL.iter().find(|finding| finding.name() == name);
     found.copied().ok_or_else(|| {
         let hint = match nearest(name, known()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
         };
-        Usage(format!("no finding is called \"{name}\"; {hint}"))
+        Usage(format!("no finding or cause is called \"{name}\"; {hint}"))
     })
 }
 
@@ -226,7 +262,7 @@ impl Explained {
             means: row.means.to_string(),
             look: row.look.to_string(),
             actions: own.collect(),
-            runbook: format!("{RUNBOOK}#{finding}"),
+            runbook: runbook(finding),
         }
     }
 
@@ -264,7 +300,7 @@ fn ordinal(number: u32) -> String {
 fn table(style: Style, rows: &[(&str, String)]) -> String {
     let rows = || rows.iter().filter(|(_, text)| !text.is_empty());
     let label = rows().map(|(label, _)| label.len()).max().unwrap_or(0) + 4;
-    let room = style.width.saturating_sub(label).max(24);
+    let room = style.width.saturating_sub(label).max(20);
     let mut out = String::new();
     for (name, text) in rows() {
         let mut head = format!(
@@ -281,70 +317,5 @@ fn table(style: Style, rows: &[(&str, String)]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn json(number: u32, message: &str) -> serde_json::Value {
-        serde_json::to_value(Xid::of(&Policy::default(), number, message, None)).unwrap()
-    }
-
-    #[test]
-    fn the_json_that_programs_read() {
-        let told = json(79, "");
-        for (key, wanted) in [
-            ("schema_version", serde_json::json!(1)),
-            ("xid", 79.into()),
-            ("name", "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS".into()),
-            ("description", "GPU has fallen off the bus".into()),
-            ("class", "node_reboot".into()),
-            ("severity", "critical".into()),
-            ("action", "reboot_node".into()),
-            ("when", "now".into()),
-            ("acts_on_node", true.into()),
-            ("finding", "gpu-lost".into()),
-        ] {
-            assert_eq!(told[key], wanted, "{key}");
-        }
-        assert_eq!(json(31, "")["acts_on_node"], false);
-        assert_eq!(json(48, "")["results_suspect"], true);
-        assert_eq!(json(100_000, "")["class"], "unlisted");
-        let text = "NETIR_LINK_EVT  Fatal   XC0 i0 Link 02 (0x004525c6 0x00000000)";
-        assert_eq!(json(149, text)["action"], "reset_gpu");
-        assert_eq!(json(149, "")["action"], "none");
-    }
-
-    #[test]
-    fn text_is_wrapped_beside_its_label() {
-        let style = Style {
-            color: false,
-            unicode: false,
-            width: 60,
-        };
-        let policy = Policy::default();
-        for finding in Finding::ALL {
-            for line in Explained::of(&policy, *finding).render(style).lines().skip(1) {
-                assert!(
-                    line.starts_with("  ") && line.len() <= 60 || line.contains("://"),
-                    "{line}"
-                );
-            }
-        }
-        let told = Xid::of(
-            &policy,
-            74,
-            "NVLink: fatal error detected on link 7(0x10, 0x0)",
-            None,
-        )
-        .render(style);
-        let flat: Vec<&str> = told.split_whitespace().collect();
-        assert!(flat.join(" ").contains("from the third on one link on"), "{told}");
-    }
-
-    #[test]
-    fn an_unknown_name_is_answered_with_the_nearest() {
-        let error = finding("stragler").unwrap_err().to_string();
-        assert!(error.contains("did you mean \"straggler\"?"), "{error}");
-        assert!(finding("zzz").unwrap_err().to_string().contains("gpu-lost"));
-        assert!(branch("new").is_err());
-    }
-}
+#[path = "explain/explain_tests.rs"]
+mod tests;

@@ -6,13 +6,17 @@
 mod cli;
 mod config;
 mod demo;
+mod doctor;
 mod evaluate;
+mod exit_codes;
 mod explain;
 mod gpus;
+mod help;
 mod html;
 mod inject;
 mod journal;
 mod kube;
+mod notices;
 mod notify;
 mod output;
 mod preflight;
@@ -34,10 +38,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
-use crate::output::{Style, Usage, error};
-
-/// Exit code of a command line or a configuration that makes no sense (`EX_USAGE` of sysexits.h).
-const USAGE: u8 = 64;
+use crate::exit_codes::{UNKNOWN, USAGE};
+use crate::output::{NoJob, Style, Usage, error};
 
 /// The whole program.
 pub fn main() -> ExitCode {
@@ -46,11 +48,14 @@ pub fn main() -> ExitCode {
     if spare::is_in_pod() {
         spare::unreadable_settings();
     } else {
+        spare::unreadable_variables();
         spare::unreadable_site_file();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(problem) => {
+            let typed: Vec<_> = std::env::args_os().skip(1).collect();
+            let problem = help::suggest(problem, &typed);
             // A closed stderr is no reason to fail in another way.
             let _ = problem.print();
             return if problem.use_stderr() {
@@ -76,6 +81,9 @@ pub fn main() -> ExitCode {
         Command::DemoTrainer(args) => demo::trainer(&args),
         Command::Config(args) => config::command(&args, color),
         Command::Slurm(args) => slurm::command(&args),
+        Command::Doctor(args) => doctor::command(&args, color),
+        Command::Help(args) => help::command(&args, color),
+        Command::Completions(args) => help::completions(&args),
         Command::Notify(args) => notify::command(&args),
         Command::Preflight(args) => preflight::command(&args, color),
         Command::NcclBench(args) => return paceline_nccl_bench::main(&args),
@@ -85,7 +93,11 @@ pub fn main() -> ExitCode {
         Command::Sidecar(args) => return paceline_sidecar::main(args, config::starter()),
     };
     outcome.unwrap_or_else(|problem| {
-        let code = if problem.is::<Usage>() { USAGE } else { 1 };
+        let code = match () {
+            () if problem.is::<Usage>() => USAGE,
+            () if problem.is::<NoJob>() => UNKNOWN,
+            () => 1,
+        };
         error(Style::stderr(color), &problem);
         ExitCode::from(code)
     })

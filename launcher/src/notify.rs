@@ -1,4 +1,4 @@
-//! `paceline notify`: what people's tools were not told while the job ran.
+//! `paceline notify`: tries the receivers of notices, and sends what waits of a job that has ended.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,25 @@ pub(crate) struct NotifyArgs {
 enum NotifyCommand {
     /// Send what could not be sent before the job ended.
     Flush(FlushArgs),
+    /// Send every receiver a notice that is marked as a test, and the word that it is over.
+    Test(TestArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Receivers are those of the configuration, as for `paceline run`, or those of --notify. The notice is of \
+severity info, about this node, and resolved at once.\n\nExit codes: 0 when every receiver took it, 1 when one did not.\n\nExample: \
+paceline notify test --notify slack=env:SLACK_URL"
+)]
+struct TestArgs {
+    /// Whom to tell, as `paceline run --notify` has it. May be repeated.
+    #[arg(
+        long,
+        env = "PACELINE_NOTIFY",
+        value_name = "KIND=WHERE",
+        value_delimiter = ' '
+    )]
+    notify: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -52,19 +71,49 @@ struct FlushArgs {
 pub(crate) fn command(args: &NotifyArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         NotifyCommand::Flush(args) => flush(args),
+        NotifyCommand::Test(args) => test(args),
     }
 }
 
-fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
+/// Those that were typed, else those of the configuration.
+fn known_receivers(typed: &[String]) -> anyhow::Result<Vec<Receiver>> {
     let given = RemedyOptions {
-        notify: args.notify.clone(),
+        notify: typed.to_vec(),
         ..RemedyOptions::default()
     };
     given
         .check_notify()
         .map_err(|why| Usage(format!("--notify: {why}")))?;
     let options = given.or(config::load(&SettingArgs::default())?.remedy);
-    let receivers = receivers(&options);
+    Ok(receivers(&options))
+}
+
+fn test(args: &TestArgs) -> anyhow::Result<ExitCode> {
+    let receivers = known_receivers(&args.notify)?;
+    if receivers.is_empty() {
+        return Err(Usage(
+            "there is no receiver: give one (--notify slack=env:SLACK_URL), or name it in paceline.toml (docs/notifications.md)"
+                .to_owned(),
+        )
+        .into());
+    }
+    let node = paceline_sidecar::host::hostname();
+    let mut text = String::new();
+    let mut is_refused = false;
+    for receiver in &receivers {
+        let sent = notify::trial(receiver, &node, paceline_sidecar::host::unix_ms());
+        is_refused |= sent.is_err();
+        text += &match sent {
+            Ok(()) => format!("{}: took it\n", receiver.whom()),
+            Err(why) => format!("{}: did not take it: {why}\n", receiver.whom()),
+        };
+    }
+    output::show(&text)?;
+    Ok(ExitCode::from(u8::from(is_refused)))
+}
+
+fn flush(args: &FlushArgs) -> anyhow::Result<ExitCode> {
+    let receivers = known_receivers(&args.notify)?;
     let run = args.run.as_path();
     // What waits there is sent as this user's, and is removed.
     safe_file::check_dir(run).with_context(|| run.display().to_string())?;

@@ -1,12 +1,18 @@
 //! How text reaches people: colour only where it is wanted, boxes only where they can be shown, results on stdout.
 
+mod background;
+
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use paceline_health::plain;
 use paceline_sidecar::chain;
+
+pub(crate) use background::{Background, Passed};
 
 /// `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -31,6 +37,31 @@ impl Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// There is nothing to ask: no job runs here, or nobody answers for it. Exit code 3.
+#[derive(Debug)]
+pub(crate) struct NoJob(pub(crate) String);
+
+impl Display for NoJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoJob {}
+
+/// A file that is to be written after long work: that it cannot be is said before.
+pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<(), Usage> {
+    let was_there = path.exists();
+    // To append changes nothing of a file that is there.
+    let opened = File::options().append(true).create(true).open(path);
+    if opened.is_ok() && !was_there {
+        let _ = std::fs::remove_file(path);
+    }
+    opened
+        .map(drop)
+        .map_err(|problem| Usage(format!("{flag} {}: cannot be written: {problem}", path.display())))
+}
 
 /// What the place that text goes to can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,10 +219,13 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Says something on stderr, in one piece: the command writes there, too. A stderr that is closed stops nothing.
+/// Says something on stderr, in one piece: the command writes there, too, and while it does a thread of its own writes
+/// ([`Background`]). A stderr that is closed stops nothing.
 pub(crate) fn say(line: impl Display) {
     let whole = format!("{}\n", harmless(&line.to_string()));
-    let _ = io::stderr().write_all(whole.as_bytes());
+    if !background::take(&whole) {
+        let _ = io::stderr().write_all(whole.as_bytes());
+    }
 }
 
 /// A warning on stderr.

@@ -1,4 +1,4 @@
-//! docs/commands.md and docs/settings.md are made of the code; `REWRITE=1 cargo test -p paceline --lib reference` writes them anew.
+//! docs/commands.md, docs/settings.md and docs/exit-codes.md are made of the code; `REWRITE=1 cargo test -p paceline --lib reference` writes them anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -53,6 +53,11 @@ fn every_command_is_on_its_page() {
         section(&mut page, &format!("paceline {}", command.get_name()), command);
     }
     in_step("commands.md", &page);
+}
+
+#[test]
+fn exit_codes_are_on_their_page() {
+    in_step("exit-codes.md", &crate::exit_codes::page());
 }
 
 /// What the option of the same name says of itself.

@@ -1,6 +1,5 @@
-//! What cannot be read and was written by somebody who does not sit at this command is told of and left out: in a pod a variable, most
-//! often of a manifest, or a file of settings; elsewhere the site's file, with which no job of the site would start. What stands on the
-//! command line was typed, and is judged as everywhere.
+//! What cannot be read and was written by somebody who does not sit at this command is told of and left out: variables, and in a pod a
+//! file of settings; elsewhere the site's file. What stands on the command line was typed, and is judged as everywhere.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -39,6 +38,41 @@ pub(crate) fn unreadable_settings() {
         };
         spare(&piece, &problem);
     }
+}
+
+/// Leaves out variables that `paceline run` cannot read: a shell's profile or a job's template has them, and the job starts.
+/// Outside of a pod as well; not where that would do more than was typed. To be called while nothing else runs in this process.
+pub(crate) fn unreadable_variables() {
+    let typed: Vec<String> = env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if !typed.iter().any(|word| word == "run") {
+        return;
+    }
+    let bounded = |word: &String| ["--act", "--http"].contains(&&**word) || word.starts_with("--http=");
+    let is_bound_typed = typed.iter().any(bounded);
+    keep_receivers();
+    while let Err(problem) = read() {
+        let Some(piece) = variables()
+            .find(|piece| piece.is_named_by(&problem) || piece.is_flag_in(&problem))
+            .or_else(|| variables().find(|piece| piece.tried().is_none()))
+        else {
+            return;
+        };
+        if is_bound_typed && !piece.bound().is_empty() {
+            return;
+        }
+        spare(&piece, &problem);
+    }
+}
+
+/// Those of ours.
+fn variables() -> impl Iterator<Item = Piece> {
+    let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
+    let all: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
+    all.into_iter().map(|(name, value)| Piece::Variable(name, value))
 }
 
 /// Leaves out the site's file where `paceline run` would not start for it. To be called while nothing else runs in this process.
@@ -96,7 +130,13 @@ fn spare(piece: &Piece, problem: &str) {
         "{} is left out: {first}{more}{bound_too}",
         piece.name().display()
     ));
-    piece.bound().iter().for_each(|name| forget(name.as_ref()));
+    for name in piece.bound() {
+        match piece {
+            // A file may say it as well, and would be heard without the variable.
+            Piece::Variable(..) => set(name.as_ref(), harmless(name).as_ref()),
+            Piece::File(_) => forget(name.as_ref()),
+        }
+    }
     piece.leave_out();
 }
 
@@ -125,6 +165,17 @@ impl Piece {
     fn is_named_by(&self, problem: &str) -> bool {
         let rest = problem.strip_prefix(&*self.name().to_string_lossy());
         rest.is_some_and(|rest| rest.starts_with(':'))
+    }
+
+    /// clap names its flag, and without it the problem is another one.
+    fn is_flag_in(&self, problem: &str) -> bool {
+        let name = self
+            .name()
+            .to_string_lossy()
+            .to_ascii_lowercase()
+            .replace('_', "-");
+        let flag = name.strip_prefix("paceline-").map(|name| format!("'--{name} "));
+        flag.is_some_and(|flag| problem.contains(&flag)) && self.tried().as_deref() != Some(problem)
     }
 
     fn leave_out(&self) {
@@ -156,6 +207,14 @@ impl Piece {
             Piece::Variable(name, _) => name.to_str().map_or(&[], bound),
             Piece::File(_) => &FILE_BOUNDS,
         }
+    }
+}
+
+/// The value of a bounded variable that does nothing.
+fn harmless(name: &str) -> &'static str {
+    match name {
+        "PACELINE_ACT" => "false",
+        _ => "127.0.0.1:0",
     }
 }
 
@@ -194,15 +253,10 @@ fn read() -> Result<(), String> {
 /// What the problem names, or that without which it can be read, or fails for another reason. Without a good one it may fail sooner:
 /// a certificate needs its key, and only PACELINE_KEY_OPTIONAL excuses a key that is missing.
 fn culprit(problem: &str) -> Option<Piece> {
-    let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"PACELINE_");
-    let variables: Vec<_> = env::vars_os().filter(|(name, _)| is_ours(name)).collect();
-    let variables = variables
-        .into_iter()
-        .map(|(name, value)| Piece::Variable(name, value));
     let Surroundings { files, left_out, .. } = Surroundings::real();
     let files = files.into_iter().filter(|file| !left_out.contains(file));
     let files = files.map(Piece::File);
-    let mut tried: Vec<(Piece, Option<String>)> = variables
+    let mut tried: Vec<(Piece, Option<String>)> = variables()
         .chain(files)
         .map(|piece| {
             let left = piece.tried();
@@ -265,93 +319,5 @@ fn set(name: &OsStr, value: &OsStr) {
 }
 
 #[cfg(test)]
-mod tests {
-    use paceline_inject::{Settings, Wish};
-    use paceline_sidecar::aggregator::{place, segments};
-    use paceline_sidecar::sink::http::Place;
-    use serde_json::json;
-
-    /// What the injector lets through is what the program reads; what the program would not read it leaves out, with a note.
-    #[test]
-    fn annotations_are_judged_as_the_program_judges() {
-        let is_taken = |name: &str, text: &str| {
-            let pod = json!({ "metadata": { "annotations": { format!("paceline.dev/{name}"): text } } });
-            let mut notes = Vec::new();
-            Wish::of(&pod, &Settings::default(), &mut notes);
-            notes.is_empty()
-        };
-        let addresses = [
-            ":9810",
-            "a:9810",
-            "eth0:9810",
-            "10.0.0.1:9810",
-            "[::1]:9810",
-            "fd00::7:9810",
-            "0.0.0.0:1",
-        ];
-        let wrong = [
-            "9810",
-            "eth0",
-            "eth0:",
-            "1.2.3:4",
-            "eth0:70000",
-            "a/b:1",
-            "averyveryverylongname:1",
-            "::",
-            "[eth0]:1",
-        ];
-        for text in addresses
-            .into_iter()
-            .chain(wrong)
-            .filter(|text| text.contains(':'))
-        {
-            assert_eq!(is_taken("metrics", text), text.parse::<Place>().is_ok(), "{text}");
-        }
-        // A port alone stands behind the pod's address, of either family.
-        for (text, is_good) in [
-            ("9810", true),
-            ("+9810", false),
-            ("0", false),
-            ("70000", false),
-            ("eth0", false),
-        ] {
-            let places = [format!("10.0.0.1:{text}"), format!("fd00::7:{text}")];
-            let is_read = places.iter().all(|place| place.parse::<Place>().is_ok());
-            assert_eq!(is_taken("metrics", text), is_good, "{text}");
-            assert!(is_read || !is_good, "{text}");
-        }
-        let hosts = [
-            "host",
-            "host:1",
-            "host:99999",
-            "host:0",
-            "host:",
-            ":1",
-            "h/x",
-            "fd00::1",
-            "[fd00::1]:7",
-            "a:b",
-        ];
-        let relays = [
-            "r:1,host",
-            "r:1,s:2,host:3",
-            "r,host",
-            "r:1,",
-            ",",
-            "r:1,host:99999",
-        ];
-        for text in hosts.into_iter().chain(relays) {
-            assert_eq!(is_taken("aggregator", text), place::check(text).is_ok(), "{text}");
-        }
-        for (text, is_good) in [
-            ("512MiB", true),
-            ("1GiB", true),
-            ("0MiB", false),
-            ("8GB", false),
-            ("much", false),
-        ] {
-            assert_eq!(is_taken("journal-bytes", text), is_good, "{text}");
-            assert!(!is_good || segments::parse_bytes(text).is_ok(), "{text}");
-        }
-    }
-}
+#[path = "spare_tests.rs"]
+mod tests;

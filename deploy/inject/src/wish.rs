@@ -245,18 +245,18 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| is_plain && *port > 0)
 }
 
-/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT or INTERFACE:PORT. That these are judged as the program judges them
+/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. That these are judged as the program judges them
 /// is held by a test of the launcher, which knows both.
 fn is_place(text: &str) -> bool {
     let Some((name, _)) = text.rsplit_once(':').filter(|(_, end)| port(end).is_some()) else {
         return false;
     };
-    let is_interface = name.len() < 16
+    let is_named = (1..=253).contains(&name.len())
         && name.bytes().any(|byte| byte.is_ascii_alphabetic())
         && name
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && !b"/:[]".contains(&byte));
-    is_interface || text.parse::<SocketAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok()
+    is_named || text.parse::<SocketAddr>().is_ok() || name.parse::<Ipv6Addr>().is_ok()
 }
 
 /// As `--aggregator` takes it: HOST or HOST:PORT, relays with their ports before it.

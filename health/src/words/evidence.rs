@@ -1,7 +1,7 @@
 //! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to this
 //! version reads well.
 
-use super::{percent, span};
+use super::{percent, span, span_beside};
 use crate::verdict::{Evidence, Finding, Subject, Verdict};
 
 /// How one kind of evidence reads.
@@ -130,11 +130,14 @@ fn measured(evidence: &Evidence, what: &str) -> [String; 3] {
             (spelled(name), unit)
         }
     };
-    [
-        label,
-        unit(evidence.value),
-        evidence.peers.map(unit).unwrap_or_default(),
-    ]
+    let (value, peers) = (evidence.value, evidence.peers);
+    match peers {
+        // Not 45 us beside 3.2 ms. The unit is a span's if it writes one.
+        Some(peers) if unit(1.0) == span(1.0) => {
+            [label, span_beside(value, peers), span_beside(peers, value)]
+        }
+        peers => [label, unit(value), peers.map(unit).unwrap_or_default()],
+    }
 }
 
 /// All evidence of a verdict as [`told`] has it; what was said in words comes first.
@@ -201,8 +204,19 @@ fn spelled(name: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// A number without a unit: no more digits than anybody measured.
 fn plain(value: f64) -> String {
-    format!("{value}")
+    let digits = match value.abs() {
+        large if large >= 100.0 => 0,
+        some if some >= 1.0 => 2,
+        _ => 4,
+    };
+    let text = format!("{value:.digits$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 fn steps(value: f64) -> String {
@@ -296,7 +310,7 @@ mod tests {
                 Some(0.1),
                 "self-time 125.0 ms, peers 100.0 ms",
             ),
-            ("wait_s", 0.0, Some(0.025), "waits for others 0 s, peers 25.0 ms"),
+            ("wait_s", 0.0, Some(0.025), "waits for others 0 ms, peers 25.0 ms"),
             (
                 "preflight_gemm_flop_per_s",
                 5.8e14,
@@ -312,6 +326,13 @@ mod tests {
             ("xid_79", 1.0, None, "XID 79 once"),
             ("sxid_12028", 2.0, None, "SXid 12028 2 times"),
             ("new_counter", 2.5, Some(1.0), "new counter 2.5, peers 1"),
+            ("tokens", 32767.9375, Some(16384.0), "tokens 32768, peers 16384"),
+            (
+                "wait_s",
+                45e-6,
+                Some(3.2e-3),
+                "waits for others 0.045 ms, peers 3.2 ms",
+            ),
             (
                 "ecc_corrected_per_s",
                 17700.0,

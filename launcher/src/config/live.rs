@@ -8,7 +8,7 @@ use paceline_sidecar::aggregator::control::{Answer, Changed, Request, SOCKET, re
 use super::raw::{self, Surroundings};
 use super::settings::{policy_name, value_of};
 use crate::cli::{ConfigSetArgs, LiveArgs, SettingArgs};
-use crate::output::{self, Usage};
+use crate::output::{self, NoJob, Usage};
 use crate::run;
 
 /// Changes values, all of them or none.
@@ -79,7 +79,7 @@ pub(crate) fn run_dir(args: &LiveArgs) -> anyhow::Result<PathBuf> {
     here.sort();
     match here.as_slice() {
         [dir] => Ok(dir.clone()),
-        [] => Err(Usage("no job runs from this directory: name one by --run-dir or --job".to_owned()).into()),
+        [] => Err(NoJob("no job runs from this directory: name one by --run-dir or --job".to_owned()).into()),
         several => {
             let names: Vec<String> = several.iter().map(|dir| dir.display().to_string()).collect();
             let message = format!(

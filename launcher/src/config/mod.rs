@@ -12,12 +12,14 @@ mod page;
 mod policy;
 mod raw;
 mod settings;
+pub(crate) mod variables;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use paceline_sidecar::Starter;
 use paceline_sidecar::aggregator::control::Reload;
+use serde_json::Value;
 
 use crate::cli::{ConfigArgs, ConfigCommand, SettingArgs};
 use crate::output::{self, Color, Paint, Style};
@@ -78,6 +80,9 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
             .map_or("default".to_owned(), |said| said.origin.to_string());
         rows.push((key, value, origin));
     }
+    if args.settings.json {
+        return json(&rows);
+    }
     let wide = |column: fn(&(String, String, String)) -> usize| rows.iter().map(column).max().unwrap_or(0);
     let (name, value) = (wide(|row| row.0.len()), wide(|row| row.1.len()));
     let mut text = String::new();
@@ -98,6 +103,21 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// One object: each key with its value, `null` where nothing was said and none is constant, and where that comes from.
+fn json(rows: &[(String, String, String)]) -> anyhow::Result<ExitCode> {
+    let entry = |(key, text, origin): &(String, String, String)| {
+        let value: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+        (
+            key.clone(),
+            serde_json::json!({ "value": value, "origin": origin }),
+        )
+    };
+    let all: serde_json::Map<String, Value> = rows.iter().map(entry).collect();
+    let text = serde_json::to_string(&serde_json::json!({ "schema_version": 1, "settings": all }))?;
+    output::print(&(output::escaped(&text).into_owned() + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// As a file says it.
 fn policy_value(key: &str, value: f64) -> String {
     if key.starts_with(keys::OBSERVE) {
@@ -111,7 +131,7 @@ fn policy_value(key: &str, value: f64) -> String {
 
 fn quoted(text: &str, kind: keys::Kind) -> String {
     match kind {
-        keys::Kind::Text | keys::Kind::Words(_) => format!("{text:?}"),
+        keys::Kind::Text | keys::Kind::Words(_) => serde_json::Value::from(text).to_string(),
         keys::Kind::Switch | keys::Kind::Number => text.to_owned(),
     }
 }

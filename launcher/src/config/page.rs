@@ -15,8 +15,8 @@ use crate::output::Usage;
 /// What was typed of it.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PageArgs {
-    /// Where the live page and /metrics are: an address or an interface (eth0:9810) of the aggregator's node [default:
-    /// 127.0.0.1, any free port].
+    /// Where the live page and /metrics are: an address, an interface (eth0:9810) or a name (localhost:9810) of the
+    /// aggregator's node [default: 127.0.0.1, any free port].
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) http: Option<String>,
     /// A file with the token, 32 bytes or more, that whoever reads the page has to say [default: none].
@@ -90,6 +90,19 @@ impl PageSettings {
         all.into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
             .collect()
+    }
+
+    /// What is to be said of it before the job starts: a page that would be open to everybody.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let place = self.http.as_ref().filter(|place| place.is_everywhere())?;
+        self.token_file.is_none().then(|| {
+            format!(
+                "--http {place}: whoever reaches any network of the node could read the page, so without a token it is served \
+                 on 127.0.0.1 only; name one network (--http eth0:{0}), or make a token (umask 077; head -c 32 /dev/urandom | \
+                 base64 > ~/.config/paceline/http-token) and add --http-token-file ~/.config/paceline/http-token",
+                place.port()
+            )
+        })
     }
 
     /// Of its address.
@@ -200,6 +213,28 @@ mod tests {
         );
         assert_eq!(page.scheme(), "http");
         assert!(check(PageArgs::default()).unwrap().flags().is_empty());
+    }
+
+    #[test]
+    fn a_page_for_everybody_is_warned_of_with_what_to_do() {
+        let page = |http: &str| {
+            let args = PageArgs {
+                http: Some(http.into()),
+                ..PageArgs::default()
+            };
+            check(args).unwrap()
+        };
+        let warning = page("0.0.0.0:9811").warning().unwrap();
+        for part in [
+            "0.0.0.0:9811",
+            "--http eth0:9811",
+            "--http-token-file",
+            "127.0.0.1 only",
+        ] {
+            assert!(warning.contains(part), "{part} in {warning}");
+        }
+        assert!(page("[::]:0").warning().is_some());
+        assert!(page("localhost:9811").warning().is_none() && page("eth0:1").warning().is_none());
     }
 
     #[test]

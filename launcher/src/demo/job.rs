@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
 
+use super::DemoTrainerArgs;
 use super::trainer::NEXT;
-use crate::cli::DemoTrainerArgs;
 
 /// Runs all ranks to their end. Gives the exit code.
 pub(super) fn run(args: &DemoTrainerArgs) -> anyhow::Result<u8> {

@@ -13,8 +13,10 @@ use paceline_health::line;
 use paceline_health::sim::GpuScript;
 use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
 use paceline_health::words::span;
+use paceline_sidecar::host;
 use paceline_sidecar::sink::status::Status;
 
+use crate::notices::{self, Notices};
 use crate::output::{self, Paint, Style};
 use crate::run::Watcher;
 
@@ -55,6 +57,7 @@ pub(super) struct Live {
     advice: Option<String>,
     until: Option<Instant>,
     drawn: usize,
+    notices: Notices,
 }
 
 impl Live {
@@ -76,6 +79,7 @@ impl Live {
             advice: None,
             until: None,
             drawn: 0,
+            notices: Notices::new(style),
         }
     }
 
@@ -128,7 +132,11 @@ impl Live {
     }
 
     fn judged(&mut self, verdict: &Verdict) {
-        let elapsed = self.elapsed();
+        // On a terminal the table shows it.
+        if !self.terminal {
+            let line = self.notices.on_verdict(verdict, host::unix_ms(), Instant::now());
+            line.into_iter().for_each(output::say);
+        }
         let Subject::Rank { rank, .. } = verdict.subject else {
             return;
         };
@@ -140,12 +148,7 @@ impl Live {
             Cause::Unknown => verdict.finding.to_string(),
             cause => format!("{}, {}", verdict.finding, cause.name()),
         };
-        let text = raised.then_some(text);
-        if !self.terminal && seen.verdict != text {
-            let text = text.as_deref().unwrap_or("back to normal");
-            output::say(format_args!("{:>7}  rank {rank}: {text}", elapsed));
-        }
-        seen.verdict = text;
+        seen.verdict = raised.then_some(text);
         if raised {
             self.advise(&verdict.action);
         }
@@ -157,15 +160,7 @@ impl Live {
 
     /// Its first clause: all of it stands in what is printed at the end.
     fn advise(&mut self, action: &str) {
-        let clause = action.split([';', '.']).next().unwrap_or_default();
-        let advice = format!("what to do: {clause}");
-        if self.advice.as_ref() == Some(&advice) {
-            return;
-        }
-        if !self.terminal {
-            output::say(format_args!("{:>7}  {advice}", ""));
-        }
-        self.advice = Some(advice);
+        self.advice = Some(format!("do: {}", notices::first_clause(action)));
     }
 
     fn elapsed(&self) -> String {
@@ -263,6 +258,10 @@ impl Watcher for Live {
             Status::Verdict(verdict) => self.judged(verdict),
             Status::Progress { .. } => {}
         }
+    }
+
+    fn draws(&self) -> bool {
+        true
     }
 
     fn tick(&mut self, now: Instant) -> bool {

@@ -2,6 +2,7 @@
 //! rings, sidecar and aggregator; only the GPUs are simulated, and every verdict that rests on them says so.
 
 mod allreduce;
+mod args;
 mod job;
 mod live;
 mod model;
@@ -15,9 +16,11 @@ use std::process::ExitCode;
 use paceline_health::sim::GpuScript;
 use paceline_sidecar::safe_file;
 
-use crate::cli::{DemoArgs, DemoTrainerArgs, SettingArgs};
+use crate::cli::SettingArgs;
 use crate::output::{self, Color, Paint, Style, Usage};
 use crate::{config, journal, run};
+
+pub(crate) use args::{DemoArgs, DemoTrainerArgs};
 
 /// When the GPU begins to overheat, seconds.
 const HEAT_AT_S: f64 = 6.0;

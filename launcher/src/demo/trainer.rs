@@ -16,9 +16,9 @@ use anyhow::Context as _;
 use paceline_health::sim::GpuScript;
 use paceline_ring::{Attach, Detach, Framework, PhaseWord, Record, Step, StepWord, Writer};
 
+use super::DemoTrainerArgs;
 use super::allreduce::Ring;
 use super::model::Model;
-use crate::cli::DemoTrainerArgs;
 
 /// Forward and backward on a healthy GPU.
 const COMPUTE: Duration = Duration::from_millis(75);

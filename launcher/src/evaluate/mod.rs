@@ -45,6 +45,11 @@ pub(crate) fn command(args: &EvaluateArgs, color: Color) -> anyhow::Result<ExitC
     if args.seeds > MOST_SEEDS / 4 {
         return Err(Usage(format!("--seeds: at most {}", MOST_SEEDS / 4)).into());
     }
+    for (flag, path) in [("--html", &args.html), ("--failures", &args.failures)] {
+        if let Some(path) = path {
+            output::check_writable(flag, path)?;
+        }
+    }
     let began = Instant::now();
     let evaluation = Evaluation::run(args, &suites, color).map_err(anyhow::Error::msg)?;
     let cases = evaluation.cases();

@@ -41,6 +41,9 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
         Some(PreflightCommand::Serve(args)) => return serve::command(args),
         None => {}
     }
+    if let Some(path) = &args.html {
+        output::check_writable("--html", path)?;
+    }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let job = args
         .job

@@ -37,4 +37,7 @@ pub(crate) struct ReportArgs {
         conflicts_with = "json"
     )]
     pub(crate) html: Option<Option<PathBuf>>,
+    /// Print it as Markdown, for an issue, a chat or a wiki.
+    #[arg(long, conflicts_with_all = ["json", "html", "compare", "since"])]
+    pub(crate) md: bool,
 }

@@ -153,8 +153,22 @@ impl Block {
         }
         let badge = format!("{mark} {} {}", words::severity(verdict.severity), verdict.finding);
         let subject = short_subject(verdict);
+        let length = [&badge, &subject, &more]
+            .map(|text| text.chars().count())
+            .iter()
+            .sum::<usize>()
+            + 3;
+        let is_narrow = length > self.style.width;
+        // On a narrow screen whom it is about has lines of its own.
+        let (between, subject) = match is_narrow {
+            true => (
+                "\n   ",
+                output::wrap(&subject, self.style.width.saturating_sub(4)).join("\n   "),
+            ),
+            false => ("  ", subject),
+        };
         let line = format!(
-            " {}  {}{}",
+            " {}{between}{}{}",
             self.style.paint(paint, badge),
             self.style.paint(Paint::Strong, subject),
             self.style.paint(
@@ -213,14 +227,17 @@ impl Block {
             return;
         }
         let cell = self.style.glyph("█", "#");
+        // Labels before it, a number behind it.
+        let room = self.style.width.saturating_sub(LABEL + 3 + 6 + 10) as f64;
         let rows = [
             (value, Paint::Warn, format!("{ratio:.2}x")),
             (peers, Paint::Good, "peers".to_owned()),
         ];
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
             // What is not nothing has a bar.
-            let bar = cell.repeat((seconds / longest * BAR).round().max(1.0) as usize);
-            let text = format!("{label:>5} {} {}", self.style.paint(paint, bar), span(seconds));
+            let bar = cell.repeat((seconds / longest * BAR.min(room)).round().max(1.0) as usize);
+            let length = words::span_beside(seconds, value + peers - seconds);
+            let text = format!("{label:>5} {} {length}", self.style.paint(paint, bar));
             let head = if index == 0 { "slower" } else { "" };
             self.raw_line(head, &text);
         }
@@ -341,7 +358,7 @@ pub(super) fn nothing_found(report: &Report) -> (bool, String) {
     }
 }
 
-pub(super) fn why(verdict: &Verdict) -> String {
+pub(crate) fn why(verdict: &Verdict) -> String {
     let said = verdict.says.iter().map(|says| says.to_string());
     let pieces = verdict
         .evidence
@@ -362,7 +379,7 @@ pub(super) fn why(verdict: &Verdict) -> String {
 }
 
 /// The subject for a headline: a UUID's first letters are enough to tell two GPUs of a node apart.
-pub(super) fn short_subject(verdict: &Verdict) -> String {
+pub(crate) fn short_subject(verdict: &Verdict) -> String {
     match &verdict.subject {
         Subject::Rank {
             rank,

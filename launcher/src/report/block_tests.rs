@@ -56,16 +56,16 @@ fn every_kind_of_subject_reads_well() {
              peers ######################## 1.00 s
    why       power: the GPU is capped or braked, its peers are not; power throttled 90 %,
              peers 10 %
-   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
-             of every step
+   cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
+             step
    do        Check power supplies, the rack's power budget and the GPUs' power limits
              against the other nodes'.
  ! WARNING stage-imbalance  job j
    what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
              is the job's partition, not a machine.
    since     1 min 40 s after the start, sure 12.0 s later
-   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
-             of every step
+   cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
+             step
    do        Move layers from the heaviest stage to the lightest; no node needs attention.
  ! WARNING straggler-node  rack r7
    what      A node or rack is persistently slower than its peers. At least half of its
@@ -73,8 +73,8 @@ fn every_kind_of_subject_reads_well() {
              its speed.
    since     step 100 (1 min 40 s after the start), sure 12 steps later
    why       heat: the GPU protects itself
-   cost      2.00 GPU-hours so far, worth 5.00 (192 GPU-hours a day, worth 480.00); 8.0 %
-             of every step
+   cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
+             step
    do        Check cooling and airflow of the node or rack; keep it out of new jobs until
              its clocks hold under load.
  . INFO slow-link  link n1 to n2, only observed
@@ -122,8 +122,8 @@ fn what_was_lost_is_told_by_cause_and_in_money() {
  ok No finding: 64 ranks kept pace over 1000 steps.
    lost      12.40 GPU-hours of 310.00 GPU-hours (4.0 %), worth 31.00 at 2.50 an hour
              thermal 9.10 GPU-hours, checkpoint 2.20 GPU-hours, warm-up 1.10 GPU-hours
-   goodput   96 % of the time made progress at full speed; steps would take 800.0 ms
-             instead of 1.00 s without what is wrong now
+   goodput   96 % of the time made progress at full speed; steps would take 0.80 s instead
+             of 1.00 s without what is wrong now
    coverage  64 of 64 ranks, 100 % of their steps
 ------------------------------------------------------------------------------------------
 ";
@@ -238,8 +238,8 @@ fn hot_gpus_of_a_node_are_one_card() {
     let page = crate::report::page::page(&report, &Policy::default());
     assert_eq!(
         page.matches("8 GPUs on node2").count(),
-        2,
-        "once as a card, once in the timeline"
+        3,
+        "as a card with whom it is about, and once in the timeline"
     );
     assert!(!page.contains("gpu GPU-00000003"), "{page}");
 }
@@ -262,6 +262,31 @@ fn where_the_run_directory_is_gone_nobody_says_that_no_rank_was_seen() {
     let (good, text) = nothing_found(&gone);
     assert!(
         !good && text.contains("was removed") && !text.contains("No rank"),
+        "{text}"
+    );
+}
+
+#[test]
+fn forty_columns_hold_it() {
+    let subject = Subject::Rank {
+        rank: Rank(5),
+        node: "node-with-a-name-0017".into(),
+        gpu_uuid: Some("GPU-25bf1e78-0000".into()),
+    };
+    let mut slow = verdict(1, Finding::Straggler, subject, Cause::Thermal);
+    slow.slowdown_ratio = Some(1.25);
+    slow.evidence = vec![piece("self_time_s", 0.0998, 0.0797)];
+    let narrow = Style {
+        color: false,
+        unicode: false,
+        width: 40,
+    };
+    let text = render(&report(vec![slow]), &Policy::default(), narrow, &[]);
+    let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 44).collect();
+    assert!(long.is_empty(), "{long:#?}");
+    let bars: Vec<&str> = text.lines().filter(|line| line.contains("##")).collect();
+    assert!(
+        bars.len() == 2 && bars.iter().all(|bar| bar.chars().count() <= 40),
         "{text}"
     );
 }

@@ -2,10 +2,17 @@
 
 use paceline_health::date::Date;
 
+/// Past the year 9999 nothing is measured.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// `2026-11-22 18:20:41` of milliseconds since 1970, UTC.
+pub(crate) fn utc_second(unix_ms: u64) -> String {
+    format!("{}:{:02}", utc(unix_ms), Date::of(unix_ms.min(LAST_MS)).second)
+}
+
 /// `2026-11-22 18:20` of milliseconds since 1970, UTC.
 pub(crate) fn utc(unix_ms: u64) -> String {
-    // Past the year 9999 nothing is measured.
-    let at = Date::of(unix_ms.min(253_402_300_799_999));
+    let at = Date::of(unix_ms.min(LAST_MS));
     format!(
         "{:04}-{:02}-{:02} {:02}:{:02}",
         at.year, at.month, at.day, at.hour, at.minute
@@ -28,5 +35,6 @@ mod tests {
             assert_eq!(utc(seconds * 1000), text);
         }
         assert_eq!(utc(u64::MAX), "9999-12-31 23:59");
+        assert_eq!(utc_second(1_795_371_641_500), "2026-11-22 18:20:41");
     }
 }

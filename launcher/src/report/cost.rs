@@ -2,7 +2,7 @@
 
 use paceline_health::report::{Cost, Report};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::words::{hours, money, percent, span, whose};
+use paceline_health::words::{GpuTime, money, percent, span_beside, whose};
 
 use super::block::Block;
 
@@ -15,8 +15,9 @@ impl Block {
         let cost = &report.cost;
         let whose = whose(report);
         if cost.lost_gpu_hours > 0.0 {
-            self.labelled("lost", &lost(cost, whose));
-            self.labelled("", &by_cause(cost, whose));
+            let unit = GpuTime::of(cost.gpu_hours.max(cost.lost_gpu_hours), whose);
+            self.labelled("lost", &lost(cost, unit));
+            self.labelled("", &by_cause(cost, unit));
         }
         let mut speed = Vec::new();
         if let Some(goodput) = cost.goodput_ratio {
@@ -30,8 +31,8 @@ impl Block {
         {
             speed.push(format!(
                 "steps would take {} instead of {} without what is wrong now",
-                span(what_if),
-                span(now)
+                span_beside(what_if, now),
+                span_beside(now, what_if)
             ));
         }
         if !speed.is_empty() {
@@ -53,14 +54,23 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     let mut parts = Vec::new();
     if verdict.lost_gpu_hours > 0.0 {
         let whose = whose(report);
-        let mut lost = format!("{} so far", hours(verdict.lost_gpu_hours, whose));
+        let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
+        let a_day = (verdict.state == State::Raised && span_s > 1.0).then_some(86_400.0 / span_s);
+        // What comes of it in a day is in the same unit.
+        let unit = GpuTime::of(verdict.lost_gpu_hours * a_day.unwrap_or(1.0), whose);
+        let mut lost = format!("{} so far", unit.text(verdict.lost_gpu_hours));
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
         }
-        let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
-        if verdict.state == State::Raised && span_s > 1.0 {
-            let a_day = 86_400.0 / span_s;
-            lost += &format!(" ({:.0} {whose}-hours a day", verdict.lost_gpu_hours * a_day);
+        if let Some(a_day) = a_day {
+            let rate = verdict.lost_gpu_hours * a_day;
+            // A rate is an estimate: no more digits than that.
+            let rate = if rate >= 2.0 {
+                format!("{rate:.0}")
+            } else {
+                unit.number(rate)
+            };
+            lost += &format!(" ({rate} a day");
             if let Some(price) = verdict.lost_cost {
                 lost += &format!(", worth {}", money(price * a_day));
             }
@@ -74,11 +84,11 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     parts.join("; ")
 }
 
-fn lost(cost: &Cost, whose: &str) -> String {
-    let mut text = hours(cost.lost_gpu_hours, whose);
+fn lost(cost: &Cost, unit: GpuTime) -> String {
+    let mut text = unit.text(cost.lost_gpu_hours);
     if cost.gpu_hours > 0.0 {
         let share = percent(cost.lost_gpu_hours / cost.gpu_hours);
-        text += &format!(" of {} ({share})", hours(cost.gpu_hours, whose));
+        text += &format!(" of {} ({share})", unit.text(cost.gpu_hours));
     }
     match (cost.lost_cost, cost.gpu_hour_price) {
         (Some(price), Some(each)) => {
@@ -98,16 +108,16 @@ pub(super) fn losses(cost: &Cost) -> Vec<(&str, f64)> {
     causes
 }
 
-fn by_cause(cost: &Cost, whose: &str) -> String {
+fn by_cause(cost: &Cost, unit: GpuTime) -> String {
     let causes = losses(cost);
     let mut parts: Vec<String> = causes
         .iter()
         .take(NAMED)
-        .map(|(cause, lost)| format!("{cause} {}", hours(*lost, whose)))
+        .map(|(cause, lost)| format!("{cause} {}", unit.text(*lost)))
         .collect();
     let rest: f64 = causes.iter().skip(NAMED).map(|(_, lost)| lost).sum();
     if rest > 0.0 {
-        parts.push(format!("other {}", hours(rest, whose)));
+        parts.push(format!("other {}", unit.text(rest)));
     }
     parts.join(", ")
 }

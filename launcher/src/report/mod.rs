@@ -7,6 +7,7 @@ mod clock;
 mod compare;
 mod cost;
 mod ending;
+mod markdown;
 pub(crate) mod page;
 mod preflight;
 mod profile;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use paceline_health::Policy;
 use paceline_health::report::{REPORT_VERSION, Report};
-use paceline_health::verdict::Verdict;
+use paceline_health::verdict::{Finding, Verdict};
 use paceline_sidecar::remedy::books;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
@@ -55,6 +56,8 @@ pub(crate) fn command(args: &ReportArgs, color: Color) -> anyhow::Result<ExitCod
     }
     let text = if args.json {
         line(&report)?
+    } else if args.md {
+        markdown::render(&report, &policy)
     } else {
         block::render(&report, &policy, Style::stdout(color), &[])
     };
@@ -107,6 +110,14 @@ pub(crate) fn line(report: &Report) -> serde_json::Result<String> {
     let advice = advice::of(report).ok();
     let json = serde_json::to_string(&Line { report, advice })?;
     Ok(format!("{}\n", output::escaped(&json)))
+}
+
+/// Where a finding's page in the runbook is.
+pub(crate) fn runbook(finding: Finding) -> String {
+    format!(
+        "{}/blob/main/docs/findings.md#{finding}",
+        env!("CARGO_PKG_REPOSITORY")
+    )
 }
 
 /// Reads `report.json`.

@@ -1,5 +1,7 @@
-//! The address of the job's page, told by the launcher whose sidecar has the aggregator, as soon as that says where it listens:
-//! a port of zero is chosen only then, and one that was asked for may be taken.
+//! What a run prints while its command runs: the address of the job's page, and a line for each change of a finding.
+//!
+//! Only the launcher whose sidecar holds the aggregator gets either, so one launcher of a job prints. The address comes as soon as
+//! the aggregator listens: a port of zero is chosen only then, and one that was asked for may be taken.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -9,14 +11,19 @@ use paceline_sidecar::host;
 use super::Plan;
 use super::sidecar::Status;
 use super::supervise::Watcher;
+use crate::notices::Notices;
 use crate::output::{self, Paint, Style};
+use crate::report;
 
-/// Says where the page is, once for each address.
+/// Prints the page's address once, and changes of findings.
 pub(super) struct Announcer {
     style: Style,
     scheme: &'static str,
     is_silent: bool,
     said: Option<String>,
+    notices: Notices,
+    /// Where all findings are.
+    report: String,
 }
 
 impl Announcer {
@@ -27,6 +34,8 @@ impl Announcer {
             scheme: plan.settings.page.scheme(),
             is_silent: plan.settings.quiet,
             said: None,
+            notices: Notices::new(plan.style),
+            report: plan.run_dir.join(report::FILE).display().to_string(),
         }
     }
 
@@ -58,20 +67,29 @@ impl Announcer {
 
 impl Watcher for Announcer {
     fn status(&mut self, status: &Status) {
-        if let Some(line) = self.line(status) {
+        let line = match status {
+            Status::Verdict(verdict) if !self.is_silent => {
+                self.notices.on_verdict(verdict, host::unix_ms(), Instant::now())
+            }
+            status => self.line(status),
+        };
+        if let Some(line) = line {
             output::say(line);
         }
     }
 
-    fn tick(&mut self, _now: Instant) -> bool {
+    fn tick(&mut self, now: Instant) -> bool {
+        if let Some(line) = self.notices.held_back(&self.report, now) {
+            output::say(line);
+        }
         false
     }
 
     fn wake_at(&self) -> Option<Instant> {
-        None
+        self.notices.wake_at().filter(|_| !self.is_silent)
     }
 
-    /// A page that goes with the job is nobody's any more.
+    /// A page that goes with the job is nobody's any more, and the report says what was found.
     fn ended(&mut self) {
         self.is_silent = true;
     }
@@ -100,6 +118,8 @@ mod tests {
             scheme: "http",
             is_silent,
             said: None,
+            notices: Notices::new(style),
+            report: "./paceline-j/report.json".to_owned(),
         }
     }
 

@@ -9,7 +9,8 @@ use crate::cli::SettingArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The command sees PACELINE_RING_DIR, PACELINE_JOB, PACELINE_NODE and a PYTHONPATH with the \
+    after_help = "While the command runs, stderr gets one line for each finding that is raised, changes or ends (five at once, \
+then one each ten seconds; --quiet: none). The command sees PACELINE_RING_DIR, PACELINE_JOB, PACELINE_NODE and a PYTHONPATH with the \
 hook's directory in front. It gets stdin, stdout, stderr and signals as if it had been started alone; its exit code \
 is returned (128 + n for a signal, 127 not found, 126 not executable).\n\nExample: paceline run -- torchrun \
 --nproc-per-node=8 train.py"
@@ -17,7 +18,7 @@ is returned (128 + n for a signal, 127 not found, 126 not executable).\n\nExampl
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) settings: SettingArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Preflight")]
     pub(crate) gate: crate::preflight::GateArgs,
     #[command(flatten, next_help_heading = "When something is found")]
     pub(crate) remedy: RemedyOptions,

@@ -51,6 +51,11 @@ pub(crate) fn step(variable: Variable<'_>) -> Option<u32> {
     (step < FIRST_PSEUDO_STEP).then_some(step)
 }
 
+/// Whether somebody started us who may signal all that he started, and not only us.
+pub(super) fn is_scheduled(variable: Variable<'_>) -> bool {
+    variable("SLURM_JOB_ID").is_some()
+}
+
 /// Host on which the job's aggregator is to be, when the job has several nodes and nobody said where.
 pub(crate) fn first_node(command: &[OsString], variable: Variable<'_>) -> Option<String> {
     // Of what a preflight has left.

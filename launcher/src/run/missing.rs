@@ -9,10 +9,18 @@ use paceline_sidecar::sink::notify::{Kind, Receiver};
 use rustix::fs::{Access, access};
 
 use super::Plan;
+use crate::config::variables;
 use crate::output;
 
 /// Says it on stderr.
 pub(super) fn tell(plan: &Plan) {
+    // Of several that were started alike one says it.
+    if !plan.follows {
+        let unknown = variables::unknown(std::env::vars_os().map(|(name, _)| name));
+        for problem in unknown.into_iter().chain(plan.settings.page.warning()) {
+            output::warning(plan.style, problem);
+        }
+    }
     for problem in plan.remedy.unreadable() {
         output::warning(plan.style, format_args!("--notify: {problem}; it is tried again"));
     }

@@ -173,6 +173,7 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
     let (settings, remedy) = check(&args)?;
     let mut plan = Plan::new(settings, args.command, Style::stderr(color));
     plan.remedy = remedy;
+    plan.follows = is_follower();
     missing::tell(&plan);
     plan.task = cluster::task(&surroundings);
     // Who names its nodes knows better which agent is which.
@@ -181,7 +182,6 @@ pub(crate) fn command(args: RunArgs, color: Color) -> anyhow::Result<ExitCode> {
             .task
             .or_else(|| agents::on_this_host(&plan.command, &surroundings));
     }
-    plan.follows = is_follower();
     if args.dry_run {
         plan.find_first();
         dry::show(&plan)?;
@@ -289,7 +289,12 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         sidecar::Keeper::new(plan, place, share, child.id(), tee.as_ref().map(|tee| &*tee.path))
     });
     let ring_dir = place.as_ref().map(|place| place.ring_dir.as_path());
-    let ended = supervise::run(signals, child, keeper, watcher, (ring_dir, is_scheduled()));
+    // From here on the command writes on stderr, too.
+    let passed = || tee.as_ref().and_then(|tee| tee.passed.clone());
+    let background = (!watcher.draws()).then(|| output::Background::start(passed()));
+    let place = (ring_dir, cluster::is_scheduled(&surroundings));
+    let ended = supervise::run(signals, child, keeper, watcher, place);
+    drop(background);
     if let Some(tee) = tee {
         tee.finish();
     }
@@ -300,11 +305,6 @@ pub(crate) fn launch(plan: &Plan, watcher: &mut dyn Watcher) -> anyhow::Result<O
         known,
         began: true,
     })
-}
-
-/// Whether somebody started us who may signal all that he started, and not only us.
-fn is_scheduled() -> bool {
-    surroundings("SLURM_JOB_ID").is_some()
 }
 
 /// What the steps are read from, if they are to be read from what is printed.

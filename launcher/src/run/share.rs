@@ -9,7 +9,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,12 +18,17 @@ use std::time::{Duration, Instant};
 
 use paceline_health::hash::fnv;
 use paceline_sidecar::agent::tasks;
+use paceline_sidecar::sink::status::Status;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Pid;
 
 /// Locked by the sidecar of the node.
 const SIDECAR: &str = "sidecar.lock";
+/// Locked by the one task that prints findings.
+const PRINTER: &str = "printer.lock";
+/// Read at once of the sidecar's verdicts.
+const PIECE: usize = 256 << 10;
 /// Locked by whoever leaves last.
 const LAST: &str = "last.lock";
 /// Locked by who watches over tasks that have no launcher, and by the sidecar that it starts.
@@ -39,7 +44,18 @@ pub(crate) struct Share {
     expected: u32,
     file: File,
     last: Option<File>,
+    printer: Printer,
     _held: Option<File>,
+}
+
+/// The right to print findings.
+#[derive(Debug, Default)]
+struct Printer {
+    lock: Option<File>,
+    /// Somebody was asked for it before.
+    has_asked: bool,
+    /// What was read of the verdicts, bytes.
+    at: u64,
 }
 
 impl Share {
@@ -79,6 +95,7 @@ impl Share {
             expected,
             file: tell_apart(&folder, &std::process::id().to_string())?,
             last: None,
+            printer: Printer::default(),
             _held: held,
         })
     }
@@ -138,8 +155,42 @@ impl Share {
         self.dir.join(tasks::DONE).exists()
     }
 
+    /// Verdicts that the sidecar has reported since, if we are the one of the tasks that prints them. When that one leaves, another
+    /// goes on from there.
+    pub(crate) fn verdicts(&mut self) -> Vec<Status> {
+        let path = self.dir.join(tasks::VERDICTS);
+        if self.printer.lock.is_none() {
+            let has_asked = std::mem::replace(&mut self.printer.has_asked, true);
+            self.printer.lock = lock(&self.dir.join(PRINTER));
+            if self.printer.lock.is_none() {
+                return Vec::new();
+            }
+            // Whoever printed before has printed what is there.
+            let printed = if has_asked {
+                fs::metadata(&path).map_or(0, |about| about.len())
+            } else {
+                0
+            };
+            self.printer.at = printed;
+        }
+        let mut piece = vec![0; PIECE];
+        let Ok(count) = File::open(&path).and_then(|file| file.read_at(&mut piece, self.printer.at)) else {
+            return Vec::new();
+        };
+        // A line whose end is not there yet is read the next time.
+        let whole = piece[..count]
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
+        self.printer.at += whole as u64;
+        let lines = piece[..whole].split(|byte| *byte == b'\n');
+        lines
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect()
+    }
+
     /// What the sidecar said of itself when it was ready.
-    pub(crate) fn ready(&self) -> Option<paceline_sidecar::sink::status::Status> {
+    pub(crate) fn ready(&self) -> Option<Status> {
         let text = fs::read(self.dir.join(tasks::READY)).ok()?;
         serde_json::from_slice(&text).ok()
     }
@@ -205,7 +256,7 @@ fn make(dir: &Path) -> io::Result<Option<File>> {
     tasks::make_holdable(dir)?;
     let held = tasks::hold(dir);
     make_private(&dir.join(tasks::FOLDER))?;
-    for name in [SIDECAR, LAST] {
+    for name in [SIDECAR, LAST, PRINTER] {
         touch(&dir.join(name))?;
     }
     Ok(held)
@@ -287,70 +338,5 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn the_last_one_clears_up() {
-        let place = tempfile::tempdir().unwrap();
-        // The name of a task's file is its process: two of them here would be one.
-        let mut share = Share::enter(place.path(), "j", "n1", 1).unwrap();
-        let other = Share::enter(place.path(), "j", "n2", 1).unwrap();
-        assert_ne!(share.dir(), other.dir());
-        assert!(!share.is_last(), "its command has not ended");
-        share.say(r#"{"exit":{"code":0}}"#);
-        assert!(share.is_last());
-        let dir = share.dir().to_owned();
-        drop(share);
-        assert!(!dir.exists() && other.dir().exists());
-    }
-
-    /// Two tasks that end at once: one of them removes the directory while the other looks whether it is the last.
-    #[test]
-    fn what_is_cleared_up_stays_away() {
-        let place = tempfile::tempdir().unwrap();
-        let mut share = Share::enter(place.path(), "j", "n", 1).unwrap();
-        share.say(r#"{"exit":{"code":0}}"#);
-        for name in [SIDECAR, LAST] {
-            fs::remove_file(share.dir().join(name)).unwrap();
-        }
-        assert!(!share.is_last() && share.claim().is_none());
-        let left = fs::read_dir(share.dir()).unwrap().flatten();
-        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
-        assert!(
-            !left.iter().any(|name| name == SIDECAR || name == LAST),
-            "{left:?}"
-        );
-    }
-
-    #[test]
-    fn who_comes_later_is_waited_for() {
-        let place = tempfile::tempdir().unwrap();
-        let mut share = Share::enter(place.path(), "j", "n", 2).unwrap();
-        share.say(r#"{"exit":{"code":0}}"#);
-        assert!(!share.is_last());
-        let dir = share.dir().to_owned();
-        drop(share);
-        assert!(dir.exists());
-    }
-
-    #[test]
-    fn one_sidecar() {
-        let place = tempfile::tempdir().unwrap();
-        let share = Share::enter(place.path(), "j", "n", 2).unwrap();
-        let claim = share.claim().unwrap();
-        assert!(share.claim().is_none());
-        drop(claim);
-        assert!(share.claim().is_some());
-    }
-
-    #[test]
-    fn somebody_elses_directory_is_refused() {
-        let place = tempfile::tempdir().unwrap();
-        let share = Share::enter(place.path(), "j", "n", 2).unwrap();
-        fs::set_permissions(share.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-        let refused = Share::enter(place.path(), "j", "n", 2).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-    }
-}
+#[path = "share_tests.rs"]
+mod tests;

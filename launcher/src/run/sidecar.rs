@@ -161,6 +161,9 @@ impl Keeper {
                 self.ready = ready;
             }
         }
+        if let Some(share) = &mut self.share {
+            self.heard.extend(share.verdicts());
+        }
         std::mem::take(&mut self.heard)
     }
 

@@ -35,6 +35,10 @@ pub(crate) trait Watcher {
     fn wake_at(&self) -> Option<Instant>;
     /// The child has ended. What is said after that comes from a sidecar that is about to.
     fn ended(&mut self) {}
+    /// It draws on stderr itself, and lines go beside its pictures.
+    fn draws(&self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.

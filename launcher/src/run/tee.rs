@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, memfd_create};
 
 use crate::config::StepLog;
+use crate::output::Passed;
 
 /// Copied at once: a pipe that can be written to takes so much without waiting (PIPE_BUF, pipe(7)).
 const PIECE: usize = 4096;
@@ -43,6 +44,8 @@ pub(crate) struct Tee {
     /// The command would have written each line at once, to a terminal.
     was_terminal: bool,
     copier: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+    /// What passed through us, where it does.
+    pub(crate) passed: Option<Arc<Passed>>,
 }
 
 impl Tee {
@@ -58,6 +61,7 @@ impl Tee {
                     stream: None,
                     was_terminal: false,
                     copier: None,
+                    passed: None,
                 });
             }
             StepLog::Stdout => io::stdout().as_fd().try_clone_to_owned()?,
@@ -71,6 +75,7 @@ impl Tee {
                 stream: None,
                 was_terminal: false,
                 copier: None,
+                passed: None,
             });
         }
         let memory = memory()?;
@@ -78,13 +83,16 @@ impl Tee {
         let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
         let over = Arc::new(AtomicBool::new(false));
         let (source, theirs) = (memory.try_clone()?, Arc::clone(&over));
-        let copy = move || Copier::new(source, own).run(&theirs);
+        let passed = Passed::new(*log == StepLog::Stderr);
+        let shared = Arc::clone(&passed);
+        let copy = move || Copier::new(source, own, shared).run(&theirs);
         let thread = std::thread::Builder::new().name("output".into()).spawn(copy)?;
         Ok(Tee {
             path,
             stream: Some((log.clone(), memory)),
             was_terminal,
             copier: Some((over, thread)),
+            passed: Some(passed),
         })
     }
 
@@ -132,16 +140,18 @@ struct Copier {
     let_go: u64,
     /// Nobody reads any more.
     is_closed: bool,
+    passed: Arc<Passed>,
 }
 
 impl Copier {
-    fn new(source: File, sink: File) -> Copier {
+    fn new(source: File, sink: File, passed: Arc<Passed>) -> Copier {
         Copier {
             source,
             sink,
             at: 0,
             let_go: 0,
             is_closed: false,
+            passed,
         }
     }
 
@@ -189,8 +199,13 @@ impl Copier {
         if !matches!(poll(&mut sinks, wait.as_ref()), Ok(1..)) {
             return false;
         }
+        // Nothing of ours goes into the middle of the piece.
+        let mut last = self.passed.lock();
         match self.sink.write(piece.get(..count).unwrap_or_default()) {
-            Ok(written) => self.at += written as u64,
+            Ok(written) => {
+                self.at += written as u64;
+                *last = written.checked_sub(1).map_or(*last, |at| piece[at]);
+            }
             Err(error)
                 if matches!(
                     error.kind(),
@@ -235,7 +250,9 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let (source, theirs) = (memory.try_clone().unwrap(), Arc::clone(&over));
-        let copier = std::thread::spawn(move || Copier::new(source, File::from(write)).run(&theirs));
+        let copier = std::thread::spawn(move || {
+            Copier::new(source, File::from(write), Passed::new(false)).run(&theirs)
+        });
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();
             File::from(read).read_to_end(&mut all).unwrap();
@@ -260,7 +277,9 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let (source, theirs) = (memory.try_clone().unwrap(), Arc::clone(&over));
-        let copier = std::thread::spawn(move || Copier::new(source, File::from(write)).run(&theirs));
+        let copier = std::thread::spawn(move || {
+            Copier::new(source, File::from(write), Passed::new(false)).run(&theirs)
+        });
         let begun = Instant::now();
         for _ in 0..20 {
             memory.write_all(&vec![b'x'; 1 << 20]).unwrap();

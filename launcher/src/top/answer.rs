@@ -86,7 +86,7 @@ fn case(
 ) -> Vec<Line> {
     let mut parts = vec![
         ("why", say::why(verdict)),
-        ("costs", say::costs(verdict, &app.job)),
+        ("cost", say::costs(verdict, &app.job)),
         ("do", verdict.action.to_string()),
         ("since", say::since(verdict, report)),
         ("proof", say::proof(verdict).join("; ")),

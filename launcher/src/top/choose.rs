@@ -6,7 +6,7 @@ use paceline_sidecar::sink::http::visit::{VisitError, Visitor};
 use super::link::Line;
 use super::place::{self, Target};
 use super::told::News;
-use crate::output::Usage;
+use crate::output::NoJob;
 
 /// Others that are named.
 const NAMED: usize = 3;
@@ -84,7 +84,7 @@ pub(super) fn newest(visitor: Visitor, scheme: &'static str) -> anyhow::Result<(
     let text = format!(
         "no job of yours that runs on this host was found{told}: name its run directory, or its page's address"
     );
-    Err(Usage(text).into())
+    Err(NoJob(text).into())
 }
 
 /// What is said of the others, if there are any.

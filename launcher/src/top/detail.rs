@@ -201,7 +201,7 @@ fn finding(app: &App, verdict: &Verdict, columns: usize, style: Style) -> Vec<Li
     if let Some(report) = &app.job.report {
         fact("since", &say::since(verdict, report));
     }
-    fact("costs", &say::costs(verdict, &app.job));
+    fact("cost", &say::costs(verdict, &app.job));
     fact("do", verdict.action.as_str());
     let proof = say::proof(verdict);
     for (place, phrase) in proof.iter().enumerate() {

@@ -33,7 +33,7 @@ use self::job::Sort;
 use self::link::Line;
 use self::place::Target;
 use self::told::News;
-use crate::output::{self, Color, Style, Usage};
+use crate::output::{self, Color, NoJob, Style, Usage};
 
 /// `paceline top`.
 #[derive(Debug, Args)]
@@ -115,7 +115,7 @@ fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Resu
     let hint = || target.hint();
     let base = target
         .base(scheme, visitor.has_token())
-        .map_err(|problem| anyhow::anyhow!("{problem}{}", hint()))?;
+        .map_err(|problem| NoJob(format!("{problem}{}", hint())))?;
     let line = Line {
         target: target.clone(),
         visitor,
@@ -125,7 +125,7 @@ fn named(target: Target, visitor: Visitor, scheme: &'static str) -> anyhow::Resu
     match line.ask() {
         Ok(news) => Ok((line, news)),
         Err(problem @ VisitError::Token) => Err(Usage(format!("{}: {problem}", line.base)).into()),
-        Err(problem) => anyhow::bail!("{}: {problem}{}", line.base, hint()),
+        Err(problem) => Err(NoJob(format!("{}: {problem}{}", line.base, hint())).into()),
     }
 }
 

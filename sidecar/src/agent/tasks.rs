@@ -18,6 +18,8 @@ use crate::host::Process;
 
 /// The folder of the files, in the ring directory.
 pub const FOLDER: &str = "tasks";
+/// What the sidecar reports of findings, for the one of the tasks that prints it: a line of JSON each.
+pub const VERDICTS: &str = "verdicts";
 /// What the sidecar said when it was ready, in the ring directory.
 pub const READY: &str = "ready";
 /// Written by a sidecar that has ended with its work done, in the ring directory.

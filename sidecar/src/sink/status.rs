@@ -5,6 +5,7 @@ mod people;
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use paceline_health::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::tasks;
 use people::People;
 
 /// Lines that may wait for the reader.
@@ -101,7 +103,8 @@ impl StatusStream {
         (StatusStream(Arc::new(sender)), StatusEnd(end))
     }
 
-    /// Only that it is ready, for whoever looks into the file.
+    /// That it is ready, for whoever looks into the file, and verdicts in a file beside it: the tasks of a node have one sidecar, and
+    /// none of them reads its output.
     pub fn ready_in(path: &Path) -> (StatusStream, StatusEnd) {
         StatusStream::to(ReadyFile {
             path: path.to_owned(),
@@ -115,10 +118,28 @@ impl StatusStream {
     }
 }
 
-/// Keeps the last line that says ready.
+/// Verdicts of a shared sidecar that are kept for the tasks, bytes; later ones are only in the run's own files.
+const MAX_VERDICTS: u64 = 4 << 20;
+
+/// Keeps the last line that says ready, and appends verdicts to a file beside it.
 struct ReadyFile {
     path: PathBuf,
     line: Vec<u8>,
+}
+
+impl ReadyFile {
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let path = self.path.with_file_name(tasks::VERDICTS);
+        let mut file = fs::File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        if file.metadata()?.len() < MAX_VERDICTS {
+            file.write_all(line)?;
+        }
+        Ok(())
+    }
 }
 
 impl Write for ReadyFile {
@@ -131,6 +152,8 @@ impl Write for ReadyFile {
                 let own = self.path.with_extension("new");
                 fs::write(&own, line)?;
                 fs::rename(own, &self.path)?;
+            } else if line.starts_with(br#"{"verdict""#) {
+                self.append(&line)?;
             }
         }
         Ok(bytes.len())

@@ -48,8 +48,12 @@ fn the_demo_names_the_rank_and_the_cause_and_its_journal_replays_to_the_byte() {
     assert_eq!(verdict["provenance"], "sim");
     assert_eq!(report["coverage"]["steps_ratio"], 1.0, "{report}");
     assert!(report["duration_s"].as_f64().unwrap() < 32.0, "{report}");
+    // The same line as under `paceline run`.
+    let is_live = |line: &str| line.starts_with("paceline: ") && line.contains("straggler");
+    let mut live = stderr.lines().filter(|line| is_live(line));
     assert!(
-        stderr.contains("rank 2: straggler, thermal") && stderr.contains("paceline-demo/report.json"),
+        live.any(|line| line.contains(": rank 2 on ") && line.contains("; why: heat"))
+            && stderr.contains("paceline-demo/report.json"),
         "{stderr}"
     );
     assert!(

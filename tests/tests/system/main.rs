@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod bad_input;
+mod checked_before;
 mod crowded;
 mod demo;
 mod dry_run;
@@ -15,6 +16,7 @@ mod kube;
 mod kube_end;
 mod launched;
 mod left_behind;
+mod live_findings;
 mod live_policy;
 mod nodes;
 mod notify;

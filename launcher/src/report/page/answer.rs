@@ -10,6 +10,7 @@ use super::Head;
 use crate::html::Html;
 use crate::report::block::{short_subject, why};
 use crate::report::cost::of_finding;
+use crate::report::runbook;
 
 /// Findings that are told in full.
 const IN_FULL: usize = 3;
@@ -33,9 +34,13 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
             format_args!("And {} more", count(rest.len() as u64, "finding")),
             "</h2>",
         );
+        let largest = rest
+            .iter()
+            .map(|card| card.verdict.lost_gpu_hours)
+            .fold(0.0, f64::max);
+        let unit = words::GpuTime::of(largest, words::whose(report));
         let row = |card: &&Card<'_>| {
             let verdict = &card.verdict;
-            let whose = words::whose(report);
             vec![
                 format!("{} {}", mark(verdict), words::severity(verdict.severity)),
                 match verdict.unresolved_at_exit {
@@ -45,18 +50,18 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
                 short_subject(verdict),
                 words::since(verdict),
                 if verdict.lost_gpu_hours > 0.0 {
-                    words::hours(verdict.lost_gpu_hours, whose)
+                    unit.text(verdict.lost_gpu_hours)
                 } else {
                     String::new()
                 },
             ]
         };
         let heads = [
-            Head::Words("weight"),
+            Head::Words("severity"),
             Head::Words("finding"),
-            Head::Words("whom"),
+            Head::Words("who"),
             Head::Words("since"),
-            Head::Number("lost"),
+            Head::Number("cost"),
         ];
         html.part(super::table(&heads, rest.iter().take(IN_SHORT).map(row)));
         if rest.len() > IN_SHORT {
@@ -114,11 +119,14 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     html.tag("</h2><dl>");
     let mut line = |label: &'static str, text: &str, class: &'static str| {
         if !text.is_empty() {
-            html.element("<dt>", label, "</dt>").element(class, text, "</dd>");
+            html.element("<dt>", label, "</dt>")
+                .tag(class)
+                .part(with_code(text))
+                .tag("</dd>");
         }
     };
     line("what", &format!("{}. {}", row.title, row.means), "<dd>");
-    line("do", &verdict.action, "<dd class=\"now\">");
+    line("who", &verdict.whom(), "<dd>");
     line("since", &words::since(verdict), "<dd>");
     let mut reasons = why(verdict);
     if let Some(ratio) = verdict.slowdown_ratio {
@@ -128,8 +136,9 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
             .find(|piece| &*piece.what == "self_time_s");
         let slower = match own.and_then(|own| own.peers) {
             Some(peers) => {
-                let (now, peers) = (words::span(peers * ratio), words::span(peers));
-                format!("{ratio:.2}x the self-time of its peers ({now} beside {peers})")
+                let own = peers * ratio;
+                let (own, peers) = (words::span_beside(own, peers), words::span_beside(peers, own));
+                format!("{ratio:.2}x the self-time of its peers ({own} beside {peers})")
             }
             // Steps of the whole job have no peers: they are held against what they were.
             None => format!("{ratio:.2}x as long as it should be"),
@@ -138,6 +147,12 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     }
     line("why", &reasons, "<dd>");
     line("cost", &of_finding(verdict, report), "<dd>");
+    line("do", &verdict.action, "<dd class=\"now\">");
+    line(
+        "note",
+        words::calm_picture(verdict.finding).unwrap_or_default(),
+        "<dd>",
+    );
     if verdict.provenance != Provenance::Live {
         let source = format!("{:?}", verdict.provenance).to_lowercase();
         line(
@@ -149,7 +164,26 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     if verdict.observe_only {
         line("note", "policy only observes it: nobody is alerted", "<dd>");
     }
-    html.tag("</dl></div>\n");
+    html.tag("<dt>more</dt><dd><a href=\"")
+        .text(runbook(verdict.finding))
+        .tag("\">runbook</a>, or <code>paceline explain ")
+        .text(verdict.finding)
+        .tag("</code></dd></dl></div>\n");
+    html
+}
+
+/// Text in which a command stands between backticks, to be marked and copied as it is.
+fn with_code(text: &str) -> Html {
+    let mut html = Html::default();
+    let is_paired = text.matches('`').count() % 2 == 0;
+    for (index, piece) in text.split('`').enumerate() {
+        match (index, is_paired) {
+            (0, _) => html.text(piece),
+            (_, false) => html.tag("`").text(piece),
+            (odd, true) if odd % 2 == 1 => html.element("<code>", piece, "</code>"),
+            _ => html.text(piece),
+        };
+    }
     html
 }
 

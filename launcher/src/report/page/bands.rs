@@ -307,6 +307,23 @@ mod tests {
         assert!(page.contains(">step 1<") && page.contains(">step 10<"));
     }
 
+    /// Whoever has seen the live page reads the report.
+    #[test]
+    fn a_phase_has_one_name_and_one_colour_on_all_pages() {
+        let live = include_str!("../../../../sidecar/src/sink/page/web/band.js");
+        for (part, (name, _)) in PHASES.iter().enumerate() {
+            let variable = format!("--p{part}:");
+            let style = super::super::STYLE;
+            let colour = style.split(&variable).nth(1).unwrap().get(..7).unwrap();
+            assert_eq!(
+                live.matches(&format!("'{colour}'")).count(),
+                2,
+                "{name} {colour}, light and dark"
+            );
+            assert!(live.contains(&format!("'{name}'")), "{name}");
+        }
+    }
+
     #[test]
     fn what_nobody_told_is_said_to_be_unknown() {
         let bare = Column {

@@ -2,7 +2,7 @@
 
 use paceline_health::history::{Column, History};
 use paceline_health::report::Report;
-use paceline_health::seen::{ABSENT, ratio};
+use paceline_health::seen::{ABSENT, LEVEL, ratio};
 use paceline_health::verdict::Subject;
 use paceline_health::words::count;
 
@@ -15,6 +15,8 @@ const ROW: f64 = 16.0;
 const TALLEST: f64 = 260.0;
 /// Names beside rows need so much room.
 const NAME: f64 = 13.0;
+/// A column of the start takes so much longer than the usual one while caches fill and kernels are compiled.
+const WARM: f64 = 1.2;
 /// Verdicts that are marked beside their rows.
 const MARKED: usize = 24;
 
@@ -66,6 +68,7 @@ pub(super) fn draw(report: &Report, history: &History) -> Html {
             &palette(),
         ))
         .tag("\"/>");
+    warm_ups(&mut html, history, height);
     names(&mut html, history, rows, height);
     marks(&mut html, report, history, rows, height);
     html.tag("</svg></div>");
@@ -93,7 +96,51 @@ fn rows(history: &History) -> usize {
 fn pixels(history: &History, rows: usize) -> Vec<u8> {
     let columns = &history.columns;
     let line = |row: usize| columns.iter().map(move |column| cell(column, row));
-    (0..rows).flat_map(line).collect()
+    let warm = warm(history);
+    let mut pixels: Vec<u8> = (0..rows).flat_map(line).collect();
+    // Ranks that differ in a warm-up are not slow: it is hatched, whatever its cells are.
+    for (place, pixel) in pixels.iter_mut().enumerate() {
+        if warm[place % columns.len()] && *pixel != ABSENT {
+            *pixel = LEVEL;
+        }
+    }
+    pixels
+}
+
+/// Which columns are of a warm-up: the first after each start, as long as they take longer than usual or hold no ordinary step.
+fn warm(history: &History) -> Vec<bool> {
+    let columns = &history.columns;
+    let mut medians: Vec<f64> = columns.iter().filter_map(|column| column.p50_s).collect();
+    medians.sort_by(f64::total_cmp);
+    let usual = medians.get(medians.len() / 2).copied().unwrap_or(f64::INFINITY);
+    let mut warms = true;
+    let mut restart = columns.first().map_or(0, |column| column.restart);
+    let is_warm = |column: &Column| {
+        warms |= std::mem::replace(&mut restart, column.restart) != column.restart;
+        warms &= column.p50_s.is_none_or(|p50| p50 >= WARM * usual);
+        warms
+    };
+    columns.iter().map(is_warm).collect()
+}
+
+/// Hatches over the columns of warm-ups.
+fn warm_ups(html: &mut Html, history: &History, height: f64) {
+    let warm = warm(history);
+    if !warm.contains(&true) {
+        return;
+    }
+    html.tag("<defs><pattern id=\"warm\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">")
+        .tag("<line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\"/></pattern></defs>");
+    let wide = (WIDE - LEFT - RIGHT) / warm.len() as f64;
+    for index in (0..warm.len()).filter(|index| warm[*index]) {
+        html.tag("<rect class=\"warm\" x=\"")
+            .number(LEFT + index as f64 * wide)
+            .tag("\" y=\"2\" width=\"")
+            .number(wide)
+            .tag("\" height=\"")
+            .number(height)
+            .tag("\"/>");
+    }
 }
 
 fn cell(column: &Column, row: usize) -> u8 {
@@ -131,7 +178,11 @@ fn legend(history: &History) -> Html {
         html.text(words).tag(" ");
     }
     swatch(&mut html, NOTHING);
-    html.tag("nothing came</p>");
+    html.tag("nothing came");
+    if warm(history).contains(&true) {
+        html.tag(" <i class=\"warm\"></i>warm-up");
+    }
+    html.tag("</p>");
     html
 }
 
@@ -229,7 +280,7 @@ fn says(report: &Report, history: &History) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_health::seen::{LEVEL, cell};
+    use paceline_health::seen::cell;
 
     #[test]
     fn pace_shows_nothing_and_slow_shows_more_the_slower() {
@@ -241,6 +292,44 @@ mod tests {
         assert_eq!((palette[0], palette[usize::from(LEVEL)][3]), (NOTHING, 0));
         let slow = palette[usize::from(cell(f64::ln(1.6)))];
         assert!(slow[0] > 150 && slow[1] < 60, "{slow:?}");
+    }
+
+    #[test]
+    fn a_warm_up_is_hatched_and_shows_no_slow_rank() {
+        let slow = cell(f64::ln(1.6));
+        let column = |p50_s: f64, restart: u32, own: u8| Column {
+            steps: 1,
+            restart,
+            p50_s: Some(p50_s),
+            cells: vec![LEVEL, own],
+            ..Column::default()
+        };
+        let columns = vec![
+            column(9.0, 0, slow),
+            column(1.5, 0, ABSENT),
+            column(1.0, 0, LEVEL),
+            // Long, but not at a start: a slow rank shows.
+            column(2.0, 0, slow),
+            column(3.0, 1, slow),
+            column(1.0, 1, slow),
+            column(1.0, 1, LEVEL),
+            column(1.0, 1, LEVEL),
+        ];
+        let history = History {
+            ranks_a_row: 1,
+            is_self: true,
+            columns,
+        };
+        assert_eq!(
+            warm(&history),
+            [true, true, false, false, true, false, false, false]
+        );
+        let own = pixels(&history, 2)[8..14].to_vec();
+        assert_eq!(own, [LEVEL, ABSENT, LEVEL, slow, LEVEL, slow]);
+        let mut html = Html::default();
+        warm_ups(&mut html, &history, 32.0);
+        let page = Html::page("t", "", html);
+        assert_eq!(page.matches("<rect class=\"warm\"").count(), 3, "{page}");
     }
 
     #[test]
@@ -256,6 +345,11 @@ mod tests {
             columns: vec![column(vec![1, 2]), column(vec![3, 4, 5])],
         };
         assert_eq!(rows(&history), 3);
-        assert_eq!(pixels(&history, 3), [1, 3, 2, 4, ABSENT, 5]);
+        let mut steady = history.clone();
+        steady
+            .columns
+            .iter_mut()
+            .for_each(|column| column.p50_s = Some(1.0));
+        assert_eq!(pixels(&steady, 3), [1, 3, 2, 4, ABSENT, 5]);
     }
 }

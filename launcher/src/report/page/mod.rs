@@ -120,7 +120,7 @@ fn foot(report: &Report) -> Html {
     let mut html = Html::default();
     html.tag("<footer><p>All of it, for programs: <code>report.json</code> beside this page (")
         .tag("<code>paceline report RUN --json</code>). Each number follows from the journal by ")
-        .tag("<code>paceline replay</code>; what a finding means: <code>paceline explain finding NAME</code>.</p><p>Paceline ")
+        .tag("<code>paceline replay</code>; what a finding means: <code>paceline explain NAME</code>.</p><p>Paceline ")
         .text(env!("CARGO_PKG_VERSION"))
         .tag(", report version ")
         .text(report.schema_version)

@@ -1,7 +1,7 @@
 //! What the job took, what of it was lost, and to what.
 
 use paceline_health::report::Report;
-use paceline_health::words::{hours, money, percent, span, whose};
+use paceline_health::words::{GpuTime, money, percent, span_beside, whose};
 
 use crate::html::Html;
 use crate::report::cost::losses;
@@ -14,6 +14,7 @@ const BAR: f64 = 12.0;
 pub(super) fn draw(report: &Report) -> Html {
     let cost = &report.cost;
     let whose = whose(report);
+    let unit = GpuTime::of(cost.gpu_hours.max(cost.lost_gpu_hours), whose);
     let mut html = Html::default();
     html.tag("<section><h2>What it cost</h2><div class=\"cards\">");
     match cost.goodput_ratio {
@@ -30,8 +31,8 @@ pub(super) fn draw(report: &Report) -> Html {
     }
     if cost.gpu_hours > 0.0 {
         let share = percent(cost.lost_gpu_hours / cost.gpu_hours);
-        let of = format!("lost of {} ({share})", hours(cost.gpu_hours, whose));
-        card(&mut html, hours(cost.lost_gpu_hours, whose), of);
+        let of = format!("lost of {} ({share})", unit.text(cost.gpu_hours));
+        card(&mut html, unit.text(cost.lost_gpu_hours), of);
     } else {
         card(&mut html, "not measured", "what was lost: no rank attached");
     }
@@ -51,11 +52,12 @@ pub(super) fn draw(report: &Report) -> Html {
     if let (Some(what_if), Some(now)) = (cost.what_if_step_s, cost.step_s)
         && what_if < now * 0.995
     {
-        let says = format!("a step, instead of {}, if nothing were wrong now", span(now));
-        card(&mut html, span(what_if), says);
+        let now_text = span_beside(now, what_if);
+        let says = format!("a step, instead of {now_text}, if nothing were wrong now");
+        card(&mut html, span_beside(what_if, now), says);
     }
     html.tag("</div>")
-        .part(by_cause(report, whose))
+        .part(by_cause(report, whose, unit))
         .tag("</section>\n");
     html
 }
@@ -68,7 +70,7 @@ fn card(html: &mut Html, value: impl std::fmt::Display, says: impl std::fmt::Dis
     );
 }
 
-fn by_cause(report: &Report, whose: &str) -> Html {
+fn by_cause(report: &Report, whose: &str, unit: GpuTime) -> Html {
     let cost = &report.cost;
     let causes = losses(cost);
     let mut html = Html::default();
@@ -84,7 +86,7 @@ fn by_cause(report: &Report, whose: &str) -> Html {
     html.tag("<td></td></tr>\n");
     for (cause, lost) in causes.iter().take(CAUSES) {
         html.element("<tr><td>", cause, "</td>")
-            .element("<td class=\"n\">", hours(*lost, whose), "</td>");
+            .element("<td class=\"n\">", unit.text(*lost), "</td>");
         let share = if cost.gpu_hours > 0.0 {
             percent(lost / cost.gpu_hours)
         } else {
@@ -103,7 +105,7 @@ fn by_cause(report: &Report, whose: &str) -> Html {
     if rest > 0.0 {
         html.element(
             "<p class=\"faint\">",
-            format_args!("and {} to other causes", hours(rest, whose)),
+            format_args!("and {} to other causes", unit.text(rest)),
             "</p>",
         );
     }

@@ -9,7 +9,7 @@ use super::answer::mark;
 use super::{Head, table};
 use crate::html::Html;
 use crate::report::block::short_subject;
-use crate::report::{ending, remedies};
+use crate::report::{clock, ending, remedies};
 
 /// Lines that are seen at once, and those behind them; the rest is counted.
 const SEEN: usize = 24;
@@ -25,14 +25,23 @@ pub(super) fn draw(report: &Report) -> Html {
         html.tag("<p class=\"faint\">Nothing happened.</p>");
     } else {
         let more = found.len().saturating_sub(MOST);
+        let moment = |at: f64| match report.began_unix_ms {
+            Some(began) => clock::utc_second(began.saturating_add_signed((at * 1e3) as i64)),
+            None => String::new(),
+        };
         let mut rows = found
             .into_iter()
             .take(MOST)
-            .map(|(at, what, whom)| vec![span(at), what, whom]);
+            .map(|(at, what, who)| vec![moment(at), span(at), what, who]);
         let heads = [
+            Head::Words(if report.began_unix_ms.is_some() {
+                "date and time, UTC"
+            } else {
+                ""
+            }),
             Head::Number("after the start"),
             Head::Words("what"),
-            Head::Words("whom"),
+            Head::Words("who"),
         ];
         html.part(table(&heads, rows.by_ref().take(SEEN)));
         let rest: Vec<_> = rows.collect();

@@ -215,6 +215,11 @@ impl Rollup {
     }
 
     /// Whose hours are told to people.
+    /// Of all amounts in it, so that they can be compared at sight.
+    fn unit(&self) -> words::GpuTime {
+        words::GpuTime::of(self.total.gpu_hours.max(self.total.lost_gpu_hours), self.whose())
+    }
+
     fn whose(&self) -> &'static str {
         if self.total.with_gpus > 0 { "GPU" } else { "rank" }
     }

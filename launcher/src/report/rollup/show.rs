@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use paceline_health::plain;
-use paceline_health::words::{count, hours, money, percent, span};
+use paceline_health::words::{count, money, percent, span};
 
 use super::{Node, Rollup, Share};
 use crate::html::Html;
@@ -46,10 +46,7 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
         .take(ROWS)
         .map(|(cause, share)| {
             let of = percent(of_total(share.lost_gpu_hours, rollup));
-            let (lost, cost) = (
-                hours(share.lost_gpu_hours, rollup.whose()),
-                price(share.lost_cost),
-            );
+            let (lost, cost) = (rollup.unit().text(share.lost_gpu_hours), price(share.lost_cost));
             format!(
                 "{:NAME$} {lost:>18} {of:>7} {cost:>10} {:>6}",
                 short(cause),
@@ -67,7 +64,7 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
         .iter()
         .take(ROWS)
         .map(|(name, node)| {
-            let (lost, cost) = (hours(node.lost_gpu_hours, rollup.whose()), price(node.lost_cost));
+            let (lost, cost) = (rollup.unit().text(node.lost_gpu_hours), price(node.lost_cost));
             let (found, kinds) = (node.findings, kinds(node));
             format!(
                 "{:NAME$} {found:>8} {:>6} {lost:>18} {cost:>10}  {kinds}",
@@ -100,8 +97,8 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     let mut first = format!(
         "{} {since}: {} of {} lost",
         count(total.runs, "run"),
-        hours(total.lost_gpu_hours, rollup.whose()),
-        hours(total.gpu_hours, rollup.whose())
+        rollup.unit().text(total.lost_gpu_hours),
+        rollup.unit().text(total.gpu_hours)
     );
     if total.gpu_hours > 0.0 {
         first += &format!(" ({})", percent(total.lost_gpu_hours / total.gpu_hours));
@@ -239,7 +236,7 @@ pub(super) fn page(rollup: &Rollup) -> String {
     html.tag("<h2>Lost to</h2>");
     let row = |(cause, share): (&String, &Share)| {
         let of = percent(of_total(share.lost_gpu_hours, rollup));
-        let lost = hours(share.lost_gpu_hours, rollup.whose());
+        let lost = rollup.unit().text(share.lost_gpu_hours);
         vec![
             cause.clone(),
             lost,
@@ -259,7 +256,7 @@ pub(super) fn page(rollup: &Rollup) -> String {
     html.tag("<h2>Nodes</h2><p class=\"faint\">Findings that blame the node, a rank or a GPU of it. Of findings that overlap each \
               counts; what nobody is to blame for is above.</p>");
     let row = |(name, node): (&String, &Node)| {
-        let lost = hours(node.lost_gpu_hours, rollup.whose());
+        let lost = rollup.unit().text(node.lost_gpu_hours);
         let (found, runs) = (node.findings.to_string(), node.runs.to_string());
         vec![
             name.clone(),
@@ -306,7 +303,7 @@ fn runs(rollup: &Rollup) -> Html {
             run.ranks.to_string(),
             span(run.duration_s),
             run.goodput_ratio.map_or("not measured".to_owned(), percent),
-            hours(run.lost_gpu_hours, rollup.whose()),
+            rollup.unit().text(run.lost_gpu_hours),
             run.worst.clone().unwrap_or_default(),
             run.end.unwrap_or("not told").to_owned(),
             run.place.display().to_string(),

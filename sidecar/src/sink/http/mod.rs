@@ -46,8 +46,8 @@ pub type Scrape = oneshot::Sender<Arc<dyn Facts>>;
 /// What was typed of it.
 #[derive(Args, Clone, Debug)]
 pub struct HttpOptions {
-    /// Where the metrics page is wanted: an address, loopback or another of this machine, or an interface as in eth0:9810;
-    /// port 0: any. All addresses at once (0.0.0.0) take a token.
+    /// Where the metrics page is wanted: an address, loopback or another of this machine, an interface as in eth0:9810 or a
+    /// host name; port 0: any. All addresses at once (0.0.0.0) take a token.
     #[arg(
         long,
         env = "PACELINE_HTTP",
@@ -127,7 +127,7 @@ impl Page {
         let mut elsewhere = Vec::new();
         let place = if self.place.is_everywhere() && self.token.is_none() {
             let why = format!(
-                "{}: every address takes a token (--http-token-file), or name one",
+                "{}: without a token (--http-token-file) the page is not served on every network of the node; name one",
                 self.place
             );
             warn::once(
@@ -146,6 +146,8 @@ impl Page {
             );
             elsewhere.push(match error.kind() {
                 ErrorKind::AddrInUse => format!("port {} is taken", place.port()),
+                // It says what it is about.
+                ErrorKind::NotFound | ErrorKind::AddrNotAvailable => error.to_string(),
                 _ => format!("{place}: {error}"),
             });
             loopback(0).bind()

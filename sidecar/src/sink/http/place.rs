@@ -1,26 +1,37 @@
-//! Where the page is wanted: an address, or a network interface by its name.
+//! Where the page is wanted: an address, or a network interface or a host name of this machine.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use tokio::net::TcpSocket;
 
 /// Connections that may wait to be taken.
 const BACKLOG: u32 = 64;
+/// A name server has so long; a job's watch does not wait longer for it.
+const RESOLVE: Duration = Duration::from_secs(3);
+/// The longest host name (RFC 1035, 2.3.4).
+const MAX_NAME: usize = 253;
 
-/// An address, or an interface and a port.
+/// An address, or a name and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// `127.0.0.1:9810`, `[::1]:9810`.
     Address(SocketAddr),
-    /// `eth0:9810`: any address of this interface, and no other.
-    Interface(String, u16),
+    /// `eth0:9810`: any address of this interface, and no other. `localhost:9810`, `node-7:9810`: the address of this host
+    /// name. Which of both it is shows where it is bound: an interface goes first.
+    Named(String, u16),
 }
 
 /// What is neither.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be ADDRESS:PORT, such as 127.0.0.1:9810, or INTERFACE:PORT, such as eth0:9810")]
+#[error(
+    "must be ADDRESS:PORT, INTERFACE:PORT or HOST:PORT, such as 127.0.0.1:9810, eth0:9810 or localhost:9810"
+)]
 pub struct NoPlace;
 
 impl FromStr for Place {
@@ -31,8 +42,8 @@ impl FromStr for Place {
             return Ok(Place::Address(address));
         }
         let (name, port) = text.rsplit_once(':').ok_or(NoPlace)?;
-        // IFNAMSIZ with its zero byte (netdevice(7)); what looks like an address is one that was written wrongly.
-        let is_name = (1..16).contains(&name.len())
+        // What looks like an address is one that was written wrongly.
+        let is_name = (1..=MAX_NAME).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
             && !name.contains([':', '[', ']'])
             && name.bytes().any(|byte| byte.is_ascii_alphabetic());
@@ -42,7 +53,7 @@ impl FromStr for Place {
             return Ok(Place::Address(SocketAddr::new(address.into(), port)));
         }
         is_name
-            .then(|| Place::Interface(name.to_owned(), port))
+            .then(|| Place::Named(name.to_owned(), port))
             .ok_or(NoPlace)
     }
 }
@@ -51,7 +62,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Address(address) => write!(f, "{address}"),
-            Place::Interface(name, port) => write!(f, "{name}:{port}"),
+            Place::Named(name, port) => write!(f, "{name}:{port}"),
         }
     }
 }
@@ -66,7 +77,7 @@ impl Place {
     pub fn port(&self) -> u16 {
         match self {
             Place::Address(address) => address.port(),
-            Place::Interface(_, port) => *port,
+            Place::Named(_, port) => *port,
         }
     }
 
@@ -77,17 +88,36 @@ impl Place {
 
     /// Whether other machines can reach it.
     pub fn is_shared(&self) -> bool {
-        !matches!(self, Place::Address(address) if address.ip().is_loopback())
+        match self {
+            Place::Address(address) => !address.ip().is_loopback(),
+            // RFC 6761, 6.3: never another machine's.
+            Place::Named(name, _) => name != "localhost",
+        }
     }
 
     /// Listens there. To be called within a runtime.
     ///
     /// # Errors
-    /// What the system says.
-    pub fn bind(&self) -> std::io::Result<TcpListener> {
+    /// What the system says, in words where those of the system would lead nowhere.
+    pub fn bind(&self) -> io::Result<TcpListener> {
         match self {
-            Place::Address(address) => TcpListener::bind(address),
-            Place::Interface(name, port) => {
+            Place::Address(address) => {
+                TcpListener::bind(address).map_err(|error| explained(error, &address.ip().to_string()))
+            }
+            Place::Named(name, port) if !is_interface(name) => {
+                let addresses = resolve(name, *port)?;
+                // Not a list to `bind`: of several addresses the first one's error counts, as 127.0.0.1 before ::1.
+                let mut problem = None;
+                for address in &addresses {
+                    match TcpListener::bind(address) {
+                        Ok(listener) => return Ok(listener),
+                        Err(error) => problem = problem.or(Some(error)),
+                    }
+                }
+                let problem = problem.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+                Err(explained(problem, name))
+            }
+            Place::Named(name, port) => {
                 let socket = TcpSocket::new_v4()?;
                 socket.set_reuseaddr(true)?;
                 socket.bind_device(Some(name.as_bytes()))?;
@@ -98,14 +128,97 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Whether it could be listened at now; from outside a runtime.
+    ///
+    /// # Errors
+    /// As [`Place::bind`].
+    pub fn probe(&self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let _entered = runtime.enter();
+        self.bind().map(drop)
+    }
+}
+
+/// IFNAMSIZ with its zero byte (netdevice(7)).
+fn is_interface(name: &str) -> bool {
+    name.len() < 16 && Path::new("/sys/class/net").join(name).exists()
+}
+
+/// Addresses of a host name, IPv4 first, as `localhost` is meant most often.
+fn resolve(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let (sender, found) = channel();
+    let asked = name.to_owned();
+    // A name server that is gone may take minutes; the thread ends by itself then.
+    std::thread::Builder::new()
+        .name("resolve".into())
+        .spawn(move || {
+            let addresses = (&*asked, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            let _ = sender.send(addresses);
+        })?;
+    let unknown = |why: &str| {
+        let text = format!("no network interface and no host is called {name} here ({why})");
+        io::Error::new(io::ErrorKind::NotFound, text)
+    };
+    match found.recv_timeout(RESOLVE) {
+        Ok(Ok(mut addresses)) if !addresses.is_empty() => {
+            addresses.sort_by_key(SocketAddr::is_ipv6);
+            Ok(addresses)
+        }
+        Ok(Ok(_)) => Err(unknown("the name has no address")),
+        Ok(Err(error)) => Err(unknown(&error.to_string())),
+        Err(_) => Err(unknown("the name server does not answer")),
+    }
+}
+
+/// An error as somebody can act on it.
+fn explained(error: io::Error, name: &str) -> io::Error {
+    let text = match error.kind() {
+        io::ErrorKind::AddrNotAvailable => format!("{name} is no address of this machine"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}: ports below 1024 are root's, choose a higher one")
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_host_name_is_bound_and_one_that_is_none_is_named() {
+        let place = |text: &str| text.parse::<Place>().unwrap();
+        let listener = place("localhost:0").bind().unwrap();
+        assert!(listener.local_addr().unwrap().ip().is_loopback());
+        assert!(!place("localhost:0").is_shared());
+        let unknown = place("no-such-host.invalid:0").bind().unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("no network interface and no host is called no-such-host.invalid here"),
+            "{unknown}"
+        );
+        // TEST-NET-1 (RFC 5737) is nobody's.
+        let other = place("192.0.2.1:0").bind().unwrap_err().to_string();
+        assert_eq!(other, "192.0.2.1 is no address of this machine");
+        let taken = format!("localhost:{}", listener.local_addr().unwrap().port());
+        assert_eq!(place(&taken).bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
     fn places() {
         let place = |text: &str| text.parse::<Place>();
-        for text in ["127.0.0.1:0", "[::1]:9810", "eth0:9810", "ib0.8001:1"] {
+        let long = format!("{}.example:9810", "node".repeat(20));
+        for text in [
+            "127.0.0.1:0",
+            "[::1]:9810",
+            "eth0:9810",
+            "ib0.8001:1",
+            "localhost:9811",
+            &long,
+        ] {
             assert_eq!(place(text).unwrap().to_string(), text);
         }
         assert_eq!(place("fd00::7:9810").unwrap().to_string(), "[fd00::7]:9810");
@@ -117,7 +230,7 @@ mod tests {
             "1.2.3:4",
             "eth0:70000",
             "a/b:1",
-            "averyveryverylongname:1",
+            &format!("{}:1", "n".repeat(300)),
         ] {
             assert_eq!(place(text), Err(NoPlace), "{text}");
         }

@@ -157,7 +157,8 @@ impl Courier {
         Ok(())
     }
 
-    fn deliver(&self, letter: &Letter) -> Delivery {
+    /// Tries once, without the spool.
+    pub(super) fn deliver(&self, letter: &Letter) -> Delivery {
         match &self.receiver.kind {
             Kind::Exec(program) => exec::run(program, letter, &self.leash),
             Kind::Alertmanager(address) => {

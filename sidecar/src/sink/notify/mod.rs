@@ -14,6 +14,7 @@ mod notice;
 mod receiver;
 mod secret;
 mod spool;
+mod trial;
 mod untold;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use paceline_health::verdict::Verdict;
 
 pub use self::notice::{Notice, Status};
 pub use self::receiver::{Address, Kind, PAGERDUTY, Receiver, ReceiverError};
+pub use self::trial::trial;
 pub use self::untold::{Untold, flush, strangers, untold};
 
 use self::courier::{Courier, LAST};

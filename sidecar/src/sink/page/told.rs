@@ -86,6 +86,8 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "action": clip(&verdict.action, SENTENCE),
         "observe_only": verdict.observe_only,
         "unresolved": verdict.unresolved_at_exit,
+        "picture": words::calm_picture(verdict.finding),
+        "runbook": format!("{}/blob/main/docs/findings.md#{}", env!("CARGO_PKG_REPOSITORY"), verdict.finding),
     })
 }
 

@@ -61,18 +61,29 @@ function shortWhom({subject, whom}) {
   return subject.kind === 'gpu' ? `${shortGpu(subject.gpu)} on ${subject.node}` : whom;
 }
 
+// Commands stand between backticks: they are shown so that a click marks them whole.
+function withCode(text) {
+  const pieces = text.split('`');
+  if (pieces.length % 2 === 0) return [told(text)];
+  return pieces.map((piece, index) => index % 2 ? el('code', null, piece) : told(piece));
+}
+
 function caseOf(verdict) {
   const facts = el('dl');
-  const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Now' ? 'now' : null, ...says));
+  const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Do' ? 'now' : null, ...says));
   fact('Who', who(verdict));
+  fact('Since', since(verdict));
   const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as its peers`), ': '];
   // Of what nobody is slow for the sentence above says all that is known.
   if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, verdict.why);
-  fact('Since', since(verdict));
-  fact('Costs', costs(verdict));
-  fact('Now', told(verdict.action));
+  fact('Cost', costs(verdict));
+  fact('Do', ...withCode(verdict.action));
+  if (verdict.picture) fact('Note', verdict.picture);
   if (verdict.provenance !== 'live') fact('Note', `rests on data that is not live (${verdict.provenance})`);
   if (verdict.observe_only) fact('Note', 'policy only observes it: nobody is alerted');
+  const runbook = el('a', null, 'runbook');
+  Object.assign(runbook, {href: verdict.runbook, target: '_blank', rel: 'noopener noreferrer'});
+  fact('More', runbook, ', or ', el('code', null, `paceline explain ${verdict.finding}`));
   const proof = verdict.evidence.length ? table(['Evidence', 'here', 'peers'], verdict.evidence) : null;
   return el('div', 'case', facts, proof);
 }

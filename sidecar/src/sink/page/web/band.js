@@ -1,9 +1,10 @@
 // How long steps take, and where their time goes, under the heat map and on its axis of steps.
 
-const PHASES = ['data', 'compute', 'waiting for others', 'optimizer', 'checkpoint', 'rest'];
+// Names and colours are those of the report's page, by day and by night: who has seen one picture reads the other.
+const PHASES = ['data loading', 'compute', 'waiting and communication', 'optimizer', 'checkpoint', 'rest'];
 const PHASE_COLOURS = {
-  light: ['#b26a00', '#2f6f9f', '#9db7c9', '#5b4a9e', '#b3261e', '#c9d1d8'],
-  dark: ['#f0b04d', '#4f97c9', '#3d5566', '#a394e8', '#ff8a80', '#2b363f'],
+  light: ['#b07aa1', '#4e79a7', '#e0953a', '#7a9e4f', '#8a8f98', '#dde3e9'],
+  dark: ['#b07aa1', '#4e79a7', '#e0953a', '#7a9e4f', '#8a8f98', '#2b363f'],
 };
 
 function drawBand() {

@@ -43,6 +43,23 @@ function madePalette() {
   return made;
 }
 
+// A step of the start takes so much longer than the usual one while caches fill and kernels are compiled.
+const WARM = 1.2;
+
+// Steps of a warm-up: those that say so, and the first ones after each start as long as they are longer than usual. Ranks that differ
+// there are not slow.
+function warmUps(columns) {
+  const medians = columns.map(step => step.p50).sort((a, b) => a - b);
+  const usual = medians[Math.floor(medians.length / 2)];
+  let warms = false;
+  return columns.map((step, index) => {
+    const before = columns[index - 1];
+    const starts = before ? before.restart !== step.restart : data.steps.length < 512;
+    warms = (starts || warms) && (step.kind === 'warm-up' || step.p50 >= WARM * usual);
+    return warms || step.kind === 'warm-up';
+  });
+}
+
 // Slow beats absent, absent beats everything else: as the aggregator bins.
 const badness = cell => cell === 0 ? 261 : cell * 2;
 
@@ -92,7 +109,7 @@ function drawHeat() {
   const height = Math.min(Math.floor(most), rowHeight * rows.length);
   const {pen, width} = canvas('heat', height, false);
   const map = mapping(columns.length, width);
-  Object.assign(heat, {rows, columns, map, width, height, rowHeight});
+  Object.assign(heat, {rows, columns, map, width, height, rowHeight, warm: warmUps(columns)});
   if (heat.image?.width !== width || heat.image.height !== height) heat.image = pen.createImageData(width, height);
   const pixels = new Uint32Array(heat.image.data.buffer);
   pixels.fill(0);
@@ -114,7 +131,7 @@ function spans(lines, width) {
   for (let x = Math.ceil(map.left); x < width && from < columns.length;) {
     const to = map.wide >= 1 ? from + 1 : Math.max(from + 1, Math.min(columns.length, map.at(x + 1)));
     const end = map.wide >= 1 ? Math.min(width, Math.round(map.x(from + 1))) : x + 1;
-    found.push({x, end: end - gap, worst: worstLines(lines, from, Math.min(to, columns.length))});
+    found.push({x, end: end - gap, isWarm: heat.warm[from], worst: worstLines(lines, from, Math.min(to, columns.length))});
     x = end;
     from = to;
   }
@@ -146,9 +163,14 @@ function paint(pixels, width, height) {
   for (let y = 0; y < height; y += 1) {
     if (rowHeight > 6 && y % rowHeight === rowHeight - 1) continue;
     const line = rowHeight > 1 ? Math.floor(y / rowHeight) : y;
-    for (const {x, end, worst} of all) {
+    for (const {x, end, isWarm, worst} of all) {
       const cell = worst[line];
       for (let own = x; own < end; own += 1) {
+        if (isWarm && cell !== 0) {
+          // Stripes the other way.
+          pixels[y * width + own] = colours[(own - y + height) % 6 < 2 ? 256 : 128];
+          continue;
+        }
         pixels[y * width + own] = cell === 0 ? colours[256 + ((own + y) % 6 < 3 ? 0 : 1)] : colours[cell];
       }
     }
@@ -191,8 +213,11 @@ function drawScale() {
   };
   const stripes = el('i');
   stripes.style.background = `repeating-linear-gradient(135deg, ${isDark() ? '#58626a' : '#78828a'} 0 2px, transparent 2px 4px)`;
+  const other = el('i');
+  other.style.background = `repeating-linear-gradient(45deg, ${isDark() ? '#58626a' : '#78828a'} 0 2px, transparent 2px 6px)`;
   const what = heat.columns.at(-1).isSelf ? 'self-time' : 'whole steps (self-time is not known)';
-  fill('scale', `${what}:`, ...KEYS.map(([value, text]) => swatch(shade(value), text)), el('span', null, stripes, 'nothing came'));
+  fill('scale', `${what}:`, ...KEYS.map(([value, text]) => swatch(shade(value), text)), el('span', null, stripes, 'nothing came'),
+    heat.warm.includes(true) ? el('span', null, other, 'warm-up') : '');
 }
 
 const firstRank = row => heat.rows[row] * heat.columns.at(-1).bin;
@@ -228,7 +253,8 @@ function cellSays(row, index) {
   const place = heat.rows[row];
   if (!step || place === undefined) return null;
   const rank = place * step.bin + (step.who ? step.who[place] : 0);
-  const kind = step.kind === 'train' ? '' : ` (${step.kind})`;
+  const isWarm = heat.warm[index];
+  const kind = isWarm ? ' (warm-up)' : step.kind === 'train' ? '' : ` (${step.kind})`;
   const value = ratio(step.cells[place] ?? 0);
   const many = step.bin > 1 ? `of ranks ${place * step.bin} to ${Math.min(step.ranks, (place + 1) * step.bin) - 1} the worst: ` : '';
   const what = value === null ? 'nothing came' : `${times(value)} ${step.isSelf ? 'the self-time of its peers' : 'the median step'}`;

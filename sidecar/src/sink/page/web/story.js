@@ -25,7 +25,8 @@ function happenings() {
 
 function drawTimeline() {
   const all = happenings();
-  const rows = all.slice(0, 60).map(({unix_ms, kind, cls, what}) => el('li', null, el('span', 'faint', clock(unix_ms)), el('b', cls, kind), el('span', null, ...what)));
+  const rows = all.slice(0, 60).map(({unix_ms, kind, cls, what}) => el('li', null, el('time', 'faint', moment(unix_ms)), el('b', cls, kind), el('span', null, ...what)));
+  at('zone').textContent = `times in ${zone()}`;
   fill('timeline', ...rows, all.length === 0 ? el('li', 'faint', 'Nothing yet.') : null);
 }
 

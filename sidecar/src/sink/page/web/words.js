@@ -51,8 +51,19 @@ function scaled(value, step, units) {
   return `${value.toFixed(unit > 0 && value < 100 ? 1 : 0)} ${units[unit]}`;
 }
 
-function clock(unixMs) {
-  return new Date(unixMs).toLocaleTimeString('en-GB');
+// Date and time of day, in the browser's zone, which stands above the list.
+function moment(unixMs) {
+  const at = new Date(unixMs);
+  const two = number => String(number).padStart(2, '0');
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+function zone() {
+  const {timeZone} = Intl.DateTimeFormat().resolvedOptions();
+  const minutes = -new Date().getTimezoneOffset();
+  const two = number => String(number).padStart(2, '0');
+  const offset = `UTC${minutes < 0 ? '-' : '+'}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+  return timeZone ? `${timeZone} (${offset})` : offset;
 }
 
 // A UUID's first letters are enough to tell two GPUs of a node apart.

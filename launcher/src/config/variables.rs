@@ -1,0 +1,179 @@
+//! Names of PACELINE_ variables: those that anything of ours reads or sets, and what is said of others.
+
+use std::ffi::OsString;
+
+use paceline_health::plain;
+
+use super::keys::{KEYS, PRICE_VARIABLE, variable};
+use crate::output::nearest;
+
+/// Beside those of settings: what the hook, the plugin, tools and sidecars read, what we set for commands, and what deploy/ sets
+/// in pods.
+const OTHERS: [&str; 42] = [
+    "PACELINE_CUBLAS_LIB",
+    "PACELINE_CUDA_LIB",
+    "PACELINE_DELIVERY",
+    "PACELINE_EXCLUDED_NODES",
+    "PACELINE_FIRST_NODE",
+    "PACELINE_GROUP",
+    "PACELINE_HOOK",
+    "PACELINE_HOST_ROOT",
+    "PACELINE_IMAGE",
+    "PACELINE_JOBSET",
+    "PACELINE_JOB_NAME",
+    "PACELINE_KEY_OPTIONAL",
+    "PACELINE_KUBE_NODE",
+    "PACELINE_LAYOUT",
+    "PACELINE_NAMESPACE",
+    "PACELINE_NCCL_BUDGET_PPM",
+    "PACELINE_NCCL_LIB",
+    "PACELINE_NCCL_SAMPLE",
+    "PACELINE_NNODES",
+    "PACELINE_NODES",
+    "PACELINE_NODE_RANK",
+    "PACELINE_NOTIFY_BEFORE",
+    "PACELINE_OBJECT",
+    "PACELINE_PASSPORTS",
+    "PACELINE_POD",
+    "PACELINE_POD_IP",
+    "PACELINE_PREFLIGHT_PORT",
+    "PACELINE_PYTHONPATH_BEFORE",
+    "PACELINE_RACK",
+    "PACELINE_RANK_PID",
+    "PACELINE_RAY_CLUSTER",
+    "PACELINE_REMEDY_FINDING",
+    "PACELINE_REMEDY_MARK",
+    "PACELINE_REMEDY_NODE",
+    "PACELINE_RING_DIR",
+    "PACELINE_RING_SHARED",
+    "PACELINE_SCHEDULE",
+    "PACELINE_STEPS_AFTER",
+    "PACELINE_TRACK",
+    "PACELINE_TRACK_EVERY",
+    "PACELINE_TRACK_FROM",
+    "PACELINE_WATCH",
+];
+/// Of whole families whose other names are somebody else's to choose.
+const FAMILIES: [&str; 4] = [
+    "PACELINE_OPERATOR",
+    "PACELINE_REMEDIATOR",
+    "PACELINE_FUZZ_",
+    "PACELINE_FAKE_",
+];
+/// Unknown ones that are named; a site may have variables of its own.
+const MAX_NAMED: usize = 5;
+
+/// Every variable that something of ours reads.
+fn known() -> Vec<String> {
+    let settings = KEYS.iter().map(|key| variable(key.name));
+    settings
+        .chain([PRICE_VARIABLE.to_owned()])
+        .chain(OTHERS.map(str::to_owned))
+        .collect()
+}
+
+/// A sentence for each of these that begins with PACELINE_ and that nothing reads: most often one that was misspelled.
+pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let known = known();
+    let mut strange: Vec<String> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("PACELINE_") && !known.contains(name))
+        .filter(|name| !FAMILIES.iter().any(|family| name.starts_with(family)))
+        .collect();
+    strange.sort();
+    let sentence = |name: &String| {
+        let ends: Vec<&str> = known
+            .iter()
+            .filter_map(|name| name.strip_prefix("PACELINE_"))
+            .collect();
+        // The common beginning would make any two names alike.
+        let own = name.strip_prefix("PACELINE_").unwrap_or_default();
+        let begun = format!("{own}_");
+        let longer = ends.iter().copied().find(|end| end.starts_with(&begun));
+        let near = longer.or_else(|| nearest(own, ends));
+        let hint = match near {
+            Some(near) => format!("did you mean PACELINE_{near}?"),
+            None => "docs/settings.md has all of them".to_owned(),
+        };
+        format!(
+            "{}: no such variable is read, and it changes nothing; {hint}",
+            plain::name(name)
+        )
+    };
+    strange.iter().take(MAX_NAMED).map(sentence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn said(names: &[&str]) -> Vec<String> {
+        unknown(names.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn a_misspelled_variable_is_named_with_the_one_that_was_meant() {
+        let text = said(&["PACELINE_QUEIT", "PACELINE_JOB", "HOME", "PACELINE_OPERATOR_X"]);
+        assert_eq!(
+            text,
+            [
+                "PACELINE_QUEIT: no such variable is read, and it changes nothing; did you mean PACELINE_QUIET?"
+            ]
+        );
+        let text = said(&["PACELINE_COLOR_SCHEME"]);
+        assert!(text[0].ends_with("docs/settings.md has all of them"), "{text:?}");
+        assert!(said(&["PACELINE_HTTP_TOKEN"])[0].contains("PACELINE_HTTP_TOKEN_FILE"));
+    }
+
+    /// Sources that read a variable by its name.
+    fn sources(dir: &Path, out: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let is_code = ["rs", "py"]
+                .iter()
+                .any(|end| path.extension().is_some_and(|it| it == *end));
+            let is_test = name.to_string_lossy().contains("test");
+            if path.is_dir() && !is_test && name != "target" {
+                sources(&path, out);
+            } else if is_code && !is_test {
+                out.push(fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+
+    /// One that our own code reads is no mistake of whoever sets it.
+    #[test]
+    fn everything_that_is_read_is_known() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut texts = Vec::new();
+        for room in ["launcher/src", "sidecar", "nccl-bench/src", "deploy/inject/src"] {
+            sources(&root.join(room), &mut texts);
+        }
+        let mut read: Vec<&str> = Vec::new();
+        for before in [
+            "var(\"",
+            "var_os(\"",
+            "env = \"",
+            "environ.get(\"",
+            "surroundings(\"",
+            "variable(\"",
+        ] {
+            for text in &texts {
+                let found = text
+                    .match_indices(before)
+                    .map(|(at, _)| &text[at + before.len()..]);
+                read.extend(
+                    found
+                        .filter_map(|rest| rest.split('"').next())
+                        .filter(|name| name.starts_with("PACELINE_")),
+                );
+            }
+        }
+        assert!(read.len() > 30, "{read:?}");
+        let strange = said(&read);
+        assert!(strange.is_empty(), "{strange:?}");
+    }
+}

@@ -1,0 +1,68 @@
+//! How many lines may be printed: a burst, then one now and then. What is new and critical has an allowance of its own.
+
+use std::time::{Duration, Instant};
+
+/// Lines that may come at once.
+const BURST: u32 = 5;
+/// After a burst, one more line becomes free this often.
+const REFILL: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    usual: Allowance,
+    urgent: Allowance,
+    /// Lines held back since the last one that said how many.
+    held: u64,
+}
+
+/// A bucket of tokens.
+#[derive(Debug, Default)]
+struct Allowance {
+    used: u32,
+    /// The last token came back then.
+    since: Option<Instant>,
+}
+
+impl Allowance {
+    fn refill(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let free = now.duration_since(since).as_secs() / REFILL.as_secs();
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
+        if free >= self.used {
+            (self.used, self.since) = (0, None);
+        } else {
+            self.used -= free;
+            self.since = Some(since + REFILL * free);
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        let is_free = self.used < BURST;
+        if is_free {
+            self.used += 1;
+            self.since.get_or_insert(now);
+        }
+        is_free
+    }
+}
+
+impl Pace {
+    /// Whether a line may be printed; if not, it counts as held back.
+    pub(super) fn admit(&mut self, is_urgent: bool, now: Instant) -> bool {
+        let is_free = is_urgent && self.urgent.take(now) || self.usual.take(now);
+        self.held += u64::from(!is_free);
+        is_free
+    }
+
+    /// How many were held back, when a line that says so may be printed.
+    pub(super) fn take_held(&mut self, now: Instant) -> Option<u64> {
+        (self.held > 0 && self.usual.take(now)).then(|| std::mem::take(&mut self.held))
+    }
+
+    /// When [`Pace::take_held`] may have something.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let since = self.usual.since.filter(|_| self.held > 0)?;
+        Some(since + REFILL)
+    }
+}

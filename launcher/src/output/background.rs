@@ -1,0 +1,274 @@
+//! Lines on stderr while a command of somebody else's writes there, too: whole lines, never within one of the command's,
+//! and nobody waits for whoever reads them.
+//!
+//! A thread of its own writes, so that a pipe that nobody reads stops neither the launcher nor the command; what finds no
+//! room within a while is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe takes whole.
+//!
+//! Where the command's output passes through us (`--step-log`), the last byte says whether a line has begun. A regular file is
+//! read for its last byte. On a terminal the cursor decides: as many spaces as there are columns, then a carriage return, lead
+//! to the start of a line, a new one only where the cursor stood in one (as zsh does before its prompt). What stands last in a
+//! pipe cannot be known: an empty line goes before ours.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use paceline_health::words::count;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Lines that may wait.
+const QUEUE: usize = 64;
+/// PIPE_BUF of Linux (pipe(7)).
+const MAX_BYTES: usize = 4096;
+/// A line for which there is no room for so long is dropped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// At the end what waits has so long.
+const LAST: Duration = Duration::from_millis(300);
+/// The command has so long to end a line that it has begun.
+const LINE_END: Duration = Duration::from_secs(1);
+/// How often such things are looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The last byte of what passed through us, for whoever writes beside it. Held while a piece is written.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    last: Mutex<u8>,
+    /// It goes to the same place as our lines.
+    is_stderr: bool,
+}
+
+impl Passed {
+    /// Nothing has passed. `is_stderr`: it is the command's stderr that will.
+    pub(crate) fn new(is_stderr: bool) -> Arc<Passed> {
+        Arc::new(Passed {
+            last: Mutex::new(b'\n'),
+            is_stderr,
+        })
+    }
+
+    /// To be held while a piece is written; the last byte that was is put into it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, u8> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where lines go.
+static WRITER: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
+
+fn writer() -> MutexGuard<'static, Option<SyncSender<String>>> {
+    WRITER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As long as it lives what is said on stderr goes through the thread.
+#[derive(Debug)]
+pub(crate) struct Background(Receiver<()>);
+
+impl Background {
+    /// Starts the thread. `passed`: what goes through us of the command's output.
+    pub(crate) fn start(passed: Option<Arc<Passed>>) -> Option<Background> {
+        let own = io::stderr().as_fd().try_clone_to_owned().ok()?;
+        let (sender, lines) = sync_channel(QUEUE);
+        let (done, end) = sync_channel(1);
+        let write = move || {
+            ignore_tostop();
+            Writer::new(File::from(own), passed).run(&lines);
+            let _ = done.send(());
+        };
+        let thread = std::thread::Builder::new().name("stderr".into());
+        thread.spawn(write).ok()?;
+        *writer() = Some(sender);
+        Some(Background(end))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        *writer() = None;
+        // A thread that waits for its reader ends with the process.
+        let _ = self.0.recv_timeout(LAST);
+    }
+}
+
+/// Takes a line, if there is a thread that writes: true. One that finds no room in the queue is counted.
+pub(super) fn take(line: &str) -> bool {
+    let sender = writer().clone();
+    let Some(sender) = sender else { return false };
+    if sender.try_send(line.to_owned()).is_err() {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+    true
+}
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// The command may have the terminal, and we be in the background: with `stty tostop` a write would stop the launcher, unless the
+/// signal is blocked (tcsetattr(3), TOSTOP).
+fn ignore_tostop() {
+    // SAFETY: the set is plain memory that sigemptyset fills; both pointers live through the calls.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTTOU);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// What stderr is.
+#[derive(Debug)]
+enum Kind {
+    /// A terminal that moves its cursor.
+    Terminal,
+    /// A file that can be read.
+    Regular(File),
+    /// A pipe, a socket, a file that cannot be read.
+    Other,
+}
+
+struct Writer {
+    sink: File,
+    kind: Kind,
+    passed: Option<Arc<Passed>>,
+    dropped: &'static AtomicU64,
+    is_closed: AtomicBool,
+}
+
+impl Writer {
+    fn new(sink: File, passed: Option<Arc<Passed>>) -> Writer {
+        let kind = kind(sink.as_fd());
+        Writer {
+            sink,
+            kind,
+            passed,
+            dropped: &DROPPED,
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    fn run(&self, lines: &Receiver<String>) {
+        loop {
+            match lines.recv_timeout(PATIENCE) {
+                Ok(line) => self.write(&line),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Writes a line, or drops and counts it.
+    fn write(&self, line: &str) {
+        let lost = self.dropped.load(Ordering::Relaxed);
+        let note = match lost {
+            0 => String::new(),
+            _ => format!("paceline: {} dropped: nobody read stderr\n", count(lost, "line")),
+        };
+        let passed = self.passed.as_ref().map(|passed| (passed, self.line_end(passed)));
+        let is_start = match &passed {
+            Some((passed, last)) if passed.is_stderr => Some(**last == b'\n'),
+            _ => None,
+        };
+        let text = format!("{}{note}{line}", self.lead(is_start));
+        let mut bytes = text.into_bytes();
+        if bytes.len() > MAX_BYTES {
+            bytes.truncate(MAX_BYTES - 1);
+            bytes.push(b'\n');
+        }
+        if self.has_room() && self.put(&bytes) {
+            self.dropped.fetch_sub(lost, Ordering::Relaxed);
+        } else {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the end of a line that passes through us, no longer than a while.
+    fn line_end<'a>(&self, passed: &'a Passed) -> MutexGuard<'a, u8> {
+        let until = Instant::now() + LINE_END;
+        loop {
+            let last = passed.lock();
+            if *last == b'\n' || Instant::now() >= until {
+                return last;
+            }
+            drop(last);
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What leads to the start of a line. `is_start`: whether we are there, if that is known.
+    fn lead(&self, is_start: Option<bool>) -> String {
+        match (is_start, &self.kind) {
+            (Some(true), _) => String::new(),
+            (None, Kind::Terminal) => match rustix::termios::tcgetwinsize(&self.sink) {
+                Ok(size) if size.ws_col > 0 => format!("{}\r\x1b[K", " ".repeat(size.ws_col.into())),
+                _ => "\n".to_owned(),
+            },
+            (None, Kind::Regular(file)) if ends_a_line(file) => String::new(),
+            _ => "\n".to_owned(),
+        }
+    }
+
+    /// Whether a write finds room, after a while of waiting for it.
+    fn has_room(&self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut sinks = [PollFd::new(&self.sink, PollFlags::OUT)];
+            let left = until.saturating_duration_since(Instant::now());
+            match poll(&mut sinks, Timespec::try_from(left).ok().as_ref()) {
+                Ok(1..) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return false,
+            }
+            if left.is_zero() {
+                return false;
+            }
+        }
+    }
+
+    fn put(&self, bytes: &[u8]) -> bool {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        loop {
+            match rustix::io::write(&self.sink, bytes) {
+                Ok(_) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Err(_) => {
+                    self.is_closed.store(true, Ordering::Relaxed);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+fn kind(sink: BorrowedFd<'_>) -> Kind {
+    use std::os::fd::AsRawFd;
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    if rustix::termios::isatty(sink) {
+        return if is_dumb { Kind::Other } else { Kind::Terminal };
+    }
+    let path = format!("/proc/self/fd/{}", sink.as_raw_fd());
+    let is_regular = |path: &str| std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    match is_regular(&path).then(|| File::open(&path)) {
+        Some(Ok(file)) => Kind::Regular(file),
+        _ => Kind::Other,
+    }
+}
+
+/// Whether the next byte of the file begins a line.
+fn ends_a_line(file: &File) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    let mut last = [0];
+    match meta.size().checked_sub(1) {
+        Some(at) => file.read_at(&mut last, at).is_ok_and(|count| count == 1) && last == *b"\n",
+        None => true,
+    }
+}
+
+#[cfg(test)]
+#[path = "background_tests.rs"]
+mod tests;

@@ -1,0 +1,176 @@
+//! The report as Markdown: the same words in the same order as the verdict block, for an issue, a chat or a wiki.
+
+use std::fmt::Write as _;
+
+use paceline_health::report::{Reason, Report};
+use paceline_health::verdict::{State, Verdict};
+use paceline_health::words::{self, count, span};
+use paceline_health::{Policy, plain};
+
+use super::block::{coverage_words, nothing_found, short_subject, why};
+use super::cost::of_finding;
+use super::{by_weight, ending, runbook};
+
+/// Findings that are told in full; the rest have a row each.
+const IN_FULL: usize = 3;
+/// Rows of the rest.
+const IN_SHORT: usize = 60;
+/// Characters of a text.
+const LONGEST: usize = 2000;
+
+/// The whole document.
+pub(super) fn render(report: &Report, policy: &Policy) -> String {
+    let mut text = format!("# Job {}\n\n{}\n", escaped(name(report)), escaped(&facts(report)));
+    let verdicts = by_weight(report);
+    if verdicts.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}", escaped(&nothing_found(report).1));
+    }
+    for verdict in verdicts.iter().take(IN_FULL) {
+        finding(&mut text, verdict, report, policy);
+    }
+    rest(&mut text, verdicts.get(IN_FULL..).unwrap_or_default());
+    if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
+        let _ = writeln!(text, "\n**ended** {}", escaped(&ending::words(end)));
+    }
+    let _ = writeln!(
+        text,
+        "\n**coverage** {}",
+        escaped(&coverage_words(&report.coverage))
+    );
+    for note in &report.coverage.notes {
+        let _ = writeln!(text, "- {}", escaped(note));
+    }
+    text
+}
+
+fn name(report: &Report) -> &str {
+    match report.job.as_str() {
+        "" => "without a name",
+        name => name,
+    }
+}
+
+fn facts(report: &Report) -> String {
+    let mut facts = Vec::new();
+    if report.world_size > 0 {
+        facts.push(count(report.world_size.into(), "rank"));
+    }
+    let length = report
+        .median_step_s
+        .map_or(String::new(), |median| format!(" of {}", span(median)));
+    facts.push(count(report.steps, "step") + &length);
+    facts.push(span(report.duration_s));
+    if let Some(began) = report.began_unix_ms {
+        facts.push(format!("began {} UTC", super::clock::utc(began)));
+    }
+    facts.join(", ")
+}
+
+fn finding(text: &mut String, verdict: &Verdict, report: &Report, policy: &Policy) {
+    let row = policy.finding(verdict.finding);
+    let over = if verdict.state == State::Cleared {
+        ", over by now"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        text,
+        "\n## {} {}: {}{over}\n",
+        words::severity(verdict.severity),
+        verdict.finding,
+        escaped(&short_subject(verdict))
+    );
+    let _ = writeln!(text, "{}\n", escaped(&format!("{}. {}", row.title, row.means)));
+    for (label, said) in [
+        ("since", words::since(verdict)),
+        ("why", why(verdict)),
+        ("cost", of_finding(verdict, report)),
+        ("do", verdict.action.to_string()),
+    ] {
+        if !said.is_empty() {
+            let _ = writeln!(text, "- **{label}** {}", escaped(&said));
+        }
+    }
+    let _ = writeln!(text, "- **runbook** <{}>", runbook(verdict.finding));
+}
+
+fn rest(text: &mut String, verdicts: &[&Verdict]) {
+    if verdicts.is_empty() {
+        return;
+    }
+    let more = count(verdicts.len() as u64, "finding");
+    let _ = writeln!(
+        text,
+        "\n## And {more} more\n\n| severity | finding | who | since |\n|---|---|---|---|"
+    );
+    for verdict in verdicts.iter().take(IN_SHORT) {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            words::severity(verdict.severity),
+            verdict.finding,
+            escaped(&short_subject(verdict)),
+            escaped(&words::since(verdict))
+        );
+    }
+}
+
+/// Names come from the job's nodes: none of them is markup, a link or a new line.
+fn escaped(text: &str) -> String {
+    let mut safe = String::new();
+    for letter in plain::clip(text, LONGEST).chars() {
+        match letter {
+            '\n' | '\r' => safe.push(' '),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '!' | '~' | '@' => {
+                safe.push('\\');
+                safe.push(letter);
+            }
+            letter => safe.push(letter),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_health::verdict::{Cause, Finding};
+
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn it_says_who_since_why_cost_and_do_in_this_order() {
+        let slow = |id| samples::verdict(id, Finding::Straggler, samples::rank(5), Cause::Thermal);
+        let report = samples::report((1..6).map(slow).collect());
+        let text = render(&report, &Policy::default());
+        let order = [
+            "# Job j\n",
+            "## WARNING straggler: rank 5 on n1\n",
+            "- **since** step 100",
+            "- **why** heat",
+            "- **cost** ",
+            "- **do** ",
+            "- **runbook** <https://",
+            "## And 2 findings more",
+            "| WARNING | straggler | rank 5 on n1 |",
+            "**coverage** 64 of 64 ranks",
+        ];
+        let places: Vec<_> = order.iter().map(|part| text.find(part)).collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{places:?} {text}"
+        );
+    }
+
+    #[test]
+    fn a_name_from_outside_is_no_markup() {
+        let mut report = samples::report(Vec::new());
+        report.job = "a](http://x) <b>\n# no".into();
+        let text = render(&report, &Policy::default());
+        assert!(
+            text.starts_with("# Job a\\](http://x) \\<b\\> \\# no\n"),
+            "{text}"
+        );
+    }
+}
