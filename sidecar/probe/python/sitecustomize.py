@@ -7,6 +7,9 @@ second. A program that never imports torch pays for one dictionary look-up per i
 
 import os
 import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Watch:
@@ -27,6 +30,8 @@ class _Watch:
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
+        if name == "paceline" or name.startswith("paceline."):
+            return _relative(PathFinder.find_spec(name, path, target))
         if name not in cls.MODULES:
             return None
         for finder in sys.meta_path:
@@ -60,11 +65,35 @@ class _Watch:
             pass
 
 
+class _RelativeLoader(SourceFileLoader):
+    """Names the hook's files relative to this directory, which is removed when the job ends: a traceback that outlives
+    the job then shows `paceline/_hook.py`, not a path that no longer exists."""
+
+    def get_code(self, fullname):
+        code = super().get_code(fullname)
+        return _renamed(code, os.path.relpath(self.path, _HERE))
+
+
+def _renamed(code, filename):
+    """`code`, and the functions and classes in it, with another file name."""
+    kind = type(code)
+    constants = tuple(_renamed(each, filename) if isinstance(each, kind) else each for each in code.co_consts)
+    return code.replace(co_filename=filename, co_consts=constants)
+
+
+def _relative(spec):
+    """`spec`, if it is one of this directory's modules, with file names that stay meaningful."""
+    try:
+        if spec is not None and spec.origin.startswith(_HERE + os.sep) and type(spec.loader) is SourceFileLoader:
+            spec.loader = _RelativeLoader(spec.loader.name, spec.loader.path)
+    except Exception:  # the import goes on as Python found it
+        pass
+    return spec
+
+
 def _run_hidden_sitecustomize():
     """Run the next sitecustomize on sys.path in place of this one. Its errors are its own: Python prints them."""
-    from importlib.machinery import PathFinder
-
-    here = os.path.dirname(os.path.abspath(__file__))
+    here = _HERE
     entries = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
     # Behind us only: one of ours may stand there too, from a watch around this one, and would find us again.
     behind = entries[entries.index(here) + 1 :] if here in entries else entries

@@ -48,6 +48,20 @@ class Start(unittest.TestCase):
         done = run(script, path=[other, os.path.join(self.directory, "user")])
         self.assertEqual((done.code, done.out, done.err), (0, "the user\n1\n", ""))
 
+    def test_tracebacks_name_no_path_that_is_gone_afterwards(self):
+        script = """
+            import traceback
+            from paceline import _patch, _tracker
+            _tracker.tracker.on = True
+            def save(): raise OSError("disk full")
+            try: _patch.timed(save, _tracker.CHECKPOINT)()
+            except OSError: print(traceback.format_exc())
+            """
+        done = run(script)
+        self.assertIn('File "paceline/_patch.py", line', done.out + done.err)
+        self.assertNotIn(HOOK, done.out + done.err)
+        self.assertEqual(done.code, 0)
+
     def test_as_a_module_it_is_the_program(self):
         files = {
             "bin/paceline": "#!/bin/sh\necho beside $@\n",
