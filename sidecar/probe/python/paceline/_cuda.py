@@ -6,13 +6,52 @@ Data loading and host work come out as what the GPU was kept waiting, which is w
 
 Records therefore leave a few steps late, in order. No events are recorded while a CUDA graph is being captured, nor on
 other streams (FSDP communicates on its own); such steps say that their phases are not known.
+
+While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode forbids
+such calls to the capturing thread and to all others, and a call that it forbids ends the capture.
 """
 
+import functools
 import sys
 from collections import deque
 
-MOST_MARKS = 64  # events in a step; past them its phases are not known
-MOST_PENDING = 32  # steps whose events have not passed; past them the oldest is written by the host's clock
+MOST_MARKS = 1024  # events in a step; past them its phases are not known
+MOST_PENDING = 256  # steps whose events have not passed; past them the oldest is written by the host's clock
+
+
+class Captures:
+    """CUDA graphs that are being captured in this process, whatever stream is current."""
+
+    def __init__(self):
+        self.running = 0
+
+    def watch(self, graph):
+        """`graph`: torch.cuda.CUDAGraph, by which every capture begins and ends."""
+        if getattr(graph.capture_begin, "_paceline", False):
+            return
+        begin, end = graph.capture_begin, graph.capture_end
+
+        @functools.wraps(begin)
+        def capture_begin(*args, **kwargs):
+            self.running += 1  # before: the call itself may take a while, and may fail
+            try:
+                return begin(*args, **kwargs)
+            except BaseException:
+                self.running -= 1
+                raise
+
+        @functools.wraps(end)
+        def capture_end(*args, **kwargs):
+            try:
+                return end(*args, **kwargs)
+            finally:
+                self.running = max(self.running - 1, 0)
+
+        capture_begin._paceline = True
+        graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+
+captures = Captures()
 
 
 class Timeline:
@@ -23,6 +62,7 @@ class Timeline:
         self._device = device
         self._write = write  # takes the fields of a step, and whether its phases are known
         self._free = []
+        self._unread = []  # events of steps that were written without them: freed when nothing captures
         self._pending = deque()
         self._marks = []  # [phase, event, communicator or None], oldest first
         self._known = True
@@ -38,12 +78,16 @@ class Timeline:
 
     def _event(self):
         """An event recorded now; None where there can be none."""
-        if self._cuda.is_current_stream_capturing() or self._current_stream() != self._stream:
+        if self._is_capturing() or self._current_stream() != self._stream:
             self._known = False
             return None
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        event.record()
+        # On the model's device: the current one may be another, in a script that never sets it.
+        event.record(self._cuda.current_stream(self._device))
         return event
+
+    def _is_capturing(self):
+        return captures.running > 0 or self._cuda.is_current_stream_capturing()
 
     def mark(self, phase):
         """A phase begins."""
@@ -75,15 +119,22 @@ class Timeline:
         end = self._event()
         self._pending.append((self._began, self._phase, self._marks, end, self._known, fields))
         self._began, self._phase, self._marks, self._known = end, phase, [], True
+        if end is None and not self._is_capturing():
+            # The program trains on another stream from here on; a warm-up on one of its own is an example.
+            self._stream = self._current_stream()
+            self._began = self._event()
         self.drain()
 
     def drain(self, last=False):
         """Write the steps that the GPU has finished; with `last`, all, by the host's clock where it has not."""
         pending = self._pending
+        may_ask = not self._is_capturing()
+        if may_ask:
+            self._unread.clear()
         while pending:
             began, phase, marks, end, known, fields = pending[0]
             timed = began is not None and end is not None
-            if timed and not end.query():
+            if timed and not (may_ask and end.query()):
                 if not last and len(pending) <= MOST_PENDING:
                     return
                 timed = False
@@ -103,8 +154,11 @@ class Timeline:
                 phase, since, comm = next_phase, event, next_comm
             fields = (step, _nanoseconds(began, end), spent, *rest, comms)
         self._write(fields, timed and known)
-        if timed:  # events still in flight are not used again
-            self._free += [event for _, event, _ in marks] + [began]
+        events = [event for _, event, _ in marks] + [began]
+        if timed:
+            self._free += events
+        else:  # still in flight: not used again
+            self._unread += events
 
 
 def _nanoseconds(start, end):

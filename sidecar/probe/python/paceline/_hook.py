@@ -165,12 +165,12 @@ def attach(optimizer=None):
     distributed = sys.modules.get("torch.distributed")
     if torch is None or not hasattr(torch, "autograd"):
         return tracker.arm() and _look()
-    device = _device(optimizer)
-    index = device.index if device is not None and device.type == "cuda" else None
+    index = _gpu(torch, _device(optimizer))
     timeline = None
     if index is not None:
-        from ._cuda import Timeline
+        from ._cuda import Timeline, captures
 
+        captures.watch(torch.cuda.CUDAGraph)
         timeline = functools.partial(Timeline, torch.cuda, index, COMPUTE)
     if not tracker.arm(
         distributed,
@@ -216,6 +216,18 @@ def _device(optimizer):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 return parameter.device
+    return None
+
+
+def _gpu(torch, device):
+    """The number of the GPU that the program computes on. Parameters on the host (offloaded ones are) say nothing: then
+    the current GPU, where the program has made a context of its own."""
+    if device is not None and device.type == "cuda":
+        return device.index
+    if device is None or device.type == "cpu":
+        cuda = getattr(torch, "cuda", None)
+        if cuda is not None and cuda.is_initialized():
+            return cuda.current_device()
     return None
 
 

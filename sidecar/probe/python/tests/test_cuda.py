@@ -3,7 +3,7 @@
 import unittest
 
 import support  # noqa: F401 - puts the hook on sys.path
-from paceline._cuda import MOST_MARKS, MOST_PENDING, Timeline
+from paceline._cuda import MOST_MARKS, MOST_PENDING, Captures, Timeline, captures
 from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT
 
 MS = 1_000_000
@@ -15,7 +15,9 @@ class Cuda:
     def __init__(self):
         self.now = 0.0
         self.passed = float("inf")
-        self.capturing = False
+        self.capturing = False  # by the current stream
+        self.capturing_elsewhere = False
+        self.freed_while_capturing = False
         self.stream = 1
         self.events = 0
         cuda = self
@@ -25,12 +27,18 @@ class Cuda:
                 assert enable_timing
                 cuda.events += 1
 
-            def record(self):
-                assert not cuda.capturing
+            def record(self, stream):
+                assert stream.cuda_stream == cuda.stream
+                assert not cuda.capturing, "recorded into a graph"
                 self.at = cuda.now
 
             def query(self):
+                assert not (cuda.capturing or cuda.capturing_elsewhere), "ends the capture"
                 return self.at <= cuda.passed
+
+            def __del__(self):
+                if cuda.capturing or cuda.capturing_elsewhere:
+                    cuda.freed_while_capturing = True
 
             def elapsed_time(self, end):
                 assert self.query() and end.query(), "would wait"
@@ -133,6 +141,61 @@ class Phases(unittest.TestCase):
         self.end(11, 6)
         self.assertEqual([fields[1] for fields, _ in self.written[2:]], [77, 77, 2 * MS])
         self.assertEqual([known for _, known in self.written[2:]], [False, False, True])
+
+    def test_nothing_is_asked_or_freed_while_anything_captures(self):
+        """A whole step in a graph, with steps before it that the GPU has finished meanwhile; on whatever stream."""
+        for capture in ("capturing", "elsewhere"):
+            self.setUp()
+            self.cuda.passed = -1
+            self.end(1, 2)
+            self.end(2, 3)
+            self.cuda.passed = float("inf")
+            if capture == "capturing":
+                self.cuda.capturing = True
+            else:
+                self.cuda.capturing_elsewhere, captures.running = True, 1
+            for step in range(4, 20):
+                self.at(step, WAIT)
+                self.end(step, step)
+            self.assertEqual(self.written, [])
+            for step in range(20, MOST_PENDING + 6):  # too many: without their events
+                self.end(step, step)
+            self.assertEqual({known for _, known in self.written}, {False})
+            self.cuda.capturing = self.cuda.capturing_elsewhere = False
+            captures.running = 0
+            self.assertFalse(self.cuda.freed_while_capturing)
+            self.end(1000, 1000)
+            self.assertEqual([fields[0] for fields, _ in self.written], [2, 3, *range(4, MOST_PENDING + 6), 1000])
+
+    def test_captures_are_counted(self):
+        class Graph:
+            def capture_begin(self, fails=False):
+                if fails:
+                    raise RuntimeError("not permitted")
+
+            def capture_end(self):
+                raise RuntimeError("invalidated")
+
+        watched = Captures()
+        watched.watch(Graph)
+        watched.watch(Graph)
+        graph = Graph()
+        self.assertRaises(RuntimeError, graph.capture_begin, True)
+        self.assertEqual(watched.running, 0)
+        graph.capture_begin()
+        self.assertEqual(watched.running, 1)
+        self.assertRaises(RuntimeError, graph.capture_end)
+        self.assertEqual(watched.running, 0)
+
+    def test_a_warm_up_on_another_stream(self):
+        self.end(2, 2)
+        self.cuda.stream = 9  # from here on
+        self.at(3, WAIT)
+        self.end(4, 3)
+        self.at(5, WAIT)
+        self.end(8, 4)
+        self.assertEqual([known for _, known in self.written], [True, False, True])
+        self.assertEqual((self.written[2][0][1], self.written[2][0][2][WAIT]), (4 * MS, 3 * MS))
 
     def test_other_streams_are_not_the_trainers(self):
         self.cuda.stream = 2
