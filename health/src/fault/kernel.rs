@@ -8,6 +8,8 @@ use crate::id::GpuId;
 
 /// Most of a message that is kept, bytes.
 pub const MAX_TEXT: usize = 240;
+/// Longest name of a MIG instance, in bytes.
+const MAX_INSTANCE: usize = 40;
 /// Longer lines are cut before they are looked at, bytes. The kernel's own limit for a record is 1,024 of text.
 const MAX_LINE: usize = 4096;
 /// The lines over which the driver spreads one notice at most.
@@ -226,10 +228,17 @@ fn xid(rest: &str) -> Option<XidLine> {
         return None;
     }
     let text = without_process(rest.trim_start_matches([',', ' ', ':']).trim_end());
+    // Of a MIG instance: `PCI:0000:b3:00 GPU-I:05 GPU-CI:00`.
+    let (pci, instance) = place.trim().split_once(' ').unwrap_or((place, ""));
+    let mut text = cut(text, MAX_TEXT).to_owned();
+    if instance.starts_with("GPU-") && instance.len() <= MAX_INSTANCE {
+        text.truncate(text.floor_char_boundary(MAX_TEXT - instance.len() - " ()".len()));
+        text = format!("{text} ({instance})").trim_start().to_owned();
+    }
     Some(XidLine {
-        pci: pci_id(place),
+        pci: pci_id(pci),
         xid: number,
-        text: cut(text, MAX_TEXT).to_owned(),
+        text,
     })
 }
 

@@ -46,6 +46,15 @@ fn every_shape_of_an_xid() {
         "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link -1 (0x004525c6 0x00000000)",
         "xid 149 0008:01:00.0 NETIR_LINK_EVT  Fatal   XC0 i0 Link -1 (0x004525c6 0x00000000)",
     );
+    // Of a MIG instance.
+    check(
+        "NVRM: Xid (PCI:0000:b3:00 GPU-I:05 GPU-CI:00): 43, pid=7, name=python3, Ch 00000008",
+        "xid 43 0000:b3:00.0 Ch 00000008 (GPU-I:05 GPU-CI:00)",
+    );
+    check(
+        "NVRM: Xid (PCI:0000:b3:00 GPU-I:05): 31",
+        "xid 31 0000:b3:00.0 (GPU-I:05)",
+    );
     check(
         "NVRM: Xid (somewhere): 31, Ch 00000010, intr 10000000. MMU Fault",
         "xid 31 nowhere Ch 00000010, intr 10000000. MMU Fault",

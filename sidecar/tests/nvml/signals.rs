@@ -106,8 +106,8 @@ fn each_model_says_what_it_has() {
 }
 
 #[test]
-fn throttling_is_read_on_both_sides_of_driver_580_82() {
-    for driver in ["570.124.06", "580.65.06", "580.82.07", "590.44.01"] {
+fn throttling_is_read_where_each_driver_counts_it() {
+    for driver in ["575.51.03", "580.65.06", "580.82.07", "590.44.01"] {
         let reading = first(&format!(
             "driver = \"{driver}\"\ngpus = 1\n[gpu.0]\nthrottle_thermal_sw_ns = 7\nthrottle_thermal_hw_ns = 8\n\
              throttle_brake_ns = 9\nthrottle_power_ns = 10"
@@ -124,6 +124,27 @@ fn throttling_is_read_on_both_sides_of_driver_580_82() {
                 Some(&Reading::Value(value)),
                 "{driver}: {signal:?}"
             );
+        }
+    }
+}
+
+/// Their fields 251 to 253 are none, or power smoothing, which a wrong reader takes for 0 ns of throttling.
+#[test]
+fn throttling_of_older_drivers_is_policy_time_and_clock_reasons() {
+    for driver in ["535.104.05", "550.163.01", "570.124.06"] {
+        let reading = first(&format!(
+            "driver = \"{driver}\"\ngpus = 1\n[gpu.0]\npolicy_thermal_ns = 7\nthrottle_thermal_hw_ns = 8\n\
+             throttle_brake_ns = 9\nclock_reasons = 192"
+        ));
+        let wanted = [
+            (GpuSignal::ThrottleThermalSwNs, 7.0),
+            // Summed from the first reading on.
+            (GpuSignal::ThrottleThermalHwNs, 0.0),
+            (GpuSignal::ThrottleBrakeNs, 0.0),
+        ];
+        for (signal, value) in wanted {
+            let read = &reading.readings[&signal];
+            assert_eq!(*read, Reading::Value(value), "{driver}: {signal:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub const UNSIGNED_LONG_LONG: u32 = 3;
 /// See [`UNSIGNED`].
 pub const SIGNED: u32 = 5;
 
-/// A field: its number (before driver 580.82), the item that it reads, and its type.
+/// A field: its number (in driver 575.51), the item that it reads, and its type.
 pub const FIELDS: &[(u32, &str, u32)] = &[
     (NVML_FI_DEV_ECC_CURRENT, "ecc_enabled", UNSIGNED),
     (NVML_FI_DEV_ECC_PENDING, "ecc_enabled_pending", UNSIGNED),
@@ -63,6 +63,11 @@ pub const FIELDS: &[(u32, &str, u32)] = &[
     (
         NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
         "throttle_power_ns",
+        UNSIGNED_LONG_LONG,
+    ),
+    (
+        NVML_FI_DEV_PERF_POLICY_THERMAL,
+        "policy_thermal_ns",
         UNSIGNED_LONG_LONG,
     ),
     (
@@ -181,6 +186,7 @@ const ZERO: &[&str] = &[
     "nvlink_symbol_errors",
     "throttle_power_ns",
     "throttle_sync_ns",
+    "policy_thermal_ns",
     "throttle_thermal_sw_ns",
     "throttle_thermal_hw_ns",
     "throttle_brake_ns",

@@ -185,20 +185,39 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }))
 }
 
+/// A field of the table, or one that an H100 answers without a counter behind it.
+enum Field {
+    Known(u32),
+    PowerSmoothing(u32),
+}
+
+/// What a field number means, as nvml.h of each driver has it.
+///
+/// 251 to 253 are power smoothing up to 570, the clock event reasons in 575.51 and 580.65, and power smoothing again from
+/// 580.82 on, where the reasons are 269 to 273. Before 570 there is nothing from 251 on; 75 is in all of them.
+fn as_of_575(id: u32, driver: &str) -> Result<Field, u32> {
+    let mut parts = driver.split('.').map_while(|part| part.parse::<u32>().ok());
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    // Power smoothing: off, at the lowest privilege level, without an immediate ramp-down.
+    let smoothing = Field::PowerSmoothing(0);
+    match id {
+        269..=273 if version >= (580, 82) => Ok(Field::Known(id - 18)),
+        251..=268 if version >= (580, 82) => Ok(smoothing),
+        251..=255 if version >= (575, 51) => Ok(Field::Known(id)),
+        251..=253 if version >= (570, 0) => Ok(smoothing),
+        251.. => Err(INVALID_ARGUMENT),
+        _ => Ok(Field::Known(id)),
+    }
+}
+
 fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
-    // Power smoothing and the clock reasons changed places with 580.82.
-    let mut parts = of
-        .view
-        .scenario
-        .driver
-        .split('.')
-        .map_while(|part| part.parse::<u32>().ok());
-    let new = (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (580, 82);
-    let id = match value.fieldId {
-        269..=273 if new => value.fieldId - 18,
-        251..=268 if new => return Err(NOT_SUPPORTED),
-        269..=273 => return Err(NOT_SUPPORTED),
-        id => id,
+    let id = match as_of_575(value.fieldId, &of.view.scenario.driver)? {
+        Field::Known(id) => id,
+        Field::PowerSmoothing(number) => {
+            value.valueType = UNSIGNED;
+            value.value.uiVal = number;
+            return Ok(());
+        }
     };
     let (_, item, kind) = FIELDS
         .iter()

@@ -13,6 +13,7 @@ mod hook;
 mod job;
 mod ledger;
 mod memory;
+mod nvlinks;
 mod ports;
 mod readings;
 mod remap;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use self::access::Accesses;
 use self::fleet::Fleet;
+use self::nvlinks::Wiring;
 use self::gpu::Gpu;
 use self::job::JobXids;
 use self::ledger::{Ledger, Told};
@@ -102,6 +104,8 @@ pub struct FaultRule {
     ledger: Ledger,
     job_xids: JobXids,
     fleet: Fleet,
+    #[serde(default)]
+    wiring: Wiring,
     accesses: Accesses,
     ports: Ports,
     suspect: Suspect,

@@ -28,6 +28,9 @@ pub struct Counters {
     pub rises: Rises,
     /// Most NVLinks that were up.
     pub most_links: f64,
+    /// Its NVLinks were read.
+    #[serde(default)]
+    pub links_read: bool,
     /// The last reading in which no uncorrectable error had been added.
     pub clean: Option<Time>,
     pub thermal: Window,
@@ -158,7 +161,8 @@ impl FaultRule {
         memory_errors(look, &mut gpu.counters, &mut told);
         super::remap::remaps(look, &mut gpu.counters, &mut told);
         super::slow::throttles(look, &mut gpu.counters, &mut told);
-        super::slow::links(look, &mut gpu.counters, &mut told);
+        super::slow::pcie(look, &mut gpu.counters, &mut told);
+        super::nvlinks::nvlinks(look, &mut gpu.counters, &mut self.wiring, &mut told);
         gpu.memory.take(look, &gpu.holders, &mut told);
         self.fleet.take(look, &mut gpu.member, &mut told);
         let clear_after = scene.limits.clear_readings;

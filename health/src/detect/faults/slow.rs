@@ -1,4 +1,4 @@
-//! Readings of what makes a GPU slow: throttling, counted by time and not by samples, and its links.
+//! Readings of what makes a GPU slow: throttling, counted by time and not by samples, and its PCIe link.
 
 use std::time::Duration;
 
@@ -80,13 +80,8 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     }
 }
 
-/// PCIe and NVLink.
-pub fn links(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    pcie(look, counters, told);
-    nvlink(look, counters, told);
-}
-
-fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
+/// The PCIe link: width, generation, replays.
+pub fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
     let (at, limits) = (look.scene.at, look.scene.limits);
     let pair = |now, max| Some((look.value(now)?, look.value(max)?));
     let width = pair(GpuSignal::PcieWidth, GpuSignal::PcieWidthMax);
@@ -124,73 +119,4 @@ fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
         });
         told.say(Finding::PcieDegraded, "replays", part);
     }
-}
-
-fn nvlink(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    let limits = look.scene.limits;
-    for (name, signal, severity, why) in [
-        (
-            "recoveries",
-            GpuSignal::NvlinkRecoveries,
-            Severity::Warning,
-            "NVLinks had to recover",
-        ),
-        (
-            "nvlink_replays",
-            GpuSignal::NvlinkReplays,
-            Severity::Warning,
-            "NVLinks repeat themselves",
-        ),
-        (
-            "nvlink_errors",
-            GpuSignal::NvlinkErrors,
-            Severity::Warning,
-            "NVLinks count errors that they could not correct",
-        ),
-        (
-            "recoveries_failed",
-            GpuSignal::NvlinkRecoveriesFailed,
-            Severity::Critical,
-            "NVLinks could not recover",
-        ),
-    ] {
-        let Some((risen, now)) = counters.risen(look, signal) else {
-            continue;
-        };
-        // One that stopped rising is over after a while.
-        let part = now.then(|| {
-            let part = look.part(severity, why).shows(name, risen);
-            match severity {
-                Severity::Info => part,
-                Severity::Warning => part.asks(Remedy::Diagnose, When::JobEnd),
-                Severity::Critical => part.asks(Remedy::ResetGpu, When::NextCheckpoint),
-            }
-        });
-        told.say(Finding::NvlinkErrors, name, part);
-    }
-    let (Some(up), Some(count)) = (
-        look.value(GpuSignal::NvlinkUp),
-        look.value(GpuSignal::NvlinkCount),
-    ) else {
-        return;
-    };
-    // Links train after a boot; a GPU seen with all of them up has trained.
-    counters.most_links = counters.most_links.max(up);
-    let trained = counters.most_links >= count || has_trained(look, counters);
-    let readings = counters.links_down.push(up < count);
-    let part = (trained && readings >= limits.nvlink_down_readings).then(|| {
-        let mut part = look
-            .part(Severity::Critical, "NVLinks are down")
-            .asks(Remedy::ResetGpu, When::NextCheckpoint);
-        part.evidence.push(("nvlinks_up".to_owned(), up, Some(count)));
-        part
-    });
-    told.say(Finding::NvlinkErrors, "links_down", part);
-}
-
-fn has_trained(look: &Look<'_>, counters: &Counters) -> bool {
-    let training = Duration::from_secs_f64(look.scene.limits.nvlink_training_s);
-    counters
-        .first_read
-        .is_some_and(|first| look.scene.at.since(first) >= training)
 }

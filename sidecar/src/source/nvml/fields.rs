@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use nvml_wrapper_sys::bindings::field_id::NVML_FI_DEV_RETIRED_PENDING;
 use nvml_wrapper_sys::bindings::nvmlFieldValue_t;
 use paceline_health::event::{GpuSignal, Reading};
 
@@ -18,7 +19,7 @@ pub enum Scope {
     Device,
     /// All of its NVLinks together.
     AllLinks,
-    /// Each of its NVLinks; the signal is their sum.
+    /// The state of each of its NVLinks; the signal is how many are up.
     EachLink,
 }
 
@@ -27,7 +28,7 @@ pub enum Scope {
 pub struct Field {
     /// What it reads.
     pub signal: GpuSignal,
-    /// Its number before driver 580.82.
+    /// Its number in driver 575.51; see [`number`] for the others.
     pub id: u32,
     /// Of what.
     pub scope: Scope,
@@ -55,6 +56,20 @@ const fn links(scope: Scope, signal: GpuSignal, id: u32, per: f64, pace: Pace) -
         scope,
         per,
         pace,
+    }
+}
+
+/// Until 575.51 there is one counter for heat: NVML_FI_DEV_PERF_POLICY_THERMAL, nanoseconds.
+const POLICY_THERMAL: u32 = 75;
+
+impl Field {
+    /// What a value adds to the signal. Of a link's state that is one for a link that is up or asleep
+    /// (NVML_NVLINK_STATE_ACTIVE, NVML_NVLINK_STATE_SLEEP).
+    fn amount(&self, value: f64) -> f64 {
+        match self.scope {
+            Scope::EachLink => f64::from(u8::from(value == 1.0 || value == 2.0)),
+            Scope::Device | Scope::AllLinks => value / self.per,
+        }
     }
 }
 
@@ -123,20 +138,34 @@ const LINKS: u32 = 18;
 /// Fields in one call.
 const BATCH: usize = 64;
 
-/// A field number as this driver has it: 251 to 255 moved up by 18 with 580.82, where nvml.h of CUDA 13 Update 1 put
-/// the power smoothing fields in their place.
-pub fn number(id: u32, driver: &str) -> u32 {
+/// A field number as this driver has it; `None` where it has no such field.
+///
+/// nvml.h of each driver: up to 570 the numbers 251 to 253 are PWR_SMOOTHING_ENABLED, PWR_SMOOTHING_PRIV_LVL and
+/// PWR_SMOOTHING_IMM_RAMP_DOWN_ENABLED; 575.51 and 580.65 have CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+/// HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN there; from 580.82 on these are 269 to 271, and power smoothing is back.
+pub fn number(id: u32, driver: &str) -> Option<u32> {
     let mut parts = driver.split('.').map_while(|part| part.parse::<u32>().ok());
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     match id {
-        251..=255 if version >= (580, 82) => id + 18,
-        _ => id,
+        251..=253 if version >= (580, 82) => Some(id + 18),
+        251..=253 if version >= (575, 51) => Some(id),
+        251 => Some(POLICY_THERMAL),
+        252 | 253 => None,
+        _ => Some(id),
     }
 }
+
+/// The last field of ECC counters and modes, and of retired pages.
+const LAST_OF_ECC: u32 = NVML_FI_DEV_RETIRED_PENDING;
 
 /// What a field holds.
 pub fn decode(field: &nvmlFieldValue_t) -> Result<f64, Code> {
     Code::check(field.nvmlReturn)?;
+    if field.fieldId <= LAST_OF_ECC && field.valueType == 0 {
+        // NVML bug 2032468, as DCGM works around it: these are counted in `ullVal` and typed as the default, a double.
+        // SAFETY: every member is a number that all bit patterns are values of.
+        return Ok(unsafe { field.value.ullVal } as f64);
+    }
     // SAFETY: every member is a number that all bit patterns are values of, and the union is as large as the largest.
     unsafe {
         match field.valueType {
@@ -165,6 +194,9 @@ impl Fields {
     pub fn new(driver: &str) -> Fields {
         let mut asked = Vec::new();
         for field in FIELDS {
+            let Some(number) = number(field.id, driver) else {
+                continue;
+            };
             let scopes = match field.scope {
                 Scope::Device => 0..1,
                 Scope::AllLinks => u32::MAX - 1..u32::MAX,
@@ -173,7 +205,7 @@ impl Fields {
             for scope in scopes {
                 // SAFETY: numbers only, for which zero is a value.
                 let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
-                value.fieldId = number(field.id, driver);
+                value.fieldId = number;
                 value.scopeId = if field.scope == Scope::AllLinks {
                     u32::MAX
                 } else {
@@ -208,7 +240,7 @@ impl Fields {
             let count = values.len() as i32;
             ask!(gpu, nvmlDeviceGetFieldValues, count, values.as_mut_ptr())?;
             for (at, ((field, _), value)) in (first..).zip(batch.iter().zip(&values)) {
-                let result = decode(value).map(|number| number / field.per);
+                let result = decode(value).map(|number| field.amount(number));
                 if result.is_err_and(Code::is_unsupported) {
                     unsupported.push(at);
                 }
@@ -257,16 +289,19 @@ mod tests {
     #[test]
     fn numbers_move_with_the_driver() {
         for (driver, wanted) in [
-            ("535.104.05", 251),
-            ("580.65.06", 251),
-            ("580.82", 269),
-            ("580.82.07", 269),
-            ("581.1", 269),
-            ("", 251),
+            ("535.104.05", [Some(75), None, None]),
+            ("550.163.01", [Some(75), None, None]),
+            ("570.211.01", [Some(75), None, None]),
+            ("575.51.02", [Some(251), Some(252), Some(253)]),
+            ("580.65.06", [Some(251), Some(252), Some(253)]),
+            ("580.82", [Some(269), Some(270), Some(271)]),
+            ("580.82.07", [Some(269), Some(270), Some(271)]),
+            ("615.12", [Some(269), Some(270), Some(271)]),
+            ("", [Some(75), None, None]),
         ] {
-            assert_eq!(number(251, driver), wanted, "{driver}");
+            assert_eq!([251, 252, 253].map(|id| number(id, driver)), wanted, "{driver}");
         }
-        assert_eq!(number(230, "590.44"), 230);
+        assert_eq!(number(230, "590.44"), Some(230));
         let asked = Fields::new("590.44").asked;
         let ids: Vec<u32> = asked.iter().map(|(_, value)| value.fieldId).collect();
         assert!([269, 270, 271].iter().all(|id| ids.contains(id)) && !ids.contains(&251));
@@ -287,9 +322,21 @@ mod tests {
         }
         field.value.dVal = 0.5;
         field.valueType = 0;
+        field.fieldId = 197;
         assert_eq!(decode(&field), Ok(0.5));
+        // ECC is on, as drivers with bug 2032468 have it.
+        field.fieldId = 1;
+        field.value.ullVal = 1;
+        assert_eq!(decode(&field), Ok(1.0));
         field.nvmlReturn = 3;
         assert_eq!(decode(&field), Err(Code::NOT_SUPPORTED));
+    }
+
+    #[test]
+    fn links_that_sleep_are_up() {
+        let state = FIELDS.iter().find(|field| field.id == 165).unwrap();
+        let states = [0.0, 1.0, 2.0, 3.0].map(|value| state.amount(value));
+        assert_eq!(states, [0.0, 1.0, 1.0, 0.0]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod mig;
 mod pace;
 mod reader;
 mod survey;
+mod throttle;
 mod worker;
 
 use std::path::PathBuf;

@@ -12,6 +12,8 @@ use super::holders;
 use super::library::Gpu;
 use super::mig;
 use super::pace::Pace;
+use super::throttle::Throttle;
+use crate::host::monotonic_ns;
 
 /// Readings by signal.
 pub type Readings = BTreeMap<GpuSignal, Reading>;
@@ -22,6 +24,7 @@ pub struct Reader {
     fields: Fields,
     calls: Calls,
     gpm: Result<Gpm, Code>,
+    throttle: Throttle,
     /// What the first round found that the GPU does not have; `None` before it.
     unsupported: Option<Readings>,
 }
@@ -44,6 +47,7 @@ impl Reader {
             fields: Fields::new(&gpu.library.driver),
             calls: Calls::new(),
             gpm: Gpm::new(&gpu),
+            throttle: Throttle::default(),
             unsupported: None,
             gpu,
         }
@@ -75,6 +79,7 @@ impl Reader {
         let mut readings = Readings::new();
         self.fields.read(&self.gpu, pace, probe, &mut readings)?;
         self.calls.read(&self.gpu, pace, probe, &mut readings)?;
+        self.throttle.complete(monotonic_ns(), &mut readings);
         if pace == Pace::Slow {
             self.read_gpm(&mut readings)?;
         }
