@@ -1,9 +1,9 @@
 //! What is fuzzed: one function for each parser of what comes from outside. The targets and the plain tests that replay
 //! the corpus include this file.
 
-use std::io::BufReader;
+use std::io::{self, BufReader};
+use std::time::Duration;
 
-use axum::serve::Listener;
 use paceline_health::event::FaultSource;
 use paceline_health::fault::KernelLog;
 use paceline_health::{Detector, Policy};
@@ -11,12 +11,14 @@ use paceline_seal::Key;
 use paceline_seal::codec::{Caller, HANDSHAKE_BYTES, Opener, answer};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
 use paceline_sidecar::guard::{PURPOSE, zmtp};
-use paceline_sidecar::sink::http;
+use paceline_sidecar::sink::http::{self, HostNames, Visitors};
 use paceline_sidecar::sink::page::Live;
 use paceline_sidecar::source::{inspector, ras, step_log};
 use paceline_sidecar::uplink::wire::{self, Up};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 /// Takes anything, and gives how many things it understood.
 pub type Entry = fn(&[u8]) -> usize;
@@ -233,47 +235,36 @@ pub fn journal(bytes: &[u8]) -> usize {
     seen.min(MOST)
 }
 
-/// Gives one connection, and no other.
-struct One(Option<DuplexStream>);
-
-impl Listener for One {
-    type Io = DuplexStream;
-    type Addr = ();
-
-    async fn accept(&mut self) -> (DuplexStream, ()) {
-        match self.0.take() {
-            Some(stream) => (stream, ()),
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+/// With a whole request there is an answer well within this; with half of one there is none.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Requests for the metrics page, which takes a token: how many were answered. None is let in.
 pub fn http(bytes: &[u8]) -> usize {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return 0;
     };
-    runtime.block_on(async {
-        let (mut here, there) = duplex(1 << 20);
-        let (scrapes, _asked) = mpsc::channel(1);
-        let (token, live) = (Some(Key::from_bytes(KEY)), Some(Live::default()));
-        let served = tokio::spawn(http::talk(One(Some(there)), token, scrapes, live));
-        let mut answer = Vec::new();
-        // An end that closes early is an answer as well.
-        let _ = here.write_all(bytes).await;
-        // Whoever hangs up is not answered any more.
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        let _ = here.shutdown().await;
-        let _ = here.read_to_end(&mut answer).await;
-        served.abort();
-        let text = String::from_utf8_lossy(&answer);
-        assert!(!text.contains("the aggregator is ending"), "nobody has the token");
-        text.matches("HTTP/1.").count().min(MOST)
-    })
+    let answer = runtime.block_on(asked(bytes)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&answer);
+    assert!(!text.contains("the aggregator is ending"), "nobody has the token");
+    text.matches("HTTP/1.").count().min(MOST)
+}
+
+/// What the page answers on one connection.
+async fn asked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let (scrapes, _asked) = mpsc::channel(1);
+    let admitted = (Some(Key::from_bytes(KEY)), HostNames::default());
+    let visitors = Visitors::of(listener, None)?;
+    let served = tokio::spawn(http::talk(visitors, admitted, scrapes, Some(Live::default())));
+    let mut here = TcpStream::connect(address).await?;
+    let mut answer = Vec::new();
+    // An end that closes early is an answer as well.
+    let _ = here.write_all(bytes).await;
+    // Whoever hangs up is not answered any more.
+    while let Ok(Ok(1..)) = timeout(PATIENCE, here.read_buf(&mut answer)).await {}
+    let _ = here.shutdown().await;
+    let _ = timeout(PATIENCE, here.read_to_end(&mut answer)).await;
+    served.abort();
+    Ok(answer)
 }

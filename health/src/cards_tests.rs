@@ -35,6 +35,8 @@ fn of_gpu(id: u64, gpu: u64, node: &str) -> Verdict {
             remedy: Remedy::Diagnose,
             when: When::JobEnd,
         }),
+        says: None,
+        unresolved_at_exit: false,
     }
 }
 

@@ -14,7 +14,7 @@ pub use self::times::{Part, PartTimes, RankTimes, Times, Usual};
 pub use self::undecided::Undecided;
 use crate::event::{GpuSignal, Signal};
 use crate::history::History;
-use crate::id::{JobId, NodeId, Rank};
+use crate::id::{JobId, NodeId};
 use crate::preflight::Section;
 use crate::remedy::Remedies;
 use crate::verdict::Verdict;

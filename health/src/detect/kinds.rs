@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn shorter_ones_between_hide_no_period() {
         let busy = |step: u64| match step {
-            _ if step % 20 == 0 => 2.0,
+            _ if step.is_multiple_of(20) => 2.0,
             33 | 47 | 61 | 74 => 0.17,
             _ => 0.1,
         };

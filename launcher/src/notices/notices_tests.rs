@@ -14,7 +14,7 @@ const PLAIN: Style = Style {
 fn verdict(id: u64, severity: Severity, state: State) -> Verdict {
     let mut verdict = samples::verdict(id, Finding::Straggler, samples::rank(5), Cause::Unknown);
     (verdict.severity, verdict.state) = (severity, state);
-    verdict.cleared_s = (state == State::Cleared).then(|| verdict.since_s + 75.0);
+    verdict.cleared_s = (state == State::Cleared).then_some(verdict.since_s + 75.0);
     verdict
 }
 

@@ -152,7 +152,8 @@ impl Endings {
             .iter()
             .any(|(_, other)| other.kind == TroubleKind::CollectiveTimeout);
         let aborted = trouble.code == Some(ABORTED) && timed_out;
-        !lost_others && !aborted && !(was_stopped && trouble.code.is_none_or(|code| ENDED.contains(&code)))
+        let was_ended = was_stopped && trouble.code.is_none_or(|code| ENDED.contains(&code));
+        !(lost_others || aborted || was_ended)
     }
 
     /// Whether the launcher of a node had begun to end its workers by then.

@@ -31,10 +31,10 @@ use serde::{Deserialize, Serialize};
 
 use self::access::Accesses;
 use self::fleet::Fleet;
-use self::nvlinks::Wiring;
 use self::gpu::Gpu;
 use self::job::JobXids;
 use self::ledger::{Ledger, Told};
+use self::nvlinks::Wiring;
 use self::ports::Ports;
 use self::suspect::Suspect;
 

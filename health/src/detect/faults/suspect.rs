@@ -64,7 +64,7 @@ impl Suspect {
             .retain(|(finding, subject)| ledger.is_open(*finding, subject));
         let job = scene.job_subject();
         if self.cards.is_empty() && !ledger.is_open(Finding::ResultsSuspect, &job) {
-            let does = format!("restart {}", self.from_where(after));
+            let does = format!("restart {}", self.checkpoint_words(after));
             let why = "A GPU had memory errors and is in order again";
             let part = self
                 .part(scene, after, why, does)
@@ -113,7 +113,11 @@ impl Suspect {
             (self.tainted_after, self.tainted_since) = (Some(after), since);
         }
         let after = self.tainted_after.unwrap_or(after);
-        let does = format!("drain {}, then restart {}", scene.node, self.from_where(after));
+        let does = format!(
+            "drain {}, then restart {}",
+            scene.node,
+            self.checkpoint_words(after)
+        );
         let mut part = self
             .part(scene, after, why, does)
             .asks(Remedy::DrainReset, When::Now);
@@ -144,7 +148,7 @@ impl Suspect {
         }
     }
 
-    fn from_where(&self, after: u64) -> String {
+    fn checkpoint_words(&self, after: u64) -> String {
         if after > 0 {
             let next = after + 1;
             format!(

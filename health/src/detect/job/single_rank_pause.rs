@@ -341,6 +341,7 @@ impl Open {
             impact_ratio: outcome.impact_ratio,
             lost_rank_s: outcome.lost_rank_s,
             evidence: self.evidence(),
+            says: None,
         };
         Claim {
             finding: Finding::SingleRankPause,

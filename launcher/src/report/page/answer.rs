@@ -175,7 +175,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
 /// Text in which a command stands between backticks, to be marked and copied as it is.
 fn with_code(text: &str) -> Html {
     let mut html = Html::default();
-    let is_paired = text.matches('`').count() % 2 == 0;
+    let is_paired = text.matches('`').count().is_multiple_of(2);
     for (index, piece) in text.split('`').enumerate() {
         match (index, is_paired) {
             (0, _) => html.text(piece),

@@ -98,7 +98,7 @@ pub(super) fn read(path: &Path) -> Seen {
 /// The first number that no run can have: one such report would spoil the sums of all.
 fn impossible(report: &Report) -> Option<String> {
     let cost = &report.cost;
-    let causes = cost.by_cause.iter().map(|(_, lost)| ("cost.by_cause", *lost));
+    let causes = cost.by_cause.values().map(|lost| ("cost.by_cause", *lost));
     let verdicts = report
         .verdicts
         .iter()

@@ -55,7 +55,12 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn read(throttle: &mut Throttle, at_s: u64, reasons: Option<u64>, counted: &[(GpuSignal, f64)]) -> Vec<Reading> {
+    fn read(
+        throttle: &mut Throttle,
+        at_s: u64,
+        reasons: Option<u64>,
+        counted: &[(GpuSignal, f64)],
+    ) -> Vec<Reading> {
         let mut readings = Readings::new();
         let counted = counted.iter().map(|(signal, ns)| (*signal, Reading::Value(*ns)));
         readings.extend(counted);
@@ -77,7 +82,10 @@ mod tests {
         assert_eq!(read(&mut throttle, 13, Some(0xe0), &[]), values([2.5, 2.5, 1.0]));
         // A counter of the driver is left as it is.
         let counted = [(GpuSignal::ThrottleThermalSwNs, 7.0 * SECOND as f64)];
-        assert_eq!(read(&mut throttle, 14, Some(0x40), &counted), values([7.0, 3.5, 1.5]));
+        assert_eq!(
+            read(&mut throttle, 14, Some(0x40), &counted),
+            values([7.0, 3.5, 1.5])
+        );
     }
 
     #[test]
