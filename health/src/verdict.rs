@@ -368,8 +368,7 @@ impl Verdict {
         )
     }
 
-    /// Whether it stops or ends the job, or makes its results wrong: nothing else is as bad, whatever it costs. A standstill that is
-    /// only suspected is urgent already.
+    /// Whether it stops or ends the job, or spoils its results. A standstill that is only suspected is urgent already.
     pub fn is_urgent(&self) -> bool {
         match self.finding {
             Finding::RankSilent | Finding::JobHang => true,

@@ -8,12 +8,22 @@ use super::board::Board;
 use super::ledger::Stood;
 use super::plan::Plan;
 use super::roster;
+use super::series::Stamp;
 use super::view::view;
 use crate::event::{Step, StepKind};
 use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
+    /// When a reading came, and with which entry.
+    pub(super) fn stamp(&self, at: Time, frame: &Frame) -> Stamp {
+        Stamp {
+            at,
+            entry: self.entry,
+            provenance: frame.provenance,
+        }
+    }
+
     /// A step joins the row of its number.
     pub(super) fn step(&mut self, at: Time, frame: &Frame, step: &Step) {
         if step.restart == self.roster.restart {

@@ -98,7 +98,6 @@ use self::links::LinkRule;
 use self::plan::Plan;
 use self::roster::Roster;
 use self::rows::Rows;
-use self::series::Stamp;
 use self::silence::SilenceRule;
 use self::straggler::StragglerRule;
 use self::tempo::Tempo;
@@ -352,14 +351,6 @@ impl Detector {
             _ => {}
         }
         self.close_rows(at);
-    }
-
-    fn stamp(&self, at: Time, frame: &Frame) -> Stamp {
-        Stamp {
-            at,
-            entry: self.entry,
-            provenance: frame.provenance,
-        }
     }
 
     /// Fires deadlines in their order.

@@ -274,7 +274,7 @@ fn unlike_their_counters() -> Vec<Scenario> {
     all.push(
         Scenario::new(Suite::Causes, "writer-oversubscribed", crowded)
             .world("checkpoint-every=50 checkpoint=12 undeclared=first")
-            .expect("?slow-checkpoint rank=0"),
+            .expect("?single-rank-pause rank=0"),
     );
     all.push(
         Scenario::new(Suite::Causes, "sequences-oversubscribed", crowded)

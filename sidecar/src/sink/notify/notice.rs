@@ -60,7 +60,7 @@ pub struct Notice {
     pub action: Arc<str>,
     /// Where the evidence came from.
     pub provenance: Provenance,
-    /// [`Verdict::id`].
+    /// [`paceline_health::verdict::Verdict::id`].
     pub incident: u64,
     /// How often it was raised.
     pub times: u32,
