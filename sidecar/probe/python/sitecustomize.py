@@ -65,15 +65,6 @@ class _Watch:
             pass
 
 
-class _RelativeLoader(SourceFileLoader):
-    """Names the hook's files relative to this directory, which is removed when the job ends: a traceback that outlives
-    the job then shows `paceline/_hook.py`, not a path that no longer exists."""
-
-    def get_code(self, fullname):
-        code = super().get_code(fullname)
-        return _renamed(code, os.path.relpath(self.path, _HERE))
-
-
 def _renamed(code, filename):
     """`code`, and the functions and classes in it, with another file name."""
     kind = type(code)
@@ -82,10 +73,13 @@ def _renamed(code, filename):
 
 
 def _relative(spec):
-    """`spec`, if it is one of this directory's modules, with file names that stay meaningful."""
+    """`spec`; one of this directory's modules with file names relative to it. The directory is removed when the job ends: a
+    traceback that outlives the job then shows `paceline/_hook.py`, not a path that no longer exists."""
     try:
-        if spec is not None and spec.origin.startswith(_HERE + os.sep) and type(spec.loader) is SourceFileLoader:
-            spec.loader = _RelativeLoader(spec.loader.name, spec.loader.path)
+        loader = spec.loader if spec is not None else None
+        if type(loader) is SourceFileLoader and spec.origin.startswith(_HERE + os.sep):
+            name, get_code = os.path.relpath(spec.origin, _HERE), loader.get_code
+            loader.get_code = lambda fullname: _renamed(get_code(fullname), name)
     except Exception:  # the import goes on as Python found it
         pass
     return spec
