@@ -58,6 +58,8 @@ pub(crate) fn unreadable_variables() {
         let Some(piece) = variables()
             .find(|piece| piece.is_named_by(&problem) || piece.is_flag_in(&problem))
             .or_else(|| variables().find(|piece| piece.tried().is_none()))
+            // Where several cannot be read, one of them changes what is said.
+            .or_else(|| variables().find(|piece| piece.tried().as_deref() != Some(&problem)))
         else {
             return;
         };
@@ -174,8 +176,11 @@ impl Piece {
             .to_string_lossy()
             .to_ascii_lowercase()
             .replace('_', "-");
-        let flag = name.strip_prefix("paceline-").map(|name| format!("'--{name} "));
-        flag.is_some_and(|flag| problem.contains(&flag)) && self.tried().as_deref() != Some(problem)
+        let flag = name.strip_prefix("paceline-");
+        // With the name of its value, or without.
+        let is_named =
+            |flag| problem.contains(&format!("'--{flag} ")) || problem.contains(&format!("'--{flag}'"));
+        flag.is_some_and(is_named) && self.tried().as_deref() != Some(problem)
     }
 
     fn leave_out(&self) {

@@ -94,7 +94,7 @@ impl Detector {
         let mut moved = BTreeSet::new();
         for pulse in alive {
             let first = *self.job_end.steps.entry(pulse.rank).or_insert(pulse.step);
-            if pulse.step >= first + GOES_ON_STEPS {
+            if pulse.step >= first.saturating_add(GOES_ON_STEPS) {
                 moved.insert(pulse.rank);
             }
         }

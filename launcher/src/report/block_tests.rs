@@ -60,13 +60,6 @@ fn every_kind_of_subject_reads_well() {
              step
    do        Check power supplies, the rack's power budget and the GPUs' power limits
              against the other nodes'.
- ! WARNING stage-imbalance  job j
-   what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
-             is the job's partition, not a machine.
-   since     1 min 40 s after the start, sure 12.0 s later
-   cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
-             step
-   do        Move layers from the heaviest stage to the lightest; no node needs attention.
  ! WARNING straggler-node  rack r7
    what      A node or rack is persistently slower than its peers. At least half of its
              ranks are slow together: what they share is slow, and the whole job runs at
@@ -77,6 +70,13 @@ fn every_kind_of_subject_reads_well() {
              step
    do        Check cooling and airflow of the node or rack; keep it out of new jobs until
              its clocks hold under load.
+ ! WARNING stage-imbalance  job j
+   what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
+             is the job's partition, not a machine.
+   since     1 min 40 s after the start, sure 12.0 s later
+   cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
+             step
+   do        Move layers from the heaviest stage to the lightest; no node needs attention.
  . INFO slow-link  link n1 to n2, only observed
    coverage  64 of 64 ranks, 100 % of their steps
 ------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ fn a_healthy_node_with_gpus_and_rdma() {
         (snapshot.gpus.access, snapshot.gpus.list.len()),
         (Access::Readable, 2)
     );
-    assert_eq!(snapshot.gpus.driver, Text::Text("570.124.06".into()));
+    assert_eq!(snapshot.gpus.driver, Text::Text("580.82.07".into()));
     let gpu = &snapshot.gpus.list[0];
     assert_eq!(
         (gpu.model.as_str(), gpu.pci.as_str(), gpu.access),

@@ -112,7 +112,10 @@ fn warm(history: &History) -> Vec<bool> {
     let columns = &history.columns;
     let mut medians: Vec<f64> = columns.iter().filter_map(|column| column.p50_s).collect();
     medians.sort_by(f64::total_cmp);
-    let usual = medians.get(medians.len() / 2).copied().unwrap_or(f64::INFINITY);
+    let usual = medians
+        .get(medians.len().saturating_sub(1) / 2)
+        .copied()
+        .unwrap_or(f64::INFINITY);
     let mut warms = true;
     let mut restart = columns.first().map_or(0, |column| column.restart);
     let is_warm = |column: &Column| {
@@ -248,7 +251,7 @@ fn marks(html: &mut Html, report: &Report, history: &History, rows: usize, heigh
                 .number(tall.max(6.0))
                 .tag("\"><title>unresolved at exit: ")
                 .text(verdict.finding)
-                .tag("</title></rect>");
+                .tag("</title>\n</rect>");
         }
     }
 }

@@ -43,7 +43,27 @@ pub fn of_libraries(text: &str) -> Option<Printed> {
     mismatch.or_else(timeout).or_else(what)
 }
 
-/// The last line that is an error, else the last line at all: where nothing else is known of an end, what was printed is.
+/// Words of a failure that begins like no error, in lower case: a shell's, the kernel's, a library's.
+const FAILURES: [&str; 16] = [
+    "error",
+    "exception",
+    "fail",
+    "fatal",
+    "abort",
+    "killed",
+    "panic",
+    "fault",
+    "denied",
+    "refused",
+    "not found",
+    "no such",
+    "cannot",
+    "can't",
+    "timed out",
+    "out of memory",
+];
+
+/// The last line that is an error, else the last line if it speaks of a failure: a program that logs its steps ends with one.
 pub fn last_words(text: &str) -> Option<Printed> {
     let lines = || {
         text.lines()
@@ -52,12 +72,17 @@ pub fn last_words(text: &str) -> Option<Printed> {
     };
     let line = lines()
         .rfind(|line| is_error(line))
-        .or_else(|| lines().next_back())?;
+        .or_else(|| lines().next_back().filter(|line| speaks_of_failure(line)))?;
     Some(Printed {
         rank: rank(line),
         kind: TroubleKind::Error,
         says: clipped(line),
     })
+}
+
+fn speaks_of_failure(line: &str) -> bool {
+    let line = line.to_lowercase();
+    FAILURES.iter().any(|word| line.contains(word))
 }
 
 /// `ValueError: ...`, `error: ...`, `fatal: ...`, with torch's `[rank1]:` before it or without.
