@@ -74,7 +74,7 @@ impl Endings {
         for gone in self.gone.iter_mut().filter(|gone| !gone.is_missed) {
             let misses = |pulse: &crate::event::Pulse| {
                 let waits = pulse.phase == Phase::Wait && pulse.idle_ns >= WAITS_NS;
-                pulse.alive && pulse.rank != gone.rank && (waits || pulse.step > gone.step + 1)
+                pulse.alive && pulse.rank != gone.rank && (waits || pulse.step > gone.step.saturating_add(1))
             };
             gone.is_missed = beat.ranks.iter().any(misses);
         }

@@ -150,7 +150,7 @@ impl Suspect {
 
     fn checkpoint_words(&self, after: u64) -> String {
         if after > 0 {
-            let next = after + 1;
+            let next = after.saturating_add(1);
             format!(
                 "from the checkpoint of step {after}: steps from {next} on may be wrong and have to be trained again."
             )

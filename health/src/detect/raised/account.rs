@@ -58,7 +58,7 @@ impl Account {
             account.gain_s += price::gain_kept(members, x, kept, plan);
         }
         let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
-        let unseen = oldest.saturating_sub(start + 1);
+        let unseen = oldest.saturating_sub(start.saturating_add(1));
         // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
         // pipeline loses no more than its steps have become longer.
         if plan.stages > 1 {

@@ -86,7 +86,12 @@ impl SilenceRule {
         };
         let at = scope.at;
         let step = self.pulses.get(&death.rank).map(|heard| heard.pulse.step);
-        let step = step.or_else(|| scope.roster.member(death.rank).map(|member| member.last_step + 1));
+        let step = step.or_else(|| {
+            scope
+                .roster
+                .member(death.rank)
+                .map(|member| member.last_step.saturating_add(1))
+        });
         let alive = self
             .pulses
             .iter()
