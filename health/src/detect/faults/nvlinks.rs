@@ -12,32 +12,18 @@ use crate::fault::{Remedy, When};
 use crate::id::NodeId;
 use crate::verdict::{Finding, Severity};
 
-/// How many NVLinks are wired, by node and GPU model. A GPU counts the links that its silicon has; a card without a
-/// bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
+/// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its silicon
+/// has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, Wired>>);
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Wired {
-    /// GPUs of that model that were read.
-    gpus: usize,
-    /// Most links that were up at once on one of them.
-    most_up: f64,
-}
+pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
 
 impl Wiring {
     /// Takes one reading; gives how many links should be up on this GPU. 0: nothing says that any is wired.
-    fn expected(&mut self, look: &Look<'_>, counters: &mut Counters, up: f64, count: f64) -> f64 {
+    fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
         let models = self.0.entry(look.scene.node.clone()).or_default();
-        let wired = models.entry(look.reading.model.clone()).or_default();
-        wired.gpus += usize::from(!std::mem::replace(&mut counters.links_read, true));
-        wired.most_up = wired.most_up.max(up);
-        counters.most_links = counters.most_links.max(up);
-        match (wired.gpus, counters.most_links > 0.0) {
-            (2.., _) => wired.most_up,
-            (_, true) => count,
-            (_, false) => 0.0,
-        }
+        let most = models.entry(look.reading.model.clone()).or_default();
+        *most = most.max(up);
+        *most
     }
 }
 
@@ -92,13 +78,11 @@ fn errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
 
 fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mut Told) {
     let limits = look.scene.limits;
-    let (Some(up), Some(count)) = (
-        look.value(GpuSignal::NvlinkUp),
-        look.value(GpuSignal::NvlinkCount),
-    ) else {
+    let Some(up) = look.value(GpuSignal::NvlinkUp) else {
         return;
     };
-    let expected = wiring.expected(look, counters, up, count);
+    let expected = wiring.expected(look, up);
+    counters.most_links = counters.most_links.max(up);
     // Links train after a boot; a GPU seen with all of them up has trained.
     let trained = counters.most_links >= expected || has_trained(look, counters);
     let readings = counters.links_down.push(up < expected);

@@ -28,9 +28,6 @@ pub struct Counters {
     pub rises: Rises,
     /// Most NVLinks that were up.
     pub most_links: f64,
-    /// Its NVLinks were read.
-    #[serde(default)]
-    pub links_read: bool,
     /// The last reading in which no uncorrectable error had been added.
     pub clean: Option<Time>,
     pub thermal: Window,
