@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use paceline_health::report::{Reason, Report};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::words::{self, count, span};
+use paceline_health::words::{self, count};
 use paceline_health::{Policy, plain};
 
 use super::block::{coverage_words, nothing_found, short_subject, why};
 use super::cost::of_finding;
-use super::{by_weight, ending, runbook};
+use super::{by_weight, ending, heading, runbook};
 
 /// Findings that are told in full; the rest have a row each.
 const IN_FULL: usize = 3;
@@ -20,7 +20,11 @@ const LONGEST: usize = 2000;
 
 /// The whole document.
 pub(super) fn render(report: &Report, policy: &Policy) -> String {
-    let mut text = format!("# Job {}\n\n{}\n", escaped(name(report)), escaped(&facts(report)));
+    let mut text = format!(
+        "# Job {}\n\n{}\n",
+        escaped(name(report)),
+        escaped(&heading::facts(report).join(", "))
+    );
     let verdicts = by_weight(report);
     if verdicts.is_empty() {
         // Writing to a string cannot fail.
@@ -49,22 +53,6 @@ fn name(report: &Report) -> &str {
         "" => "without a name",
         name => name,
     }
-}
-
-fn facts(report: &Report) -> String {
-    let mut facts = Vec::new();
-    if report.world_size > 0 {
-        facts.push(count(report.world_size.into(), "rank"));
-    }
-    let length = report
-        .median_step_s
-        .map_or(String::new(), |median| format!(" of {}", span(median)));
-    facts.push(count(report.steps, "step") + &length);
-    facts.push(span(report.duration_s));
-    if let Some(began) = report.began_unix_ms {
-        facts.push(format!("began {} UTC", super::clock::utc(began)));
-    }
-    facts.join(", ")
 }
 
 fn finding(text: &mut String, verdict: &Verdict, report: &Report, policy: &Policy) {

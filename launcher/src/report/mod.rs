@@ -7,6 +7,7 @@ mod clock;
 mod compare;
 mod cost;
 mod ending;
+mod heading;
 mod markdown;
 pub(crate) mod page;
 mod preflight;

@@ -16,12 +16,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use paceline_health::report::Report;
-use paceline_health::words::{count, span};
 use paceline_health::{Policy, plain};
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 
-use super::by_weight;
+use super::{by_weight, heading};
 use crate::html::Html;
 
 /// Its name in a run directory.
@@ -91,18 +90,7 @@ fn name(report: &Report) -> &str {
 }
 
 fn head(report: &Report) -> Html {
-    let mut facts = Vec::new();
-    if report.world_size > 0 {
-        facts.push(count(report.world_size.into(), "rank"));
-    }
-    let length = report
-        .median_step_s
-        .map_or(String::new(), |median| format!(" of {}", span(median)));
-    facts.push(count(report.steps, "step") + &length);
-    facts.push(span(report.duration_s));
-    if let Some(began) = report.began_unix_ms {
-        facts.push(format!("began {} UTC", super::clock::utc(began)));
-    }
+    let mut facts = heading::facts(report);
     facts.push(match &report.end {
         Some(end) => format!("ended {}", super::ending::words(end)),
         None => "not ended, as far as is known".to_owned(),
