@@ -90,7 +90,7 @@ fn cards_of(members: Vec<&Verdict>) -> Vec<Card<'_>> {
     let mut by_gpu: BTreeMap<&GpuId, &Verdict> = BTreeMap::new();
     for verdict in &members {
         if let Subject::Gpu { gpu_uuid, .. } = &verdict.subject {
-            // Its latest says what there was last.
+            // Its latest has what there was last.
             by_gpu.insert(gpu_uuid, verdict);
         }
     }
@@ -116,6 +116,8 @@ fn sum(members: &[&Verdict], by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Option<Verd
         return None;
     };
     let ends = members.iter().filter_map(|verdict| verdict.cleared_s);
+    // A GPU's finding costs what the whole job has to train again: for several GPUs that is the same loss, once.
+    let hours = members.iter().map(|verdict| verdict.lost_gpu_hours);
     let costs = members.iter().filter_map(|verdict| verdict.lost_cost);
     Some(Verdict {
         subject: Subject::Node { node: node.clone() },
@@ -129,8 +131,8 @@ fn sum(members: &[&Verdict], by_gpu: &BTreeMap<&GpuId, &Verdict>) -> Option<Verd
             .map(|verdict| verdict.provenance)
             .fold(first.provenance, Ord::max),
         evidence: evidence(by_gpu),
-        lost_gpu_hours: members.iter().map(|verdict| verdict.lost_gpu_hours).sum(),
-        lost_cost: costs.reduce(|sum, cost| sum + cost),
+        lost_gpu_hours: hours.fold(0.0, f64::max),
+        lost_cost: costs.reduce(f64::max),
         action: first.action.replace("this GPU", "each of these GPUs").into(),
         ..(*first).clone()
     })

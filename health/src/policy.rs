@@ -224,14 +224,14 @@ pub struct OccasionThresholds {
     pub warm_up_steps: f64,
 }
 
-/// Whom the alerts of a finding are for.
+/// The receivers of a finding's alerts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
-    /// Somebody on call, where the finding is critical.
+    /// The person on call, where the finding is critical.
     #[default]
     Page,
-    /// Whoever owns the job, in working hours: it is how the job is made.
+    /// The owner of the job, in working hours: it is how the job is made.
     Ticket,
 }
 

@@ -68,6 +68,15 @@ impl GpuTime {
         }
     }
 
+    /// For a part and its whole, hours: seconds where the part would be unreadable in hours, as long as the whole is readable
+    /// in seconds.
+    pub fn of_part(part_hours: f64, whole_hours: f64, whose: &'static str) -> GpuTime {
+        GpuTime {
+            whose,
+            in_seconds: part_hours < 0.05 && whole_hours < 1.0,
+        }
+    }
+
     /// An amount with its unit.
     pub fn text(self, hours: f64) -> String {
         let unit = if self.in_seconds { "seconds" } else { "hours" };
@@ -217,6 +226,13 @@ mod tests {
             ("0.0026 GPU-hours".into(), "412.30".into())
         );
         assert_eq!(GpuTime::of(0.01, "rank").text(0.01), "36.0 rank-seconds");
+        for (part, whole, text) in [
+            (0.0026, 0.13, "9.4 GPU-seconds"),
+            (0.0026, 310.0, "0.0026 GPU-hours"),
+            (0.06, 0.13, "0.06 GPU-hours"),
+        ] {
+            assert_eq!(GpuTime::of_part(part, whole, "GPU").text(part), text);
+        }
         for (seconds, other, text) in [
             (45e-6, 3.2e-3, "0.045 ms"),
             (3.2e-3, 45e-6, "3.2 ms"),

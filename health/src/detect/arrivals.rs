@@ -1,7 +1,7 @@
-//! `ranks-missing`: before the first step, ranks for whom the others wait and who never came. A rank whose process is alive is not
-//! missing, however long it loads or compiles: what it does is in the report's notes.
+//! `ranks-missing`: ranks that do not arrive before the first step while the others wait for them. A rank whose process is alive
+//! may load or compile for long: until `arrivals.loading_s` that is only a note in the report.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,18 @@ use crate::policy::ArrivalThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
-/// Ranks that are named one by one.
+/// Ranks, and calls that ranks wait in, that are named one by one.
 const MAX_NAMED: usize = 8;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ArrivalRule {
     ranks: BTreeMap<Rank, Arrival>,
+    /// The same by what [`ArrivalRule::due`] depends on, which is asked for with every frame: ranks that wait, the longest first,
+    /// ranks whose process is gone, and ranks that are alive elsewhere.
+    waiting: BTreeSet<(Time, Rank)>,
+    gone: BTreeSet<Rank>,
+    loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
     /// A rank has made a step: all have met.
@@ -45,7 +50,7 @@ struct Arrival {
 }
 
 impl ArrivalRule {
-    /// Takes what a rank's sidecar says of it.
+    /// Takes the stage of a rank, as its sidecar reports it.
     pub fn start(&mut self, at: Time, node: &NodeId, start: &Start, job: &JobId, provenance: Provenance) {
         let is_believable = start.rank.0 < start.world_size && start.world_size <= MAX_RANKS;
         if !is_believable || start.restart < self.restart {
@@ -54,6 +59,9 @@ impl ArrivalRule {
         if start.restart > self.restart || start.world_size != self.world_size {
             self.end(at, job);
             self.ranks.clear();
+            self.waiting.clear();
+            self.gone.clear();
+            self.loading.clear();
             self.begun = false;
         }
         self.provenance = self.provenance.max(provenance);
@@ -64,10 +72,25 @@ impl ArrivalRule {
             call: start.call.clone(),
             since: Time(at.0.saturating_sub(start.idle_ns)),
         };
-        self.ranks.insert(start.rank, arrival);
+        self.place(start.rank, arrival);
         if start.stage == StartStage::Trained {
             self.begin(at, job);
         }
+    }
+
+    fn place(&mut self, rank: Rank, arrival: Arrival) {
+        if let Some(before) = self.ranks.get(&rank) {
+            self.waiting.remove(&(before.since, rank));
+            self.gone.remove(&rank);
+            self.loading.remove(&rank);
+        }
+        let _ = match arrival.stage {
+            StartStage::Gone => self.gone.insert(rank),
+            StartStage::Loading | StartStage::Joined => self.loading.insert(rank),
+            StartStage::Joining | StartStage::Waiting => self.waiting.insert((arrival.since, rank)),
+            StartStage::Trained => false,
+        };
+        self.ranks.insert(rank, arrival);
     }
 
     /// A rank has made its first step, which no rank makes alone.
@@ -76,10 +99,13 @@ impl ArrivalRule {
         self.end(at, job);
     }
 
-    /// The job, or a part of it, ends: nobody is waited for any more.
+    /// The command of a node has ended, and with it the processes of its ranks.
     pub fn node_ended(&mut self, node: &NodeId) {
-        for arrival in self.ranks.values_mut().filter(|arrival| arrival.node == *node) {
-            arrival.stage = StartStage::Gone;
+        let there = self.ranks.iter().filter(|(_, arrival)| arrival.node == *node);
+        let there: Vec<(Rank, Arrival)> = there.map(|(rank, arrival)| (*rank, arrival.clone())).collect();
+        for (rank, arrival) in there {
+            let stage = StartStage::Gone;
+            self.place(rank, Arrival { stage, ..arrival });
         }
     }
 
@@ -87,7 +113,7 @@ impl ArrivalRule {
     pub fn advance(&mut self, now: Time, job: &JobId, limits: &ArrivalThresholds) {
         match self.due(limits).filter(|(due, _)| *due <= now) {
             Some((_, severity)) => self.raise(now, severity, job),
-            None if self.open.is_some() && self.absent(now, limits).is_empty() => self.end(now, job),
+            None if self.open.is_some() && !self.is_any_absent(now, limits) => self.end(now, job),
             None => {}
         }
     }
@@ -102,32 +128,36 @@ impl ArrivalRule {
         self.out.pop_front()
     }
 
-    /// Ranks that said where they stand, whether or not they have trained yet.
+    /// Ranks that reported a stage, whether or not they have trained yet.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> {
         self.ranks.keys().copied()
     }
 
-    /// Of how many ranks they say that they are.
+    /// The number of ranks in the job, as they report it; zero: none has reported.
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// What ranks do that others wait for, while nothing is wrong yet.
+    /// Where ranks stand that keep the others waiting, while nothing is wrong yet.
     pub fn note(&self, now: Time, limits: &ArrivalThresholds) -> Option<String> {
-        let since = self.waiting_since().filter(|_| !self.begun)?;
-        let waited_s = now.since(since).as_secs_f64();
-        let is_told = waited_s >= limits.warning_s && !self.loading().is_empty();
-        is_told.then(|| format!("before the first step: {}", self.says(now)))
+        if self.begun {
+            return None;
+        }
+        let waited_s = now.since(self.waiting_since()?).as_secs_f64();
+        let is_noted = waited_s >= limits.warning_s && !self.loading.is_empty();
+        is_noted.then(|| format!("before the first step: {}", self.says(now)))
     }
 
     /// The next severity, and when it is reached.
     fn due(&self, limits: &ArrivalThresholds) -> Option<(Time, Severity)> {
-        let since = self.waiting_since().filter(|_| !self.begun)?;
+        if self.begun {
+            return None;
+        }
+        let since = self.waiting_since()?;
         let after = |seconds: f64| since + Duration::from_secs_f64(seconds);
         let known = self.open.map(|(severity, _)| severity);
-        let is_absent = self.ranks.len() < self.world_size as usize || !self.gone().is_empty();
-        // Somebody who loads explains why the others wait.
-        let (warning_s, critical_s) = match (is_absent, self.loading().is_empty()) {
+        // A rank that still loads explains why the others wait.
+        let (warning_s, critical_s) = match (self.is_any_lost(), self.loading.is_empty()) {
             (true, true) => (limits.warning_s, Some(limits.critical_s)),
             (true, false) | (false, false) => (limits.loading_s, None),
             (false, true) => return None,
@@ -141,22 +171,25 @@ impl ArrivalRule {
 
     /// Since when the first of those that wait now has waited.
     fn waiting_since(&self) -> Option<Time> {
-        let waiting = self.ranks.values().filter(|arrival| arrival.stage.waits());
-        waiting.map(|arrival| arrival.since).min()
+        self.waiting.first().map(|(since, _)| *since)
     }
 
-    fn at_stage(&self, is_meant: impl Fn(StartStage) -> bool) -> Vec<Rank> {
-        let ranks = self.ranks.iter().filter(|(_, arrival)| is_meant(arrival.stage));
+    /// Whether a rank was never seen, or its process is gone.
+    fn is_any_lost(&self) -> bool {
+        self.ranks.len() < self.world_size as usize || !self.gone.is_empty()
+    }
+
+    /// Whether the others wait by `now` for a rank that is lost, or loads for too long.
+    fn is_any_absent(&self, now: Time, limits: &ArrivalThresholds) -> bool {
+        let waited_s = self
+            .waiting_since()
+            .map_or(0.0, |since| now.since(since).as_secs_f64());
+        self.is_any_lost() || waited_s >= limits.loading_s && !self.loading.is_empty()
+    }
+
+    fn at_stage(&self, stage: StartStage) -> Vec<Rank> {
+        let ranks = self.ranks.iter().filter(|(_, arrival)| arrival.stage == stage);
         ranks.map(|(rank, _)| *rank).collect()
-    }
-
-    fn gone(&self) -> Vec<Rank> {
-        self.at_stage(|stage| stage == StartStage::Gone)
-    }
-
-    /// Alive, and not where the others wait.
-    fn loading(&self) -> Vec<Rank> {
-        self.at_stage(|stage| matches!(stage, StartStage::Loading | StartStage::Joined))
     }
 
     fn unseen(&self) -> Vec<Rank> {
@@ -164,25 +197,11 @@ impl ArrivalRule {
         all.filter(|rank| !self.ranks.contains_key(rank)).collect()
     }
 
-    /// Those who are waited for by `now`.
-    fn absent(&self, now: Time, limits: &ArrivalThresholds) -> Vec<Rank> {
-        let mut absent = self.unseen();
-        absent.extend(self.gone());
-        let waited_s = self
-            .waiting_since()
-            .map_or(0.0, |since| now.since(since).as_secs_f64());
-        if waited_s >= limits.loading_s {
-            absent.extend(self.loading());
-        }
-        absent.sort_unstable();
-        absent
-    }
-
     fn raise(&mut self, at: Time, severity: Severity, job: &JobId) {
         let since = self.waiting_since().unwrap_or(at);
         let since = self.open.map_or(since, |(_, since)| since);
         self.open = Some((severity, since));
-        let waiting = self.at_stage(StartStage::waits).len();
+        let waiting = self.waiting.len();
         let world = f64::from(self.world_size);
         let missing = world - waiting as f64;
         let waiting_s = at.since(since).as_secs_f64();
@@ -226,7 +245,7 @@ impl ArrivalRule {
             .push_back(over(at, Finding::RanksMissing, subject, outcome));
     }
 
-    /// Who is there, who is not, and where the others stand.
+    /// The ranks that are missing, and where the others stand.
     fn says(&self, now: Time) -> String {
         let mut text = String::new();
         let mut add = |ranks: &[Rank], what: &str| {
@@ -236,15 +255,15 @@ impl ArrivalRule {
             }
         };
         add(&self.unseen(), "not seen on any node");
-        add(&self.gone(), "ended before the others arrived");
         add(
-            &self.at_stage(|stage| stage == StartStage::Loading),
+            &self.at_stage(StartStage::Gone),
+            "ended before the others arrived",
+        );
+        add(
+            &self.at_stage(StartStage::Loading),
             "running, not yet in init_process_group",
         );
-        add(
-            &self.at_stage(|stage| stage == StartStage::Joined),
-            "running, between collectives",
-        );
+        add(&self.at_stage(StartStage::Joined), "running, between collectives");
         let mut calls: BTreeMap<Arc<str>, (Vec<Rank>, Time)> = BTreeMap::new();
         for (rank, arrival) in self.ranks.iter().filter(|(_, arrival)| arrival.stage.waits()) {
             let (ranks, since) = calls
@@ -253,7 +272,7 @@ impl ArrivalRule {
             ranks.push(*rank);
             *since = (*since).min(arrival.since);
         }
-        for (call, (ranks, since)) in calls {
+        for (call, (ranks, since)) in calls.into_iter().take(MAX_NAMED) {
             let waited = crate::words::span(now.since(since).as_secs_f64());
             add(&ranks, &format!("waiting in {call} for {waited}"));
         }
@@ -262,28 +281,38 @@ impl ArrivalRule {
 }
 
 impl Detector {
-    /// A rank says where it stands before its first step.
+    /// A rank reports where it stands before its first step.
     pub(super) fn arrive(&mut self, at: Time, frame: &Frame, start: &Start) {
-        let (node, job) = (&frame.node, &self.job);
-        self.arrivals.start(at, node, start, job, frame.provenance);
-        self.arrivals.advance(at, job, &self.policy.detector.arrivals);
+        self.arrivals
+            .start(at, &frame.node, start, &self.job, frame.provenance);
+        self.advance_arrivals(at);
     }
 
-    /// Fires the next deadline of an arrival, if it is due by `to` and before the others. Of a job whose rank has died that is said
-    /// already.
-    pub(super) fn fired_arrivals(&mut self, to: Time, row: Option<Time>, blind: Option<Time>) -> bool {
+    /// When the next rank is missing. Never in a job whose rank has died: then `rank-died` says why the others wait.
+    pub(super) fn arrivals_due(&self) -> Option<Time> {
         let limits = &self.policy.detector.arrivals;
+        self.arrivals
+            .wake_at(limits)
+            .filter(|_| self.silence.dead().is_none())
+    }
+
+    /// Fires the next deadline of an arrival, if it is due by `to` and before the others.
+    pub(super) fn fired_arrivals(&mut self, to: Time, row: Option<Time>, blind: Option<Time>) -> bool {
         let is_first = |due: &Time| [row, blind].into_iter().flatten().all(|other| *due <= other);
-        let due = self.arrivals.wake_at(limits).filter(|due| *due <= to);
+        let due = self.arrivals_due().filter(|due| *due <= to);
         let Some(due) = due.filter(is_first) else {
             return false;
         };
-        if self.silence.dead().is_some() {
-            return false;
-        }
-        self.arrivals.advance(due.max(self.now), &self.job, limits);
+        self.advance_arrivals(due.max(self.now));
         self.book();
         true
+    }
+
+    fn advance_arrivals(&mut self, at: Time) {
+        if self.silence.dead().is_none() {
+            let limits = &self.policy.detector.arrivals;
+            self.arrivals.advance(at, &self.job, limits);
+        }
     }
 }
 

@@ -38,11 +38,11 @@ const ENDED: [i32; 3] = [130, 137, 143];
 pub struct Endings {
     troubles: Vec<(NodeId, Trouble)>,
     exits: Vec<Exited>,
-    /// Ranks whose process was gone without a goodbye.
+    /// Ranks whose process is gone and that have not detached.
     gone: Vec<Gone>,
-    /// Ranks that said goodbye, the first first.
+    /// Ranks that have detached, the first first.
     left: Vec<Left>,
-    /// Counts what says that the job, or a rank of it, does not end in order.
+    /// Counts signs that the job, or a rank of it, does not end in order.
     signs: u64,
 }
 
@@ -84,10 +84,15 @@ impl Endings {
         }
     }
 
-    /// Those that lost a peer may be thousands within a second: they leave room for the one that they lost.
+    /// Ranks that lost a peer may be thousands within a second, and then as many exit codes follow: they leave room for the
+    /// exception of the rank that was lost, which may come later.
     fn has_room(&self, kind: TroubleKind) -> bool {
-        let is_victim = matches!(kind, TroubleKind::PeerLost | TroubleKind::CollectiveTimeout);
-        self.troubles.len() < if is_victim { MOST / 2 } else { MOST }
+        let most = match kind {
+            TroubleKind::PeerLost | TroubleKind::CollectiveTimeout => MOST / 2,
+            TroubleKind::Exit | TroubleKind::LauncherStop => MOST / 4 * 3,
+            _ => MOST,
+        };
+        self.troubles.len() < most
     }
 
     /// How much has been seen that belongs to no orderly end; it only grows.
@@ -174,11 +179,11 @@ impl Endings {
         })
     }
 
-    /// Whichever came first of the end of a rank by its own doing and a signal from outside; of the signal, who sent it.
+    /// Whichever came first: the end of a rank by its own doing, or a signal from outside; of the signal, its sender.
     fn asked(&self) -> Option<Ending> {
         let is_first = |index: usize, trouble: &Trouble| match trouble.kind {
             TroubleKind::Signal | TroubleKind::Error | TroubleKind::CollectiveMismatch => true,
-            // An abort is mostly a watchdog's, and says that somebody else was waited for.
+            // An abort is mostly a watchdog's: another rank was waited for.
             TroubleKind::Exit if trouble.code != Some(ABORTED) => trouble
                 .rank
                 .is_some_and(|rank| self.is_own_exit(index, rank, trouble)),
@@ -212,7 +217,7 @@ impl Endings {
             _ => (node, trouble),
         };
         let mut ending = of_trouble(node, trouble);
-        // What a library printed as it aborted names no rank; the launcher knows which rank aborted there.
+        // What a library printed as it aborted names no rank; the launcher reports which rank aborted there.
         let mut others = self.troubles.iter();
         let aborted = others.find(|(on, other)| on == node && other.code == Some(ABORTED));
         if let Some((_, aborted)) =
@@ -269,7 +274,7 @@ impl Endings {
         .into_iter()
         .find_map(|wanted| self.of_words(|kind| kind == wanted))
         .map(|mut ending| {
-            // The kernel says how many it killed, the launcher which rank was killed there.
+            // The kernel reports how many it killed, the launcher which rank was killed there.
             let killed = self.troubles.iter().find(|(node, trouble)| {
                 Some(node) == ending.node.as_ref() && trouble.code == Some(KILLED) && trouble.rank.is_some()
             });
@@ -369,7 +374,7 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
             ..ending
         },
-        // Somebody ended a job that stood: whom it stood for is what it was, whoever was ended first.
+        // A job that stood was ended from outside: the rank it waited for is the reason, whichever rank was ended first.
         Some(hang) if is_ended(&ending) => Ending {
             rank: None,
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),

@@ -23,7 +23,7 @@ enum Reduce {
     Median,
     /// The last one.
     Latest,
-    /// One of few values that somebody has set: the most frequent one.
+    /// One of few values, which was set: the most frequent one.
     Setting,
     /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are enough.
     Link,
@@ -166,7 +166,7 @@ impl Gpus {
 }
 
 /// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree. Without
-/// a utilization nobody knows whether it was busy.
+/// a utilization it is not known whether it was busy.
 fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
     let busy = column(GpuSignal::UtilizationRatio)?;
     let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);

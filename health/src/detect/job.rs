@@ -172,7 +172,7 @@ impl JobRules {
         self.out.pop_front().or_else(|| self.versions.poll())
     }
 
-    /// Tells a long step that nobody declared from an ordinary one, before any rule looks at it.
+    /// Sets a long step that was not declared apart from ordinary ones, before any rule looks at it.
     pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds) {
         let is_habit = self.pauses.observe(board, &self.kinds, limits);
         // What few tell is no kind of the job's steps.
@@ -192,7 +192,7 @@ impl JobRules {
         }
     }
 
-    /// Says which rank alone holds up the others now and then, and tells the ledger of what of this step.
+    /// Finds the rank that alone holds up the others now and then, and books what this step lost to it.
     pub fn pauses(&mut self, view: &View<'_>, board: &Board<'_>, stood: Stood) {
         let (ledger, out) = (&mut self.ledger, &mut self.out);
         self.pauses

@@ -1,5 +1,5 @@
-//! What still held when the job ended. Processes that go take their findings with them: nobody hangs or is slow any more. That is
-//! no recovery, so what seems to be over once a job began to end is withheld until the job shows that it goes on.
+//! What still held when the job ended. Findings of processes that end seem to be over. That is no recovery: once a job has begun
+//! to end, what seems to be over is withheld until the job shows that it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub struct JobEnd {
 }
 
 impl Detector {
-    /// Who does not move, and who died: what was said of a rank that lived is over with it.
+    /// Looks for ranks that do not move or have died. A rank that has died is no straggler any more.
     pub(super) fn look_for_silence(&mut self, at: Time, frame: &Frame) {
         if let Event::Beat(beat) = &frame.event {
             self.watch_progress(beat);
@@ -56,7 +56,7 @@ impl Detector {
             self.job_end.withheld.retain(|held| !is_same(held));
             return false;
         }
-        // Whether a node is heard has nothing to do with how its job ends, and who lives again was not dead.
+        // Whether a node is heard has nothing to do with how its job ends, and a rank that lives again was not dead.
         let is_of_job = !matches!(
             claim.finding,
             Finding::TelemetryBlind | Finding::RankDied | Finding::RanksMissing
@@ -70,13 +70,13 @@ impl Detector {
         self.job_end.withheld.push(claim);
     }
 
-    /// What was said of a rank while it lived is over with it, whatever becomes of the job.
+    /// Findings of a rank that lived are over with it, whatever becomes of the job.
     fn is_of_dead(&self, claim: &Claim) -> bool {
         let of_rank = matches!(claim.finding, Finding::Straggler | Finding::RankSilent);
         of_rank && matches!(claim.subject, Subject::Rank { rank, .. } if Some(rank) == self.silence.dead())
     }
 
-    /// Whether ranks train on after a sign of an end. What they said of their own end was none then.
+    /// Whether ranks train on after a sign of an end. Then their own errors ended nothing.
     fn watch_progress(&mut self, beat: &Beat) {
         let signs = self.roster.endings.signs();
         if signs > self.job_end.sign {
@@ -86,11 +86,11 @@ impl Detector {
         if signs == self.job_end.survived {
             return;
         }
-        let restart = self.roster.restart;
-        let alive = beat
-            .ranks
-            .iter()
-            .filter(|pulse| pulse.alive && pulse.restart == restart);
+        let roster = &self.roster;
+        let alive = beat.ranks.iter().filter(|pulse| {
+            // Only ranks of the job are kept.
+            pulse.alive && pulse.restart == roster.restart && roster.member(pulse.rank).is_some()
+        });
         let mut moved = BTreeSet::new();
         for pulse in alive {
             let first = *self.job_end.steps.entry(pulse.rank).or_insert(pulse.step);

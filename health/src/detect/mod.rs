@@ -244,8 +244,8 @@ impl Detector {
     /// When [`Detector::advance`] has something to do next; it may turn out to be nothing.
     pub fn wake_at(&self) -> Option<Time> {
         let rows = self.rows.deadline(self.patience());
-        let arrivals = self.arrivals.wake_at(&self.policy.detector.arrivals);
-        [rows, self.blind_check, arrivals].into_iter().flatten().min()
+        let due = [rows, self.blind_check, self.arrivals_due()];
+        due.into_iter().flatten().min()
     }
 
     /// A frame of a node.

@@ -140,14 +140,14 @@ impl Raised {
             }
             _ => {}
         }
-        // What is still called the cause is not said to be a part of it.
+        // What is still called the cause is not listed as a part of it.
         if let Some(known) = &self.explained {
             let is_said = |part: &Evidence| known.evidence.iter().any(|piece| piece.what == part.what);
             self.contributing.retain(|part| !is_said(part));
         }
     }
 
-    /// Whether something is said to explain some of it.
+    /// Whether a part of it is explained.
     pub fn has_contributions(&self) -> bool {
         !self.contributing.is_empty()
     }

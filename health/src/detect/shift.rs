@@ -366,7 +366,7 @@ impl Shift {
     }
 }
 
-/// Looks for the cause of what is slower than it was; true when that is another one than was said. What was slow before a
+/// Looks for the cause of what is slower than it was; true when that is another one than before. What was slow before a
 /// restart had other GPUs, perhaps, and nothing is known of them.
 fn explain(slower: &mut Slower, counters: &UsualCounters, scene: &Scene<'_>) -> bool {
     if slower.finding != Finding::AllRanksSlow {

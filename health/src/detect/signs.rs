@@ -165,7 +165,7 @@ impl Sign {
     }
 }
 
-/// Errors and repeats are counted, and nobody counts the time that they take.
+/// Errors and repeats are counted; the time that they take is not.
 fn not_computed(_: &Case<'_>) -> Option<f64> {
     None
 }
@@ -176,7 +176,7 @@ fn clock(case: &Case<'_>) -> Option<f64> {
     (own > 0.0 && case.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / case.slower_ratio))
 }
 
-/// Time that it waited for a CPU beyond its peers: who works longer waits for longer, and is not slow for it.
+/// Time that it waited for a CPU beyond its peers: a rank that works longer waits for longer, and is not slow for it.
 fn waiting_for_cpu(case: &Case<'_>) -> Option<f64> {
     let own = case.own.of(Fact::Contention)?;
     let usual = case.usual_contention();

@@ -1,5 +1,5 @@
-//! `rank-silent` and `job-hang`: who does not move while others have arrived; `rank-died`: who never will. Silence is not
-//! slowness.
+//! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process has ended.
+//! Silence is not slowness.
 //!
 //! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
 //! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
@@ -190,13 +190,13 @@ impl SilenceRule {
         self.out.pop_front()
     }
 
-    /// Who died, and who is silent now, and how badly.
+    /// The rank that died, and the ranks that are silent now, and how badly.
     fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let Some(death) = self.death.clone() else {
             return self.judge_living(scope);
         };
         let died = (Finding::RankDied, Severity::Critical, Some(death.rank));
-        // Everybody else waits for it, or was ended because of it; unless the job can do without.
+        // All others wait for it, or were ended because of it; unless the job can do without.
         let mut found = match self.left_behind {
             true => self.judge_living(scope),
             false => BTreeMap::new(),
@@ -205,7 +205,7 @@ impl SilenceRule {
         found
     }
 
-    /// Who is silent of those that live.
+    /// The silent ranks of those that live.
     fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
         let unknown = || limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));

@@ -141,7 +141,7 @@ impl Slower {
         now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes what counters show of its cause; true when that is another one than was said. A cause that they no longer show
+    /// Takes what counters show of its cause; true when that is another one than before. A cause that they no longer show
     /// falls after `patience` times in a row.
     pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
         self.asked = now;

@@ -99,7 +99,7 @@ impl Ending {
         const SIGINT: i32 = 2;
         const SIGKILL: i32 = 9;
         const SIGTERM: i32 = 15;
-        let (reason, says) = match code - 128 {
+        let (reason, says) = match code.saturating_sub(128) {
             _ if code == 0 => return Ending::success(),
             signal @ (SIGTERM | SIGINT) => (Reason::Stopped, format!("signal {signal}")),
             SIGKILL => (Reason::Killed, "SIGKILL, and nobody said why".to_owned()),

@@ -1,4 +1,4 @@
-//! Who looks slow and is not named yet.
+//! The rank that looks slow and is not named yet.
 
 use std::fmt;
 

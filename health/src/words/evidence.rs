@@ -204,7 +204,7 @@ fn spelled(name: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A number without a unit: no more digits than anybody measured.
+/// A number without a unit: no more digits than were measured.
 fn plain(value: f64) -> String {
     let digits = match value.abs() {
         large if large >= 100.0 => 0,

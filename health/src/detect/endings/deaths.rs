@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{ABORTED, ENDED, Endings, is_schedulers};
 use crate::event::{Beat, Detach, Phase, Trouble, TroubleKind};
 use crate::id::{NodeId, Rank};
-use crate::report::Reason;
 use crate::time::Time;
 
-/// A process that is gone without a word may have been ended by its launcher, which says so within this time, nanoseconds.
+/// A process that is gone without an error may have been ended by its launcher, which reports that within this time, nanoseconds.
 const GRACE_NS: u64 = 700_000_000;
-/// A peer that waits for so long waits for somebody, nanoseconds.
+/// A peer that waits for so long waits for another rank, nanoseconds.
 const WAITS_NS: u64 = 500_000_000;
 /// Goodbyes that are kept. Only the first matters.
 const MOST_LEFT: usize = 8;
@@ -27,10 +26,9 @@ pub struct Death {
     pub code: Option<i32>,
     /// The exception, or what is known without one.
     pub says: Arc<str>,
-    pub reason: Reason,
 }
 
-/// A rank whose process is gone and said no goodbye.
+/// A rank whose process is gone and that has not detached.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Gone {
     pub node: NodeId,
@@ -39,17 +37,17 @@ pub(super) struct Gone {
     /// When that was noticed.
     at: Time,
     step: u64,
-    /// Peers that live wait for somebody, or have gone on without it.
+    /// Peers that live wait for another rank, or have gone on without it.
     is_missed: bool,
 }
 
-/// A rank that said goodbye.
+/// A rank that has detached.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
     pub node: NodeId,
     pub rank: Rank,
     pub step: u64,
-    /// How much had been said before.
+    /// How many troubles were known before.
     pub after: usize,
 }
 
@@ -57,7 +55,7 @@ impl Endings {
     pub(super) fn beat(&mut self, at: Time, node: &NodeId, beat: &Beat) {
         let lives = |rank| beat.ranks.iter().any(|pulse| pulse.alive && pulse.rank == rank);
         self.gone.retain(|gone| !lives(gone.rank));
-        // Who dies later dies of it: the first beat that knows of any knows the one.
+        // Ranks that die later die of it: the first beat with a dead rank has the one.
         if self.gone.is_empty() {
             let gone = beat.ranks.iter().filter(|pulse| !pulse.alive).take(super::MOST);
             self.gone.extend(gone.map(|pulse| Gone {
@@ -91,15 +89,15 @@ impl Endings {
         }
     }
 
-    /// The rank that died first of its own while others lived, if one did. `stands`: the job stood already, for whom it was
-    /// said to stand: who is ended then is ended because of that.
+    /// The rank that died first of its own while others lived, if one did. `stands`: the job was found to
+    /// stand already; a rank that is ended then is ended because of that.
     pub fn first_death(&self, now: Time, stands: bool) -> Option<Death> {
         let spoken = self.spoken_death(stands);
-        // An orderly end of everything begins with a signal, and ends processes that say nothing.
+        // An orderly end of the job begins with a signal, and ends processes without an error.
         spoken.or_else(|| self.silent_death(now).filter(|_| !stands))
     }
 
-    /// Whether there is still anything that says that a rank has ended.
+    /// Whether there is still a sign that a rank has ended.
     pub fn speaks_of(&self, rank: Rank) -> bool {
         let of_troubles = self
             .troubles
@@ -108,7 +106,7 @@ impl Endings {
         of_troubles || self.gone.iter().any(|gone| gone.rank == rank)
     }
 
-    /// Takes back what ranks said that have trained on since: their exception ended nothing.
+    /// Forgets the troubles of ranks that have trained on since: their exception ended nothing.
     pub fn forget(&mut self, lives: impl Fn(Rank) -> bool) {
         self.troubles
             .retain(|(_, trouble)| !trouble.rank.is_some_and(&lives));
@@ -167,7 +165,7 @@ impl Endings {
         let of_rank = || self.troubles.iter().map(|(_, trouble)| trouble);
         let of_rank = || of_rank().filter(|trouble| trouble.rank == Some(rank));
         let spoken = of_rank().find(|trouble| trouble.kind != TroubleKind::Exit);
-        // A library that aborts prints why, and no rank: the launcher knows which rank aborted there.
+        // A library that aborts prints why, and no rank: the launcher reports which rank aborted there.
         let printed = self.troubles.iter().find(|(on, trouble)| {
             on == node && trouble.rank.is_none() && trouble.kind == TroubleKind::CollectiveMismatch
         });
@@ -181,11 +179,10 @@ impl Endings {
             rank,
             code,
             says: told.says.clone(),
-            reason: reason(told),
         }
     }
 
-    /// Its process was gone and it said nothing, nor did its launcher; others miss it.
+    /// Its process was gone without an error of its own or of its launcher; others wait for it.
     fn silent_death(&self, now: Time) -> Option<Death> {
         let gone = self.silent()?;
         let is_stopped = self
@@ -212,15 +209,10 @@ impl Endings {
             } else {
                 "its process ended without an exception or an exit code that was seen"
             }),
-            reason: if killed {
-                Reason::OutOfMemory
-            } else {
-                Reason::Crashed
-            },
         })
     }
 
-    /// Who was gone first and said nothing: of those that one beat missed, whoever did nothing for longest.
+    /// The first rank that was gone without an error: of those in one beat, the one that was idle for longest.
     pub(super) fn silent(&self) -> Option<&Gone> {
         let spoke = |rank| {
             self.troubles
@@ -231,7 +223,7 @@ impl Endings {
         silent.max_by_key(|gone| gone.idle_ns)
     }
 
-    /// Who said goodbye before the first of those that lost a peer or waited in vain; others trained on.
+    /// The rank that detached before the first one that lost a peer or waited in vain; others trained on.
     pub(super) fn left_early(&self) -> Option<&Left> {
         let first = self.troubles.iter().position(|(_, trouble)| {
             matches!(
@@ -252,20 +244,4 @@ impl Endings {
 /// Whether processes that end after it end because they were asked to.
 pub(super) fn is_stop(kind: TroubleKind) -> bool {
     matches!(kind, TroubleKind::Signal | TroubleKind::LauncherStop) || is_schedulers(kind)
-}
-
-/// Of what kind an end is by what a rank said, or by its exit code.
-fn reason(trouble: &Trouble) -> Reason {
-    const SIGNALED: i32 = 128;
-    match trouble.kind {
-        TroubleKind::OomKill | TroubleKind::GpuMemory | TroubleKind::HostMemory => Reason::OutOfMemory,
-        TroubleKind::CollectiveTimeout => Reason::CollectiveTimeout,
-        TroubleKind::Exit => match trouble.code.map(|code| code - SIGNALED) {
-            Some(2 | 15) => Reason::Stopped,
-            Some(9) => Reason::Killed,
-            Some(1..=64) => Reason::Crashed,
-            _ => Reason::Error,
-        },
-        _ => Reason::Error,
-    }
 }

@@ -12,6 +12,9 @@ use crate::fault::{Remedy, When};
 use crate::id::NodeId;
 use crate::verdict::{Finding, Severity};
 
+/// Models of the GPUs of one node that are kept.
+const MAX_MODELS: usize = 16;
+
 /// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its silicon
 /// has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -21,6 +24,9 @@ impl Wiring {
     /// Takes one reading; gives how many links should be up on this GPU. 0: nothing says that any is wired.
     fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
         let models = self.0.entry(look.scene.node.clone()).or_default();
+        if models.len() >= MAX_MODELS && !models.contains_key(&look.reading.model) {
+            return 0.0;
+        }
         let most = models.entry(look.reading.model.clone()).or_default();
         *most = most.max(up);
         *most

@@ -49,7 +49,7 @@ impl Suspect {
         let Some(after) = self.tainted_after else { return };
         if self.restarted && step.restart == scene.roster.restart {
             self.restarted = false;
-            if step.step <= after + 1 {
+            if step.step <= after.saturating_add(1) {
                 self.tainted_after = None;
                 // What was written since is overwritten by what is computed anew.
                 self.checkpoints.retain(|(kept, _)| *kept <= after);
@@ -138,7 +138,7 @@ impl Suspect {
     fn part(&self, scene: &Scene<'_>, after: u64, why: &str, does: String) -> Part {
         let ranks = scene.roster.world_size;
         let mut part = Part::new(scene, Severity::Critical, why);
-        part.since_step = Some(after + 1);
+        part.since_step = Some(after.saturating_add(1));
         part.lost_rank_s = scene.at.since(self.tainted_since).as_secs_f64() * f64::from(ranks);
         part.does = does;
         if after > 0 {

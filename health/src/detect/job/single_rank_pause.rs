@@ -1,5 +1,5 @@
 //! One rank alone pauses again and again, and all others wait for it: it evaluates or saves for all of them, or does
-//! something that nobody declared.
+//! something that is not declared.
 //!
 //! A pause is a step in which one rank's own time stands out of what is usual and no other rank's does, while the others'
 //! steps are as long as its own. One is chance; several at one distance are a habit, and so are several in which the same
@@ -118,7 +118,7 @@ impl SingleRankPauses {
         self.is_known(&pause) || self.habit(&pause, &limits.kinds).is_some()
     }
 
-    /// Takes the same step, and says what holds. The ledger is told which of its seconds are said to be lost here.
+    /// Takes the same step, and claims what holds. The ledger leaves out the seconds that are claimed here.
     pub fn row(
         &mut self,
         view: &View<'_>,
@@ -130,17 +130,23 @@ impl SingleRankPauses {
         self.end_missed(view, board.step, out);
         let Some(pause) = self.latest else { return };
         let ranks = view.roster.world_size;
-        // The rank itself works meanwhile; what was a standstill is said of that.
+        // The rank itself works meanwhile; a standstill is claimed elsewhere.
         let lost_s = |pause: &Pause, stood_s: f64| {
             let others = f64::from(ranks.saturating_sub(1)) / f64::from(ranks.max(1));
             (pause.pause_s - stood_s).max(0.0) * others
         };
         let now_s = lost_s(&pause, stood.here_s);
-        if self.is_known(&pause) {
-            let Some(open) = self.open.get_mut(&pause.rank) else {
+        let is_known = self.is_known(&pause);
+        let habit = self.habit(&pause, &view.limits.kinds).filter(|_| !is_known);
+        if let Some(open) = self.open.get_mut(&pause.rank) {
+            if is_known {
+                open.last = pause;
+            } else if habit.is_some() {
+                // It evaluates and saves, say: one finding, whose cause does not turn with each pause.
+                open.last.elapsed_s = pause.elapsed_s;
+            } else {
                 return;
-            };
-            open.last = pause;
+            }
             open.later_lost_s += now_s;
             ledger.tell(now_s);
             let severity = view.limits.impact.severity(open.impact());
@@ -150,9 +156,7 @@ impl SingleRankPauses {
             }
             return;
         }
-        let Some(pauses) = self.habit(&pause, &view.limits.kinds) else {
-            return;
-        };
+        let Some(pauses) = habit else { return };
         let (Some(first), Some(subject)) = (pauses.first(), view.roster.subject(pause.rank)) else {
             return;
         };
@@ -183,7 +187,7 @@ impl SingleRankPauses {
         self.open.insert(pause.rank, open);
     }
 
-    /// What there is to say of an open finding up to now.
+    /// What an open finding has come to up to now.
     pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
         let open = self.open.values().find(|open| open.subject == *subject)?;
         Some(open.outcome(ranks))
@@ -240,7 +244,7 @@ fn longest(
     elapsed_s: f64,
     table: &KindThresholds,
 ) -> Option<(Pause, bool)> {
-    // What few tell is nothing of the others.
+    // A few ranks are no measure of the others.
     if board.seats.len() < 2 || board.seats.len() * 2 <= board.plan.ranks {
         return None;
     }

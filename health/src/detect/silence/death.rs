@@ -1,4 +1,4 @@
-//! `rank-died`: the rank that died first of its own, from the moment that anything says so.
+//! `rank-died`: the rank that died first of its own, from the first sign of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use crate::report;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// Exit codes above are signals.
+/// An exit code of 128 + n is signal n, of which there are so many. `sys.exit(-1)` is 255, and no signal.
 const SIGNALED: i32 = 128;
+const SIGNALS: i32 = 64;
 
 impl SilenceRule {
-    /// Notices a death, and says it at once: what it was said to stand for before is over.
+    /// Notices a death, and raises it at once: a standstill that was raised before is over.
     pub(super) fn bury(&mut self, scope: &Scope<'_>) {
         let stands = self
             .open
@@ -36,7 +37,7 @@ impl SilenceRule {
         if death.is_none() || death == self.death {
             return;
         }
-        // Its exception may come after its exit code, and the other way round; who died first stays the first.
+        // Its exception may come after its exit code, and the other way round; the first to die stays the first.
         let is_same = |known: &Death| death.as_ref().is_some_and(|death| death.rank == known.rank);
         if self.death.as_ref().is_some_and(|known| !is_same(known)) {
             return;
@@ -71,7 +72,7 @@ impl SilenceRule {
     pub(super) fn leave_behind(&mut self) {
         let Some(dead) = self.dead() else { return };
         if let Some(last) = self.pulses.get(&dead).filter(|heard| !heard.pulse.alive) {
-            let past = last.pulse.step + GOES_ON_STEPS;
+            let past = last.pulse.step.saturating_add(GOES_ON_STEPS);
             let mut pulses = self.pulses.values();
             self.left_behind |= pulses.any(|heard| heard.pulse.alive && heard.pulse.step > past);
         }
@@ -98,7 +99,9 @@ impl SilenceRule {
             .filter(|(rank, heard)| **rank != death.rank && heard.pulse.alive);
         let mut evidence = Vec::new();
         match death.code {
-            Some(code) if code > SIGNALED => evidence.push(piece("signal", f64::from(code - SIGNALED), None)),
+            Some(code) if (1..=SIGNALS).contains(&code.saturating_sub(SIGNALED)) => {
+                evidence.push(piece("signal", f64::from(code - SIGNALED), None));
+            }
             Some(code) => evidence.push(piece("exit_code", f64::from(code), None)),
             None => {}
         }

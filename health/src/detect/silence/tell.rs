@@ -1,4 +1,4 @@
-//! What is said of ranks that do not move.
+//! The claims about ranks that do not move.
 
 use super::{MAX_BEHIND, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};

@@ -11,7 +11,7 @@ use crate::policy::Thresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Severity};
 
-/// What is known of why something is slow, as far as it is said again when it changes.
+/// What is known of why something is slow: when this changes, the finding is reported again.
 pub(super) fn known(raised: &Raised) -> (Cause, bool, bool) {
     (
         raised.cause(),
@@ -64,7 +64,7 @@ impl StragglerRule {
         }
     }
 
-    /// A rank has died: it is not slow any more, and what was said of it is over.
+    /// A rank has died: it is not slow any more, and its findings are over.
     pub fn rank_died(&mut self, at: Time, rank: Rank, roster: &Roster, job: &JobId) {
         let (over, others): (Vec<Raised>, Vec<Raised>) = std::mem::take(&mut self.raised)
             .into_iter()
@@ -86,7 +86,7 @@ impl StragglerRule {
         }
     }
 
-    /// Says what is open, unless the job's finding tells it.
+    /// Reports what is open, unless the job's finding covers it.
     pub(super) fn claim(&mut self, view: &View<'_>, index: usize) {
         let severity = self.severity(index, view.limits);
         let raised = &mut self.raised[index];
@@ -140,8 +140,8 @@ impl StragglerRule {
     }
 }
 
-/// Whether it may be one rank's turn of what wanders for `cause`: it is, or counters, which are read once a second, have not
-/// said yet why it is slow.
+/// Whether it may be one rank's turn of what wanders for `cause`: it is, or counters, which are read once a second, do not show
+/// yet why it is slow.
 fn may_be_for(raised: &Raised, cause: Cause) -> bool {
     match raised.cause() {
         Cause::Unknown => raised.is_early,

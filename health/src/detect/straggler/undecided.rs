@@ -1,4 +1,4 @@
-//! Who looks slow and is not named yet, and how long that will take: as far as the sequential test has come.
+//! The rank that looks slow and is not named yet, and the steps that the sequential test still needs.
 
 use super::StragglerRule;
 use crate::detect::cusum::Progress;
