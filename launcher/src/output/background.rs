@@ -1,8 +1,8 @@
-//! Lines on stderr while a command of somebody else's writes there, too: whole lines, never within one of the command's,
-//! and nobody waits for whoever reads them.
+//! Lines on stderr while the command writes there, too: whole lines, never within one of the command's, and without waiting for
+//! the reader.
 //!
-//! A thread of its own writes, so that a pipe that nobody reads stops neither the launcher nor the command; what finds no
-//! room within a while is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe takes whole.
+//! A thread of its own writes, so that a pipe that is not read stops neither the launcher nor the command; a line without room
+//! within a while is dropped and counted. Each line is one write(2) of at most PIPE_BUF bytes, which a pipe takes whole.
 //!
 //! Where the command's output passes through us (`--step-log`), the last byte says whether a line has begun. A regular file is
 //! read for its last byte. On a terminal the cursor decides: as many spaces as there are columns, then a carriage return, lead
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const LINE_END: Duration = Duration::from_secs(1);
 /// How often such things are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The last byte of what passed through us, for whoever writes beside it. Held while a piece is written.
+/// The last byte of what passed through us, for other writers to the same place. Held while a piece is written.
 #[derive(Debug)]
 pub(crate) struct Passed {
     last: Mutex<u8>,
@@ -80,7 +80,8 @@ impl Background {
             let _ = done.send(());
         };
         let thread = std::thread::Builder::new().name("stderr".into());
-        thread.spawn(write).ok()?;
+        // Without the thread lines are dropped: here they would be waited for.
+        let _ = thread.spawn(write);
         *writer() = Some(sender);
         Some(Background(end))
     }
@@ -89,7 +90,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         *writer() = None;
-        // A thread that waits for its reader ends with the process.
+        // A thread that waits for room ends with the process.
         let _ = self.0.recv_timeout(LAST);
     }
 }
@@ -150,17 +151,18 @@ impl Writer {
     }
 
     fn run(&self, lines: &Receiver<String>) {
-        loop {
-            match lines.recv_timeout(PATIENCE) {
-                Ok(line) => self.write(&line),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+        while let Ok(line) = lines.recv() {
+            self.write(&line);
         }
     }
 
     /// Writes a line, or drops and counts it.
     fn write(&self, line: &str) {
+        // Before the lock, for which what passes through us would wait as well.
+        if !self.has_room(PATIENCE) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let lost = self.dropped.load(Ordering::Relaxed);
         let note = match lost {
             0 => String::new(),
@@ -177,14 +179,15 @@ impl Writer {
             bytes.truncate(MAX_BYTES - 1);
             bytes.push(b'\n');
         }
-        if self.has_room() && self.put(&bytes) {
+        // Waiting for the end of a line takes time, in which the command may have filled a pipe.
+        if self.has_room(Duration::ZERO) && self.put(&bytes) {
             self.dropped.fetch_sub(lost, Ordering::Relaxed);
         } else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits for the end of a line that passes through us, no longer than a while.
+    /// Waits for the end of a line that passes through us, no longer than a second.
     fn line_end<'a>(&self, passed: &'a Passed) -> MutexGuard<'a, u8> {
         let until = Instant::now() + LINE_END;
         loop {
@@ -210,9 +213,9 @@ impl Writer {
         }
     }
 
-    /// Whether a write finds room, after a while of waiting for it.
-    fn has_room(&self) -> bool {
-        let until = Instant::now() + PATIENCE;
+    /// Whether a write finds room, after so long at most.
+    fn has_room(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
         loop {
             let mut sinks = [PollFd::new(&self.sink, PollFlags::OUT)];
             let left = until.saturating_duration_since(Instant::now());

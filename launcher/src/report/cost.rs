@@ -8,6 +8,8 @@ use super::block::Block;
 
 /// Causes that are told by name.
 const NAMED: usize = 5;
+/// Smaller losses, in hours, have no daily amount beside them: it would need another unit, and rests on too little.
+const DAILY_FROM_HOURS: f64 = 0.1;
 
 impl Block {
     /// The job so far. Nothing is said before anything was spent.
@@ -15,7 +17,7 @@ impl Block {
         let cost = &report.cost;
         let whose = whose(report);
         if cost.lost_gpu_hours > 0.0 {
-            let unit = GpuTime::of(cost.gpu_hours.max(cost.lost_gpu_hours), whose);
+            let unit = GpuTime::of_part(cost.lost_gpu_hours, cost.gpu_hours, whose);
             self.labelled("lost", &lost(cost, unit));
             self.labelled("", &by_cause(cost, unit));
         }
@@ -55,14 +57,14 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
     if verdict.lost_gpu_hours > 0.0 {
         let whose = whose(report);
         let span_s = verdict.cleared_s.unwrap_or(report.duration_s) - verdict.since_s;
-        let a_day = (verdict.state == State::Raised && span_s > 1.0).then_some(86_400.0 / span_s);
-        // What comes of it in a day is in the same unit.
-        let unit = GpuTime::of(verdict.lost_gpu_hours * a_day.unwrap_or(1.0), whose);
+        let unit = GpuTime::of(verdict.lost_gpu_hours, whose);
         let mut lost = format!("{} so far", unit.text(verdict.lost_gpu_hours));
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
         }
-        if let Some(a_day) = a_day {
+        let is_steady = span_s > 1.0 && verdict.lost_gpu_hours >= DAILY_FROM_HOURS;
+        if verdict.state == State::Raised && is_steady {
+            let a_day = 86_400.0 / span_s;
             let rate = verdict.lost_gpu_hours * a_day;
             // A rate is an estimate: no more digits than that.
             let rate = if rate >= 2.0 {
@@ -120,4 +122,25 @@ fn by_cause(cost: &Cost, unit: GpuTime) -> String {
         parts.push(format!("other {}", unit.text(rest)));
     }
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_health::verdict::{Cause, Finding};
+
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn a_small_loss_is_readable_and_has_no_daily_amount() {
+        let text = |lost_gpu_hours: f64| {
+            let mut verdict = samples::verdict(1, Finding::Straggler, samples::rank(5), Cause::Thermal);
+            (verdict.lost_gpu_hours, verdict.lost_cost) = (lost_gpu_hours, None);
+            of_finding(&verdict, &samples::report(Vec::new()))
+        };
+        assert!(text(0.0026).starts_with("9.4 "), "{}", text(0.0026));
+        assert!(text(0.0026).contains("-seconds so far; 8.0 % of every step"));
+        assert!(text(0.07).contains("0.07 ") && !text(0.07).contains("a day"));
+        assert!(text(0.1).contains("-hours so far (") && text(0.1).contains(" a day); "));
+    }
 }

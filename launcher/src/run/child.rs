@@ -79,9 +79,7 @@ impl StartError {
             NOT_EXECUTABLE
         }
     }
-}
 
-impl StartError {
     /// It may be for what we have taken that it cannot be started.
     pub(crate) fn is_of_us(&self) -> bool {
         let lacking = [libc::EMFILE, libc::ENFILE, libc::EAGAIN, libc::ENOMEM];

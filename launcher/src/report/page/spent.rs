@@ -14,7 +14,7 @@ const BAR: f64 = 12.0;
 pub(super) fn draw(report: &Report) -> Html {
     let cost = &report.cost;
     let whose = whose(report);
-    let unit = GpuTime::of(cost.gpu_hours.max(cost.lost_gpu_hours), whose);
+    let unit = GpuTime::of_part(cost.lost_gpu_hours, cost.gpu_hours, whose);
     let mut html = Html::default();
     html.tag("<section><h2>What it cost</h2><div class=\"cards\">");
     match cost.goodput_ratio {
