@@ -4,8 +4,8 @@
     deploy/prometheus/alerts.py            writes them
     deploy/prometheus/alerts.py --check    1 where they are not what this writes
 
-An alert is known by its labels, so what changes while a finding holds is none: the cause, and whom it is about, stand in the
-annotations, which ask paceline_finding_info for them.
+An alert's labels are its identity, so what changes while a finding holds is no label: cause and subject are annotations, read from
+paceline_finding_info.
 """
 
 import os

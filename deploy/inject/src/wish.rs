@@ -245,8 +245,8 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| is_plain && *port > 0)
 }
 
-/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. That these are judged as the program judges them
-/// is held by a test of the launcher, which knows both.
+/// Where a page is, as `paceline run --http` takes it: ADDRESS:PORT, INTERFACE:PORT or HOST:PORT. That these are judged as the program
+/// judges them is held by a test of the launcher, which knows both.
 fn is_place(text: &str) -> bool {
     let Some((name, _)) = text.rsplit_once(':').filter(|(_, end)| port(end).is_some()) else {
         return false;

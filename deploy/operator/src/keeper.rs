@@ -1,6 +1,6 @@
-//! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the one in charge. Each replica has whoever calls
-//! us trust their authority ([`trust`]), and makes the first certificate where there is none: it does not wait for the one in charge,
-//! which may be of a release before this one that gets its certificates elsewhere ([`given`]) and stays until we are ready.
+//! Certificates of our own making: kept in a Secret, shown by each replica, renewed by the leader. Each replica adds the authority to what
+//! callers trust ([`trust`]), and makes the first certificate where there is none: it does not wait for the leader, which may be of an
+//! earlier release with certificates from elsewhere ([`given`]) and stays until this replica is ready.
 
 pub mod authority;
 pub mod given;
@@ -28,7 +28,7 @@ const CALLED_SETTLE: Duration = Duration::from_secs(60);
 /// A ConfigMap goes by a kubelet to the injector, by it to another ConfigMap, and by another kubelet to a pod.
 const READ_SETTLE: Duration = Duration::from_secs(600);
 
-/// What is nobody's authority is trusted for so long, or as long as a certificate holds: longer than any rollout takes.
+/// An authority that is not ours stays trusted for so long, or as long as a certificate holds: longer than any rollout takes.
 const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// What is told of certificates.
@@ -74,6 +74,29 @@ impl Renewals {
     }
 }
 
+/// What goes wrong at every look: logged once for as long as it stays the same.
+struct Problem {
+    subject: &'static str,
+    logged: String,
+}
+
+impl Problem {
+    fn of(subject: &'static str) -> Problem {
+        Problem {
+            subject,
+            logged: String::new(),
+        }
+    }
+
+    fn log(&mut self, looked: anyhow::Result<()>) {
+        let now = looked.err().map(|error| format!("{error:#}")).unwrap_or_default();
+        if !now.is_empty() && now != self.logged {
+            say(format_args!("{}: {now}", self.subject));
+        }
+        self.logged = now;
+    }
+}
+
 /// See the module.
 pub struct Keeper {
     api: Api,
@@ -84,7 +107,7 @@ pub struct Keeper {
     certificate: Arc<Certificate>,
     renewals: Renewals,
     shown: String,
-    /// Authorities that were ours and that others have followed: when they have ended nobody shows anything of theirs.
+    /// Authorities that were ours and have successors: once they have ended, no certificate of theirs is shown.
     retired: BTreeSet<Authority>,
 }
 
@@ -128,18 +151,9 @@ impl Keeper {
     pub async fn run(mut self, lead: Lead) {
         // Three looks before anybody signs by a new authority: by then each replica has seen the change of who is trusted.
         let pause = (self.terms.settle() / 3).min(Duration::from_secs(10));
-        let mut problem = String::new();
+        let mut problem = Problem::of("certificates");
         loop {
-            match self.look(leads(&lead)).await {
-                Ok(()) => problem.clear(),
-                Err(error) => {
-                    let now = format!("{error:#}");
-                    if now != problem {
-                        say(format_args!("certificates: {now}"));
-                        problem = now;
-                    }
-                }
-            }
+            problem.log(self.look(leads(&lead)).await);
             // Until there is one nobody can ask us anything.
             sleep(if self.shown.is_empty() {
                 pause.min(Duration::from_millis(500))
@@ -159,7 +173,7 @@ impl Keeper {
         };
         let mut state = self.read(secret.as_ref());
         let now = stamp::now_ms() / 1000;
-        // Who shows nothing is not ready, and a rollout would wait for it for ever: it waits for nobody.
+        // A replica without a certificate is not ready, and a rollout would wait for it for ever: it does not wait for the leader.
         let is_bare = self.shown.is_empty() && state.as_ref().is_none_or(|state| state.ends <= now);
         if is_leader || is_bare {
             let is_trusted = match &state {

@@ -82,7 +82,7 @@ impl Lease {
         }
     }
 
-    /// Takes it from whoever has it, who sees that when he would renew it. Whether somebody had it; without a Lease nobody acts.
+    /// Takes it from its holder, which sees that at its next renewal. Whether it had one; without a Lease no replica acts.
     ///
     /// # Errors
     /// [`Failed`]

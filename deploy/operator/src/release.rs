@@ -1,9 +1,9 @@
 //! `release`: before the operator is uninstalled, what it has put onto nodes and into namespaces is taken off: label, taint, mark and
-//! condition of nodes, ConfigMaps of training namespaces, Jobs of preflights. Whoever is in charge would put all of it back: his Lease is
-//! taken first.
+//! condition of nodes, ConfigMaps of training namespaces, Jobs of preflights. The leader would put all of it back: its Lease is taken
+//! first.
 //!
-//! A node that is out of service stays cordoned, as by `kubectl cordon`: that it is trusted again is a person's word. NodeHealths stay as
-//! well, for whoever wants to know why, and so do annotations that people made.
+//! A node that is out of service stays cordoned, as by `kubectl cordon`: that it is trusted again is for a person to decide. NodeHealths
+//! stay as well, since they have the reason, and so do annotations that people made.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Release<'_> {
         }
     }
 
-    /// From then on nobody puts back what is taken off.
+    /// From then on no replica puts back what is taken off.
     async fn take_charge(&self) -> anyhow::Result<()> {
         if self.options.dry_run {
             return Ok(());
@@ -159,7 +159,7 @@ impl Release<'_> {
         self.api.patch(&status, Patch::Strategic, &gone).await.map(drop)
     }
 
-    /// What injected pods were told of the remediator. That of our own namespace goes with the release.
+    /// The remediator's authority, which injected pods trust. That of our own namespace goes with the release.
     async fn authorities(&mut self) -> anyhow::Result<()> {
         let mut spaces = Vec::new();
         let take = |space: &Value| spaces.extend(space["metadata"]["name"].as_str().map(str::to_owned));
@@ -175,7 +175,7 @@ impl Release<'_> {
 
     async fn authority(&self, path: &str, space: &str) -> Result<(), Failed> {
         let map = self.api.get(path).await?;
-        // Who wrote one by hand keeps it.
+        // One that was written by hand stays.
         if map["metadata"]["labels"] != told::authority(space, "")["metadata"]["labels"] {
             return Ok(());
         }
@@ -245,7 +245,7 @@ mod tests {
     fn what_is_out_stays_cordoned_and_bears_nothing_of_ours() {
         for (node, uncordon, wanted) in [
             (node(true, false), false, json!(true)),
-            // Whoever took new pods off it by a taint alone meant the same.
+            // A taint alone keeps new pods off as well.
             (node(false, false), false, json!(true)),
             (node(true, false), true, json!(null)),
             (node(true, true), true, json!(true)),
@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(
                 patch["metadata"]["annotations"].get(HOLD),
                 None,
-                "a person's word is his"
+                "a person's annotation stays"
             );
             assert_eq!(patch["metadata"]["resourceVersion"], "7");
         }

@@ -258,7 +258,7 @@ fn show(
     if let Some((cert, key)) = given.cert.as_deref().zip(given.key.as_deref()) {
         tasks.push(tokio::spawn(watch_files(Files::of(cert, key), certificate)));
         if let Some((place, ca)) = place.zip(options.ca.clone()) {
-            // Senders that do not trust us yet come again: nobody waits for that.
+            // Senders that do not trust us yet come again: readiness does not wait for that.
             let trusted = Given::of(api, namespace, place, cert.to_owned(), ca);
             tasks.push(tokio::spawn(trusted.run(lead.clone())));
         }

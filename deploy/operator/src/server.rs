@@ -41,7 +41,7 @@ struct App {
     rules: Rules,
     metrics: Metrics,
     certificate: Arc<Certificate>,
-    /// Whoever calls us takes the certificate; with one of our own making it is not shown before.
+    /// Callers trust the certificate; one of our own making is not shown before.
     is_trusted: Arc<AtomicBool>,
     is_ending: AtomicBool,
 }

@@ -29,7 +29,7 @@ pub(super) enum Due {
 }
 
 impl Due {
-    /// So many pods that are there at once make it worth it: who trains alone misses no first pod.
+    /// How many pods there must be at once: a pod that trains alone misses no first one.
     fn least(&self) -> usize {
         match self {
             Due::Event(word) if word.code == "no-first-pod" => 2,

@@ -1,4 +1,4 @@
-//! Certificates that come in files: whoever calls us is told to trust the authority that they are of, as with those of our own making.
+//! Certificates that come in files: their authority is added to what callers trust, as with certificates of our own making.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,22 +9,21 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::trust::{Place, Trust, authorities};
+use super::{GRACE, Problem};
 use crate::api::Api;
+use crate::certificate;
 use crate::lease::{Lead, leads};
-use crate::{certificate, say};
 
 /// It is looked so often, and more often until it is trusted once.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const FIRST_EVERY: Duration = Duration::from_millis(500);
-/// Longer than any rollout takes.
-const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// See the module.
 pub struct Given {
     trust: Trust,
     cert: PathBuf,
     ca: PathBuf,
-    /// It was trusted once, or there is nobody to be told of.
+    /// It was trusted once, or there is no authority to add.
     is_trusted: Arc<AtomicBool>,
 }
 
@@ -48,20 +47,11 @@ impl Given {
         }
     }
 
-    /// For ever. `lead`: as long as we are in charge, what is nobody's is taken out.
+    /// For ever. `lead`: as long as we are in charge, authorities that are not in use are taken out.
     pub async fn run(mut self, lead: Lead) {
-        let mut problem = String::new();
+        let mut problem = Problem::of("whom callers are to trust");
         loop {
-            match self.look(leads(&lead)).await {
-                Ok(()) => problem.clear(),
-                Err(error) => {
-                    let now = format!("{error:#}");
-                    if now != problem {
-                        say(format_args!("whom callers are to trust: {now}"));
-                        problem = now;
-                    }
-                }
-            }
+            problem.log(self.look(leads(&lead)).await);
             let is_first = !self.is_trusted.load(Ordering::Relaxed);
             sleep(if is_first { FIRST_EVERY } else { LOOK_EVERY }).await;
         }
@@ -69,7 +59,7 @@ impl Given {
 
     async fn look(&mut self, is_leader: bool) -> anyhow::Result<()> {
         if !self.ca.exists() {
-            // Whoever makes the certificate may have an authority that is trusted everywhere, and tells of none.
+            // A certificate of an authority that is trusted everywhere comes without one.
             if self.cert.exists() {
                 self.is_trusted.store(true, Ordering::Relaxed);
             }

@@ -1,6 +1,6 @@
-//! Who is trusted by whoever calls us: the authorities that stand in a webhook's caBundle or in a ConfigMap. Each replica adds its own
-//! and takes none away that is another's: while a rollout changes where certificates come from, the replicas before and after it answer
-//! beside each other. Who is in charge takes out what has been nobody's for a while.
+//! The authorities that callers trust: those in a webhook's caBundle or in a ConfigMap. Each replica adds its own and takes none away that
+//! is another's: while a rollout changes where certificates come from, the replicas before and after it answer beside each other. The
+//! leader takes out authorities that have not been in use for a while.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::api::{Api, Failed, Patch};
 /// Letters of a line of PEM.
 const LINE: usize = 64;
 
-/// Where whoever calls us finds which authorities to trust.
+/// Where callers find which authorities to trust.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// The caBundle of all webhooks of this MutatingWebhookConfiguration.
@@ -67,7 +67,7 @@ pub struct Trust {
     api: Api,
     namespace: String,
     place: Place,
-    /// What is nobody's is trusted for so long.
+    /// An authority that is not ours stays trusted for so long.
     grace: Duration,
     /// Authorities that are not ours, since we have seen them.
     others: HashMap<Authority, Instant>,
@@ -94,8 +94,8 @@ impl Trust {
         Ok(standing.is_one && standing.trusted.is_superset(ours))
     }
 
-    /// Has all of these trusted, and those of others as well; `ended` are no more. Whether that stands there now: somebody may have been
-    /// faster.
+    /// Has all of these trusted, and those of others as well, but for `ended`. Whether that stands there now: another replica may have
+    /// been faster.
     ///
     /// # Errors
     /// When the place cannot be read or written.
@@ -160,7 +160,7 @@ impl Trust {
         })
     }
 
-    /// Bound to the version that was read: whoever added his authority meanwhile keeps it.
+    /// Bound to the version that was read: an authority that was added meanwhile stays.
     async fn write(&self, standing: &Standing, pem: &str) -> Result<(), Failed> {
         let metadata = json!({ "resourceVersion": standing.version });
         let (patch, body) = match &self.place {

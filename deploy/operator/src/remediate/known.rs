@@ -71,8 +71,8 @@ impl Known {
         }
     }
 
-    /// What its record does not say is taken from the node. Where that is why it is out, or how it comes back, nothing but a person
-    /// gives it back: nobody knows what is wrong with it.
+    /// What its record lacks is taken from the node. Where that is why it is out, or how it comes back, only a person gives it back: what
+    /// is wrong with it is not known.
     fn beside(&mut self, node: &NodeView, now: u64) {
         let health = &mut self.health;
         if health.node_uid.is_empty() {
@@ -81,7 +81,7 @@ impl Known {
         if self.version.is_empty() || health.node_uid != node.uid {
             return;
         }
-        // A start of the node that nobody has seen closes nothing.
+        // A start of the node that was not seen closes nothing.
         if health.boot.is_empty() {
             health.boot.clone_from(&node.boot);
         }

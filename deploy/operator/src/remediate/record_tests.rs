@@ -49,7 +49,7 @@ fn one_without_its_numbers_is_read_and_they_count_back_from_the_last() {
     assert_eq!(record.health.rung, Rung::Evict);
     assert_eq!(record.health.open().count(), 1);
     assert_eq!(numbers(&record), [5, 6, 7]);
-    // And under their old name, where nobody dropped them.
+    // And under their old name, where they were not dropped.
     for (index, entry) in object["status"]["history"]
         .as_array_mut()
         .unwrap()
@@ -108,7 +108,7 @@ fn one_field_costs_no_more_than_itself() {
             (Finding::GpuLost, Severity::Critical),
             "{field}"
         );
-        // It does not end at once for a time that nobody knows.
+        // It does not end at once for a time that is not known.
         assert!(
             incident.heard > 1_700_000_000_000 && incident.since > 1_700_000_000_000,
             "{field}"
@@ -116,7 +116,7 @@ fn one_field_costs_no_more_than_itself() {
     }
 }
 
-/// One that another version knows, such as a later one's finding.
+/// One of another version, such as a later one's finding.
 #[test]
 fn an_incident_that_cannot_be_read_leaves_the_others_and_is_doubted() {
     let mut object = drained();
@@ -132,7 +132,7 @@ fn an_incident_that_cannot_be_read_leaves_the_others_and_is_doubted() {
         "{}",
         record.lost[0]
     );
-    // A field that it does not know is nothing.
+    // An unknown field is passed over.
     let mut object = drained();
     (
         object["status"]["since2"],

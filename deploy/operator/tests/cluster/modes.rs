@@ -124,7 +124,7 @@ async fn from_given_to_self_and_back() {
     assert!(trusted(&world).await.is_superset(&site));
 }
 
-/// Whoever cannot say whom to trust answers in vain: it is not ready before.
+/// An injector whose authority is not trusted answers in vain: it is not ready before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_trusted_is_not_ready() {
     let world = World::begin().await;

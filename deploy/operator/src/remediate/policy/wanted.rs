@@ -79,7 +79,7 @@ pub(super) fn wanted(health: &mut Health, scene: &Scene<'_>) -> Wanted {
     wanted
 }
 
-/// Trusted, bad enough, said by somebody since we are in charge, said of late, and for long enough.
+/// Trusted, bad enough, reported since we are in charge, reported of late, and for long enough.
 fn is_ripe(incident: &Incident, rule: &FindingRule, scene: &Scene<'_>) -> bool {
     let since = |then: u64| scene.now.saturating_sub(then);
     incident.provenance == Provenance::Live
