@@ -26,6 +26,9 @@ def tree(directory, files):
             file.write(text)
 
 
+QUIET = unittest.skipUnless("PACELINE_TIMED" in os.environ, "a timed claim needs a quiet machine: PACELINE_TIMED=1")
+
+
 class Start(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -144,6 +147,11 @@ class Start(unittest.TestCase):
         env = dict(os.environ, PYTHONPATH=HOOK, PACELINE_RING_DIR=self.directory)
         self.assertEqual(subprocess.check_output([script, "a"], env=env), b"tool ['a']\n")
 
+    def test_a_program_without_torch_loads_nothing_of_ours_but_the_watch(self):
+        script = "import sys; print([name for name in sys.modules if name.startswith('paceline') or name == 'sitecustomize'])"
+        self.assertEqual(run(script).out, "['sitecustomize']\n")
+
+    @QUIET
     def test_a_program_without_torch_hardly_notices(self):
         def load():
             """CPU time of what the interpreter runs at start, by the interpreter's own account."""
@@ -159,7 +167,7 @@ class Start(unittest.TestCase):
 
         self.assertLess(min(load() for _ in range(5)), 1_000_000)
 
-    @unittest.skipUnless("PACELINE_TIMED" in __import__("os").environ, "a timed claim needs a quiet machine: PACELINE_TIMED=1")
+    @QUIET
     def test_importing_is_not_slowed(self):
         script = """
             import time, sitecustomize
