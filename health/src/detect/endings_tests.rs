@@ -7,7 +7,7 @@ use crate::id::Rank;
 use crate::time::Time;
 
 /// `node kind [rank]` for a trouble, `node CODE` for an end, in their order; `again`: another group
-/// began; `lost` are nodes that fell silent.
+/// began; `forget`: the rank trained on; `lost` are nodes that fell silent.
 fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u32>)> {
     let mut endings = Endings::default();
     for words in said.split(", ").filter(|words| !words.is_empty()) {
@@ -16,6 +16,10 @@ fn ending(said: &str, lost: &[&str]) -> Option<(Reason, Option<String>, Option<u
         let rank = words.next().map(|rank| Rank(rank.parse().unwrap()));
         if what == "again" {
             endings.survived();
+            continue;
+        }
+        if what == "forget" {
+            endings.forget(|lives| Some(lives) == rank);
             continue;
         }
         let event = match what.parse() {
@@ -58,6 +62,14 @@ fn what_came_first_and_is_no_consequence() {
     // It was asked to end, and did in order.
     check("a signal, a 0", &[], Reason::Stopped, "a", None);
     check("a error 3, a 0", &[], Reason::Success, "", None);
+    // What came before an exit is forgotten, and that it came first is not.
+    check(
+        "a error 3, a error 4, b 5, a forget 3, a forget 4, a signal, a 143",
+        &[],
+        Reason::Error,
+        "b",
+        None,
+    );
     check(
         "a peer_lost 0, b error 3, a 1, b 1",
         &[],

@@ -216,7 +216,8 @@ impl Slower {
         let (mut signals, mut provenance) = (base.signals.clone(), base.provenance);
         if let Some(explained) = &self.explained {
             evidence.extend(explained.evidence.iter().cloned());
-            signals.extend(&explained.signals);
+            let new = |signal: &&_| !base.signals.contains(signal);
+            signals.extend(explained.signals.iter().filter(new));
             provenance = provenance.max(explained.provenance);
         }
         let detail = Detail {

@@ -207,6 +207,11 @@ impl Detector {
         }
     }
 
+    /// Whether steps come from a log of the job.
+    fn reads_log(&self) -> bool {
+        self.roster.sources.iter().any(|source| &**source == "step-log")
+    }
+
     /// What limits the verdicts, in words.
     fn notes(&self, undecided: Option<&Undecided>) -> Vec<String> {
         let mut notes: Vec<String> = undecided.map(ToString::to_string).into_iter().collect();
@@ -218,12 +223,12 @@ impl Detector {
         }
         if attached == 0 && self.arrivals.ranks().next().is_some() {
             notes.push("no rank has made a step that an optimizer or paceline.step() ended".to_owned());
-        } else if attached == 0 {
+        } else if attached == 0 && !self.roster.mute.keys().any(|(_, source)| &**source == "hook") {
             notes.push(
-                "no rank attached: the hook was not loaded, or no optimizer stepped; nothing can be said of any rank"
+                "no rank attached: the hook was not loaded, or neither an optimizer nor paceline.step() ended a step"
                     .to_owned(),
             );
-        } else if attached < self.roster.world_size as usize {
+        } else if 0 < attached && attached < self.roster.world_size as usize {
             let missing = self.roster.world_size as usize - attached;
             notes.push(format!(
                 "{missing} of {} ranks never attached",
@@ -236,8 +241,7 @@ impl Detector {
         );
         notes.extend(self.low_coverage(attached));
         if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
-            let from_log = self.roster.sources.iter().any(|source| &**source == "step-log");
-            notes.push(if from_log && attached == 1 {
+            notes.push(if attached == 1 && self.reads_log() {
                 "steps were read from the job's log (S0), as times of the whole job: that it is slow or stands still is \
                  seen, but neither which rank is slow nor why"
                     .to_owned()
@@ -272,8 +276,11 @@ impl Detector {
         {
             notes.push(format!("{source}"));
         }
-        let mute = self.roster.mute.iter().take(8);
-        notes.extend(mute.map(|((node, source), why)| format!("{source} of {node} tells nothing: {why}")));
+        // What the hook does not see is seen in the log where one was named.
+        let is_told = |source: &str| source == "hook" && attached > 0 && self.reads_log();
+        let mute = self.roster.mute.iter();
+        let mute = mute.filter(|((_, source), _)| !is_told(source)).take(8);
+        notes.extend(mute.map(|((node, source), why)| format!("{source} of {node}: {why}")));
         notes.extend(self.faults.notes());
         notes.extend(self.before.note());
         notes.extend(self.away.notes(|at| self.seconds(at)));

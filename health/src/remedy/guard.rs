@@ -111,8 +111,10 @@ impl Guard {
 
     /// Decides what has waited long enough.
     pub fn advance(&mut self, now_ms: u64, site: &mut Ledger) {
-        let hold_ms = self.rules.limits.hold_s * 1000;
-        let is_due = |waiting: &mut Waiting| now_ms.saturating_sub(waiting.since_ms) >= hold_ms;
+        let rules = &self.rules;
+        let is_due = |waiting: &mut Waiting| {
+            now_ms.saturating_sub(waiting.since_ms) >= rules.hold_ms(waiting.ask.finding)
+        };
         let due: Vec<Waiting> = self.waiting.extract_if(.., is_due).collect();
         for waiting in due {
             self.decide(now_ms, waiting, site);
@@ -128,11 +130,11 @@ impl Guard {
 
     /// When [`Guard::advance`] has something to decide, milliseconds since 1970.
     pub fn wake_at(&self) -> Option<u64> {
-        let hold_ms = self.rules.limits.hold_s * 1000;
-        self.waiting
-            .iter()
-            .map(|waiting| waiting.since_ms.saturating_add(hold_ms))
-            .min()
+        let due = |waiting: &Waiting| {
+            let hold_ms = self.rules.hold_ms(waiting.ask.finding);
+            waiting.since_ms.saturating_add(hold_ms)
+        };
+        self.waiting.iter().map(due).min()
     }
 
     /// The next decision.
@@ -214,7 +216,11 @@ impl Guard {
     /// Every limit, the most telling first.
     fn is_refused(&self, now_ms: u64, since_ms: u64, ask: &Ask, site: &Ledger) -> Option<Reason> {
         let limits = &self.rules.limits;
-        if now_ms.saturating_sub(since_ms) > (limits.hold_s + limits.expiry_s) * 1000 {
+        let void_ms = self
+            .rules
+            .hold_ms(ask.finding)
+            .saturating_add(limits.expiry_s * 1000);
+        if now_ms.saturating_sub(since_ms) > void_ms {
             return Some(Reason::Expired);
         }
         if let Some(reason) = self.is_broken(ask, site) {

@@ -51,6 +51,26 @@ pub(super) fn settle(guard: &mut Guard, site: &mut Ledger, now: u64, asked: Ask)
 }
 
 #[test]
+fn a_rank_that_died_may_come_back_by_its_launcher() {
+    let mut guard = Guard::open(rules("hold_s=10"), Saved::default(), 0);
+    let site = &mut Ledger::default();
+    let finding = Finding::RankDied;
+    let died = |id| Ask {
+        finding,
+        ..ask(id, "n1")
+    };
+    assert_eq!(settle(&mut guard, site, 0, died(1)), [""; 0]);
+    assert_eq!(guard.wake_at(), Some(120_000));
+    guard.over(60_000, died(1).incident);
+    assert_eq!(told(&mut guard), ["cleared 1"]);
+    guard.ask(200_000, died(2), site);
+    guard.advance(319_999, site);
+    assert_eq!(told(&mut guard), [""; 0]);
+    guard.advance(320_000, site);
+    assert_eq!(told(&mut guard), ["act 2"]);
+}
+
+#[test]
 fn what_is_asked_for() {
     let mut rules = Rules::default();
     assert!(!rules.asks_for_anything());

@@ -44,6 +44,14 @@ pub struct FindingRule {
     /// Whether a checkpoint that is written after it is worth anything.
     #[serde(default = "yes")]
     pub checkpoint: bool,
+    /// Seconds that an ask about it waits at least.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hold_s: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 fn yes() -> bool {
@@ -170,6 +178,12 @@ impl Rules {
             response: self.asked.get(&finding).copied().unwrap_or(by_table),
             checkpoint: row.is_none_or(|row| row.checkpoint),
         }
+    }
+
+    /// An ask about `finding` waits for so long, milliseconds.
+    pub fn hold_ms(&self, finding: Finding) -> u64 {
+        let own_s = self.table.get(&finding).map_or(0, |row| row.hold_s);
+        self.limits.hold_s.max(own_s).saturating_mul(1000)
     }
 
     /// Whether anything is ever asked for.

@@ -108,8 +108,18 @@ impl Endings {
 
     /// Forgets the troubles of ranks that have trained on since: their exception ended nothing.
     pub fn forget(&mut self, lives: impl Fn(Rank) -> bool) {
-        self.troubles
-            .retain(|(_, trouble)| !trouble.rank.is_some_and(&lives));
+        let is_kept = |(_, trouble): &(NodeId, Trouble)| !trouble.rank.is_some_and(&lives);
+        // Exits and goodbyes know how many troubles there were before them.
+        let mut kept: Vec<usize> = vec![0];
+        kept.extend(self.troubles.iter().scan(0, |count, trouble| {
+            *count += usize::from(is_kept(trouble));
+            Some(*count)
+        }));
+        let exits = self.exits.iter_mut().map(|exit| &mut exit.after);
+        for after in exits.chain(self.left.iter_mut().map(|left| &mut left.after)) {
+            *after = kept.get(*after).copied().unwrap_or(0);
+        }
+        self.troubles.retain(is_kept);
     }
 
     /// By an exception, or by its exit code.

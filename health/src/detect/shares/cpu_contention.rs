@@ -109,6 +109,10 @@ impl CpuContention {
             self.ranks.resize(ranks, RankWait::default());
         }
         for (index, seat) in board.seats.iter().enumerate() {
+            // A step without any time of its own has no excess.
+            if seat.self_s <= 0.0 {
+                continue;
+            }
             let kept = &mut self.ranks[seat.rank.0 as usize];
             let level_s = scene.common[seat.place.role as usize];
             let own_s = own[index] * seat.fair_s / seat.self_s;
