@@ -145,10 +145,9 @@ pub(super) fn calm(job: &Job) -> (bool, String) {
         findings => format!(" {} before, all over by now.", count(findings, "finding")),
     };
     let (is_well, text) = if seen.ranks_seen == 0 {
-        (
-            false,
-            "No rank was seen yet: nothing can be said of this job.".to_owned(),
-        )
+        let why = seen.notes.first().map(|note| format!(" {note}."));
+        let text = "No rank was seen yet: nothing can be said of this job.".to_owned();
+        (false, text + &why.unwrap_or_default())
     } else if report.steps == 0 {
         (
             false,

@@ -1,8 +1,8 @@
 """Loaded by Python at start because `paceline run` puts this directory first on PYTHONPATH.
 
-It arms nothing. It watches for a few modules of PyTorch to be imported, and runs the sitecustomize that it hides, if
-there is one, as Python would have run it. Without PACELINE_RING_DIR, or with PACELINE_HOOK=off, it only does the
-second. A program that never imports torch pays for one dictionary look-up per import.
+It arms nothing. It watches for a few modules of PyTorch and other frameworks to be imported, and runs the sitecustomize
+that it hides, if there is one, as Python would have run it. Without PACELINE_RING_DIR, or with PACELINE_HOOK=off, it only
+does the second. A program that never imports torch pays for one dictionary look-up per import.
 """
 
 import os
@@ -25,6 +25,9 @@ class _Watch:
             "torch.distributed.elastic.multiprocessing.errors",
             "torch.distributed.checkpoint.state_dict_saver",
             "torch.nn.parallel.distributed",
+            "torch.autograd",
+            "jax",
+            "tensorflow",
         )
     )
 

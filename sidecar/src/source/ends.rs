@@ -5,6 +5,7 @@ mod note;
 pub mod printed;
 mod slurm;
 mod starts;
+mod unseen;
 
 use self::note::Scheduled;
 pub use self::note::{note_asked, note_printed, note_scheduler};
@@ -49,6 +50,7 @@ pub struct Ends {
     group: Option<Group>,
     looked_ns: u64,
     starts: starts::Starts,
+    unseen: unseen::Notes,
 }
 
 impl Ends {
@@ -58,6 +60,7 @@ impl Ends {
         Ends {
             group: Group::own(&mut files),
             starts: starts::Starts::new(&ring_dir),
+            unseen: unseen::Notes::new(&ring_dir),
             ring_dir,
             files,
             read: BTreeSet::new(),
@@ -128,12 +131,14 @@ impl Source for Ends {
         if now_ns.saturating_sub(self.looked_ns) >= EVERY_NS {
             self.looked_ns = now_ns;
             self.starts.look(now_ns, send);
+            self.unseen.look(send);
             self.look(send);
         }
     }
 
     fn introduce(&mut self, send: &mut Send<'_>) {
         self.starts.introduce(send);
+        self.unseen.introduce(send);
     }
 
     fn is_idle(&mut self) -> bool {

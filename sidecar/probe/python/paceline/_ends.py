@@ -4,7 +4,6 @@ printed nor the exit code. In a launcher of workers: which worker failed, and wi
 """
 
 import functools
-import json
 import os
 import signal
 import sys
@@ -20,7 +19,6 @@ _BYTES = 2048
 _AT_ONCE = 5_000_000_000  # ns: a sys.exit() that is not the end by then was caught
 _watching = False
 _exiting = None  # the latest sys.exit() of the main thread: when, its status, the exception that was being handled
-_written = 0
 
 # The launcher's own summary of what its workers met.
 _OF_LAUNCHERS = ("ChildFailedError", "SignalException")
@@ -175,31 +173,13 @@ def _write_own(kind, says, code=None):
 
 
 def _write(rank, kind, says, code=None):
-    global _written
     directory = os.environ.get("PACELINE_RING_DIR")
     if not directory:
         return
-    from . import _ring
+    from . import _files
 
-    now = time.monotonic_ns()
-    said = {"rank": rank, "kind": kind, "says": says[:_BYTES], "code": code, "at_ns": now}
-    folder = os.path.join(directory, FOLDER)
-    try:
-        os.mkdir(folder, 0o700)  # no parents: a ring directory that is gone stays gone
-        if _ring.is_shared():
-            os.chmod(folder, 0o777)
-    except FileExistsError:
-        pass
-    _written += 1
-    name = "%d-%d" % (os.getpid(), _written)
-    if _ring.is_shared():
-        name += "-%x" % now
-    temporary = os.path.join(folder, "." + name)
-    with open(temporary, "w") as file:
-        json.dump(said, file)
-        if _ring.is_shared():
-            os.fchmod(file.fileno(), 0o644)
-    os.rename(temporary, os.path.join(folder, name))
+    said = {"rank": rank, "kind": kind, "says": says[:_BYTES], "code": code, "at_ns": time.monotonic_ns()}
+    _files.leave(directory, FOLDER, said)
 
 
 # In a launcher: torch.distributed.elastic, which torchrun and accelerate are made of.

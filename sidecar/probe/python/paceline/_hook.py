@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 
-from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring, _starts
+from . import _backward, _comms, _ends, _layout, _patch, _rank, _ring, _starts, _unseen
 from ._tracker import COMPUTE, OPTIMIZER, tracker
 
 _TAKE_OVER = 8  # steps of one other optimizer without one of the primary
@@ -75,6 +75,10 @@ def loaded(module):
         _layout.watch_meshes(module.DeviceMesh)
     elif name == "torch.nn.parallel.distributed":
         _notice(module.DistributedDataParallel)
+    elif name == "torch.autograd":
+        _unseen.watch(module)
+    elif name in ("jax", "tensorflow"):
+        _unseen.tell(_unseen.OTHER_FRAMEWORK, name=name)
 
 
 def _notice(ddp):
@@ -164,7 +168,9 @@ def attach(optimizer=None):
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     if torch is None or not hasattr(torch, "autograd"):
+        _unseen.seen()
         return tracker.arm() and _look()
+    _unseen.seen(torch.autograd)
     index = _gpu(torch, _device(optimizer))
     timeline = None
     if index is not None:
@@ -204,6 +210,8 @@ def _look():
 
 def _on_flush(now):
     _layout.place.look(now, tracker.ring, tracker.rank)
+    if tracker.timeline is not None:
+        _unseen.look_for_gpus(sys.modules["torch"].cuda)
     if not _comms.tried and _comms.is_needed():
         _comms.start(sys.modules["torch"], _ddp() if _ddp is not None else None)
     stream = sys.modules.get("paceline._stream")  # only where trackers were asked for
