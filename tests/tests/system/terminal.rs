@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -79,6 +80,19 @@ impl Typed {
     /// Polls until it is on the screen.
     pub fn until_shown(&mut self, text: &str) {
         until(text, || {
+            self.seen.extend(self.screen.try_iter());
+            self.seen.contains(text).then_some(())
+        });
+    }
+
+    /// Polls until it is on a screen of 40 or 41 columns that was drawn anew: usually only what is different is drawn. Keys that were
+    /// pressed before may come after a change of size, so there are several.
+    pub fn until_drawn(&mut self, text: &str, rows: u16) {
+        let mut is_wide = false;
+        until(text, || {
+            is_wide = !is_wide;
+            self.resize(40 + u16::from(is_wide), rows);
+            std::thread::sleep(Duration::from_millis(100));
             self.seen.extend(self.screen.try_iter());
             self.seen.contains(text).then_some(())
         });

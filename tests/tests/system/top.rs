@@ -159,9 +159,7 @@ fn a_slow_rank_is_on_the_first_screen_and_the_last_picture_stays() {
     typed.press("?");
     typed.until_shown("Keys");
     typed.press("?/rank 3\r\r");
-    // Only a screen of another size is drawn anew, and not by what is different.
-    typed.resize(40, 10);
-    typed.until_shown("Rank 3");
+    typed.until_drawn("Rank 3", 10);
     job.kill_aggregator();
     typed.press("\x1b");
     typed.until_shown("ANSWER");
