@@ -1,6 +1,7 @@
 //! How text reaches people: colour only where it is wanted, boxes only where they can be shown, results on stdout.
 
 mod background;
+mod columns;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -13,6 +14,7 @@ use paceline_health::plain;
 use paceline_sidecar::chain;
 
 pub(crate) use background::{Background, Passed};
+pub(crate) use columns::{Column, columns};
 
 /// `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

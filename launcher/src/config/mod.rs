@@ -85,6 +85,7 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
     }
     let wide = |column: fn(&(String, String, String)) -> usize| rows.iter().map(column).max().unwrap_or(0);
     let (name, value) = (wide(|row| row.0.len()), wide(|row| row.1.len()));
+    let is_narrow = name + " = ".len() + 12 > style.width;
     let mut text = String::new();
     for (key, said, origin) in &rows {
         let paint = if origin == "default" {
@@ -92,6 +93,18 @@ fn show(args: &ConfigArgs, color: Color) -> anyhow::Result<ExitCode> {
         } else {
             Paint::Strong
         };
+        if is_narrow {
+            // As TOML has it, in as many lines as it takes.
+            let origin = if args.origin {
+                format!("  # {origin}")
+            } else {
+                String::new()
+            };
+            for line in output::wrap(&format!("{key} = {said}{origin}"), style.width) {
+                let _ = writeln!(text, "{}", style.paint(paint, line));
+            }
+            continue;
+        }
         let line = if args.origin {
             format!("{key:name$} = {said:value$}  # {origin}")
         } else {

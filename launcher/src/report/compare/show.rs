@@ -8,7 +8,7 @@ use paceline_health::words::{count, percent, span};
 use super::shift::{Told, signed};
 use super::{Comparison, Found, Run};
 use crate::html::Html;
-use crate::output::{Paint, Style, wrap};
+use crate::output::{Column, Paint, Style, columns, wrap};
 use crate::report::page::{Head, STYLE, table};
 
 /// Findings of each list that have a line.
@@ -37,18 +37,26 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
             count(run.ranks.into(), "rank"),
             count(run.steps, "step")
         );
-        let _ = writeln!(text, "{name}  {facts}");
+        for line in hanging(&format!("{name}  "), &facts, style) {
+            let _ = writeln!(text, "{line}");
+        }
     }
-    let heads = format!("\n{:LABEL$} {:>11} {:>11} {:>9}", "", "A", "B", "change");
-    let _ = writeln!(text, "{}", style.paint(Paint::Faint, heads));
-    for [name, a, b, change] in rows(found) {
-        let line = format!("{name:LABEL$} {a:>11} {b:>11} {change:>9}");
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
+    let others = [
+        Column::right("A", 11),
+        Column::right("B", 11),
+        Column::right("change", 9),
+    ];
+    let rows: Vec<_> = rows(found)
+        .into_iter()
+        .map(|[name, a, b, change]| (name, [a, b, change]))
+        .collect();
+    let _ = write!(text, "\n{}", columns(("", LABEL), others, &rows, style));
     for (head, list) in [("new in B", &found.new), ("gone in B", &found.gone)] {
         for (index, line) in list.iter().take(FOUND).map(words).enumerate() {
             let head = if index == 0 { head } else { "" };
-            let _ = writeln!(text, "{head:LABEL$}{}", plain::name(&line));
+            for line in hanging(&format!("{head:LABEL$}"), &plain::name(&line), style) {
+                let _ = writeln!(text, "{line}");
+            }
         }
         if list.len() > FOUND {
             let _ = writeln!(text, "{:LABEL$}and {} more", "", list.len() - FOUND);
@@ -56,9 +64,20 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
     }
     for (name, [a, b]) in &found.versions {
         let line = format!("{}: {} to {}", plain::name(name), version(a), version(b));
-        let _ = writeln!(text, "{:LABEL$}{line}", "version");
+        for line in hanging(&format!("{:LABEL$}", "version"), &line, style) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     text
+}
+
+/// `text` in lines beside `head`, whose width those after the first have in space.
+fn hanging(head: &str, text: &str, style: Style) -> Vec<String> {
+    let room = style.width.saturating_sub(head.len()).max(20);
+    let lines = wrap(text, room).into_iter().enumerate();
+    lines
+        .map(|(index, line)| format!("{:1$}{line}", if index == 0 { head } else { "" }, head.len()))
+        .collect()
 }
 
 /// The numbers side by side, as far as both have them.

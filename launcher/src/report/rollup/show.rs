@@ -9,7 +9,7 @@ use paceline_health::words::{count, money, percent, span};
 
 use super::{Node, Rollup, Share};
 use crate::html::Html;
-use crate::output::{Paint, Style};
+use crate::output::{Column, Paint, Style, columns, wrap};
 use crate::report::clock;
 use crate::report::page::{Head, STYLE, table};
 
@@ -26,58 +26,54 @@ pub(super) fn text(rollup: &Rollup, style: Style) -> String {
     for (index, line) in heading(rollup).into_iter().enumerate() {
         let paint = if index == 0 { Paint::Strong } else { Paint::Faint };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{}", style.paint(paint, line));
+        for line in wrap(&line, style.width) {
+            let _ = writeln!(text, "{}", style.paint(paint, line));
+        }
     }
     if rollup.total.runs == 0 {
         return text;
     }
     let causes = causes(rollup);
-    let mut put = |heads: &str, rows: &[String], all: usize| {
-        let _ = writeln!(text, "\n{}", style.paint(Paint::Faint, heads));
-        for row in rows {
-            let _ = writeln!(text, "{}", row.trim_end());
-        }
-        if all > rows.len() {
-            let _ = writeln!(text, "and {} more (--json has all)", all - rows.len());
+    let mut put = |table: String, all: usize| {
+        let _ = write!(text, "\n{table}");
+        if all > ROWS {
+            let _ = writeln!(text, "and {} more (--json has all)", all - ROWS);
         }
     };
-    let lines: Vec<String> = causes
+    let rows: Vec<_> = causes
         .iter()
         .take(ROWS)
         .map(|(cause, share)| {
             let of = percent(of_total(share.lost_gpu_hours, rollup));
             let (lost, cost) = (rollup.unit().text(share.lost_gpu_hours), price(share.lost_cost));
-            format!(
-                "{:NAME$} {lost:>18} {of:>7} {cost:>10} {:>6}",
-                short(cause),
-                share.runs
-            )
+            (short(cause), [lost, of, cost, share.runs.to_string()])
         })
         .collect();
-    let heads = format!(
-        "{:NAME$} {:>18} {:>7} {:>10} {:>6}",
-        "lost to", "lost", "share", "money", "runs"
+    let (lost, money, runs) = (
+        Column::right("lost", 18),
+        Column::right("money", 10),
+        Column::right("runs", 6),
     );
-    put(&heads, &lines, causes.len());
+    let others = [lost, Column::right("share", 7), money, runs];
+    put(columns(("lost to", NAME), others, &rows, style), causes.len());
     let nodes = nodes(rollup);
-    let lines: Vec<String> = nodes
+    let rows: Vec<_> = nodes
         .iter()
         .take(ROWS)
         .map(|(name, node)| {
             let (lost, cost) = (rollup.unit().text(node.lost_gpu_hours), price(node.lost_cost));
-            let (found, kinds) = (node.findings, kinds(node));
-            format!(
-                "{:NAME$} {found:>8} {:>6} {lost:>18} {cost:>10}  {kinds}",
-                short(name),
-                node.runs
-            )
+            let (found, runs) = (node.findings.to_string(), node.runs.to_string());
+            (short(name), [found, runs, lost, cost, kinds(node)])
         })
         .collect();
-    let heads = format!(
-        "{:NAME$} {:>8} {:>6} {:>18} {:>10}  what",
-        "node", "findings", "runs", "lost", "money"
-    );
-    put(&heads, &lines, nodes.len());
+    let others = [
+        Column::right("findings", 8),
+        runs,
+        lost,
+        money,
+        Column::words("what"),
+    ];
+    put(columns(("node", NAME), others, &rows, style), nodes.len());
     text
 }
 
