@@ -15,6 +15,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -95,12 +96,13 @@ class Side:
         )  # fmt: skip
 
     def run(self, folder, number, ranks, program):
-        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + number % 10000), "WORLD_SIZE": str(ranks)}
         log = os.path.join(folder, "log-%d" % number)
-        job = {"ranks": ranks, "program": program, "environment": store, "log": log}
-        self.server.stdin.write(json.dumps(job) + "\n")
-        self.server.stdin.flush()
-        codes = json.loads(self.server.stdout.readline())
+        with reserved_port() as port:
+            store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+            job = {"ranks": ranks, "program": program, "environment": store, "log": log}
+            self.server.stdin.write(json.dumps(job) + "\n")
+            self.server.stdin.flush()
+            codes = json.loads(self.server.stdout.readline())
         self.codes.update(codes)
         if any(codes):
             with open(log) as said:
@@ -113,6 +115,14 @@ class Side:
             path = os.path.join(self.rings, ring)
             if os.path.isfile(path):
                 os.unlink(path)
+
+
+def reserved_port():
+    """A socket whose port nobody else gets, except rank 0, which may listen there because this socket does not."""
+    port = socket.socket(socket.AF_INET)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("", 0))
+    return port
 
 
 def upper_bound(failures, trials):
