@@ -74,6 +74,12 @@ class Stream:
         if thread is not None:
             thread.join(_GOODBYE)
 
+    def forked(self):
+        """In a forked child: the thread is the parent's, and so is the rank. The thread may have held the lock of `_end`,
+        which nobody gives back here: the child must not touch it, not even at its end."""
+        atexit.unregister(self.close)
+        self.__init__()
+
     def _run(self):
         # Here and not above: the trainer's thread need not wait until HTTP is loaded.
         from . import _live, _row
@@ -180,9 +186,7 @@ def _from_environment():
 
 
 def _forked():
-    """The thread is the parent's, and so is the rank."""
-    global _stream
-    _stream = Stream()
+    _stream.forked()
 
 
 _stream = _from_environment()

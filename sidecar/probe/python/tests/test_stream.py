@@ -322,6 +322,33 @@ until(lambda: len(writer.rows) > before)
         self.assertEqual(out, ["[[], 0] ['paceline-trackers']"])
         self.assertEqual(said["flushed"], 1)
 
+    def test_a_lock_held_at_a_fork_holds_up_no_end(self):
+        script = """
+import signal
+tracking = paceline.track(tensorboard=writer, every=1)
+until(threads)
+held, forked = threading.Event(), threading.Event()
+def hold(lock):
+    with lock:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold, args=(tracking._stream._end._cond,), daemon=True).start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    atexit.unregister(at_exit)
+    tracking.close()
+    sys.exit()
+forked.set()
+print(os.waitpid(child, 0)[1])
+paceline.step()
+paceline.step()
+"""
+        with Aggregator() as aggregator:
+            _, _, out = self.program(script, aggregator)
+        self.assertEqual(out, ["0"])
+
     def test_closing_writes_a_last_row(self):
         script = """
 with paceline.track(tensorboard=writer, every=3600):
