@@ -349,6 +349,33 @@ paceline.step()
             _, _, out = self.program(script, aggregator)
         self.assertEqual(out, ["0"])
 
+    def test_a_fork_waits_for_modules_that_are_being_imported(self):
+        script = """
+import signal
+loading, go = threading.Event(), threading.Event()
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == 'http.client':
+            loading.set()
+            go.wait()
+sys.meta_path.insert(0, Slow)
+paceline.track(tensorboard=writer, every=1)
+os.register_at_fork(before=go.set)
+until(loading.is_set)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    import http.client
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+paceline.step()
+paceline.step()
+"""
+        with Aggregator() as aggregator:
+            _, _, out = self.program(script, aggregator)
+        self.assertEqual(out, ["0"])
+
     def test_closing_writes_a_last_row(self):
         script = """
 with paceline.track(tensorboard=writer, every=3600):
