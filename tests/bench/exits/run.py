@@ -7,14 +7,22 @@ interleaved, and its exit codes counted.
 Importing torch takes seconds and an exit none, so each side is a server that has imported torch once and forks a process
 for each rank: what is compared is how a process of PyTorch ends. The hook in the forks is told that they are trainers.
 `--program`: destroy, leave (no destroy_process_group), pending (asynchronous collectives under way), loader (with workers).
+
+A rank hangs when it and its workers have used next to no processor time for a minute, or have not ended after ten: on a busy
+machine it is only slow, and the time in which the whole bench was stopped does not count. The stacks of all threads of a rank
+that hangs and of its workers are printed: the native ones where gdb is installed, then Python's.
 """
 
 import argparse
 import collections
+import faulthandler
 import json
 import math
 import os
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,11 +31,15 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 HOOK = os.path.join(HERE, "..", "..", "..", "sidecar", "probe", "python")
 PROGRAMS = ("destroy", "leave", "pending", "loader")
-TIMEOUT_S = 60
+IDLE_S = 60
+IDLE_CPU_S = 0.1  # in IDLE_S; a loop that waits for a worker looks for it every 5 s
+MOST_S = 600
+STACKS_S = 2  # for Python to write its stacks
+GDB_S = 120
 
 
 def serve():
-    """One side: each line on stdin is a run, and gets a line with the exit codes of its ranks."""
+    """One side: each line on stdin is a run, and gets a line with the exit codes of its ranks; "hung" is one too."""
     import torch
     import torch._dynamo  # noqa: F401 - the first optimizer loads it
     import torch.distributed
@@ -39,23 +51,107 @@ def serve():
     else:
         _helper = None
     torch.set_num_threads(1)
+    print("ready", flush=True)
     for line in sys.stdin:
         run = json.loads(line)
         children = []
         for rank in range(run["ranks"]):
             child = os.fork()
             if child == 0:
+                os.setpgid(0, 0)  # a group of the rank and its workers
                 if _helper is not None:
                     _helper._forked = False
                 os.environ.update(run["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
                 log = os.open(run["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                signal.alarm(TIMEOUT_S)
+                faulthandler.register(signal.SIGUSR1, file=2)  # workers inherit it
                 return train(torch, run["program"])  # and out, through the end of the interpreter
             children.append(child)
-        codes = [os.waitpid(child, 0)[1] for child in children]
-        print(json.dumps([-os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code) for code in codes]), flush=True)
+        print(json.dumps(exit_codes(children, run["log"])), flush=True)
+
+
+def exit_codes(ranks, log):
+    """The exit codes of these processes. Those that hang leave their stacks in the log and are killed."""
+    hung = hung_ranks(ranks)
+    if hung:
+        write_native_stacks(hung, log)
+        signal_groups(hung, signal.SIGUSR1)  # ends a process whose interpreter has ended before
+        still_running(hung, STACKS_S)
+        signal_groups(hung, signal.SIGKILL)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
+    return ["hung" if rank in hung else code for rank, code in zip(ranks, codes)]
+
+
+def hung_ranks(ranks):
+    """Those that never end, when the others have ended."""
+    used = collections.deque(maxlen=IDLE_S)
+    for _ in range(MOST_S):
+        used.append(cpu_s(ranks))
+        if len(used) == IDLE_S and used[-1] - used[0] < IDLE_CPU_S:
+            break
+        running = still_running(ranks, 1)  # as one second counts whatever passes while the bench is stopped
+        if not running:
+            return []
+        if running != ranks:
+            used.clear()
+        ranks = running
+    return ranks
+
+
+def cpu_s(groups):
+    """Processor time of all processes in these process groups, of those they have waited for too."""
+    return sum(sum(map(int, fields[11:15])) for _, fields in members(groups)) / os.sysconf("SC_CLK_TCK")
+
+
+def members(groups):
+    """The id of each process in these process groups, and its fields in /proc/PID/stat from the state on (proc(5))."""
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % process) as stat:
+                fields = stat.read().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[2]) in groups:
+            yield process, fields
+
+
+def still_running(processes, seconds):
+    """Those of `processes` that have not ended when `seconds` are over."""
+    running = {os.pidfd_open(process): process for process in processes}
+    ends = select.poll()
+    for descriptor in running:
+        ends.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + seconds
+    while running and (ended := ends.poll(1000 * max(deadline - time.monotonic(), 0))):
+        for descriptor, _ in ended:
+            ends.unregister(descriptor)
+            os.close(descriptor)
+            del running[descriptor]
+    for descriptor in running:
+        os.close(descriptor)
+    return list(running.values())
+
+
+def signal_groups(groups, number):
+    for group in groups:
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            pass
+
+
+def write_native_stacks(groups, log):
+    """The stacks of all threads in these process groups, as gdb sees them."""
+    gdb = shutil.which("gdb")
+    with open(log, "a") as file:
+        for process, fields in members(groups) if gdb else ():
+            print("process %s of the rank with process id %s:" % (process, fields[2]), file=file, flush=True)
+            command = [gdb, "--batch", "--nx", "-p", process, "-ex", "thread apply all backtrace 40"]
+            try:
+                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, timeout=GDB_S)
+            except subprocess.TimeoutExpired:
+                os.kill(int(process), signal.SIGCONT)  # gdb had stopped it
 
 
 def train(torch, program):
@@ -82,6 +178,7 @@ class Side:
     def __init__(self, folder, hook):
         self.hook = hook
         self.codes = collections.Counter()
+        self.slowest_s = 0
         rings = os.path.join(folder, "rings-on" if hook else "rings-off")
         os.mkdir(rings, 0o700)
         self.rings = rings
@@ -95,16 +192,19 @@ class Side:
         )  # fmt: skip
 
     def run(self, folder, number, ranks, program):
-        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + number % 10000), "WORLD_SIZE": str(ranks)}
         log = os.path.join(folder, "log-%d" % number)
-        job = {"ranks": ranks, "program": program, "environment": store, "log": log}
-        self.server.stdin.write(json.dumps(job) + "\n")
-        self.server.stdin.flush()
-        codes = json.loads(self.server.stdout.readline())
+        with reserved_port() as port:
+            store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+            job = {"ranks": ranks, "program": program, "environment": store, "log": log}
+            self.server.stdin.write(json.dumps(job) + "\n")
+            self.server.stdin.flush()
+            began = time.monotonic()
+            codes = json.loads(self.server.stdout.readline())
+            self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         self.codes.update(codes)
         if any(codes):
             with open(log) as said:
-                print("hook %s, run %d: %s\n%s" % ("on" if self.hook else "off", number, codes, said.read()[-2000:]), flush=True)
+                print("hook %s, run %d: %s\n%s" % ("on" if self.hook else "off", number, codes, said.read()[-100_000:]), flush=True)
         elif self.hook and not os.listdir(self.rings):
             raise SystemExit("the hook wrote no ring: nothing was compared")
         if os.path.exists(log):
@@ -113,6 +213,14 @@ class Side:
             path = os.path.join(self.rings, ring)
             if os.path.isfile(path):
                 os.unlink(path)
+
+
+def reserved_port():
+    """A socket whose port nobody else gets, except rank 0, which may listen there because this socket does not."""
+    port = socket.socket(socket.AF_INET)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("", 0))
+    return port
 
 
 def upper_bound(failures, trials):
@@ -138,6 +246,8 @@ def main():
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sides = [Side(folder, hook) for hook in (False, True)]
+        for side in sides:
+            side.server.stdout.readline()  # "ready"
         for number in range(options.runs):
             for side in sides if number % 2 else sides[::-1]:
                 side.run(folder, 2 * number + side.hook, options.ranks, programs[number % len(programs)])
@@ -151,8 +261,8 @@ def main():
         trials = sum(side.codes.values())
         failed = trials - side.codes[0]
         others = {code: count for code, count in side.codes.items() if code}
-        print("hook %-3s  %d of %d exits were not 0 (upper 95 %% bound %.2f %%)  %s" % (
-            "on" if side.hook else "off", failed, trials, 100 * upper_bound(failed, trials), others or ""))  # fmt: skip
+        print("hook %-3s  %d of %d exits were not 0 (upper 95 %% bound %.2f %%), the slowest run took %.0f s  %s" % (
+            "on" if side.hook else "off", failed, trials, 100 * upper_bound(failed, trials), side.slowest_s, others or ""))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ _FIRST = 3.0  # seconds until the first row: a little is known by then
 _LOOK = 1_000_000_000  # ns between two looks at what is active
 _GOODBYE = 1.0  # seconds that the end of the program may wait for the last row
 _LAST_ANSWER = 0.5  # of these, for the aggregator
+_LOADING = 1.0  # seconds that a fork may wait for modules that are being imported
 _MOST_FAILURES = 3  # in a row, until a tracker is left alone
 _PATIENCE = 60.0  # seconds without an answer until that is said
 _NAMES = {"wandb": _sinks.Wandb, "mlflow": _sinks.Mlflow}
@@ -32,6 +33,7 @@ class Stream:
         self.every = _EVERY
         self._thread = None
         self._end = threading.Event()
+        self._loaded = threading.Event()  # the thread has imported what it needs
         self._look_at = 0
         self._troubles = []  # to be noted by the trainer's thread, the ring's only writer
         self._failures = {}
@@ -74,11 +76,27 @@ class Stream:
         if thread is not None:
             thread.join(_GOODBYE)
 
-    def _run(self):
-        # Here and not above: the trainer's thread need not wait until HTTP is loaded.
-        from . import _live, _row
+    def before_fork(self):
+        """A module whose import the thread has begun could never be imported in the child: its lock would be held there."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            self._loaded.wait(_LOADING)
 
+    def forked(self):
+        """In a forked child: the thread is the parent's, and so is the rank. The thread may have held the lock of `_end`,
+        which nobody gives back here: the child must not touch it, not even at its end."""
+        atexit.unregister(self.close)
+        self.__init__()
+
+    def _run(self):
         try:
+            try:
+                # Here and not above: the trainer's thread need not wait until HTTP is loaded.
+                import encodings.idna  # noqa: F401 - by the first look-up of an address
+
+                from . import _live, _row
+            finally:
+                self._loaded.set()
             live, job = _live.Live(), _row.Job()
             answered = time.monotonic()
             pause, is_last = min(_FIRST, self.every), False
@@ -179,12 +197,14 @@ def _from_environment():
     return stream
 
 
+def _before_fork():
+    _stream.before_fork()
+
+
 def _forked():
-    """The thread is the parent's, and so is the rank."""
-    global _stream
-    _stream = Stream()
+    _stream.forked()
 
 
 _stream = _from_environment()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_before_fork, after_in_child=_forked)

@@ -34,6 +34,8 @@ _MOST_PENDING = 16  # marks before the first step
 _GC_SHARE = 1000  # collecting garbage is written from 1/1000 of the step on
 _GROUPS_AGAIN = 60_000_000_000  # ns after which groups are written again, for a sidecar that was not there
 
+_inherited = []  # timelines of the processes that this one was forked from
+
 _clock = time.monotonic_ns
 _thread = threading.get_ident
 
@@ -140,7 +142,10 @@ class Tracker:
             self.fail(error)
 
     def forked(self):
-        """In a forked child: the parent's ring is not ours to write."""
+        """In a forked child: the parent's ring is not ours to write. Its CUDA events are kept: to free one calls CUDA, which does
+        not work in a forked child (CUDA_ERROR_NOT_INITIALIZED at best, and a lock that another thread held at worst)."""
+        if self.timeline is not None:
+            _inherited.append(self.timeline)
         self.__init__()
         _starts.forked()
 

@@ -4,7 +4,7 @@ import unittest
 
 import support  # noqa: F401 - puts the hook on sys.path
 from paceline._cuda import MOST_MARKS, MOST_PENDING, Captures, Timeline, captures
-from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT
+from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT, Tracker
 
 MS = 1_000_000
 
@@ -18,6 +18,7 @@ class Cuda:
         self.capturing = False  # by the current stream
         self.capturing_elsewhere = False
         self.freed_while_capturing = False
+        self.freed = 0
         self.stream = 1
         self.events = 0
         cuda = self
@@ -37,6 +38,7 @@ class Cuda:
                 return self.at <= cuda.passed
 
             def __del__(self):
+                cuda.freed += 1
                 if cuda.capturing or cuda.capturing_elsewhere:
                     cuda.freed_while_capturing = True
 
@@ -215,6 +217,12 @@ class Phases(unittest.TestCase):
             self.at(step, WAIT)
             self.end(step + 0.5, step)
         self.assertLessEqual(self.cuda.events, 4)
+
+    def test_a_forked_child_frees_none(self):
+        tracker = Tracker()
+        tracker.timeline = Timeline(self.cuda, 0, COMPUTE, None)
+        tracker.forked()
+        self.assertEqual((tracker.timeline, self.cuda.freed), (None, 0))
 
 
 if __name__ == "__main__":

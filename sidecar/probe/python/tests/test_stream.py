@@ -322,6 +322,60 @@ until(lambda: len(writer.rows) > before)
         self.assertEqual(out, ["[[], 0] ['paceline-trackers']"])
         self.assertEqual(said["flushed"], 1)
 
+    def test_a_lock_held_at_a_fork_holds_up_no_end(self):
+        script = """
+import signal
+tracking = paceline.track(tensorboard=writer, every=1)
+until(threads)
+held, forked = threading.Event(), threading.Event()
+def hold(lock):
+    with lock:
+        held.set()
+        forked.wait()
+threading.Thread(target=hold, args=(tracking._stream._end._cond,), daemon=True).start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    atexit.unregister(at_exit)
+    tracking.close()
+    sys.exit()
+forked.set()
+print(os.waitpid(child, 0)[1])
+paceline.step()
+paceline.step()
+"""
+        with Aggregator() as aggregator:
+            _, _, out = self.program(script, aggregator)
+        self.assertEqual(out, ["0"])
+
+    def test_a_fork_waits_for_modules_that_are_being_imported(self):
+        script = """
+import signal
+loading, go = threading.Event(), threading.Event()
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == 'http.client':
+            loading.set()
+            go.wait()
+sys.meta_path.insert(0, Slow)
+paceline.track(tensorboard=writer, every=1)
+os.register_at_fork(before=go.set)
+until(loading.is_set)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    import http.client
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+paceline.step()
+paceline.step()
+"""
+        with Aggregator() as aggregator:
+            _, _, out = self.program(script, aggregator)
+        self.assertEqual(out, ["0"])
+
     def test_closing_writes_a_last_row(self):
         script = """
 with paceline.track(tensorboard=writer, every=3600):
