@@ -60,12 +60,12 @@ fn labels(verdict: &Verdict) -> [String; 7] {
 
 #[cfg(test)]
 mod tests {
-    use paceline_health::verdict::{Finding, Severity};
+    use paceline_health::verdict::Severity;
 
     use super::super::tests::report;
     use super::super::{Metrics, Shown, Transport};
     use super::*;
-    use crate::sink::notify::tests::verdict;
+    use crate::sink::notify::tests::{throttled, verdict};
 
     fn page(verdicts: Vec<Verdict>) -> Vec<String> {
         let report = Report { verdicts, ..report() };
@@ -91,15 +91,7 @@ mod tests {
 
     #[test]
     fn gpus_of_a_node_are_one_and_a_job_that_falls_apart_has_an_end() {
-        let of_gpu = |gpu: u32| Verdict {
-            finding: Finding::GpuThrottled,
-            subject: Subject::Gpu {
-                gpu_uuid: format!("GPU-{gpu}").as_str().into(),
-                node: "n1".into(),
-            },
-            ..verdict(u64::from(gpu), 0, Severity::Warning, State::Raised)
-        };
-        let lines = page((1..9).map(of_gpu).collect());
+        let lines = page((1..9).map(throttled).collect());
         assert!(
             lines.len() == 1 && lines[0].contains("subject=\"8 GPUs on n1\""),
             "{lines:?}"

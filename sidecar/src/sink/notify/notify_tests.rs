@@ -17,6 +17,18 @@ use super::*;
 
 pub(super) const NOW: u64 = 1_700_000_000_000;
 
+/// Of the GPU of this number on n1.
+pub(in crate::sink) fn throttled(gpu: u32) -> Verdict {
+    Verdict {
+        finding: Finding::GpuThrottled,
+        subject: Subject::Gpu {
+            gpu_uuid: format!("GPU-{gpu}").as_str().into(),
+            node: "n1".into(),
+        },
+        ..verdict(u64::from(gpu), 0, Severity::Warning, State::Raised)
+    }
+}
+
 pub(in crate::sink) fn verdict(id: u64, rank: u32, severity: Severity, state: State) -> Verdict {
     Verdict {
         id,

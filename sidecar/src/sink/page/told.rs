@@ -186,24 +186,15 @@ fn preflight(section: &Section) -> Value {
 #[cfg(test)]
 mod tests {
     use paceline_health::Detector;
-    use paceline_health::verdict::{Finding, Severity, Verdict};
 
     use super::*;
-    use crate::sink::notify::tests::verdict;
+    use crate::sink::notify::tests::throttled;
 
     #[test]
     fn gpus_of_a_node_are_one_finding_that_names_each() {
-        let of_gpu = |gpu: u32| Verdict {
-            finding: Finding::GpuThrottled,
-            subject: Subject::Gpu {
-                gpu_uuid: format!("GPU-{gpu}").as_str().into(),
-                node: "n1".into(),
-            },
-            ..verdict(u64::from(gpu), 0, Severity::Warning, State::Raised)
-        };
         let policy = Policy::default();
         let found = Report {
-            verdicts: (1..9).map(of_gpu).collect(),
+            verdicts: (1..9).map(throttled).collect(),
             ..Detector::new(policy.clone()).report()
         };
         let told: Value = serde_json::from_str(&report(&found, &policy, "", 0)).unwrap();
