@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "setup"))
 import cuda_stubs  # noqa: E402
 
-RUNTIME = """capture copy device engine entry_point error event faults graph kernel memory queue settings stats
+RUNTIME = """capture clock copy device engine entry_point error event faults graph kernel memory queue settings stats
 stream""".split()
 NCCL = "nccl_collective nccl_comm nccl_data nccl_p2p nccl_profiler".split()
 NOT_SUPPORTED = 801  # cudaErrorNotSupported, and CUDA_ERROR_NOT_SUPPORTED

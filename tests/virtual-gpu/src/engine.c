@@ -94,7 +94,7 @@ int advance(stream *s, operation *op, ns_t *wake) {
             if (op->host == HOST_WAITS && wake && start < *wake) *wake = start;
             return 0;
         }
-        end = later(start, vgpu_now());
+        end = start + (ns_t)op->duration;
         break;
     case OP_COPY:
     case OP_SET:
@@ -163,6 +163,7 @@ static void *engine(void *unused) {
         if (due) {
             due->fn(due->argument);
             vgpu_lock();
+            due->duration = (double)(vgpu_now() - now);
             due->host = HOST_DONE;
             vgpu_unlock();
         } else if (sleep > 0) {

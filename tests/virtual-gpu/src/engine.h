@@ -108,6 +108,11 @@ extern struct settings {
 } settings;
 extern const double clock_ghz;
 
+/* clock.c */
+ns_t clock_withheld(void);
+void clock_account(void);
+void clock_waited(ns_t since, ns_t at);
+
 /* faults.c */
 double fault_scaled(double duration); /* on this rank's device now; infinite where it hangs */
 

@@ -59,6 +59,7 @@ int vgpu_device_of(cudaStream_t handle) {
 }
 
 void put(stream *s, operation *op) {
+    clock_account();
     op->index = s->count++;
     op->enqueued = vgpu_now();
     op->duration = fault_scaled(op->duration);
@@ -116,9 +117,11 @@ static void wait_for_room(stream *s) {
             pthread_cond_wait(&engine_progress, &engine_lock);
             continue;
         }
+        ns_t since = vgpu_now();
         vgpu_unlock();
         vgpu_sleep_until(oldest);
         vgpu_lock();
+        clock_waited(since, oldest);
     }
 }
 
@@ -165,21 +168,26 @@ int vgpu_is_capturing(cudaStream_t handle) {
 
 /* Until that time has come. Called with the lock, returns without. */
 void wait_for(timestamp *time) {
+    clock_account();
+    ns_t since = vgpu_now();
     time->refs++;
     while (!time->is_known)
         pthread_cond_wait(&engine_progress, &engine_lock);
     ns_t at = time->at;
     timestamp_drop(time);
     vgpu_unlock();
-    if (at > vgpu_now()) vgpu_sleep_until(at);
+    vgpu_sleep_until(at);
+    clock_waited(since, at);
 }
 
 /* Until what is in the stream now has ended. Called with the lock, returns without. */
 void wait_for_stream(stream *s) {
     if (!s->head) {
-        ns_t at = s->cursor;
+        clock_account();
+        ns_t since = vgpu_now(), at = s->cursor;
         vgpu_unlock();
-        if (at > vgpu_now()) vgpu_sleep_until(at);
+        vgpu_sleep_until(at);
+        clock_waited(since, at);
         return;
     }
     timestamp *time = timestamp_new();

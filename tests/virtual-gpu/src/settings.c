@@ -1,10 +1,6 @@
-/* Settings from the environment (README.md lists them), the clock, and the trace. */
-#define _GNU_SOURCE
-#include <errno.h>
+/* Settings from the environment (README.md lists them), and the trace. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 #include "engine.h"
 
@@ -40,21 +36,4 @@ __attribute__((constructor)) static void read_settings(void) {
 
 void vgpu_stub_called(const char *name) {
     if (settings.trace) fprintf(stderr, "virtual GPU: stub called: %s\n", name);
-}
-
-ns_t vgpu_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-void vgpu_sleep_until(ns_t at) {
-    static __thread int has_short_slack;
-    if (!has_short_slack) { /* the kernel's default lets a sleep be 50 us longer */
-        has_short_slack = 1;
-        prctl(PR_SET_TIMERSLACK, 1000UL);
-    }
-    struct timespec until = {at / 1000000000, at % 1000000000};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
-    }
 }

@@ -8,7 +8,8 @@
 
 #include "cuda_runtime_api.h"
 
-/* Nanoseconds of CLOCK_MONOTONIC, which is one clock for all processes of a machine. */
+/* Nanoseconds of CLOCK_MONOTONIC, which is one clock for all processes of a machine, less what clock.c says.
+ */
 typedef int64_t ns_t;
 #define NEVER INT64_MAX
 
