@@ -90,9 +90,13 @@ static void a_captured_event_is_not_asked(void) {
 /* "It is also invalid to query the execution status of or synchronize a broader handle which encompasses an
  * active stream capture, such as a device" [guide]. */
 static void a_device_is_not_waited_for(void) {
-    cudaStream_t stream = capturing();
-    GIVES(cudaErrorStreamCaptureUnsupported, cudaDeviceSynchronize());
-    is_invalidated(stream);
+    for (int is_relaxed = 0; is_relaxed < 2; is_relaxed++) { /* in whatever mode */
+        mode = is_relaxed ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
+        cudaStream_t stream = capturing();
+        GIVES(cudaErrorStreamCaptureUnsupported, cudaDeviceSynchronize());
+        is_invalidated(stream);
+    }
+    mode = cudaStreamCaptureModeGlobal;
 }
 
 /* cudaThreadExchangeStreamCaptureMode, of calls that may be unsafe: a query of an event that was recorded
