@@ -5,7 +5,8 @@ and read later, when it has passed: never waiting, never synchronising. A phase 
 Data loading and host work come out as what the GPU was kept waiting, which is what they cost.
 
 Records therefore leave a few steps late, in order. No events are recorded while a CUDA graph is being captured, nor on
-other streams (FSDP communicates on its own); such steps say that their phases are not known.
+other streams; such steps say that their phases are not known. What is done on streams of communication is no matter of the
+trainer's (FSDP gathers and reduces on its own): that the trainer's stream waits for them is. _patch.py sees both.
 
 While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode forbids
 such calls to the capturing thread and to all others, and a call that it forbids ends the capture.
@@ -75,6 +76,12 @@ class Timeline:
         if self._stream_of is not None:
             return self._stream_of(self._device)
         return self._cuda.current_stream(self._device).cuda_stream
+
+    def is_training(self, stream=None):
+        """Whether the current stream is the trainer's, and `stream` is, where given."""
+        if stream is not None and getattr(stream, "cuda_stream", None) != self._stream:
+            return False
+        return self._current_stream() == self._stream
 
     def _event(self):
         """An event recorded now; None where there can be none."""

@@ -165,6 +165,16 @@ class Tracker:
             self.fail(error)
         return before
 
+    def is_elsewhere(self):
+        """Whether work that is enqueued now is for another stream than the training's: what waits there, the training
+        does not."""
+        return self.timeline is not None and not self.timeline.is_training()
+
+    def waits_on_gpu(self, stream):
+        """Whether the training stream would wait, if `stream` did; None: the current one."""
+        timeline = self.timeline
+        return timeline is not None and timeline.is_training(stream) and self.is_own_thread()
+
     def is_own_thread(self):
         """Whether the calling thread's time is this trainer's."""
         return _thread() == self.thread or self._is_autograd()
