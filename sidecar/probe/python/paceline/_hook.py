@@ -171,6 +171,7 @@ def attach(optimizer=None):
         from ._cuda import Timeline, captures
 
         captures.watch(torch.cuda.CUDAGraph)
+        captures.note = tracker.note
         timeline = functools.partial(Timeline, torch.cuda, index, COMPUTE)
     if not tracker.arm(
         distributed,

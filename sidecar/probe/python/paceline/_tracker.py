@@ -92,6 +92,7 @@ class Tracker:
             _starts.end()
             if timeline is not None:
                 self.timeline = timeline(self._write)
+                self.timeline.note = self.note
             self.began = self.since = now = _clock()
             self.step = 1
             self._running = 2 << 8
