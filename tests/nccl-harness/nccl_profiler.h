@@ -7,7 +7,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { EVENT_GROUP = 1, EVENT_COLL = 2, EVENT_P2P = 4, EVENT_PROXY_OP = 8, EVENT_KERNEL_CH = 64 };
+enum {
+    EVENT_GROUP = 1,
+    EVENT_COLL = 2,
+    EVENT_P2P = 4,
+    EVENT_PROXY_OP = 8,
+    EVENT_PROXY_STEP = 16,
+    EVENT_KERNEL_CH = 64,
+    EVENT_GROUP_API = 256,
+    EVENT_COLL_API = 512,
+    EVENT_P2P_API = 1024
+};
 enum { STATE_KERNEL_CH_STOP = 22 };
 
 #define COLL_FIELDS                                                                                                    \
@@ -23,6 +33,36 @@ enum { STATE_KERNEL_CH_STOP = 22 };
     const char *algo;                                                                                                  \
     const char *proto;
 
+#define P2P_FIELDS                                                                                                     \
+    const char *func;                                                                                                  \
+    void *buff;                                                                                                        \
+    const char *datatype;                                                                                              \
+    size_t count;                                                                                                      \
+    int peer;                                                                                                          \
+    uint8_t nChannels;
+
+/* Since version 5. */
+#define API_MEMBERS                                                                                                    \
+    struct {                                                                                                           \
+        bool graphCaptured;                                                                                            \
+        int groupDepth;                                                                                                \
+    } groupApi;                                                                                                        \
+    struct {                                                                                                           \
+        const char *func;                                                                                              \
+        size_t count;                                                                                                  \
+        const char *datatype;                                                                                          \
+        int root;                                                                                                      \
+        void *stream;                                                                                                  \
+        bool graphCaptured;                                                                                            \
+    } collApi;                                                                                                         \
+    struct {                                                                                                           \
+        const char *func;                                                                                              \
+        size_t count;                                                                                                  \
+        const char *datatype;                                                                                          \
+        void *stream;                                                                                                  \
+        bool graphCaptured;                                                                                            \
+    } p2pApi;
+
 struct kernel_ch {
     uint8_t channelId;
     uint64_t pTimer;
@@ -36,6 +76,9 @@ typedef struct {
         struct {
             COLL_FIELDS
         } coll;
+        struct {
+            P2P_FIELDS
+        } p2p;
         struct kernel_ch kernelCh;
     };
 } descr_v4;
@@ -49,6 +92,11 @@ typedef struct {
             COLL_FIELDS
             void *parentGroup;
         } coll;
+        struct {
+            P2P_FIELDS
+            void *parentGroup;
+        } p2p;
+        API_MEMBERS
         struct kernel_ch kernelCh;
     };
 } descr_v5;
@@ -65,6 +113,12 @@ typedef struct {
             bool isSymColl;
             uint64_t userTag;
         } coll;
+        struct {
+            P2P_FIELDS
+            void *parentGroup;
+            uint64_t userTag;
+        } p2p;
+        API_MEMBERS
         struct kernel_ch kernelCh;
     };
 } descr_v7;

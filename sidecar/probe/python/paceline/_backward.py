@@ -21,7 +21,7 @@ _MISSES = 8  # backwards without a hook firing, then learn again
 class Backward:
     """Wraps torch.autograd.backward. `parameters` gives those of the optimizers seen so far."""
 
-    __slots__ = ("_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable")
+    __slots__ = ("_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable", "on_learned")
 
     def __init__(self, parameters, unserializable):
         self._parameters = parameters
@@ -32,6 +32,7 @@ class Backward:
         self._seen = 0  # backwards
         self._learn_at = float("inf")
         self._misses = 0
+        self.on_learned = None  # called between two backwards, when which gradients come last was looked at
 
     def communicates(self):
         """A DDP model was made in this process: there is a wait in backward to look for."""
@@ -121,3 +122,6 @@ class Backward:
             self._kept.append((weakref.ref(last), last.register_hook(self._hook())))
         except Exception as error:
             tracker.fail(error)
+        finally:
+            if self.on_learned is not None:
+                self.on_learned()

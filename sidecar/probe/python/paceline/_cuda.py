@@ -5,7 +5,8 @@ and read later, when it has passed: never waiting, never synchronising. A phase 
 Data loading and host work come out as what the GPU was kept waiting, which is what they cost.
 
 Records therefore leave a few steps late, in order. No events are recorded while a CUDA graph is being captured, nor on
-other streams (FSDP communicates on its own); such steps say that their phases are not known.
+other streams; such steps say that their phases are not known. What is done on streams of communication is no matter of the
+trainer's (FSDP gathers and reduces on its own): that the trainer's stream waits for them is. _patch.py sees both.
 
 While any graph is captured in this process no event is queried, read or freed either: CUDA's default capture mode forbids
 such calls to the capturing thread and to all others, and a call that it forbids ends the capture.
@@ -15,6 +16,8 @@ import functools
 import sys
 from collections import deque
 
+SAID_AFTER = 16  # steps in a row of which the phases are not known, until it is said why
+REPLAYS = 64  # of one CUDA graph without the end of a step between them, until that is said
 MOST_MARKS = 1024  # events in a step; past them its phases are not known
 MOST_PENDING = 256  # steps whose events have not passed; past them the oldest is written by the host's clock
 
@@ -24,6 +27,18 @@ class Captures:
 
     def __init__(self):
         self.running = 0
+        self.note = None  # what says something to whoever runs the job
+        self._replays = {}  # id of a graph: since the last end of a step
+
+    def step_ended(self):
+        """Steps are seen: replays among them are parts of these."""
+        if self._replays:
+            self._replays.clear()
+
+    def _replayed(self, graph):
+        count = self._replays[id(graph)] = self._replays.get(id(graph), 0) + 1
+        if count == REPLAYS and self.note is not None:
+            self.note("steps in CUDA graphs are not seen")
 
     def watch(self, graph):
         """`graph`: torch.cuda.CUDAGraph, by which every capture begins and ends."""
@@ -47,7 +62,15 @@ class Captures:
             finally:
                 self.running = max(self.running - 1, 0)
 
+        replay = graph.replay
+
+        @functools.wraps(replay)
+        def counted_replay(graph):
+            self._replayed(graph)
+            return replay(graph)
+
         capture_begin._paceline = True
+        graph.replay = counted_replay
         graph.capture_begin, graph.capture_end = capture_begin, capture_end
 
 
@@ -66,25 +89,42 @@ class Timeline:
         self._pending = deque()
         self._marks = []  # [phase, event, communicator or None], oldest first
         self._known = True
+        self._why = None  # not
+        self._unknown = 0  # steps in a row
+        self.note = None  # what says something to whoever runs the job
         self._phase = phase  # that the step began in
         self._stream_of = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
-        self._stream = self._current_stream()
+        self._rebase()
         self._began = self._event()  # at the end of the step before
+
+    def _rebase(self):
+        """The current stream is the trainer's."""
+        self._stream = self._current_stream()
+        self._own = self._cuda.current_stream(self._device)
 
     def _current_stream(self):
         if self._stream_of is not None:
             return self._stream_of(self._device)
         return self._cuda.current_stream(self._device).cuda_stream
 
+    def is_training(self, stream=None):
+        """Whether the current stream is the trainer's, and `stream` is, where given."""
+        if stream is not None and getattr(stream, "cuda_stream", None) != self._stream:
+            return False
+        return self._current_stream() == self._stream
+
     def _event(self):
         """An event recorded now; None where there can be none."""
-        if self._is_capturing() or self._current_stream() != self._stream:
-            self._known = False
-            return None
+        if self._is_capturing():
+            return self._not_known("a CUDA graph is captured")
+        if self._current_stream() != self._stream:
+            return self._not_known("steps on several streams")
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        # On the model's device: the current one may be another, in a script that never sets it.
-        event.record(self._cuda.current_stream(self._device))
+        event.record(self._own)  # on the model's device: the current one may be another, in a script that never sets it
         return event
+
+    def _not_known(self, why):
+        self._known, self._why = False, why
 
     def _is_capturing(self):
         return captures.running > 0 or self._cuda.is_current_stream_capturing()
@@ -92,7 +132,7 @@ class Timeline:
     def mark(self, phase):
         """A phase begins."""
         if len(self._marks) >= MOST_MARKS:
-            self._known = False
+            self._not_known("over %d marks a step" % MOST_MARKS)
             return
         event = self._event()
         if event is not None:
@@ -116,12 +156,13 @@ class Timeline:
 
     def end_step(self, phase, fields):
         """A step has ended and the next begins in `phase`. `fields`: what was seen of it by the host's clock."""
+        captures.step_ended()
         end = self._event()
         self._pending.append((self._began, self._phase, self._marks, end, self._known, fields))
         self._began, self._phase, self._marks, self._known = end, phase, [], True
         if end is None and not self._is_capturing():
             # The program trains on another stream from here on; a warm-up on one of its own is an example.
-            self._stream = self._current_stream()
+            self._rebase()
             self._began = self._event()
         self.drain()
 
@@ -138,6 +179,7 @@ class Timeline:
                 if not last and len(pending) <= MOST_PENDING:
                     return
                 timed = False
+                self._why = "the GPU is %d steps behind" % MOST_PENDING
             pending.popleft()
             self._write_step(timed, began, phase, marks, end, known, fields)
 
@@ -154,11 +196,19 @@ class Timeline:
                 phase, since, comm = next_phase, event, next_comm
             fields = (step, _nanoseconds(began, end), spent, *rest, comms)
         self._write(fields, timed and known)
+        self._say_why(timed and known)
         events = [event for _, event, _ in marks] + [began]
         if timed:
             self._free += events
         else:  # still in flight: not used again
             self._unread += events
+
+    def _say_why(self, known):
+        """Phases that stay unknown are no matter of chance: say so once."""
+        self._unknown = 0 if known else self._unknown + 1
+        if self._unknown == SAID_AFTER and self.note is not None and self._why is not None:
+            note, self.note = self.note, None
+            note("no phases: " + self._why)
 
 
 def _nanoseconds(start, end):

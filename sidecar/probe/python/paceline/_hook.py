@@ -177,6 +177,7 @@ def attach(optimizer=None):
         from ._cuda import Timeline, captures
 
         captures.watch(torch.cuda.CUDAGraph)
+        captures.note = tracker.note
         timeline = functools.partial(Timeline, torch.cuda, index, COMPUTE)
     if not tracker.arm(
         distributed,
@@ -193,8 +194,28 @@ def attach(optimizer=None):
         _watch = _backward.Backward(_optimizers.parameters, torch.utils.hooks.unserializable_hook)
         if _ddp is not None:
             _watch.communicates()
+        if index is not None:
+            _watch.on_learned = _watch_buckets(torch)
+            _patch.wrap_streams(torch.cuda)
         _patch.replace(torch.autograd, "backward", _watch.wrap)
     return _look()
+
+
+def _watch_buckets(torch):
+    """What looks at DDP's buckets, now and then."""
+    gradient_edge = getattr(torch.autograd.graph, "get_gradient_edge", None)
+    if gradient_edge is None:  # before torch 2.2
+        return None
+    from ._buckets import Buckets
+
+    buckets = Buckets(gradient_edge, torch.utils.hooks.unserializable_hook)
+
+    def look():
+        model = _ddp() if _ddp is not None else None
+        if model is not None:
+            buckets.look(model)
+
+    return look
 
 
 def _look():

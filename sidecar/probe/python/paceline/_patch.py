@@ -86,7 +86,7 @@ def collective(function):
             return _starts.waiting(function, args, kwargs)
         if kwargs.get("async_op") or (async_at is not None and len(args) > async_at and args[async_at]):
             return _launch(function, args, kwargs, group_at)
-        if is_compiling():
+        if is_compiling() or tracker.is_elsewhere():
             return function(*args, **kwargs)
         before = tracker.switch(WAIT)
         try:
@@ -139,7 +139,7 @@ def waiting(function):
 
     @functools.wraps(function)
     def wait(self, *args, **kwargs):
-        if not tracker.on or tracker.phase == WAIT:
+        if not tracker.on or tracker.phase == WAIT or tracker.is_elsewhere():
             return function(self, *args, **kwargs)
         before = tracker.switch(WAIT)
         try:
@@ -149,6 +149,22 @@ def waiting(function):
                 tracker.switch(before)
             else:
                 tracker.comms.waited(before, self)
+
+    return wait
+
+
+def stream_waiting(function):
+    """torch.cuda.Event.wait, by which a stream waits for another: of the training stream it is a wait of the GPU."""
+
+    @functools.wraps(function)
+    def wait(self, stream=None):
+        if not tracker.on or tracker.phase == WAIT or is_compiling() or not tracker.waits_on_gpu(stream):
+            return function(self, stream)
+        before = tracker.switch(WAIT)
+        try:
+            return function(self, stream)
+        finally:
+            tracker.switch(before)
 
     return wait
 
@@ -192,6 +208,12 @@ def watch_compiler(torch):
     hide_from_dynamo(_starts.waiting, _starts._move, _starts._leave, collective(_never))
 
 
+def wrap_streams(cuda):
+    """torch.cuda: FSDP communicates on streams of its own, and makes the training stream wait for them. Stream.wait_event
+    and Stream.wait_stream end in Event.wait."""
+    replace(cuda.Event, "wait", stream_waiting)
+
+
 def wrap_torch(torch):
     """What is looked up at each call, and so can wait until the first step has shown that this process trains."""
     watch_compiler(torch)
@@ -203,6 +225,7 @@ def wrap_torch(torch):
         launch(_never),
         launch_batch(_never),
         waiting(_never),
+        stream_waiting(_never),
         on_collection,
         *(method for method in vars(Tracker).values() if hasattr(method, "__code__")),
     )

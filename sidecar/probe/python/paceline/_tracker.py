@@ -94,6 +94,7 @@ class Tracker:
             _starts.end()
             if timeline is not None:
                 self.timeline = timeline(self._write)
+                self.timeline.note = self.note
             self.began = self.since = now = _clock()
             self.step = 1
             self._running = 2 << 8
@@ -169,6 +170,16 @@ class Tracker:
         except Exception as error:
             self.fail(error)
         return before
+
+    def is_elsewhere(self):
+        """Whether work that is enqueued now is for another stream than the training's: what waits there, the training
+        does not."""
+        return self.timeline is not None and not self.timeline.is_training()
+
+    def waits_on_gpu(self, stream):
+        """Whether the training stream would wait, if `stream` did; None: the current one."""
+        timeline = self.timeline
+        return timeline is not None and timeline.is_training(stream) and self.is_own_thread()
 
     def is_own_thread(self):
         """Whether the calling thread's time is this trainer's."""

@@ -3,7 +3,7 @@
 import unittest
 
 import support  # noqa: F401 - puts the hook on sys.path
-from paceline._cuda import MOST_MARKS, MOST_PENDING, Captures, Timeline, captures
+from paceline._cuda import MOST_MARKS, MOST_PENDING, REPLAYS, SAID_AFTER, Captures, Timeline, captures
 from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT, Tracker
 
 MS = 1_000_000
@@ -178,6 +178,9 @@ class Phases(unittest.TestCase):
             def capture_end(self):
                 raise RuntimeError("invalidated")
 
+            def replay(self):
+                return "replayed"
+
         watched = Captures()
         watched.watch(Graph)
         watched.watch(Graph)
@@ -188,6 +191,41 @@ class Phases(unittest.TestCase):
         self.assertEqual(watched.running, 1)
         self.assertRaises(RuntimeError, graph.capture_end)
         self.assertEqual(watched.running, 0)
+
+    def test_steps_that_are_replayed_are_said_to_be_unseen(self):
+        class Graph:
+            capture_begin = capture_end = lambda self: None
+
+            def replay(self):
+                return "replayed"
+
+        watched, notes = Captures(), []
+        watched.watch(Graph)
+        watched.note = notes.append
+        whole_step, part_of_one = Graph(), Graph()
+        for _ in range(2 * REPLAYS):
+            self.assertEqual(part_of_one.replay(), "replayed")
+            watched.step_ended()
+        self.assertEqual(notes, [])
+        for _ in range(2 * REPLAYS):
+            whole_step.replay()
+        self.assertEqual(notes, ["steps in CUDA graphs are not seen"])
+
+    def test_why_phases_are_not_known_is_said_once(self):
+        notes = []
+        self.timeline.note = notes.append
+        for step in range(3 * SAID_AFTER):
+            self.cuda.stream = 2  # in the middle of a step, and back
+            self.at(step, WAIT)
+            self.cuda.stream = 1
+            if step < SAID_AFTER:
+                self.end(step + 0.5, step)
+                self.end(step + 0.6, step)  # one that is known
+                self.assertEqual(notes, [])
+            else:
+                self.end(step + 0.5, step)
+        self.assertEqual(notes, ["no phases: steps on several streams"])
+        self.assertLessEqual(len("no phases: the GPU is %d steps behind" % MOST_PENDING), 48)  # bytes of a note
 
     def test_a_warm_up_on_another_stream(self):
         self.end(2, 2)

@@ -1,0 +1,224 @@
+"""Waits of the training stream that no collective of the program shows: for other streams, and for DDP's buckets. With a
+timeline that notes what it is told. No GPU, no torch."""
+
+import threading
+import unittest
+
+import support  # noqa: F401 - puts the hook on sys.path
+from paceline import _buckets, _patch
+from paceline._tracker import COMPUTE, WAIT, tracker
+
+TRAINING, COMMUNICATION = 1, 2
+
+
+class Stream:
+    def __init__(self, number):
+        self.cuda_stream = number
+
+
+class Timeline:
+    """Of a trainer on stream 1."""
+
+    def __init__(self):
+        self.current = TRAINING
+        self.marks = []
+
+    def is_training(self, stream=None):
+        return self.current == TRAINING and (stream is None or stream.cuda_stream == TRAINING)
+
+    def mark(self, phase):
+        self.marks.append(phase)
+
+
+class Watched(unittest.TestCase):
+    """A tracker as it is in the middle of a step."""
+
+    def setUp(self):
+        tracker.__init__()
+        tracker.on, tracker._progress, tracker.phase = True, [0, 0], COMPUTE
+        tracker.thread = threading.get_ident()
+        tracker.timeline = self.timeline = Timeline()
+        self.addCleanup(tracker.__init__)
+
+
+class Streams(Watched):
+    def setUp(self):
+        super().setUp()
+        self.during = []
+
+        class Event:
+            def wait(event, stream=None):
+                self.during.append(tracker.phase)
+
+        self.Event = Event
+        _patch.wrap_streams(type("cuda", (), {"Event": Event}))
+
+    def test_the_training_stream_waits(self):
+        self.Event().wait(Stream(TRAINING))
+        self.Event().wait()
+        self.assertEqual(self.during, [WAIT, WAIT])
+        self.assertEqual(self.timeline.marks, [WAIT, COMPUTE] * 2)
+
+    def test_another_stream_waits(self):
+        self.Event().wait(Stream(COMMUNICATION))
+        self.timeline.current = COMMUNICATION
+        self.Event().wait()
+        self.Event().wait(Stream(COMMUNICATION))
+        self.assertEqual((self.during, self.timeline.marks), ([COMPUTE] * 3, []))
+
+    def test_a_wait_in_a_wait(self):
+        tracker.switch(WAIT)
+        self.Event().wait()
+        self.assertEqual(self.timeline.marks, [WAIT])
+
+    def test_on_the_host_streams_mean_nothing(self):
+        tracker.timeline = None
+        self.Event().wait()
+        self.assertEqual(self.during, [COMPUTE])
+
+
+class Collectives(Watched):
+    def check(self, function, *args):
+        during = []
+        wrapped = function(lambda *_: during.append(tracker.phase))
+        wrapped(*args)
+        self.timeline.current = COMMUNICATION
+        wrapped(*args)
+        self.assertEqual(during, [WAIT, COMPUTE])
+        self.assertEqual(self.timeline.marks, [WAIT, COMPUTE])
+
+    def test_a_collective_on_a_stream_of_communication_is_no_wait(self):
+        self.check(_patch.collective, "tensor")
+
+    def test_nor_is_a_handle_that_is_waited_for_there(self):
+        self.check(_patch.waiting, "work")
+
+
+class Handle:
+    def __init__(self, hooks, hook):
+        self._hooks, self._hook = hooks, hook
+
+    def remove(self):
+        self._hooks.remove(self._hook)
+
+
+class Parameter:
+    """A parameter, and the node that accumulates its gradient."""
+
+    requires_grad = True
+
+    def __init__(self):
+        self.before, self.after = [], []
+
+    def register_hook(self, hook):
+        self.before.append(hook)
+        return Handle(self.before, hook)
+
+    def edge(self):
+        def register_hook(hook):
+            self.after.append(hook)
+            return Handle(self.after, hook)
+
+        return type("Edge", (), {"node": type("Node", (), {"register_hook": staticmethod(register_hook)})})
+
+
+class Model:
+    """DDP, after its first backward. Its own hook notes which phase it is in."""
+
+    require_backward_grad_sync = True
+
+    def __init__(self, order="5, 4, 3, 2, 1, 0", buckets="5 4, 2 3, 1 0", parameters=6):
+        self.parameters = [Parameter() for _ in range(parameters)]
+        self.module = type("Module", (), {"parameters": lambda _: self.parameters})()
+        self.said = {
+            "prev_iteration_grad_ready_order_indices": order,
+            "rebuilt_per_bucket_param_indices": buckets,
+            "num_parameter_tensors": parameters,
+        }
+        self.during = {}
+
+    def _get_ddp_logging_data(self):
+        return self.said
+
+    def backward(self):
+        self.during = {}
+        tracker.in_backward = True
+        for index in reversed(range(len(self.parameters))):
+            parameter = self.parameters[index]
+            for hook in parameter.before:
+                hook("gradient")
+            self.during[index] = tracker.phase
+            for hook in parameter.after:
+                hook((), ())
+        tracker.in_backward = False
+
+
+class DdpBuckets(Watched):
+    def watched(self, model):
+        buckets = _buckets.Buckets(Parameter.edge, lambda function: function)
+        buckets.look(model)
+        return buckets
+
+    def waits(self, model):
+        model.backward()
+        self.assertEqual(tracker.phase, COMPUTE)
+        return [index for index, phase in sorted(model.during.items()) if phase == WAIT]
+
+    def test_a_bucket_is_full_at_its_last_gradient(self):
+        model = Model()
+        self.watched(model)
+        self.assertEqual(self.waits(model), [2, 4])  # not 0: that wait ends with backward
+        self.assertEqual(self.timeline.marks, [WAIT, COMPUTE] * 2)
+
+    def test_without_synchronization_nobody_waits(self):
+        model = Model()
+        self.watched(model)
+        model.require_backward_grad_sync = False
+        self.assertEqual(self.waits(model), [])
+
+    def test_other_buckets_later(self):
+        model = Model(buckets="")
+        buckets = self.watched(model)
+        self.assertEqual(self.waits(model), [])
+        model.said["rebuilt_per_bucket_param_indices"] = "5 4 3, 2 1 0"
+        buckets.look(model)
+        self.assertEqual(self.waits(model), [3])
+        other = Model()
+        buckets.look(other)
+        self.assertEqual(self.waits(model), [])
+        self.assertEqual(self.waits(other), [2, 4])
+
+    def test_a_model_of_another_kind_is_left_alone(self):
+        notes = []
+        tracker.ring = type("Ring", (), {"note": lambda _, text: notes.append(text)})()
+        model = Model()
+        model._get_ddp_logging_data = None
+        self.watched(model)
+        self.assertEqual(self.waits(model), [])
+        self.assertEqual(len(notes), 1)
+
+    def test_parameters_that_ddp_does_not_count(self):
+        model = Model()
+        model.said["num_parameter_tensors"] = 5
+        self.watched(model)
+        self.assertEqual(self.waits(model), [])
+
+    def test_bucket_ends(self):
+        def check(order, buckets, ends, parameters=4):
+            said = {
+                "prev_iteration_grad_ready_order_indices": order,
+                "rebuilt_per_bucket_param_indices": buckets,
+                "num_parameter_tensors": parameters,
+            }
+            self.assertEqual(_buckets.bucket_ends(said, parameters), ends)
+
+        check("3, 2, 1, 0", "3, 2 1, 0", {3, 1})
+        check("0, 3, 1, 2", "0 3, 1 2", {3})
+        check("3, 2, 1, 0", "3 2 1 0", set())  # one bucket: its wait ends with backward
+        check("3, 2, 1, 0", "", set())
+        check("", "3, 2 1, 0", set())
+        self.assertEqual(_buckets.bucket_ends({}, 4), set())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""build.py --headers CUDA_INCLUDE (--site SITE_PACKAGES | --only-test FOLDER): builds the virtual GPU's libraries.
+
+With --site: for the torch installed there. Each library has what is written in src/, and a stub for every other function
+that this torch wants of it, which says its name under VGPU_TRACE=1. They go to where torch's libraries look first.
+With --only-test: libcudart alone, without stubs, for the tests in rules/.
+Needs gcc, nm and readelf.
+"""
+
+import argparse
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "setup"))
+import cuda_stubs  # noqa: E402
+
+RUNTIME = """capture clock copy device engine entry_point error event faults graph kernel memory queue settings stats
+stream""".split()
+NCCL = "nccl_collective nccl_comm nccl_data nccl_p2p nccl_profiler".split()
+NOT_SUPPORTED = 801  # cudaErrorNotSupported, and CUDA_ERROR_NOT_SUPPORTED
+# A library's name begins so: its sources, its functions, what its stubs return. libcudart comes first: others link to it.
+LIBRARIES = (
+    ("libcudart", RUNTIME, r"(__)?cuda", NOT_SUPPORTED),
+    ("libcuda.", ["driver"], r"cu[A-Z]", NOT_SUPPORTED),
+    ("libnccl", NCCL, r"nccl", 3),  # ncclInternalError
+    ("libcublas.", ["cublas"], r"cublas(?!Lt)", 0),
+    ("libcublasLt", ["cublaslt"], r"cublasLt", 0),
+    ("libcudnn", ["cudnn"], r"cudnn", 3000),  # CUDNN_STATUS_NOT_SUPPORTED
+)
+FLAGS = """-std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror
+-Wno-missing-field-initializers -Wno-unused-function -pthread""".split()
+
+
+def compiled(sources, headers, folder):
+    """Object files of these sources."""
+    objects = []
+    for name in sources:
+        target = os.path.join(folder, name + ".o")
+        source = os.path.join(HERE, "src", name + ".c")
+        run("gcc", *FLAGS, "-isystem", headers, "-c", "-o", target, source)
+        objects.append(target)
+    return objects
+
+
+def run(*command):
+    subprocess.run(command, check=True)
+
+
+def defined(objects):
+    """Functions that these have."""
+    lines = cuda_stubs.output("nm", "--defined-only", "-g", *objects).splitlines()
+    return {line.split()[-1] for line in lines if len(line.split()) == 3}
+
+
+def wanted(site):
+    """Libraries that torch wants, and its undefined symbols: name -> (version, library or None)."""
+    folder = os.path.join(site, "torch", "lib")
+    with open(os.path.join(folder, ".cuda_stubs")) as file:
+        made = set(file.read().split())
+    own = [path for path in glob.glob(folder + "/*.so*") if os.path.basename(path) not in made]
+    own += glob.glob(os.path.join(site, "torch", "_C*.so"))
+    owners = cuda_stubs.version_owners(own, made)
+    symbols = {}
+    for library in own:
+        for kind, name, version in cuda_stubs.symbols(library):
+            if kind == "U":
+                symbols.setdefault(name, (version, owners.get(version)))
+    return made, symbols
+
+
+def library(name, parts, site, headers, temporary, target):
+    """Compile and link one library; gives what it holds."""
+    beginning, sources, pattern, code = parts
+    objects = compiled(sources, headers, temporary)
+    has = defined(objects)
+    _, symbols = site
+    wants = {n: v for n, (v, owner) in symbols.items() if re.match(pattern, n) and (not v or owner == name)}
+    stubs = sorted(set(wants) - has)
+    source = os.path.join(temporary, beginning + "stubs.c")
+    with open(source, "w") as file:
+        file.write("extern void vgpu_stub_called(const char *);\n")
+        for stub in stubs:
+            file.write("long %s() { static int n; if (!n++) vgpu_stub_called(\"%s\"); return %d; }\n" % (stub, stub, code))
+    command = ["gcc", "-shared", "-fPIC", "-fno-builtin", "-w", "-pthread", "-o", os.path.join(target, name), *objects, source]
+    command += ["-Wl,-soname," + name, "-ldl", "-lrt", "-lm"]
+    versions = sorted(set(filter(None, wants.values())))
+    if versions:
+        script = os.path.join(temporary, "versions")
+        with open(script, "w") as file:
+            file.write("%s { global: *; };\n" % versions[0])
+        command.append("-Wl,--version-script=" + script)
+    if beginning != "libcudart":
+        command += ["-L" + target, "-l:" + next(n for n in os.listdir(target) if n.startswith("libcudart"))]
+        command.append("-Wl,-rpath,$ORIGIN")
+    run(*command)
+    return "%s: %d functions, %d of them stubs" % (name, len(wants), len(stubs))
+
+
+def build(site, headers):
+    torch = wanted(site)
+    target = os.path.join(site, "nvidia", "cu13", "lib")
+    os.makedirs(target, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        for parts in LIBRARIES:
+            name = next((n for n in sorted(torch[0]) if n.startswith(parts[0])), None)
+            if name:
+                print(library(name, parts, torch, headers, temporary, target))
+
+
+def only_test(headers, target):
+    os.makedirs(target, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        objects = compiled(RUNTIME, headers, temporary)
+        run("gcc", "-shared", "-pthread", "-o", os.path.join(target, "libcudart.so"), *objects, "-ldl", "-lrt", "-lm")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--headers", required=True, help="CUDA's include folder")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--site", help="site-packages with torch")
+    where.add_argument("--only-test", help="a folder for libcudart.so")
+    options = parser.parse_args()
+    if options.site:
+        build(os.path.abspath(options.site), options.headers)
+    else:
+        only_test(options.headers, options.only_test)
+
+
+if __name__ == "__main__":
+    main()

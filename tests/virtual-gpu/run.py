@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""run.py --home HOME --paceline PROGRAM: real PyTorch jobs of four ranks on the virtual GPU, each watched by `paceline run`,
+rank 2 slower or nobody; prints who was named against who should have been. HOME is torch_cuda.sh's.
+
+Right is: the slow rank by a straggler finding within so many steps, and no other finding; of a healthy job none. And the
+phases of the steps are known, or the report says why not. Ends with 1 where a case is not right.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LAYOUTS = "ddp fsdp fsdp-keep tensor pipeline accumulate offload graph callables".split()
+RANKS, SLOW_RANK = 4, 2
+WITHIN = {0: 150, 10: 150, 25: 30}  # percent slower -> steps until it is named; of a healthy job, how many
+WARM_UP_STEPS = 15  # imports, communicators, first allocations
+KNOWN = 0.9  # of the steps
+UNSEEN = {"graph"}  # whose steps no hook can see: there it is enough to say so
+ASKING = ("event_query", "event_synchronize", "stream_query", "stream_synchronize", "device_synchronize", "blocking_copy")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--home", required=True, help="where torch_cuda.sh has put torch-cuda")
+    parser.add_argument("--paceline", required=True, help="the program; the NCCL plugin beside it is used")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
+    parser.add_argument("--backends", default="nccl,nccl-legacy")
+    parser.add_argument("--slower", default="25,10,0", help="percent, 0 for a healthy job")
+    parser.add_argument("--steps", type=int, help="instead of as many as it may take")
+    parser.add_argument("--hook", help="a folder with the Python hook, instead of the program's own")
+    parser.add_argument("--no-hook", action="store_true", help="the plugin alone")
+    parser.add_argument("--no-plugin", action="store_true", help="the hook alone")
+    parser.add_argument("--no-set-device", action="store_true", help="scripts that leave device 0 current")
+    parser.add_argument("--tflops", default="80", help="of a virtual GPU; fewer make longer steps")
+    parser.add_argument("--keep", help="a folder in which run directories stay")
+    parser.add_argument("--json", help="a file for the results")
+    return parser.parse_args()
+
+
+def command(options, case, run_dir):
+    torchrun = os.path.join(options.home, "torch-cuda", "bin", "torchrun")
+    steps = options.steps or WITHIN[case["slower"]] + WARM_UP_STEPS
+    job = [torchrun, "--standalone", "--nproc-per-node=%d" % RANKS, os.path.join(HERE, "programs", "train.py")]
+    job += [case["layout"], "--backend", case["backend"], "--steps", str(steps)]
+    if options.no_set_device:
+        job.append("--no-set-device")
+    if options.hook:  # in front of the one that `paceline run` puts in front
+        job = ["sh", "-c", 'PYTHONPATH=%s:$PYTHONPATH exec "$@"' % os.path.abspath(options.hook), "sh", *job]
+    return [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--sim-gpus", "gpus=%d" % RANKS, "--", *job]
+
+
+def environment(options, case, stats):
+    made = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU_", "PACELINE_", "NCCL_"))}
+    made.update(OMP_NUM_THREADS="1", VGPU_TFLOPS=options.tflops, VGPU_STATS=stats, PYTHONWARNINGS="ignore")
+    if case["slower"]:
+        made["VGPU_SLOW"] = "%d:%.3f" % (SLOW_RANK, 1 + case["slower"] / 100)
+    if options.no_hook:
+        made["PACELINE_HOOK"] = "off"
+    if options.no_plugin:
+        made["NCCL_PROFILER_PLUGIN"] = "none"
+    return made
+
+
+def phases(run_dir):
+    """The share of steps whose phases are known, of the rank with the smallest; None without steps."""
+    seen = {}
+    with open(os.path.join(run_dir, "journal.ndjson")) as journal:
+        for line in journal:
+            step = json.loads(line)["frame"]["event"].get("step")
+            if step:
+                known, steps = seen.get(step["rank"], (0, 0))
+                seen[step["rank"]] = known + bool(step["phases"]), steps + 1
+    return min((known / steps for known, steps in seen.values()), default=None)
+
+
+def findings(report):
+    """(finding, rank or None, step at which it was raised) of each verdict, whether cleared or not."""
+    for verdict in report["verdicts"]:
+        yield verdict["finding"], verdict["subject"].get("rank"), verdict.get("raised_step")
+
+
+def read_stats(folder):
+    ranks = []
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name)) as file:
+            ranks.append(json.load(file))
+    return ranks
+
+
+def judge(case, found, known, reason, limit):
+    """What is wrong, or nothing."""
+    wrong = []
+    right = [step for name, rank, step in found if name == "straggler" and rank == SLOW_RANK and case["slower"]]
+    others = ["%s%s" % (n, "" if r is None else " of rank %d" % r) for n, r, _ in found]
+    if case["slower"] and not right and not (case["layout"] in UNSEEN and reason):
+        wrong.append("rank %d not named" % SLOW_RANK)
+    elif right and min(step or 0 for step in right) > limit:
+        wrong.append("named late, at step %d" % min(right))
+    wrong += [other for other in others if not case["slower"] or other != "straggler of rank %d" % SLOW_RANK]
+    if (known or 0) < KNOWN and not reason:
+        wrong.append("phases unknown and no reason said")
+    return wrong
+
+
+def measured(options, case):
+    with tempfile.TemporaryDirectory() as scratch:
+        stats = os.path.join(scratch, "stats")
+        os.mkdir(stats)
+        name = "%(layout)s-%(backend)s-%(slower)d" % case
+        run_dir = os.path.join(os.path.abspath(options.keep) if options.keep else scratch, name)
+        began = time.monotonic()
+        log = os.path.join(scratch, "log")
+        with open(log, "w") as output:
+            code = subprocess.run(
+                command(options, case, run_dir),
+                env=environment(options, case, stats),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=600,
+            ).returncode
+        with open(log) as file:
+            said = file.read()
+        result = dict(case, code=code, seconds=round(time.monotonic() - began, 1))
+        if code:
+            return dict(result, wrong=["the job failed"], said=said[-2000:])
+        with open(os.path.join(run_dir, "report.json")) as file:
+            report = json.load(file)
+        return dict(result, **conclusion(case, report, run_dir, read_stats(stats), said))
+
+
+def conclusion(case, report, run_dir, stats, said):
+    found = list(findings(report))
+    known = phases(run_dir)
+    reason = "; ".join(report["coverage"]["notes"])
+    wrong = judge(case, found, known, reason, WITHIN[case["slower"]])
+    if "CAPTURE FAILED" in said:
+        wrong.append("the capture failed")
+    stray = [rank for rank in stats if len(rank["contexts"]) > 1]
+    if stray:
+        wrong.append("contexts on other devices")
+    return {
+        "steps": report["steps"],
+        "step_ms": round((report["median_step_s"] or 0) * 1e3, 1),
+        "found": [list(one) for one in found],
+        "signals": report["coverage"]["signals"],
+        "known": known,
+        "reason": reason,
+        "asked": {name: sum(rank[name] for rank in stats) for name in ASKING},
+        "withheld_s": round(max((rank["withheld_ns"] for rank in stats), default=0) / 1e9, 1),
+        "wrong": wrong,
+    }
+
+
+def row(result):
+    named = ", ".join("%s%s@%s" % (n, "" if r is None else " %d" % r, s) for n, r, s in result.get("found", [])) or "nobody"
+    known = result.get("known")
+    phases_text = "-" if known is None else "%d %%" % round(known * 100)
+    if result.get("reason"):
+        phases_text += " (%s)" % result["reason"]
+    wrong = "; ".join(result["wrong"]) or "right"
+    columns = (result["layout"], result["backend"], "%d %%" % result["slower"] if result["slower"] else "healthy")
+    return "| %-10s | %-11s | %-7s | %-28s | %-12s | %s |" % (*columns, named, phases_text, wrong)
+
+
+def main():
+    options = arguments()
+    cases = [
+        {"layout": layout, "backend": backend, "slower": int(slower)}
+        for layout in options.layouts.split(",")
+        for backend in options.backends.split(",")
+        for slower in options.slower.split(",")
+    ]
+    print("| layout     | backend     | rank 2  | named @ step                 | phases known | verdict |")
+    print("|---|---|---|---|---|---|", flush=True)
+    results = []
+    for case in cases:
+        try:
+            results.append(measured(options, case))
+        except subprocess.TimeoutExpired:
+            results.append(dict(case, wrong=["the job did not end"]))
+        print(row(results[-1]), flush=True)
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump(results, file, indent=1)
+    right = sum(not result["wrong"] for result in results)
+    print("%d of %d right" % (right, len(results)))
+    sys.exit(0 if right == len(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
