@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 parser = argparse.ArgumentParser()
-parser.add_argument("how", choices=["raise", "exit", "return", "kill", "mismatch", "hang", "late", "ok"])
+parser.add_argument("how", choices=["raise", "exit", "return", "kill", "mismatch", "hang", "late", "by-hand", "ok"])
 parser.add_argument("--rank", type=int, default=1)
 parser.add_argument("--at", type=int, default=20)
 parser.add_argument("--steps", type=int, default=60)
@@ -46,5 +46,10 @@ for step in range(1, args.steps + 1):
         dist.all_reduce(torch.ones(1000 if own == args.rank else 10))
     optimizer.zero_grad()
     model(batch(step)).sum().backward()
-    optimizer.step()
+    if args.how == "by-hand":
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.01 * parameter.grad
+    else:
+        optimizer.step()
     time.sleep(0.02)

@@ -140,6 +140,21 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
     assert!(!ended.stderr.contains("No rank was seen"), "{}", ended.stderr);
 }
 
+/// Weights that are updated without an optimizer: no step is seen, and why and what to do is said.
+#[test]
+#[ignore = "needs PyTorch: tests/run"]
+fn a_loop_without_an_optimizer_is_said_with_the_remedy() {
+    let ended = torchrun(&[], 2, "ends.py", "by-hand").run().ok();
+    let report = ended.report();
+    assert_eq!(report["steps"], 0);
+    let notes = report["coverage"]["notes"].to_string();
+    assert!(
+        notes.contains("2 processes compute gradients") && notes.contains("call paceline.step()"),
+        "{notes}"
+    );
+    assert!(!notes.contains("JAX"), "{notes}");
+}
+
 fn signal(pid: u32, name: &str) {
     let status = std::process::Command::new("kill")
         .args([&format!("-{name}"), &pid.to_string()])
