@@ -98,7 +98,8 @@ fn those_that_have_not_ended_are_named() {
 #[test]
 fn the_text_is_this() {
     let wanted = "\
-3 runs in the last 7 days below runs: 14.00 GPU-hours of 300.00 GPU-hours lost (4.7 %), worth 35.00 in the 2 runs that had a price
+3 runs in the last 7 days below runs: 14.00 GPU-hours of 300.00 GPU-hours lost (4.7 %),
+worth 35.00 in the 2 runs that had a price
 goodput 95 %
 1 report could not be read and is not in it
 
