@@ -78,7 +78,7 @@ def loaded(module):
     elif name == "torch.autograd":
         _unseen.watch(module)
     elif name in ("jax", "tensorflow"):
-        _unseen.tell(_unseen.OTHER_FRAMEWORK, name=name)
+        _unseen.report(_unseen.OTHER_FRAMEWORK, name=name)
 
 
 def _notice(ddp):
@@ -168,9 +168,9 @@ def attach(optimizer=None):
     torch = sys.modules.get("torch")
     distributed = sys.modules.get("torch.distributed")
     if torch is None or not hasattr(torch, "autograd"):
-        _unseen.seen()
+        _unseen.step_seen()
         return tracker.arm() and _look()
-    _unseen.seen(torch.autograd)
+    _unseen.step_seen(torch.autograd)
     index = _gpu(torch, _device(optimizer))
     timeline = None
     if index is not None:

@@ -1,4 +1,4 @@
-"""What a program does that the hook cannot see to, as its files tell it."""
+"""What the hook cannot see of a program, by the files that it leaves."""
 
 import json
 import os
@@ -16,8 +16,8 @@ class Unseen(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = directory.name
 
-    def told(self):
-        """What each file says."""
+    def reported(self):
+        """The content of each file."""
         folder = os.path.join(self.directory, "unseen")
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         said = []
@@ -35,21 +35,21 @@ class Unseen(unittest.TestCase):
         script = TORCH + "for _ in range(%d): w.sum().backward()\nimport os; print(os.listdir(%r))\n"
         out = self.run_script(script % (70, self.directory))
         self.assertIn("unseen", out)  # while it runs
-        self.assertEqual(self.told(), [{"kind": "no_optimizer"}])
+        self.assertEqual(self.reported(), [{"kind": "no_optimizer"}])
 
     def test_a_program_that_ends_after_a_few(self):
         self.run_script(TORCH + "w.sum().backward()")
-        self.assertEqual(self.told(), [{"kind": "no_optimizer"}])
+        self.assertEqual(self.reported(), [{"kind": "no_optimizer"}])
 
     def test_an_optimizer_that_steps_takes_it_back(self):
         script = TORCH + "optimizer = torch.optim.SGD([w], lr=0.1)\nfor _ in range(100): w.sum().backward()\noptimizer.step()\n"
         script += "print(torch.autograd.backward.__wrapped__.__code__.co_filename.endswith('autograd/__init__.py'))"
         self.assertEqual(self.run_script(script), "True\n")  # one wrapper of ours
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
 
     def test_a_program_that_ends_its_steps_itself(self):
         self.run_script(TORCH + "import paceline\nfor _ in range(100):\n  w.sum().backward()\n  paceline.step()")
-        self.assertEqual(self.told(), [])
+        self.assertEqual(self.reported(), [])
 
     def test_another_framework(self):
         other = os.path.join(self.directory, "site")
@@ -57,7 +57,7 @@ class Unseen(unittest.TestCase):
         with open(os.path.join(other, "jax", "__init__.py"), "w"):
             pass
         self.run_script("import jax", path=[other])
-        self.assertEqual(self.told(), [{"kind": "other_framework", "name": "jax"}])
+        self.assertEqual(self.reported(), [{"kind": "other_framework", "name": "jax"}])
 
     def test_several_gpus(self):
         script = """
@@ -69,13 +69,13 @@ class Unseen(unittest.TestCase):
             _unseen.look_for_gpus(cuda)
             cuda.used = [1 << 30, 1 << 20, 0, 0]  # a stray tensor
             _unseen.look_for_gpus(cuda)
-            print(_unseen._told)
+            print(_unseen._reported)
             cuda.used = [1 << 30, 1 << 29, 1 << 29, 0]
             _unseen.look_for_gpus(cuda)
             _unseen.look_for_gpus(cuda)
         """
         self.assertEqual(self.run_script(script), "{}\n")
-        self.assertEqual(self.told(), [{"kind": "several_gpus", "gpus": 3}])
+        self.assertEqual(self.reported(), [{"kind": "several_gpus", "gpus": 3}])
 
 
 if __name__ == "__main__":

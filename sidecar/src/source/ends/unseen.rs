@@ -76,18 +76,18 @@ impl Notes {
         let text = notes.join("; ");
         if text != self.sent {
             self.sent = text;
-            self.introduce_always(send);
+            self.send_state(send);
         }
     }
 
     /// Sends what holds, if anything.
     pub(super) fn introduce(&self, send: &mut Send<'_>) {
         if !self.sent.is_empty() {
-            self.introduce_always(send);
+            self.send_state(send);
         }
     }
 
-    fn introduce_always(&self, send: &mut Send<'_>) {
+    fn send_state(&self, send: &mut Send<'_>) {
         let state = SourceState {
             source: SOURCE.into(),
             trouble: self.sent.as_str().into(),
