@@ -62,6 +62,8 @@ class _Watch:
             except Exception:  # a trainer must never see an error of ours
                 pass
 
+        # In the traceback of an import that fails.
+        exec_module.__code__ = _renamed(exec_module.__code__, "paceline/sitecustomize.py")
         try:
             spec.loader.exec_module = exec_module
         except Exception:  # a loader that cannot be changed: no hook, and the program goes on
