@@ -3,7 +3,7 @@
 
 With --site: for the torch installed there. Each library has what is written in src/, and a stub for every other function
 that this torch wants of it, which says its name under VGPU_TRACE=1. They go to where torch's libraries look first.
-With --only-test: libcudart alone, without stubs, for the tests in rules/.
+With --only-test: libcudart and libnccl alone, without stubs, for the tests in rules/.
 Needs gcc, nm and readelf.
 """
 
@@ -115,8 +115,9 @@ def build(site, headers):
 def only_test(headers, target):
     os.makedirs(target, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        objects = compiled(RUNTIME, headers, temporary)
-        run("gcc", "-shared", "-pthread", "-o", os.path.join(target, "libcudart.so"), *objects, "-ldl", "-lrt", "-lm")
+        for name, sources in (("libcudart.so", RUNTIME), ("libnccl.so", NCCL)):
+            objects = compiled(sources, headers, temporary)
+            run("gcc", "-shared", "-pthread", "-o", os.path.join(target, name), *objects, "-ldl", "-lrt", "-lm")
 
 
 def main():
@@ -124,7 +125,7 @@ def main():
     parser.add_argument("--headers", required=True, help="CUDA's include folder")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--site", help="site-packages with torch")
-    where.add_argument("--only-test", help="a folder for libcudart.so")
+    where.add_argument("--only-test", help="a folder for libcudart.so and libnccl.so")
     options = parser.parse_args()
     if options.site:
         build(os.path.abspath(options.site), options.headers)

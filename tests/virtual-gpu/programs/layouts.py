@@ -114,6 +114,7 @@ def tensor(options, device):
 def pipeline(options, device):
     """Two stages, one forward and one backward in turns; DDP between the replicas of a stage."""
     half_the_layers(options)
+    options.rows *= 2  # a schedule has work for the host at each micro-batch, too
     mesh = init_device_mesh("cuda", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp"))
     stage_index, micro_batches = mesh.get_local_rank("pp"), max(options.micro_batches, 8)
     part = blocks(options, options.layers // 4).to(device)

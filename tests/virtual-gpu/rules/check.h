@@ -24,10 +24,10 @@
             exit(1);                                                                                         \
         }                                                                                                    \
     } while (0)
-#define NEAR(expected, value) /* within half a percent and 200 us */                                          \
+#define NEAR(expected, value) /* within half a percent and 200 us */                                         \
     do {                                                                                                     \
         double is = (value), should = (expected), off = is > should ? is - should : should - is;             \
-        if (off > should * 0.005 + 0.2) {                                                                   \
+        if (off > should * 0.005 + 0.2) {                                                                    \
             fprintf(stderr, "%s:%d: %s is %.3f, not %.3f\n", __FILE__, __LINE__, #value, is, should);        \
             exit(1);                                                                                         \
         }                                                                                                    \

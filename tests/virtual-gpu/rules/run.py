@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py --headers CUDA_INCLUDE: every rule of the virtual libcudart, each by a C program beside this file. Seconds."""
+"""run.py --headers CUDA_INCLUDE: every rule of the virtual libcudart and libnccl, each by a C program beside this file. Seconds."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = "capture streams devices faults".split()
+PROGRAMS = "capture streams devices faults nccl".split()
 FLAGS = "-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-unused-function -pthread".split()
 
 
@@ -20,12 +20,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         build = os.path.join(HERE, "..", "build.py")
         subprocess.run([sys.executable, build, "--headers", headers, "--only-test", folder], check=True)
+        recorder = os.path.join(folder, "recorder.so")
+        subprocess.run(["gcc", *FLAGS, "-shared", "-fPIC", "-o", recorder, os.path.join(HERE, "recorder.c")], check=True)
         for name in PROGRAMS:
             program = os.path.join(folder, name)
             command = ["gcc", *FLAGS, "-isystem", headers, "-o", program, os.path.join(HERE, name + ".c")]
-            subprocess.run([*command, "-L" + folder, "-l:libcudart.so", "-Wl,-rpath," + folder], check=True)
-            faults = {"VGPU_FAULT_FILE": os.path.join(folder, "faults.txt")} if name == "faults" else {}
-            environment = {**clean_environment(), "RANK": "0", **faults}
+            libraries = ["-L" + folder, "-l:libnccl.so", "-l:libcudart.so", "-Wl,-rpath," + folder]
+            subprocess.run([*command, *libraries], check=True)
+            environment = {**clean_environment(), "RANK": "0", "NCCL_PROFILER_PLUGIN": recorder}
+            if name == "faults":
+                environment["VGPU_FAULT_FILE"] = os.path.join(folder, "faults.txt")
             code = subprocess.run([program], env=environment, timeout=60).returncode
             print("%-10s %s" % (name, "FAILED" if code else "ok"))
             failed += [name] if code else []

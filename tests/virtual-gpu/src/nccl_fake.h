@@ -107,8 +107,9 @@ typedef struct {
     ns_t start;
     int64_t *leg_sequences;
     char *leg_published;
-    void **events; /* of the profiler: one, or one a leg */
-    int is_timed;  /* by the profiler */
+    void **events;        /* of the profiler: one, or one a leg */
+    int is_timed;         /* by the profiler */
+    int64_t work, behind; /* its number by the device's count, and how far the host's is behind */
 } flight;
 
 size_t size_of(ncclDataType_t type);

@@ -108,9 +108,10 @@ static void load_plugin(void) {
         return;
     }
     int newest = nccl_version() >= 23100 ? 7 : nccl_version() >= 22900 ? 6 : nccl_version() >= 22800 ? 5 : 4;
-    for (interface = newest; interface >= 4 && !plugin; interface -= plugin == NULL) {
-        snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", interface);
+    for (int version = newest; version >= 4 && !plugin; version--) {
+        snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
         plugin = dlsym(library, symbol);
+        interface = version;
     }
     if (!plugin) return;
     if (getenv("VGPU_TRACE"))
@@ -208,10 +209,12 @@ static void start_leg(const description *d, const leg *l, void **handle) {
 }
 
 /* The work of a launch: whether host and device count it. */
-static void count_work(const flight *f, comm *c) {
+static void count_work(flight *f, comm *c) {
     int timed_at_capture = f->of->captured_mask & EVENT_KERNEL_CH;
     c->device_works++;
     if (f->graph_launch ? timed_at_capture : f->is_timed || nccl_version() < 23100) c->host_works++;
+    f->work = c->device_works;
+    f->behind = c->device_works - c->host_works;
 }
 
 void profiler_enqueue(flight *f) {
@@ -238,13 +241,11 @@ void profiler_enqueue(flight *f) {
 void profiler_finish(flight *f, ns_t end) {
     comm *c = f->of->comm;
     int count = f->of->kind == P2P ? f->of->leg_count : 1;
-    int64_t works = c->device_works, behind = works - c->host_works;
-    c->times[works % TIMED].start = f->start;
-    c->times[works % TIMED].end = end;
-    if (!f->is_timed || !c->profiler || behind >= TIMED)
+    c->times[f->work % TIMED].start = f->start;
+    c->times[f->work % TIMED].end = end;
+    if (!f->is_timed || !c->profiler || f->behind >= TIMED)
         return; /* its times are overwritten: they never come */
-    ns_t start = c->times[(works - behind) % TIMED].start, stop = c->times[(works - behind) % TIMED].end;
+    int64_t seen = (f->work - f->behind) % TIMED;
     for (int i = 0; i < count; i++)
-        if (f->events[i])
-            report_later(c->profiler, f->events[i], behind ? start : f->start, behind ? stop : end);
+        if (f->events[i]) report_later(c->profiler, f->events[i], c->times[seen].start, c->times[seen].end);
 }

@@ -68,7 +68,7 @@ class Buckets:
         return parameter.register_hook(begin), self._gradient_edge(parameter).node.register_hook(end)
 
     def _begin(self):
-        if tracker.in_backward and tracker.phase == COMPUTE:
+        if tracker.in_backward and tracker.phase == COMPUTE and not tracker.is_elsewhere():
             model = self._model()
             if model is not None and model.require_backward_grad_sync:
                 self._waits = True

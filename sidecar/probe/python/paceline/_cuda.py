@@ -16,6 +16,8 @@ import functools
 import sys
 from collections import deque
 
+from ._tracker import WAIT
+
 SAID_AFTER = 16  # steps in a row of which the phases are not known, until it is said why
 REPLAYS = 64  # of one CUDA graph without the end of a step between them, until that is said
 MOST_MARKS = 1024  # events in a step; past them its phases are not known
@@ -113,11 +115,12 @@ class Timeline:
             return False
         return self._current_stream() == self._stream
 
-    def _event(self):
-        """An event recorded now; None where there can be none."""
+    def _event(self, is_wait=False):
+        """An event recorded now; None where there can be none. `is_wait`: whatever stream is current, the trainer's has
+        come to a wait, or out of one; autograd accumulates gradients on other streams where CUDA graphs made them."""
         if self._is_capturing():
             return self._not_known("a CUDA graph is captured")
-        if self._current_stream() != self._stream:
+        if not is_wait and self._current_stream() != self._stream:
             return self._not_known("steps on several streams")
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
         event.record(self._own)  # on the model's device: the current one may be another, in a script that never sets it
@@ -134,7 +137,8 @@ class Timeline:
         if len(self._marks) >= MOST_MARKS:
             self._not_known("over %d marks a step" % MOST_MARKS)
             return
-        event = self._event()
+        before = self._marks[-1][0] if self._marks else self._phase
+        event = self._event(is_wait=phase == WAIT or before == WAIT)
         if event is not None:
             self._marks.append([phase, event, None])
 

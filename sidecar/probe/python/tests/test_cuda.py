@@ -29,7 +29,7 @@ class Cuda:
                 cuda.events += 1
 
             def record(self, stream):
-                assert stream.cuda_stream == cuda.stream
+                cuda.recorded_on = stream.cuda_stream
                 assert not cuda.capturing, "recorded into a graph"
                 self.at = cuda.now
 
@@ -216,7 +216,7 @@ class Phases(unittest.TestCase):
         self.timeline.note = notes.append
         for step in range(3 * SAID_AFTER):
             self.cuda.stream = 2  # in the middle of a step, and back
-            self.at(step, WAIT)
+            self.at(step, DATA)
             self.cuda.stream = 1
             if step < SAID_AFTER:
                 self.end(step + 0.5, step)
@@ -239,10 +239,19 @@ class Phases(unittest.TestCase):
 
     def test_other_streams_are_not_the_trainers(self):
         self.cuda.stream = 2
-        self.at(1, WAIT)
+        self.at(1, DATA)
         self.cuda.stream = 1
         self.end(4, 2)
-        self.assertEqual((self.written[0][0][2][WAIT], self.written[0][1]), (0, False))
+        self.assertEqual((self.written[0][0][2][DATA], self.written[0][1]), (0, False))
+
+    def test_a_wait_is_the_trainers_whatever_stream_is_current(self):
+        self.cuda.stream = 2  # of autograd's accumulation
+        self.at(1, WAIT)
+        self.assertEqual(self.cuda.recorded_on, 1)
+        self.cuda.stream = 1
+        self.at(3, COMPUTE)
+        self.end(4, 2)
+        self.assertEqual((self.written[0][0][2][WAIT], self.written[0][1]), (2 * MS, True))
 
     def test_too_many_marks_are_said_to_be(self):
         for index in range(MOST_MARKS + 1):

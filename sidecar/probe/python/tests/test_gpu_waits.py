@@ -176,6 +176,12 @@ class DdpBuckets(Watched):
         model.require_backward_grad_sync = False
         self.assertEqual(self.waits(model), [])
 
+    def test_what_autograd_does_on_another_stream(self):
+        model = Model()
+        self.watched(model)
+        self.timeline.current = COMMUNICATION
+        self.assertEqual(self.waits(model), [])
+
     def test_other_buckets_later(self):
         model = Model(buckets="")
         buckets = self.watched(model)
