@@ -15,7 +15,7 @@ functions! {
         count: "cuDeviceGetCount": fn(*mut i32) -> i32,
         device: "cuDeviceGet": fn(*mut i32, i32) -> i32,
         device_name: "cuDeviceGetName": fn(*mut c_char, i32, i32) -> i32,
-        device_uuid: "cuDeviceGetUuid": fn(*mut [u8; 16], i32) -> i32,
+        device_uuid: "cuDeviceGetUuid_v2": fn(*mut [u8; 16], i32) -> i32,
         device_pci: "cuDeviceGetPCIBusId": fn(*mut c_char, i32, i32) -> i32,
         context_retain: "cuDevicePrimaryCtxRetain": fn(*mut *mut c_void, i32) -> i32,
         context_release: "cuDevicePrimaryCtxRelease_v2": fn(i32) -> i32,

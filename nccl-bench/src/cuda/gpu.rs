@@ -50,7 +50,7 @@ impl Gpu {
             (functions.device)(&mut device, index as i32)
         })?;
         // SAFETY: as above.
-        driver.check("cuDeviceGetUuid", unsafe {
+        driver.check("cuDeviceGetUuid_v2", unsafe {
             (functions.device_uuid)(&mut uuid, device)
         })?;
         let mut context = std::ptr::null_mut();

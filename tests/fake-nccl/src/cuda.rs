@@ -167,11 +167,11 @@ pub unsafe extern "C" fn cuDeviceGetName(to: *mut c_char, length: i32, _device: 
 
 /// See CUDA. The UUIDs are those of fake-nvml.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: i32) -> i32 {
+pub unsafe extern "C" fn cuDeviceGetUuid_v2(to: *mut [u8; 16], device: i32) -> i32 {
     let mut uuid = [0xfa, 0x4e, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0];
     uuid[15] = device as u8;
     // SAFETY: the caller's pointer.
-    code(enter("cuDeviceGetUuid").and_then(|()| unsafe { put(to, uuid) }))
+    code(enter("cuDeviceGetUuid_v2").and_then(|()| unsafe { put(to, uuid) }))
 }
 
 /// See CUDA.

@@ -33,7 +33,8 @@ pub fn join(
 /// Opens the rank's GPU ahead of [`join`], and so tells one that hangs from ranks that wait for it.
 pub fn gpu(options: &Options, deadline: &Deadline) -> Result<Arc<Gpu>, TransportError> {
     let driver = Driver::open(options.cuda_lib.as_deref()).map_err(|error| of_gpu(error, deadline))?;
-    Gpu::open(&driver, options.local_rank).map_err(|error| of_gpu(error, deadline))
+    let index = index(options.local_rank, driver.gpus, is_bound());
+    Gpu::open(&driver, index).map_err(|error| of_gpu(error, deadline))
 }
 
 /// What one rank needs by itself.
@@ -80,10 +81,21 @@ fn once<T>(
     }
 }
 
+/// The number of a local rank's GPU among those that its process sees. `is_bound`: what it sees was chosen for it; one GPU is
+/// then its own (Slurm's `--gpu-bind=single:1`).
+fn index(local_rank: u32, gpus: u32, is_bound: bool) -> u32 {
+    if gpus == 1 && is_bound { 0 } else { local_rank }
+}
+
+fn is_bound() -> bool {
+    std::env::var_os("CUDA_VISIBLE_DEVICES").is_some()
+}
+
 /// Which GPU is this rank's.
 fn place(options: &Options, nccl: &Nccl, gpus: u32) -> Result<u32, TransportError> {
-    if options.local_rank < gpus {
-        return Ok(options.local_rank);
+    let index = index(options.local_rank, gpus, is_bound());
+    if index < gpus {
+        return Ok(index);
     }
     if !options.share {
         return Err(TransportError::Missing {
@@ -148,4 +160,16 @@ fn share_id(
         *to = side.agree(u64::from_le_bytes(*from), deadline)?.to_le_bytes();
     }
     Ok(UniqueId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::index;
+
+    #[test]
+    fn a_task_that_sees_one_gpu_has_that_one() {
+        assert_eq!(index(3, 1, true), 0);
+        assert_eq!(index(3, 1, false), 3, "three GPUs are missing");
+        assert_eq!(index(3, 8, true), 3);
+    }
 }
