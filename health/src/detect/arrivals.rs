@@ -20,6 +20,8 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// Ranks, and calls that ranks wait in, that are named one by one.
 const MAX_NAMED: usize = 8;
+/// A rank that ends sooner did not wait for others.
+const GAVE_UP_S: f64 = 5.0;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -32,6 +34,9 @@ pub struct ArrivalRule {
     loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
+    /// Where ranks stood when one that waited gave up.
+    #[serde(default)]
+    gave_up: Option<String>,
     /// A rank has made a step: all have met.
     begun: bool,
     /// What is open, and when it began.
@@ -62,6 +67,7 @@ impl ArrivalRule {
             self.waiting.clear();
             self.gone.clear();
             self.loading.clear();
+            self.gave_up = None;
             self.begun = false;
         }
         self.provenance = self.provenance.max(provenance);
@@ -72,9 +78,23 @@ impl ArrivalRule {
             call: start.call.clone(),
             since: Time(at.0.saturating_sub(start.idle_ns)),
         };
+        if start.stage == StartStage::Gone {
+            self.give_up(at, |rank, _| rank == start.rank);
+        }
         self.place(start.rank, arrival);
         if start.stage == StartStage::Trained {
             self.begin(at, job);
+        }
+    }
+
+    /// Notes where ranks stand while those that wait are about to be gone: afterwards it cannot be seen for whom they waited.
+    fn give_up(&mut self, at: Time, is_meant: impl Fn(Rank, &Arrival) -> bool) {
+        let mut waiting = self.ranks.iter().filter(|(_, arrival)| arrival.stage.waits());
+        let is_last = waiting.any(|(rank, arrival)| {
+            is_meant(*rank, arrival) && at.since(arrival.since).as_secs_f64() >= GAVE_UP_S
+        });
+        if is_last && !self.begun && (self.is_any_lost() || !self.loading.is_empty()) {
+            self.gave_up = Some(self.says(at));
         }
     }
 
@@ -100,7 +120,8 @@ impl ArrivalRule {
     }
 
     /// The command of a node has ended, and with it the processes of its ranks.
-    pub fn node_ended(&mut self, node: &NodeId) {
+    pub fn node_ended(&mut self, at: Time, node: &NodeId) {
+        self.give_up(at, |_, arrival| arrival.node == *node);
         let there = self.ranks.iter().filter(|(_, arrival)| arrival.node == *node);
         let there: Vec<(Rank, Arrival)> = there.map(|(rank, arrival)| (*rank, arrival.clone())).collect();
         for (rank, arrival) in there {
@@ -143,9 +164,11 @@ impl ArrivalRule {
         if self.begun {
             return None;
         }
-        let waited_s = now.since(self.waiting_since()?).as_secs_f64();
-        let is_noted = waited_s >= limits.warning_s && !self.loading.is_empty();
-        is_noted.then(|| format!("before the first step: {}", self.says(now)))
+        let waits = self.waiting_since().is_some_and(|since| {
+            now.since(since).as_secs_f64() >= limits.warning_s && !self.loading.is_empty()
+        });
+        let says = waits.then(|| self.says(now)).or_else(|| self.gave_up.clone())?;
+        Some(format!("before the first step: {says}"))
     }
 
     /// The next severity, and when it is reached.

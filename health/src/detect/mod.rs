@@ -314,7 +314,7 @@ impl Detector {
                     self.rows.leave(rank);
                 }
                 self.rows.expect_no_more();
-                self.arrivals.node_ended(&frame.node);
+                self.arrivals.node_ended(at, &frame.node);
                 self.look_for_silence(at, frame);
             }
             Event::Step(step) => self.step(at, frame, step),

@@ -242,8 +242,8 @@ impl SilenceRule {
             .collect();
         if !behind.is_empty() && behind.len() * 2 <= self.pulses.len().max(2) {
             let named = |(rank, severity)| {
-                let verdict = (Finding::RankSilent, severity, Some(rank));
-                Some((roster.subject(rank)?, verdict))
+                let finding = self.quiet(rank, scope)?;
+                Some((roster.subject(rank)?, (finding, severity, Some(rank))))
             };
             return behind.into_iter().filter_map(named).collect();
         }

@@ -26,7 +26,7 @@ use crate::output::{self, Color, Paint, Style};
 
 pub(crate) use live::run_dir as live_run_dir;
 pub(crate) use page::PageArgs;
-pub(crate) use raw::{Surroundings, leave_out, observed, take_up};
+pub(crate) use raw::{Surroundings, is_read, leave_out, observed, take_up};
 pub(crate) use settings::{Settings, StepLog, changes_of};
 
 /// Everything that is said anywhere, checked.

@@ -194,6 +194,11 @@ fn read(path: &Path) -> Result<Option<String>, Usage> {
     }
 }
 
+/// Whether a file is there, and its owner and mode let it be read.
+pub(crate) fn is_read(path: &Path) -> bool {
+    path.is_file() && read_settings(path, is_site(path)).is_ok()
+}
+
 fn is_site(path: &Path) -> bool {
     path == Path::new(SITE_FILE)
 }

@@ -42,7 +42,7 @@ pub(super) fn settings(_: &Subject) -> Check {
         return Check::of(name, Light::Yellow, unknown.join("; "), "mend or unset it");
     }
     let around = Surroundings::real();
-    let there = around.files.iter().filter(|file| file.is_file());
+    let there = around.files.iter().filter(|file| config::is_read(file));
     let files: Vec<String> = there.map(|file| file.display().to_string()).collect();
     Check::green(
         name,

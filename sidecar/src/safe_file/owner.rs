@@ -21,7 +21,7 @@ pub enum Refused {
         mode: u32,
     },
     /// Others may write to it.
-    #[error("others than its owner can write to it (uid {owner}, mode {mode:04o}); chmod go-w")]
+    #[error("users other than its owner can write to it (uid {owner}, mode {mode:04o}); chmod go-w")]
     Writable {
         /// Its owner.
         owner: u32,

@@ -47,13 +47,14 @@ pub fn read_settings(path: &Path, is_site: bool) -> Result<Vec<u8>, SettingsErro
 }
 
 fn check(meta: &fs::Metadata, is_site: bool) -> Result<(), SettingsError> {
-    if !meta.is_file() {
-        return Err(io::Error::other("it is no file").into());
-    }
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
     let may_own = is_trusted(owner) || is_site && is_root_outside(owner);
     if !may_own {
         return Err(SettingsError::Refused(Refused::Foreign { owner, mode }));
+    }
+    // After the owner: what another user has put there is left out, whatever it is, and ends no job.
+    if !meta.is_file() {
+        return Err(io::Error::other("not a regular file").into());
     }
     let group_writes = mode & GROUP_WRITES != 0 && !is_private_group(meta.gid(), owner);
     if mode & OTHERS_WRITE != 0 || group_writes {

@@ -235,10 +235,16 @@ fn without_srun(cluster: &Cluster) {
         (&1.into(), &1.0.into()),
         "{report}"
     );
-    // Nobody told of a code, and COMPLETING is no reason where a job was over by itself.
+    // No launcher told of a code, the trainer's own hook did; COMPLETING is no reason where a job was over by itself.
+    let end = &report["end"];
     assert_eq!(
-        (&report["end"], &report["exits"]),
-        (&Value::Null, &Value::Array(vec![]))
+        (&end["reason"], &end["code"], &end["says"], &report["exits"]),
+        (
+            &"error".into(),
+            &3.into(),
+            &"sys.exit(3)".into(),
+            &Value::Array(vec![])
+        )
     );
 }
 

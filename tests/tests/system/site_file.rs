@@ -97,7 +97,7 @@ fn a_good_one_holds() {
     fs::create_dir(place.path("paceline.toml")).unwrap();
     let (code, said) = run(&place, "", &[], &[]).unwrap();
     assert!(
-        code == 64 && said.contains("./paceline.toml: it is no file"),
+        code == 64 && said.contains("./paceline.toml: not a regular file"),
         "{said}"
     );
 }

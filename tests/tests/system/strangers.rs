@@ -79,7 +79,7 @@ fn settings_that_others_can_write_start_nothing() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(
-        said.contains("./paceline.toml: others than its owner can write to it"),
+        said.contains("./paceline.toml: users other than its owner can write to it"),
         "{said}"
     );
     assert!(said.contains("mode 0646); chmod go-w"), "{said}");
@@ -219,7 +219,7 @@ fn links_in_a_run_directory_are_not_written_through() {
     mode(&dir, 0o777);
     let said = job(&place, &["--run-dir", "run"]);
     assert!(
-        said.contains("cannot write in run: others than its owner can write to it"),
+        said.contains("cannot write in run: users other than its owner can write to it"),
         "{said}"
     );
     let other = said

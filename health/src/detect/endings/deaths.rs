@@ -28,6 +28,18 @@ pub struct Death {
     pub says: Arc<str>,
 }
 
+impl Death {
+    /// Of a process that is gone, and of which nothing else is known.
+    pub fn quiet(node: NodeId, rank: Rank) -> Death {
+        Death {
+            node,
+            rank,
+            code: None,
+            says: Arc::from("its process ended without an exception or an exit code that was seen"),
+        }
+    }
+}
+
 /// A rank whose process is gone and that has not detached.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Gone {
@@ -99,11 +111,14 @@ impl Endings {
 
     /// Whether there is still a sign that a rank has ended.
     pub fn speaks_of(&self, rank: Rank) -> bool {
-        let of_troubles = self
-            .troubles
+        self.has_trouble(rank) || self.gone.iter().any(|gone| gone.rank == rank)
+    }
+
+    /// Whether a rank, or its launcher, had an error to report.
+    pub fn has_trouble(&self, rank: Rank) -> bool {
+        self.troubles
             .iter()
-            .any(|(_, trouble)| trouble.rank == Some(rank));
-        of_troubles || self.gone.iter().any(|gone| gone.rank == rank)
+            .any(|(_, trouble)| trouble.rank == Some(rank))
     }
 
     /// Forgets the troubles of ranks that have trained on since: their exception ended nothing.
@@ -210,15 +225,15 @@ impl Endings {
         let is_over = self.exits.iter().any(|exit| exit.code != 0);
         let is_sure = now.0.saturating_sub(gone.at.0) >= GRACE_NS || is_over;
         let is_missed = gone.is_missed || lost_by_others || killed;
-        (is_sure && is_missed && !is_stopped).then(|| Death {
-            node: gone.node.clone(),
-            rank: gone.rank,
-            code: None,
-            says: Arc::from(if killed {
-                "the kernel ended processes of its node for want of memory"
-            } else {
-                "its process ended without an exception or an exit code that was seen"
-            }),
+        (is_sure && is_missed && !is_stopped).then(|| {
+            let death = Death::quiet(gone.node.clone(), gone.rank);
+            match killed {
+                true => Death {
+                    says: "the kernel ended processes of its node for want of memory".into(),
+                    ..death
+                },
+                false => death,
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Scope, SilenceRule};
+use super::{Heard, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};
 use crate::detect::endings::Death;
 use crate::detect::job_end::GOES_ON_STEPS;
@@ -56,11 +56,30 @@ impl SilenceRule {
             scope.roster.world_size,
             &holds,
         );
-        if self.open.get(&subject).is_none() {
-            let named = Named::new(Finding::RankDied, Severity::Critical, since, Some(death.rank));
-            self.open.insert(subject.clone(), named);
+        match self.open.get_mut(&subject) {
+            Some(named) => named.severity = Severity::Critical,
+            None => {
+                let named = Named::new(Finding::RankDied, Severity::Critical, since, Some(death.rank));
+                self.open.insert(subject.clone(), named);
+            }
         }
         self.tell(scope, subject);
+    }
+
+    /// What a rank that is behind the others is. Of a process that is gone without an error nothing shows that it is missed while
+    /// its peers neither wait nor lose a connection; where it had an error, that and the end tell.
+    pub(super) fn quiet(&self, rank: Rank, scope: &Scope<'_>) -> Option<Finding> {
+        let is_alive = |rank: &Rank| self.pulses.get(rank).is_some_and(|heard| heard.pulse.alive);
+        if is_alive(&rank) {
+            return Some(Finding::RankSilent);
+        }
+        let is_missed = self.lives() && !scope.roster.endings.has_trouble(rank);
+        is_missed.then_some(Finding::RankDied)
+    }
+
+    /// The death of a rank of which nothing was heard but that its process is gone.
+    fn quiet_death(scope: &Scope<'_>, rank: Rank) -> Option<Death> {
+        Some(Death::quiet(scope.roster.member(rank)?.node.clone(), rank))
     }
 
     /// The rank whose death is open.
@@ -82,7 +101,8 @@ impl SilenceRule {
     }
 
     pub(super) fn tell_death(&mut self, scope: &Scope<'_>, named: &Named, subject: Subject) {
-        let Some(death) = self.death.clone() else {
+        let quiet = || Self::quiet_death(scope, named.rank?);
+        let Some(death) = self.death.clone().or_else(quiet) else {
             return;
         };
         let at = scope.at;
@@ -111,7 +131,7 @@ impl SilenceRule {
         }
         let lost_s = self.open.lost_s(&subject, at).unwrap_or(0.0);
         let detail = Detail {
-            severity: Severity::Critical,
+            severity: named.severity,
             since: named.since,
             since_step: step,
             step,
@@ -145,7 +165,7 @@ impl SilenceRule {
     /// When it died: when it was noticed, or since when it had not moved by then.
     fn died_at(&self, at: Time, rank: Rank) -> Time {
         let gone = self.pulses.get(&rank).filter(|heard| !heard.pulse.alive);
-        gone.map_or(at, |heard| heard.at)
+        gone.map_or(at, Heard::moved)
     }
 }
 
