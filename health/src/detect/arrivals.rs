@@ -20,8 +20,10 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 
 /// Ranks, and calls that ranks wait in, that are named one by one.
 const MAX_NAMED: usize = 8;
-/// A rank that ends sooner did not wait for others.
+/// Ranks that waited for less did not give up.
 const GAVE_UP_S: f64 = 5.0;
+/// Ranks that are gone within this time end together: how they stood before the first of them counts.
+const ONE_END_S: f64 = 10.0;
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -34,9 +36,9 @@ pub struct ArrivalRule {
     loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
-    /// Where ranks stood when one that waited gave up.
+    /// Where ranks stood when the first of them ended while others waited, and when that was.
     #[serde(default)]
-    gave_up: Option<String>,
+    gave_up: Option<(Time, String)>,
     /// A rank has made a step: all have met.
     begun: bool,
     /// What is open, and when it began.
@@ -79,7 +81,7 @@ impl ArrivalRule {
             since: Time(at.0.saturating_sub(start.idle_ns)),
         };
         if start.stage == StartStage::Gone {
-            self.give_up(at, |rank, _| rank == start.rank);
+            self.give_up(at);
         }
         self.place(start.rank, arrival);
         if start.stage == StartStage::Trained {
@@ -87,14 +89,18 @@ impl ArrivalRule {
         }
     }
 
-    /// Notes where ranks stand while those that wait are about to be gone: afterwards it cannot be seen for whom they waited.
-    fn give_up(&mut self, at: Time, is_meant: impl Fn(Rank, &Arrival) -> bool) {
-        let mut waiting = self.ranks.iter().filter(|(_, arrival)| arrival.stage.waits());
-        let is_last = waiting.any(|(rank, arrival)| {
-            is_meant(*rank, arrival) && at.since(arrival.since).as_secs_f64() >= GAVE_UP_S
-        });
-        if is_last && !self.begun && (self.is_any_lost() || !self.loading.is_empty()) {
-            self.gave_up = Some(self.says(at));
+    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen for whom the others waited.
+    fn give_up(&mut self, at: Time) {
+        let is_noted = |(noted, _): &(Time, String)| at.since(*noted).as_secs_f64() < ONE_END_S;
+        if self.begun || self.gave_up.as_ref().is_some_and(is_noted) {
+            return;
+        }
+        let waited_s = |since: Time| at.since(since).as_secs_f64();
+        let waits = self
+            .waiting_since()
+            .is_some_and(|since| waited_s(since) >= GAVE_UP_S);
+        if waits && (self.is_any_lost() || !self.loading.is_empty()) {
+            self.gave_up = Some((at, self.says(at)));
         }
     }
 
@@ -121,7 +127,7 @@ impl ArrivalRule {
 
     /// The command of a node has ended, and with it the processes of its ranks.
     pub fn node_ended(&mut self, at: Time, node: &NodeId) {
-        self.give_up(at, |_, arrival| arrival.node == *node);
+        self.give_up(at);
         let there = self.ranks.iter().filter(|(_, arrival)| arrival.node == *node);
         let there: Vec<(Rank, Arrival)> = there.map(|(rank, arrival)| (*rank, arrival.clone())).collect();
         for (rank, arrival) in there {
@@ -164,10 +170,14 @@ impl ArrivalRule {
         if self.begun {
             return None;
         }
-        let waits = self.waiting_since().is_some_and(|since| {
-            now.since(since).as_secs_f64() >= limits.warning_s && !self.loading.is_empty()
-        });
-        let says = waits.then(|| self.says(now)).or_else(|| self.gave_up.clone())?;
+        let says = match self.waiting_since() {
+            Some(since) => {
+                let waited_s = now.since(since).as_secs_f64();
+                let is_noted = waited_s >= limits.warning_s && !self.loading.is_empty();
+                is_noted.then(|| self.says(now))?
+            }
+            None => self.gave_up.as_ref()?.1.clone(),
+        };
         Some(format!("before the first step: {says}"))
     }
 

@@ -98,12 +98,18 @@ fn kill(pids: &[u32]) {
 /// Success, nobody accused, and what the restarts took is accounted as lost to them, in GPU-seconds: from the last step of
 /// a group to the first of the next one; steps that are made again add a little, and the journal's times are half a second
 /// apart.
-fn is_followed(ended: &Ended, entries: &[Entry], ranks: u32) {
+fn is_followed(ended: &Ended, entries: &[Entry], ranks: u32, killed: &[u64]) {
     ended.accuses_only(&[]);
     let report = ended.report();
     let found: Vec<&Value> = report["verdicts"].as_array().unwrap().iter().collect();
     // Four ranks on the cores of a test machine may well want for CPU.
-    let wrong = found.iter().find(|verdict| !is_the_machines(verdict));
+    let is_of_killed = |verdict: &Value| {
+        let rank = verdict["subject"]["rank"].as_u64().unwrap_or(u64::MAX);
+        verdict["finding"] == "rank-died" && verdict["state"] == "cleared" && killed.contains(&rank)
+    };
+    let wrong = found
+        .iter()
+        .find(|verdict| !is_the_machines(verdict) && !is_of_killed(verdict));
     assert!(wrong.is_none(), "wrongly accused\n{report}");
     assert_eq!(report["end"]["reason"], "success", "{report}");
     assert_eq!(report["world_size"], ranks, "{report}");
@@ -140,7 +146,7 @@ fn a_worker_is_killed_and_its_agent_restarts_the_group() {
     std::fs::write(place.path().join("done"), "").unwrap();
     let dir = running.dir.path().join("run/journal.ndjson");
     let ended = running.wait().ok();
-    is_followed(&ended, &read(&dir), 2);
+    is_followed(&ended, &read(&dir), 2, &[1]);
 }
 
 fn read(path: &std::path::Path) -> Vec<Entry> {
@@ -186,7 +192,7 @@ fn a_group_shrinks_and_grows() {
             .map(|_| ())
     });
     let begun = groups(&journal(&first)).len();
-    let workers = of_node(&journal(&first), "n1");
+    let (workers, ranks) = of_node(&journal(&first), "n1");
     kill(&[children(second.child.id()), workers].concat());
     until_trains(&first, begun, 2);
     let third = agent("n2");
@@ -196,7 +202,7 @@ fn a_group_shrinks_and_grows() {
     let ended = first.wait().ok();
     assert_eq!(second.wait().status.code(), Some(137));
     third.wait().ok();
-    is_followed(&ended, &read(&dir), 4);
+    is_followed(&ended, &read(&dir), 4, &ranks);
     let exits = ended.report()["exits"].as_array().unwrap().clone();
     let of = |node: &str| {
         exits
@@ -210,12 +216,15 @@ fn a_group_shrinks_and_grows() {
     );
 }
 
-fn of_node(entries: &[Entry], node: &str) -> Vec<u32> {
-    let pid = |entry: &Entry| match &entry.frame.event {
-        Event::Attach(attach) if entry.frame.node.as_str() == node => Some(attach.pid),
+/// Processes of a node, and their ranks.
+fn of_node(entries: &[Entry], node: &str) -> (Vec<u32>, Vec<u64>) {
+    let attached = |entry: &Entry| match &entry.frame.event {
+        Event::Attach(attach) if entry.frame.node.as_str() == node => {
+            Some((attach.pid, u64::from(attach.rank.0)))
+        }
         _ => None,
     };
-    entries.iter().filter_map(pid).collect()
+    entries.iter().filter_map(attached).unzip()
 }
 
 /// What a process has started, our sidecar left out: `env` has become torchrun.
