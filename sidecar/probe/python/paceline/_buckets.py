@@ -91,4 +91,3 @@ def bucket_ends(said, parameters):
     ends = {max(map(int, bucket.split()), key=lambda index: place.get(index, -1)) for bucket in buckets.split(",")}
     ends.discard(max(ends, key=lambda index: place.get(index, -1)))
     return ends
-

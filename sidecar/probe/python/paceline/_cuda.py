@@ -29,7 +29,7 @@ class Captures:
 
     def __init__(self):
         self.running = 0
-        self.note = None  # what says something to whoever runs the job
+        self.note = None  # writes a note for the report
         self._replays = {}  # id of a graph: since the last end of a step
 
     def step_ended(self):
@@ -93,7 +93,7 @@ class Timeline:
         self._known = True
         self._why = None  # not
         self._unknown = 0  # steps in a row
-        self.note = None  # what says something to whoever runs the job
+        self.note = None  # writes a note for the report
         self._phase = phase  # that the step began in
         self._stream_of = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
         self._rebase()

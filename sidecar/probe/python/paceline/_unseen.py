@@ -16,6 +16,7 @@ _LOOKS = 8  # for other GPUs, after steps; a model is moved to them before the f
 _SHARE = 10  # a GPU with 1/10 of the memory of the fullest is computed on; a stray tensor is not
 
 _passes = 0
+_is_seen = False  # a step of this process has ended where the hook sees it
 _reported = {}  # kind: path of its file
 _looks = 0
 
@@ -43,7 +44,10 @@ def watch(autograd):
 
 
 def step_seen(autograd=None):
-    """A step has ended: what was reported before no longer holds."""
+    """A step has ended: what was reported before no longer holds, and is not reported any more: a program that trains with torch
+    may load another framework later, and hold an early reference to `backward`."""
+    global _is_seen
+    _is_seen = True
     function = getattr(autograd, "backward", None)
     if getattr(function, "__code__", None) is _CODE:
         autograd.backward = function.__wrapped__
@@ -74,6 +78,8 @@ def report(kind, **facts):
     directory = os.environ.get("PACELINE_RING_DIR")
     if not directory or os.environ.get("PACELINE_HOOK") == "off" or kind in _reported:
         return
+    if _is_seen and kind != SEVERAL_GPUS:
+        return
     try:
         if not _helper.is_helper(sys.modules.get("torch.distributed")):
             _reported[kind] = _files.leave(directory, FOLDER, dict(kind=kind, **facts))
@@ -83,8 +89,8 @@ def report(kind, **facts):
 
 def forked():
     """In a forked child: what was reported is the parent's."""
-    global _passes
-    _passes = 0
+    global _passes, _is_seen
+    _passes, _is_seen = 0, False
     _reported.clear()
 
 

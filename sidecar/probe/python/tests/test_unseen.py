@@ -59,6 +59,16 @@ class Unseen(unittest.TestCase):
         self.run_script("import jax", path=[other])
         self.assertEqual(self.reported(), [{"kind": "other_framework", "name": "jax"}])
 
+    def test_what_comes_after_a_step_is_beside_the_training(self):
+        other = os.path.join(self.directory, "site")
+        os.makedirs(os.path.join(other, "jax"))
+        with open(os.path.join(other, "jax", "__init__.py"), "w"):
+            pass
+        script = "from torch.autograd import backward\n" + TORCH
+        script += "optimizer = torch.optim.SGD([w], lr=0.1)\nw.sum().backward()\noptimizer.step()\nimport jax\n"
+        self.run_script(script + "for _ in range(100): backward(w.sum())\n", path=[other])
+        self.assertEqual(self.reported(), [])
+
     def test_several_gpus(self):
         script = """
             from paceline import _unseen
