@@ -33,6 +33,9 @@ pub struct ArrivalRule {
     /// ranks whose process is gone, and ranks that are alive elsewhere.
     waiting: BTreeSet<(Time, Rank)>,
     gone: BTreeSet<Rank>,
+    /// When the latest of these was seen to be gone.
+    #[serde(default)]
+    gone_at: Option<Time>,
     loading: BTreeSet<Rank>,
     restart: u32,
     world_size: u32,
@@ -68,6 +71,7 @@ impl ArrivalRule {
             self.ranks.clear();
             self.waiting.clear();
             self.gone.clear();
+            self.gone_at = None;
             self.loading.clear();
             self.gave_up = None;
             self.begun = false;
@@ -82,6 +86,7 @@ impl ArrivalRule {
         };
         if start.stage == StartStage::Gone {
             self.give_up(at);
+            self.gone_at = Some(at);
         }
         self.place(start.rank, arrival);
         if start.stage == StartStage::Trained {
@@ -128,6 +133,7 @@ impl ArrivalRule {
     /// The command of a node has ended, and with it the processes of its ranks.
     pub fn node_ended(&mut self, at: Time, node: &NodeId) {
         self.give_up(at);
+        self.gone_at = Some(at);
         let there = self.ranks.iter().filter(|(_, arrival)| arrival.node == *node);
         let there: Vec<(Rank, Arrival)> = there.map(|(rank, arrival)| (*rank, arrival.clone())).collect();
         for (rank, arrival) in there {
@@ -187,7 +193,9 @@ impl ArrivalRule {
             return None;
         }
         let since = self.waiting_since()?;
-        let after = |seconds: f64| since + Duration::from_secs_f64(seconds);
+        // Ranks that are ended together are gone one after another: none of them is missing for that.
+        let settled = self.gone_at.map(|at| at + Duration::from_secs_f64(ONE_END_S));
+        let after = |seconds: f64| settled.max(Some(since + Duration::from_secs_f64(seconds)));
         let known = self.open.map(|(severity, _)| severity);
         // A rank that still loads explains why the others wait.
         let (warning_s, critical_s) = match (self.is_any_lost(), self.loading.is_empty()) {
@@ -196,8 +204,8 @@ impl ArrivalRule {
             (false, true) => return None,
         };
         match known {
-            None => Some((after(warning_s), Severity::Warning)),
-            Some(Severity::Warning) => critical_s.map(|seconds| (after(seconds), Severity::Critical)),
+            None => Some((after(warning_s)?, Severity::Warning)),
+            Some(Severity::Warning) => Some((after(critical_s?)?, Severity::Critical)),
             Some(_) => None,
         }
     }

@@ -128,13 +128,11 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
     while begin.elapsed() < Duration::from_secs(12) {
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Until the job is ended: then ranks go one after another.
-    let verdicts = std::fs::read_to_string(running.dir.path().join("run/verdicts.ndjson"));
-    let verdicts = verdicts.unwrap_or_default();
-    assert!(!verdicts.contains("ranks-missing"), "{verdicts}");
+    // Ranks are ended one after another, and none of them is missing for that.
     signal(running.child.id(), "TERM");
     let ended = running.wait();
     let report = ended.report();
+    assert!(findings(&report, "ranks-missing").is_empty(), "{report}");
     assert_eq!(report["coverage"]["ranks_seen"], 3, "{}", report["coverage"]);
     let notes = report["coverage"]["notes"].to_string();
     assert!(

@@ -235,7 +235,7 @@ fn without_srun(cluster: &Cluster) {
         (&1.into(), &1.0.into()),
         "{report}"
     );
-    // No launcher told of a code, the trainer's own hook did; COMPLETING is no reason where a job was over by itself.
+    // The code is from the trainer's hook, not from a launcher; COMPLETING is no reason where a job was over by itself.
     let end = &report["end"];
     assert_eq!(
         (&end["reason"], &end["code"], &end["says"], &report["exits"]),

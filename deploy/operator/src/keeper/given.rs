@@ -49,7 +49,7 @@ impl Given {
 
     /// For ever. `lead`: as long as we are in charge, authorities that are not in use are taken out.
     pub async fn run(mut self, lead: Lead) {
-        let mut problem = Problem::of("whom callers are to trust");
+        let mut problem = Problem::of("the authorities that callers trust");
         loop {
             problem.log(self.look(leads(&lead)).await);
             let is_first = !self.is_trusted.load(Ordering::Relaxed);

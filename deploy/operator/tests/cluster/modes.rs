@@ -146,7 +146,7 @@ async fn who_is_not_trusted_is_not_ready() {
     assert!(
         operator
             .said()
-            .contains("whom callers are to trust: the caBundle: 404"),
+            .contains("the authorities that callers trust: the caBundle: 404"),
         "{}",
         operator.said()
     );
