@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """run.py --home HOME --paceline PROGRAM: real PyTorch jobs of four ranks on the virtual GPU, each watched by `paceline run`,
-rank 2 slower or nobody; prints who was named against who should have been. HOME is torch_cuda.sh's.
+rank 2 slower, or none; prints the ranks that were named against those that should have been. HOME is torch_cuda.sh's.
 
 Right is: the slow rank by a straggler finding within so many steps, and no other finding; of a healthy job none. And the
 phases of the steps are known, or the report says why not. Ends with 1 where a case is not right.

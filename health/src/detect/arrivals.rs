@@ -94,7 +94,7 @@ impl ArrivalRule {
         }
     }
 
-    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen for whom the others waited.
+    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen which ranks the others waited for.
     fn give_up(&mut self, at: Time) {
         let is_noted = |(noted, _): &(Time, String)| at.since(*noted).as_secs_f64() < ONE_END_S;
         if self.begun || self.gave_up.as_ref().is_some_and(is_noted) {

@@ -216,7 +216,7 @@ class Side:
 
 
 def reserved_port():
-    """A socket whose port nobody else gets, except rank 0, which may listen there because this socket does not."""
+    """A socket whose port no other process gets, except rank 0, which may listen there because this socket does not."""
     port = socket.socket(socket.AF_INET)
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.bind(("", 0))

@@ -38,7 +38,7 @@ int main(void) {
     cudaEvent_t to = recorded(stream);
     OK(cudaEventSynchronize(to));
     NEAR(15, ms_between(from, to));
-    write_faults("slow=1:3\n"); /* of somebody else */
+    write_faults("slow=1:3\n"); /* of another rank */
     NEAR(10, ms_of_work(stream));
     write_faults("hang=0\n");
     OK(work(stream, 1));

@@ -1,7 +1,7 @@
 /* The virtual GPU's clock, and the guard against a starved host.
  *
  * Kernels take their time by a clock, so a program that is ready to enqueue and gets no CPU would make steps
- * longer that no GPU makes longer, and every test on a busy machine would accuse somebody. So the clock of a
+ * longer that no GPU makes longer, and every test on a busy machine would accuse a healthy rank. So the clock of a
  * process is CLOCK_MONOTONIC less what was withheld from it: the time that a thread which enqueues was ready
  * and had no CPU
  * (/proc/self/task/TID/schedstat; Documentation/scheduler/sched-stats.rst), and the time by which a wait for

@@ -58,7 +58,7 @@ cudaError_t cudaMemset(void *at, int value, size_t size) {
     return cudaMemsetAsync(at, value, size, cudaStreamLegacy);
 }
 
-/* Variables of device code: nobody computes with them. */
+/* Variables of device code: no kernel computes with them. */
 static char symbol_memory[1 << 16];
 
 cudaError_t cudaGetSymbolAddress(void **out, const void *symbol) {

@@ -153,7 +153,7 @@ static cudaError_t join_capture(stream *s, event *e) {
 }
 
 /* "It is invalid to wait on a non-captured event from a stream which is being captured without specifying the
- * cudaEventWaitExternal flag" [guide]. An event that was never recorded is waited for by nobody. */
+ * cudaEventWaitExternal flag" [guide]. No stream waits for an event that was never recorded. */
 static cudaError_t wait_in_capture(stream *s, const event *e) {
     if (s->capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
     if (!e->time && !e->capture_id) return cudaSuccess;

@@ -84,7 +84,7 @@ class Stream:
 
     def forked(self):
         """In a forked child: the thread is the parent's, and so is the rank. The thread may have held the lock of `_end`,
-        which nobody gives back here: the child must not touch it, not even at its end."""
+        which is never released here: the child must not touch it, not even at its end."""
         atexit.unregister(self.close)
         self.__init__()
 
