@@ -15,7 +15,7 @@ use super::show;
 use crate::html::escape;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;\
---ink:#1b2733;--faint:#66747f;--line:#dde3e9;--well:#2f6f9f;--warn:#b26a00;--bad:#b3261e;--well-bg:#e3eef6;\
+--ink:#1b2733;--faint:#66747f;--line:#dde3e9;--well:#296590;--warn:#b26a00;--bad:#b3261e;--well-bg:#e3eef6;\
 --warn-bg:#fbe8c8;--bad-bg:#f7d3cf;color:var(--ink);background:#fff}h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;\
 margin:2rem 0 .4rem}table{border-collapse:collapse;font-size:13px}th,td{padding:.25rem .7rem;border-bottom:1px solid \
 var(--line);text-align:right}th:first-child,td:first-child{text-align:left}.verdict{border-left:.4rem solid;\
