@@ -244,8 +244,8 @@ impl Urgency {
         }
     }
 
-    /// The severity that alerts of a finding have: a ticket is at most a warning, whatever it costs.
-    pub fn alert_severity(self, severity: Severity) -> Severity {
+    /// The severity of a finding: a ticket is at most a warning, whatever it costs.
+    pub fn bound(self, severity: Severity) -> Severity {
         match self {
             Urgency::Page => severity,
             Urgency::Ticket => severity.min(Severity::Warning),
@@ -354,13 +354,10 @@ mod tests {
         for broken in [Finding::Straggler, Finding::JobHang, Finding::GpuLost] {
             assert!(!tickets.contains(&broken), "{broken}");
         }
-        let ticket = |severity| Urgency::Ticket.alert_severity(severity);
+        let ticket = |severity| Urgency::Ticket.bound(severity);
         assert_eq!(ticket(Severity::Critical), Severity::Warning);
         assert_eq!(ticket(Severity::Info), Severity::Info);
-        assert_eq!(
-            Urgency::Page.alert_severity(Severity::Critical),
-            Severity::Critical
-        );
+        assert_eq!(Urgency::Page.bound(Severity::Critical), Severity::Critical);
     }
 
     #[test]

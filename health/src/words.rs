@@ -43,6 +43,15 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
+/// What a finding costs, as a share: of every step, or of all the time where it comes once in many steps.
+pub fn impact(finding: &str, ratio: f64) -> String {
+    let of = match finding {
+        "single-rank-pause" | "slow-checkpoint" | "slow-warm-up" => "the job's time",
+        _ => "every step",
+    };
+    format!("{} of {of}", percent(ratio))
+}
+
 /// Hours of a GPU's time (or of a rank's, where there is none): small numbers in seconds, or nobody could read them.
 pub fn hours(hours: f64, whose: &str) -> String {
     if hours < 0.05 {
@@ -180,10 +189,10 @@ pub fn since(verdict: &Verdict) -> String {
     };
     match (verdict.since_step, verdict.raised_step) {
         (Some(from), Some(sure)) if sure > from => {
-            text += &format!(", sure {} later", count(sure - from, "step"));
+            text += &format!(", confirmed {} later", count(sure - from, "step"));
         }
         _ if verdict.raised_s > verdict.since_s => {
-            text += &format!(", sure {} later", span(verdict.raised_s - verdict.since_s));
+            text += &format!(", confirmed {} later", span(verdict.raised_s - verdict.since_s));
         }
         _ => {}
     }

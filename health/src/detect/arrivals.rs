@@ -177,14 +177,18 @@ impl ArrivalRule {
             return None;
         }
         let says = match self.waiting_since() {
-            Some(since) => {
-                let waited_s = now.since(since).as_secs_f64();
-                let is_noted = waited_s >= limits.warning_s && !self.loading.is_empty();
-                is_noted.then(|| self.says(now))?
-            }
+            Some(_) => self.waits(now, limits)?.1,
             None => self.gave_up.as_ref()?.1.clone(),
         };
         Some(format!("before the first step: {says}"))
+    }
+
+    /// The same while ranks wait for one that still runs, and since when they do.
+    pub fn waits(&self, now: Time, limits: &ArrivalThresholds) -> Option<(Time, String)> {
+        let since = self.waiting_since().filter(|_| !self.begun)?;
+        let waited_s = now.since(since).as_secs_f64();
+        let is_noted = waited_s >= limits.warning_s && !self.loading.is_empty();
+        is_noted.then(|| (since, self.says(now)))
     }
 
     /// The next severity, and when it is reached.

@@ -159,15 +159,20 @@ impl Endings {
                 code: Some(0),
                 ..found
             }),
-            (None, _) if is_told => return Some(Ending::success()),
+            // A wrapper may end with zero whatever its ranks said.
+            (None, _) if is_told => Some(Ending::success()),
             (_, Some(mut found)) => {
                 let own = self
                     .exits
                     .iter()
                     .find(|exit| Some(&exit.node) == found.node.as_ref());
                 let command = own.or(failed).map(|exit| exit.code);
-                let rank = found.rank.and_then(|rank| self.code_of(rank));
-                found.code = found.code.or(rank).or(command);
+                // A command that started the ranks may have a code of its own: it is none of theirs.
+                let known = match found.rank {
+                    Some(rank) => self.code_of(rank),
+                    None => command,
+                };
+                found.code = found.code.or(known);
                 Some(found)
             }
             (Some(exit), None) => Some(self.by_code(&exit.node, exit.code)),

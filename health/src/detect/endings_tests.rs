@@ -197,6 +197,48 @@ fn what_goes_on_has_not_ended() {
     assert_eq!((end.reason, end.code), (Reason::Error, None));
 }
 
+fn frame(event: Event) -> Frame {
+    Frame {
+        v: SCHEMA_VERSION,
+        node: "a".into(),
+        agent: 1,
+        seq: 1,
+        provenance: Provenance::Live,
+        event,
+    }
+}
+
+/// `train.py || true`: the command ends with zero, and what ended a rank is told all the same.
+#[test]
+fn a_wrapper_that_ends_with_zero_hides_no_error() {
+    let mut endings = Endings::default();
+    let error = Trouble {
+        rank: Some(Rank(1)),
+        kind: TroubleKind::Error,
+        says: "ValueError: bad batch".into(),
+        code: None,
+    };
+    for event in [Event::Trouble(error), Event::Exit(Exit { code: 0 })] {
+        endings.take(Time::ZERO, &frame(event));
+    }
+    let end = endings.judge(&[]).unwrap();
+    assert_eq!((end.reason, end.code), (Reason::Success, Some(0)));
+    assert_eq!(end.hidden().unwrap().rank, Some(Rank(1)));
+    assert!(!end.is_in_order());
+    // A peer that went away at the end, or workers that a launcher stopped, are no failures of a job that ended with zero.
+    let mut endings = Endings::default();
+    let lost = Trouble {
+        rank: Some(Rank(1)),
+        kind: TroubleKind::PeerLost,
+        says: "Connection closed by peer".into(),
+        code: None,
+    };
+    for event in [Event::Trouble(lost), Event::Exit(Exit { code: 0 })] {
+        endings.take(Time::ZERO, &frame(event));
+    }
+    assert!(endings.judge(&[]).unwrap().is_in_order());
+}
+
 /// A rank that is killed says nothing; those who wait for it say that they lost it, and the launcher ends the rest.
 #[test]
 fn who_was_killed_is_named_and_not_who_lost_him() {
@@ -223,22 +265,13 @@ fn who_was_killed_is_named_and_not_who_lost_him() {
         ..Beat::default()
     });
     for event in [lost(1), lost(3), beat, Event::Exit(Exit { code: 1 })] {
-        endings.take(
-            Time::ZERO,
-            &Frame {
-                v: SCHEMA_VERSION,
-                node: "a".into(),
-                agent: 1,
-                seq: 1,
-                provenance: Provenance::Live,
-                event,
-            },
-        );
+        endings.take(Time::ZERO, &frame(event));
     }
     let end = endings.judge(&[]).unwrap();
     assert_eq!(
         (end.reason, end.rank, end.code),
-        (Reason::Crashed, Some(Rank(2)), Some(1))
+        (Reason::Crashed, Some(Rank(2)), None),
+        "the code is that of its launcher"
     );
     assert_eq!(end.heard.len(), 2, "and what the others said");
 }

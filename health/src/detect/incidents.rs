@@ -62,7 +62,7 @@ impl Incidents {
                     new.order = Some(order);
                     new.action = words.unwrap_or(new.action);
                 }
-                observe_only(&mut new, policy);
+                bound_severity(&mut new, policy);
                 match self.all.get(&id) {
                     // The moment it was raised stands; all else is as last said.
                     Some(old) => Verdict {
@@ -115,7 +115,7 @@ impl Incidents {
             };
             if verdict.observe_only != policy.observes_only(verdict.finding) {
                 verdict.severity = *severity;
-                observe_only(verdict, policy);
+                bound_severity(verdict, policy);
                 self.out.push_back(verdict.clone());
             }
         }
@@ -180,12 +180,13 @@ fn raised(
     }
 }
 
-/// Marks what policy only observes; nobody is alerted by info.
-fn observe_only(verdict: &mut Verdict, policy: &Policy) {
+/// The highest severity that policy lets a finding have. What is only observed is marked; nobody is alerted by info.
+fn bound_severity(verdict: &mut Verdict, policy: &Policy) {
     verdict.observe_only = policy.observes_only(verdict.finding);
-    if verdict.observe_only {
-        verdict.severity = Severity::Info;
-    }
+    verdict.severity = match verdict.observe_only {
+        true => Severity::Info,
+        false => policy.finding(verdict.finding).urgency.bound(verdict.severity),
+    };
 }
 
 /// Puts what is known now in the place of what was said when the incident was raised.

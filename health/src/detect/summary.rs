@@ -5,6 +5,7 @@ use super::{Detector, endings, job_end};
 use crate::policy::Policy;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Undecided};
 use crate::seen::Seen;
+use crate::time::Time;
 use crate::verdict::{Finding, State, Subject, Verdict};
 
 impl Detector {
@@ -210,6 +211,31 @@ impl Detector {
     /// Whether steps come from a log of the job.
     fn reads_log(&self) -> bool {
         self.roster.sources.iter().any(|source| &**source == "step-log")
+    }
+
+    /// What keeps ranks or their steps from being seen by `now` and is worth a line at once: each with what it is about, which
+    /// stays the same while it lasts.
+    pub fn live_notes(&self, now: Time) -> Vec<(String, String)> {
+        let waits = self.arrivals.waits(now, &self.policy.detector.arrivals);
+        let mut notes: Vec<(String, String)> = waits
+            .map(|(since, says)| {
+                (
+                    format!("arrivals since {}", since.0),
+                    format!("before the first step: {says}"),
+                )
+            })
+            .into_iter()
+            .collect();
+        let unseen = self
+            .roster
+            .mute
+            .iter()
+            .filter(|((_, source), _)| &**source == "hook" && !self.reads_log());
+        notes.extend(unseen.map(|((node, source), why)| {
+            let note = format!("{source} of {node}: {why}");
+            (note.clone(), note)
+        }));
+        notes
     }
 
     /// What limits the verdicts, in words.

@@ -23,7 +23,7 @@ pub struct Ending {
     pub kind: Option<TroubleKind>,
     /// What was said: last lines of an exception, the name of a signal, the scheduler's own words.
     pub says: Arc<str>,
-    /// For whom a collective waited in vain, as far as the detector had named it.
+    /// For whom a collective waited until it timed out, as far as the detector had named it.
     #[serde(default)]
     pub missing: Option<Subject>,
     /// All that was said of the end, in the order of the journal, as far as there is room.
@@ -92,6 +92,30 @@ impl Ending {
             missing: None,
             heard: Vec::new(),
         }
+    }
+
+    /// Every command ended with zero, and no rank said anything else.
+    pub fn is_in_order(&self) -> bool {
+        self.reason == Reason::Success && self.hidden().is_none()
+    }
+
+    /// What a rank or node said of an end of its own though every command ended with zero.
+    pub fn hidden(&self) -> Option<&Heard> {
+        use TroubleKind as T;
+        let is_failure = |heard: &&Heard| {
+            matches!(
+                heard.kind,
+                T::Error
+                    | T::Exit
+                    | T::OomKill
+                    | T::GpuMemory
+                    | T::HostMemory
+                    | T::CollectiveTimeout
+                    | T::CollectiveMismatch
+            )
+        };
+        let mut heard = self.heard.iter();
+        heard.find(|heard| self.reason == Reason::Success && is_failure(heard))
     }
 
     /// What a command's code tells, when nobody said anything: 128 + n for a signal, as a shell gives it.

@@ -13,7 +13,7 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 18] = [
+const READINGS: [(&str, Reading); 19] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
@@ -38,7 +38,8 @@ const READINGS: [(&str, Reading); 18] = [
     ("margin_c", Reading::Measure("thermal margin", celsius)),
     ("silent_s", Reading::Measure("no move for", span)),
     ("alike_gpus", Reading::Measure("GPUs alike", plain)),
-    ("ranks_waiting", Reading::Measure("ranks that wait for it", plain)),
+    ("ranks_waiting", Reading::Measure("ranks waiting", plain)),
+    ("peers_alive", Reading::Measure("peers still running", plain)),
     ("signal", Reading::Measure("ended by signal", plain)),
     ("exit_code", Reading::Measure("exit code", plain)),
     ("process_gone", Reading::Fact("its process is gone")),
@@ -295,8 +296,8 @@ mod tests {
                 Some(1980.0),
                 "SM clock 1485 MHz, peers 1980 MHz",
             ),
-            ("ranks_waiting", 1.0, None, "ranks that wait for it 1"),
-            ("ranks_waiting", 7.0, None, "ranks that wait for it 7"),
+            ("ranks_waiting", 1.0, None, "ranks waiting 1"),
+            ("ranks_waiting", 7.0, None, "ranks waiting 7"),
             ("process_gone", 1.0, None, "its process is gone"),
             (
                 "explained_by_cpu_contention_ratio",

@@ -256,7 +256,7 @@ impl Watcher for Live {
                 }
             }
             Status::Verdict(verdict) => self.judged(verdict),
-            Status::Progress { .. } => {}
+            Status::Note(_) | Status::Progress { .. } => {}
         }
     }
 

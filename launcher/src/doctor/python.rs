@@ -162,7 +162,7 @@ pub(super) fn nccl(subject: &Subject) -> Check {
     let library = beside.as_deref().and_then(Path::parent).and_then(plugin::beside);
     let plugin = match &library {
         None => Err(format!(
-            "{} stands neither beside paceline nor in ../lib/paceline",
+            "{} is neither beside paceline nor in ../lib/paceline",
             plugin::LIBRARY
         )),
         Some(path) => load(path).map(|()| format!("{} can be loaded", path.display())),

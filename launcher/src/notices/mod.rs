@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use paceline_health::date::rfc3339;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
-use paceline_health::words::{self, percent, span};
+use paceline_health::words::{self, span};
 
 use crate::output::{Paint, Style};
 use crate::report::block::{short_subject, why};
@@ -136,7 +136,7 @@ fn line(verdict: &Verdict, change: Change, unix_ms: u64, style: Style) -> String
     parts.extend(labelled("why", &shortened(&why(verdict), MAX_WHY)));
     let cost = verdict
         .impact_ratio
-        .map(|share| format!("{} of every step", percent(share)));
+        .map(|share| words::impact(verdict.finding.name(), share));
     parts.extend(labelled("cost", &cost.unwrap_or_default()));
     parts.extend(labelled("do", first_clause(&verdict.action)));
     format!(

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use paceline_health::cards::cards;
-use paceline_health::report::{Coverage, Reason, Report};
+use paceline_health::report::{Coverage, Report};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 use paceline_health::words::{self, count, evidence, span};
 use paceline_health::{Policy, plain};
@@ -59,7 +59,7 @@ pub(crate) fn render(report: &Report, policy: &Policy, style: Style, places: &[&
             &format!("and {} more in the report", count(more as u64, "finding")),
         );
     }
-    if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
+    if let Some(end) = report.end.as_ref().filter(|end| !end.is_in_order()) {
         block.labelled("ended", &ending::words(end));
     }
     block.remedies(report);

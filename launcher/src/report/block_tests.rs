@@ -51,7 +51,7 @@ fn every_kind_of_subject_reads_well() {
    what      A node or rack is persistently slower than its peers. At least half of its
              ranks are slow together: what they share is slow, and the whole job runs at
              its speed.
-   since     step 100 (1 min 40 s after the start), sure 12 steps later
+   since     step 100 (1 min 40 s after the start), confirmed 12 steps later
    slower    1.25x ############################## 1.25 s
              peers ######################## 1.00 s
    why       power: the GPU is capped or braked, its peers are not; power throttled 90 %,
@@ -64,7 +64,7 @@ fn every_kind_of_subject_reads_well() {
    what      A node or rack is persistently slower than its peers. At least half of its
              ranks are slow together: what they share is slow, and the whole job runs at
              its speed.
-   since     step 100 (1 min 40 s after the start), sure 12 steps later
+   since     step 100 (1 min 40 s after the start), confirmed 12 steps later
    why       heat: the GPU protects itself
    cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
              step
@@ -73,7 +73,7 @@ fn every_kind_of_subject_reads_well() {
  ! WARNING stage-imbalance  job j
    what      Pipeline stages differ in work. All replicas wait for the heaviest stage. It
              is the job's partition, not a machine.
-   since     1 min 40 s after the start, sure 12.0 s later
+   since     1 min 40 s after the start, confirmed 12.0 s later
    cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
              step
    do        Move layers from the heaviest stage to the lightest; no node needs attention.

@@ -2,7 +2,7 @@
 
 use paceline_health::report::{Cost, Report};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::words::{GpuTime, money, percent, span_beside, whose};
+use paceline_health::words::{self, GpuTime, money, percent, span_beside, whose};
 
 use super::block::Block;
 
@@ -81,7 +81,7 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         parts.push(lost);
     }
     if let Some(impact) = verdict.impact_ratio {
-        parts.push(format!("{} of every step", percent(impact)));
+        parts.push(words::impact(verdict.finding.name(), impact));
     }
     parts.join("; ")
 }

@@ -6,10 +6,10 @@ use paceline_health::verdict::Subject;
 /// One sentence, and what was said, if anything.
 pub(super) fn words(ending: &Ending) -> String {
     let what = match ending.reason {
-        Reason::Success => return "in order".to_owned(),
+        Reason::Success => return in_order(ending),
         Reason::Error => "by an error",
         Reason::OutOfMemory => "out of memory",
-        Reason::CollectiveTimeout => "a collective waited in vain",
+        Reason::CollectiveTimeout => "a collective timed out",
         Reason::Stopped => "asked to end",
         Reason::Killed => "killed",
         Reason::Crashed => "crashed",
@@ -29,7 +29,7 @@ pub(super) fn words(ending: &Ending) -> String {
         .map_or(String::new(), |code| format!(" (code {code})"));
     let missing = match &ending.missing {
         Some(Subject::Rank { rank, node, .. }) if ending.reason == Reason::CollectiveTimeout => {
-            format!(" for rank {} on {node}", rank.0)
+            format!(" waiting for rank {} on {node}", rank.0)
         }
         Some(Subject::Rank { rank, node, .. }) => {
             format!(" while all waited for rank {} on {node}", rank.0)
@@ -43,6 +43,17 @@ pub(super) fn words(ending: &Ending) -> String {
         format!(": {says}")
     };
     format!("{what}{missing}{place}{code}{says}")
+}
+
+fn in_order(ending: &Ending) -> String {
+    let Some(heard) = ending.hidden() else {
+        return "in order".to_owned();
+    };
+    let who = heard.rank.map_or_else(
+        || heard.node.to_string(),
+        |rank| format!("rank {rank} on {}", heard.node),
+    );
+    format!("with code 0, although {who} failed: {}", heard.says)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_health::report::{Reason, Report};
+use paceline_health::report::Report;
 use paceline_health::verdict::{State, Verdict};
 use paceline_health::words::{self, count};
 use paceline_health::{Policy, plain};
@@ -34,7 +34,7 @@ pub(super) fn render(report: &Report, policy: &Policy) -> String {
         finding(&mut text, verdict, report, policy);
     }
     rest(&mut text, verdicts.get(IN_FULL..).unwrap_or_default());
-    if let Some(end) = report.end.as_ref().filter(|end| end.reason != Reason::Success) {
+    if let Some(end) = report.end.as_ref().filter(|end| !end.is_in_order()) {
         let _ = writeln!(text, "\n**ended** {}", escaped(&ending::words(end)));
     }
     let _ = writeln!(

@@ -71,6 +71,9 @@ impl Watcher for Announcer {
             Status::Verdict(verdict) if !self.is_silent => {
                 self.notices.on_verdict(verdict, host::unix_ms(), Instant::now())
             }
+            Status::Note(note) if !self.is_silent => {
+                Some(format!("{} {note}", self.style.paint(Paint::Faint, "paceline:")))
+            }
             status => self.line(status),
         };
         if let Some(line) = line {

@@ -30,6 +30,12 @@ struct Dry {
 /// Prints it.
 pub(crate) fn show(plan: &Plan) -> anyhow::Result<()> {
     let dry = Dry::of(plan);
+    let asked = plan.settings.page.http.as_ref();
+    if let Some((place, problem)) = asked.and_then(|place| Some((place, place.probe().err()?))) {
+        let told =
+            format_args!("--http {place}: {problem}; the live page would get a free port of 127.0.0.1");
+        output::warning(plan.style, told);
+    }
     let text = if plan.settings.json {
         serde_json::to_string(&dry)? + "\n"
     } else {

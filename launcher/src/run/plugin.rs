@@ -53,7 +53,7 @@ pub(crate) fn offer(plan: &Plan) -> Option<Variable> {
         Slot::Missing if speaks && Path::new(DRIVER).exists() => output::warning(
             plan.style,
             format_args!(
-                "{LIBRARY} stands neither beside paceline nor in ../lib/paceline: collectives are not timed by NCCL"
+                "{LIBRARY} is neither beside paceline nor in ../lib/paceline: collectives are not timed by NCCL"
             ),
         ),
         Slot::Taken { .. } | Slot::Missing => {}

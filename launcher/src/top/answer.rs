@@ -135,7 +135,7 @@ fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line>
     let line = |verdict: &Verdict| {
         let (mark, paint) = say::mark(verdict.severity(), style);
         let costs = verdict.impact.map_or_else(String::new, |impact| {
-            format!(" ({} of every step)", words::percent(impact))
+            format!(" ({})", words::impact(verdict.finding.as_str(), impact))
         });
         let who = format!(": {}", say::whom(verdict));
         let head = format!("{mark} {}", verdict.finding);

@@ -2,7 +2,7 @@
 
 use paceline_health::verdict::{Cause, Severity};
 use paceline_health::words::evidence;
-use paceline_health::words::{count, hours, money, percent, span};
+use paceline_health::words::{self, count, hours, money, span};
 
 use super::job::Job;
 use super::told::{Report, Verdict};
@@ -54,9 +54,11 @@ pub(super) fn since(verdict: &Verdict, report: &Report) -> String {
         None => format!("{} after the start", span(verdict.since_s)),
     };
     let sure = match (verdict.since_step, verdict.raised_step) {
-        (Some(from), Some(sure)) if sure > from => format!(", sure {} later", count(sure - from, "step")),
+        (Some(from), Some(sure)) if sure > from => {
+            format!(", confirmed {} later", count(sure - from, "step"))
+        }
         _ if verdict.raised_s > verdict.since_s => {
-            format!(", sure {} later", span(verdict.raised_s - verdict.since_s))
+            format!(", confirmed {} later", span(verdict.raised_s - verdict.since_s))
         }
         _ => String::new(),
     };
@@ -85,7 +87,7 @@ pub(super) fn lasting(seconds: f64) -> String {
 pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     let mut parts = Vec::new();
     if let Some(impact) = verdict.impact.filter(|_| verdict.raised) {
-        parts.push(format!("{} of every step", percent(impact)));
+        parts.push(words::impact(verdict.finding.as_str(), impact));
     }
     parts.push(if verdict.lost_gpu_hours > 0.0 {
         format!("{} so far", hours(verdict.lost_gpu_hours, whose(job)))

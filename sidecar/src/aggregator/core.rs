@@ -7,7 +7,7 @@ mod held_up;
 mod outlets;
 mod pace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,8 @@ use crate::warn;
 
 /// A status line is due this often.
 const PROGRESS_EVERY_NS: u64 = 1_000_000_000;
+/// Notes that are told while the job runs; each may come from another node.
+const MOST_NOTED: usize = 16;
 /// Incarnation under which the aggregator's own events (job, policy, end, injected faults) stand in the journal.
 pub const OWN_AGENT: u64 = paceline_health::frame::AGGREGATOR;
 
@@ -53,6 +55,8 @@ pub struct Aggregator {
     metrics: Metrics,
     files: Files,
     status: StatusStream,
+    /// Notes that were given to it.
+    noted: BTreeSet<String>,
     outlets: Outlets,
     nodes: BTreeMap<NodeId, Presence>,
     /// What the configuration files said when what is in force was read from them.
@@ -154,6 +158,7 @@ impl Aggregator {
             injector: fold.injector,
             metrics: fold.metrics,
             status,
+            noted: BTreeSet::new(),
             outlets,
             nodes: fold.nodes,
             asked: BTreeMap::new(),
@@ -310,6 +315,11 @@ impl Aggregator {
         if now_ns >= self.progress_at_ns {
             self.progress_at_ns = now_ns + PROGRESS_EVERY_NS;
             self.outlets.tick(&self.metrics, now_ns);
+            for (about, note) in self.detector.live_notes(at) {
+                if self.noted.len() < MOST_NOTED && self.noted.insert(about) {
+                    self.status.say(&Status::Note(note));
+                }
+            }
             self.status.say(&Status::Progress {
                 step: self.detector.steps(),
                 ranks: self.detector.ranks_seen(),

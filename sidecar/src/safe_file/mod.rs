@@ -28,6 +28,7 @@ const SHARED_MODE: u32 = 0o666;
 const DIR_MODE: u32 = 0o755;
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
+const STICKY: u32 = 0o1000;
 /// Links that lead from one to the next.
 const MAX_LINKS: usize = 8;
 /// A name that others make and remove at the same time is tried again so often.
@@ -228,9 +229,9 @@ pub fn make_dir(dir: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether this user may write into a directory: it, and symbolic links that lead to it, belong to this user or root, and not
-/// everybody may write there. A group may: its owner has let it in, and every file is checked when it is opened. In a pod
-/// everybody may: a volume of Kubernetes is open to all of the pod's containers, and to nobody else. Gives the directory
-/// behind the links.
+/// everybody may write there, nor rename a directory above it. A group may: its owner has let it in, and every file is checked
+/// when it is opened. In a pod everybody may: a volume of Kubernetes is open to all of the pod's containers, and to nobody
+/// else. Gives the directory behind the links.
 ///
 /// # Errors
 /// [`Refused`] as `PermissionDenied`, or what the system says.
@@ -258,7 +259,22 @@ pub fn check_dir(dir: &Path) -> io::Result<PathBuf> {
         }
         .into());
     }
+    if !is_in_pod() && is_replaceable(&real)? {
+        return Err(Refused::Replaceable.into());
+    }
     Ok(real)
+}
+
+/// Whether every user may rename a directory, or one above it, and put another in its place between two writes: the directory
+/// that holds it is open to all and has no sticky bit.
+fn is_replaceable(dir: &Path) -> io::Result<bool> {
+    for above in fs::canonicalize(dir)?.ancestors().skip(1) {
+        let mode = fs::metadata(above)?.mode();
+        if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Mode 0600 for a Unix socket, and not for what somebody's link leads to that has taken its name.

@@ -28,6 +28,11 @@ pub enum Refused {
         /// Its permissions.
         mode: u32,
     },
+    /// Others may put another directory in its place.
+    #[error(
+        "every user can rename it: a directory above it is writable by all without a sticky bit; chmod +t that one"
+    )]
+    Replaceable,
     /// A symbolic link.
     #[error("it is a symbolic link, which is not followed here")]
     Link,

@@ -121,6 +121,12 @@ fn directories() {
         refused(make_dir(&made)),
         Refused::Writable { mode: 0o777, .. }
     ));
+    let above = |mode| fs::set_permissions(at("a"), fs::Permissions::from_mode(mode)).unwrap();
+    make_dir(&at("a/c/d")).unwrap();
+    above(0o777);
+    assert_eq!(refused(make_dir(&at("a/c/d"))), Refused::Replaceable, "two above");
+    above(0o1777);
+    make_dir(&at("a/c/d")).unwrap();
     fs::create_dir(at("theirs")).unwrap();
     symlink("a", at("their-link")).unwrap();
     if give_away(&at("theirs")) && give_away(&at("their-link")) {

@@ -43,6 +43,8 @@ pub enum Status {
     },
     /// A verdict was raised, changed or cleared.
     Verdict(Box<Verdict>),
+    /// What keeps ranks, or their steps, from being seen. Each once.
+    Note(String),
     /// Once a second, from the aggregator.
     Progress {
         /// The last step that every live rank finished.
@@ -121,7 +123,7 @@ impl StatusStream {
 /// Verdicts of a shared sidecar that are kept for the tasks, bytes; later ones are only in the run's own files.
 const MAX_VERDICTS: u64 = 4 << 20;
 
-/// Keeps the last line that says ready, and appends verdicts to a file beside it.
+/// Keeps the last line that says ready, and appends verdicts and notes to a file beside it.
 struct ReadyFile {
     path: PathBuf,
     line: Vec<u8>,
@@ -152,7 +154,7 @@ impl Write for ReadyFile {
                 let own = self.path.with_extension("new");
                 fs::write(&own, line)?;
                 fs::rename(own, &self.path)?;
-            } else if line.starts_with(br#"{"verdict""#) {
+            } else if line.starts_with(br#"{"verdict""#) || line.starts_with(br#"{"note""#) {
                 self.append(&line)?;
             }
         }

@@ -169,7 +169,9 @@ fn a_collective_times_out_and_whoever_was_missing_is_named() {
     // Those that waited say so, and are not to blame.
     assert_ne!(end["rank"], 1, "{end}");
     assert!(
-        ended.stderr.contains("a collective waited in vain for rank 1 on"),
+        ended
+            .stderr
+            .contains("a collective timed out waiting for rank 1 on"),
         "{}",
         ended.stderr
     );

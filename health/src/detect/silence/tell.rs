@@ -33,7 +33,10 @@ impl SilenceRule {
             .filter(|heard| heard.pulse.phase == Phase::Wait)
             .count();
         let piece = |what: &str, value| piece(what, value, None);
-        let mut evidence = vec![piece("silent_s", idle), piece("ranks_waiting", waiting as f64)];
+        let mut evidence = vec![piece("silent_s", idle)];
+        if waiting > 0 {
+            evidence.push(piece("ranks_waiting", waiting as f64));
+        }
         if ranks().all(|heard| !heard.pulse.alive) {
             evidence.push(piece("process_gone", 1.0));
         }

@@ -193,11 +193,11 @@ fn labels_stay_while_gpus_join_and_the_cause_is_found() {
     );
 }
 
-/// How a job is made pages nobody, by no way, whatever it costs.
+/// How a job is made pages nobody, by no way: the detector makes it a warning, whatever it costs.
 #[test]
-fn a_ticket_is_a_warning() {
+fn a_ticket_wakes_nobody() {
     let mut news = News::open("j".into(), Default::default());
-    let mut costly = verdict(1, 3, Severity::Critical, State::Raised);
+    let mut costly = verdict(1, 3, Severity::Warning, State::Raised);
     costly.finding = Finding::ExpertImbalance;
     news.verdict(&costly, NOW);
     let notices = news.poll(NOW);

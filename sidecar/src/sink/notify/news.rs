@@ -241,7 +241,7 @@ impl News {
     /// Names and sentences come from the job's nodes: here they get a length, and become visible, for all receivers.
     fn notice(&self, verdict: &Verdict, now_ms: u64) -> Notice {
         let row = self.policy.finding(verdict.finding);
-        let severity = row.urgency.alert_severity(verdict.severity);
+        let severity = verdict.severity;
         Notice {
             key: self.key(verdict),
             status: Status::Firing,
@@ -328,7 +328,7 @@ fn costs(verdict: &Verdict, whose: &str) -> String {
         .slowdown_ratio
         .map(|ratio| format!("{ratio:.2}x as long as its peers"));
     let share = verdict.impact_ratio.filter(|share| *share > 0.0);
-    let share = share.map(|share| format!("{} of every step", words::percent(share)));
+    let share = share.map(|share| words::impact(verdict.finding.name(), share));
     let told: Vec<String> = slower.into_iter().chain(share).collect();
     if told.is_empty() && verdict.lost_gpu_hours > 0.0 {
         return format!("{} so far", words::hours(verdict.lost_gpu_hours, whose));

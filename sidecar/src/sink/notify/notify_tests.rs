@@ -330,7 +330,7 @@ fn slack_text_is_escaped() {
     assert_eq!(
         text,
         "CRITICAL: job j: A rank is persistently slower than its peers: rank 3 on n1\n\
-         since: 1.00 s after the start, sure 1.00 s later\n\
+         since: 1.00 s after the start, confirmed 1.00 s later\n\
          costs: 1.50x as long as its peers\n\
          why: heat: the GPU protects itself\n\
          Check &lt;cooling&gt; &amp; airflow.\n\

@@ -61,6 +61,7 @@ impl People {
                 }
                 text
             }
+            Status::Note(note) => note.clone(),
             Status::Progress {
                 step,
                 ranks,

@@ -26,8 +26,8 @@ function since(verdict) {
     ? `${span(verdict.since_s)} after the start`
     : `step ${verdict.since_step} (${span(verdict.since_s)} after the start)`;
   const sure = verdict.raised_step !== null && verdict.raised_step > verdict.since_step
-    ? `, sure ${count(verdict.raised_step - verdict.since_step, 'step')} later`
-    : verdict.raised_s > verdict.since_s ? `, sure ${span(verdict.raised_s - verdict.since_s)} later` : '';
+    ? `, confirmed ${count(verdict.raised_step - verdict.since_step, 'step')} later`
+    : verdict.raised_s > verdict.since_s ? `, confirmed ${span(verdict.raised_s - verdict.since_s)} later` : '';
   const end = verdict.cleared_s === null
     ? `, ${ago(Math.max(0, data.report.duration_s - verdict.since_s))}`
     : `, over after ${span(verdict.cleared_s - verdict.since_s)}`;
@@ -36,7 +36,7 @@ function since(verdict) {
 
 function costs(verdict) {
   const parts = [];
-  if (verdict.impact !== null && verdict.raised) parts.push(`${percent(verdict.impact)} of every step`);
+  if (verdict.impact !== null && verdict.raised) parts.push(impact(verdict));
   parts.push(verdict.lost_gpu_hours > 0 ? `${hours(verdict.lost_gpu_hours, whose())} so far` : 'nothing so far');
   if (verdict.lost_cost !== null && verdict.lost_cost > 0) parts.push(`${verdict.lost_cost.toFixed(verdict.lost_cost < 1000 ? 2 : 0)} in money`);
   return parts.join('; ');
