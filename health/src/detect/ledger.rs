@@ -251,7 +251,8 @@ impl Ledger {
         self.told_s += seconds;
     }
 
-    /// An incident that was raised now tells of so many seconds of a long step before.
+    /// An incident that was raised now tells of so many seconds of a long step before. What is left of a step that seemed to have
+    /// stalled by itself is of a pause that comes back.
     pub fn take_over(&mut self, step: u64, seconds: f64) {
         let ranks = self.ranks;
         let Some(booking) = self.booked.iter_mut().find(|booking| booking.step == step) else {
@@ -259,7 +260,12 @@ impl Ledger {
         };
         let told = (seconds * ranks).min(booking.rank_s);
         booking.rank_s -= told;
-        let under = booking.under;
+        let (under, left) = (booking.under, booking.rank_s);
+        if matches!(under, Overhead::Stall) {
+            booking.under = Overhead::Pause;
+            self.stall -= left;
+            self.pause += left;
+        }
         *self.overhead(under) -= told;
     }
 

@@ -140,6 +140,9 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
         "{notes}"
     );
     assert!(!ended.stderr.contains("No rank was seen"), "{}", ended.stderr);
+    // While it ran, and once.
+    let live = "paceline: before the first step: rank 1 running, not yet in init_process_group; ranks 0, 2 waiting in";
+    assert_eq!(ended.stderr.matches(live).count(), 1, "{}", ended.stderr);
 }
 
 /// Weights that are updated without an optimizer: no step is seen, and why and what to do is said.
@@ -155,6 +158,15 @@ fn a_loop_without_an_optimizer_is_said_with_the_remedy() {
         "{notes}"
     );
     assert!(!notes.contains("JAX"), "{notes}");
+    let line = ended
+        .stderr
+        .lines()
+        .find(|line| line.starts_with("paceline: hook of"));
+    assert!(
+        line.is_some_and(|line| line.contains("call paceline.step()")),
+        "while it ran: {}",
+        ended.stderr
+    );
 }
 
 fn signal(pid: u32, name: &str) {

@@ -44,11 +44,15 @@ impl Accesses {
             .iter()
             .find(|(_, access)| access.state != Access::Readable)
         {
-            notes.push(format!(
-                "GPUs of {unread} node{} are not read ({name}: {}): no fault of theirs can be seen",
-                if unread == 1 { "" } else { "s" },
-                words(access)
-            ));
+            let nodes = crate::words::count(unread as u64, "node");
+            // Of a node without a driver the loader's message adds nothing.
+            notes.push(match access.state {
+                Access::Absent => format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not seen"),
+                _ => format!(
+                    "GPUs of {nodes} are not read ({name}: {}): their faults are not seen",
+                    words(access)
+                ),
+            });
         }
         if let Some((name, ())) = self.eventless.first_key_value() {
             notes.push(format!(
