@@ -5,13 +5,15 @@
 //! durations on each rank's own clock are compared, and a rank is judged only in steps of which all its communicators
 //! told: a sum that was lost would look like work.
 
+mod lateness;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::comms::Comms;
 use super::rows::Row;
-use crate::event;
+use crate::event::{self, FunctionSum};
 use crate::id::Rank;
 
 /// Steps whose sums are kept; more, and the oldest goes.
@@ -48,7 +50,7 @@ struct Met {
 }
 
 /// One rank in one communicator. Seconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Part {
     rank: Rank,
     own_s: f64,
@@ -59,6 +61,7 @@ struct Part {
     /// Of sums that only hold what all members did: how many there were. 0: of others.
     collectives: u32,
     is_fit: bool,
+    functions: Vec<FunctionSum>,
 }
 
 /// What collectives say of one rank's step. Seconds.
@@ -114,6 +117,7 @@ impl Waits {
             surely_s: seconds(surely_ns),
             collectives: did.collectives * u32::from(did.gpu),
             is_fit: did.unfit == 0,
+            functions: did.functions.clone(),
         });
         let index = did.rank.0 as usize;
         met.counts.resize(met.counts.len().max(index + 1), 0);
@@ -145,7 +149,7 @@ impl Waits {
         let Some(met) = met.filter(|_| !row.has_phases()) else {
             return;
         };
-        let stood = met.stood(row.step, comms);
+        let stood = met.stood(row, comms);
         self.vote(&stood);
         self.usual = met.counts;
         row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
@@ -177,7 +181,8 @@ impl Waits {
 
 impl Met {
     /// By rank's number.
-    fn stood(&self, step: u64, comms: &Comms) -> Vec<Stood> {
+    fn stood(&self, row: &Row, comms: &Comms) -> Vec<Stood> {
+        let step_s = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
         let mut all = vec![Stood::default(); self.counts.len()];
         // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
         // communicators of a size are taken alike, as ranks of different ones are compared.
@@ -195,12 +200,15 @@ impl Met {
             let is_alike = parts
                 .windows(2)
                 .all(|pair| pair[0].collectives == pair[1].collectives);
-            for part in parts {
+            let functions: Vec<&[FunctionSum]> = parts.iter().map(|part| part.functions.as_slice()).collect();
+            let beside = (!is_told).then(|| lateness::stood_s(&functions, step_s)).flatten();
+            for (place, part) in parts.iter().enumerate() {
                 if let Some(stood) = all
                     .get_mut(part.rank.0 as usize)
                     .filter(|_| told.insert(part.rank))
                 {
-                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(part.surely_s);
+                    let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
+                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
                     // Sums of other collectives cannot be compared.
                     stood.is_partial |= !is_alike;
@@ -216,7 +224,7 @@ impl Met {
             let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
             let came_last: Vec<Rank> = comms
                 .exact
-                .came_last(*id, step)
+                .came_last(*id, row.step)
                 .map_or_else(of_sums, <[Rank]>::to_vec);
             for rank in came_last {
                 if let Some(stood) = all.get_mut(rank.0 as usize) {

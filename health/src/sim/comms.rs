@@ -111,6 +111,7 @@ impl Ran<'_> {
                 exposed_ns: self.by_gpu.then_some(dur_ns),
                 unfit: 0,
                 gpu: self.by_gpu,
+                functions: Vec::new(),
             })
         })
     }

@@ -138,6 +138,7 @@ pub fn examples() -> Vec<Event> {
             exposed_ns: None,
             unfit: 0,
             gpu: false,
+            functions: Vec::new(),
         }),
         Event::Host(HostReading {
             rank: Some(Rank(2)),
