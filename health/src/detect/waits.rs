@@ -20,6 +20,9 @@ use crate::id::Rank;
 const MAX_OPEN: usize = 64;
 /// Steps of which it is kept who came last: bits of a word.
 const KEPT: u64 = 64;
+/// Latest steps by which a rank comes last more often than its share, and standard errors by which it must.
+const LATEST: u64 = 16;
+const SURE: f64 = 4.0;
 /// Share of a communicator's members without which nobody can say who came last.
 const ENOUGH: f64 = 0.75;
 
@@ -34,6 +37,12 @@ pub struct Waits {
     usual: Vec<u8>,
     /// By rank's number: whether it came last somewhere, the latest step in the lowest bit.
     votes: Vec<u64>,
+    /// Steps in which that was looked at, [`KEPT`] at most.
+    #[serde(default)]
+    voted: u64,
+    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a bound.
+    #[serde(default)]
+    is_beside: bool,
 }
 
 /// What has come of one step.
@@ -71,6 +80,8 @@ pub struct Stood {
     pub exposed_s: f64,
     /// It came last in one, by more than the others came apart.
     came_last: bool,
+    /// Some of it is what ranks lag behind where they may have worked meanwhile.
+    is_beside: bool,
     /// Some of its communicators told.
     is_told: bool,
     /// One of its communicators did not tell.
@@ -151,6 +162,7 @@ impl Waits {
         };
         let stood = met.stood(row, comms);
         self.vote(&stood);
+        self.is_beside = stood.iter().any(|stood| stood.is_beside);
         self.usual = met.counts;
         row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
     }
@@ -171,8 +183,25 @@ impl Waits {
         of_late.any(|island| Some(island) != first)
     }
 
+    /// A rank that came last in more than its share of the latest steps, in collectives that run beside the work: as it
+    /// may be slower than they show, that a step is longer is not known to be the whole job's.
+    pub fn latecomer(&self, comms: &Comms) -> Option<Rank> {
+        let steps = self.voted.min(LATEST);
+        if !self.is_beside || steps == 0 {
+            return None;
+        }
+        let is_late = |rank: Rank| {
+            let sizes = comms.of(rank).map(|(_, comm)| comm.size);
+            let share = 1.0 / f64::from(sizes.filter(|size| *size > 1).min().unwrap_or(1));
+            let chance = (share * (1.0 - share) / steps as f64).sqrt();
+            self.came_last(rank, steps) > share + SURE * chance
+        };
+        (0..self.votes.len() as u32).map(Rank).find(|rank| is_late(*rank))
+    }
+
     fn vote(&mut self, stood: &[Stood]) {
         self.votes.resize(self.votes.len().max(stood.len()), 0);
+        self.voted = (self.voted + 1).min(KEPT);
         for (votes, stood) in self.votes.iter_mut().zip(stood) {
             *votes = (*votes << 1) | u64::from(stood.came_last);
         }
@@ -210,6 +239,7 @@ impl Met {
                     let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
                     stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
+                    stood.is_beside |= !is_told;
                     // Sums of other collectives cannot be compared.
                     stood.is_partial |= !is_alike;
                 }

@@ -85,13 +85,14 @@ pub struct OrderPart {
     pub dur_us: u64,
 }
 
-/// How many collectives each part of so many holds: the first one, up to an eighth, a quarter and half of them, the rest
-/// but one, and the last one. A rank that is behind is so by more with each collective until those that wait for it
+/// How many collectives each part of so many holds: the first one, up to a sixteenth, an eighth, a quarter and half of them, the
+/// rest but one, and the last one. A rank that is behind is so by more with each collective until those that wait for it
 /// begin late themselves: short parts at the beginning show by how much before that.
 pub fn part_sizes(collectives: u32) -> impl Iterator<Item = u32> {
     let n = collectives;
     let ends = [
         1,
+        n.div_ceil(16),
         n.div_ceil(8),
         n.div_ceil(4),
         n.div_ceil(2),

@@ -35,7 +35,7 @@ impl Groups {
     /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
     /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
     /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`; `beside=fsdp`: they ran beside the work, two
-    /// all-gathers for each reduce-scatter.
+    /// all-gathers for each reduce-scatter; `beside=older`: and only their sum was told.
     pub fn meet(
         &self,
         case: &TestCase,
@@ -123,7 +123,8 @@ struct Line {
     /// Collectives timed by the GPU; 0: the host's.
     gpu: u32,
     is_told_alone: bool,
-    is_beside: bool,
+    /// They ran beside the work; told by function, or as older sidecars do.
+    beside: Option<bool>,
 }
 
 impl std::str::FromStr for Line {
@@ -137,10 +138,10 @@ impl std::str::FromStr for Line {
             bytes: 1 << 20,
             gpu: 0,
             is_told_alone: true,
-            is_beside: false,
+            beside: None,
         };
         for word in text.split_whitespace() {
-            let bad = || format!("{word}: comm=, transfer=, bytes=, gpu=, alone=no or beside=fsdp is needed");
+            let bad = || format!("{word}: comm=, transfer=, bytes=, gpu=, alone=no or beside=fsdp or older is needed");
             let (key, value) = word.split_once('=').ok_or_else(bad)?;
             match key {
                 "comm" => comm = Some(value.parse().map_err(|_| bad())?),
@@ -148,7 +149,8 @@ impl std::str::FromStr for Line {
                 "bytes" => line.bytes = value.parse().map_err(|_| bad())?,
                 "gpu" => line.gpu = value.parse().map_err(|_| bad())?,
                 "alone" if value == "no" => line.is_told_alone = false,
-                "beside" if value == "fsdp" => line.is_beside = true,
+                "beside" if value == "fsdp" => line.beside = Some(true),
+                "beside" if value == "older" => line.beside = Some(false),
                 _ => return Err(bad()),
             }
         }
@@ -168,10 +170,13 @@ impl Line {
             collectives: self.gpu.max(1),
             bytes: self.bytes,
             dur_ns,
-            exposed_ns: (self.gpu > 0 && !self.is_beside).then_some(dur_ns),
+            exposed_ns: (self.gpu > 0 && self.beside.is_none()).then_some(dur_ns),
             unfit: 0,
             gpu: self.gpu > 0,
-            functions: if self.is_beside { functions(each_ns) } else { Vec::new() },
+            functions: match self.beside {
+                Some(true) => functions(each_ns),
+                _ => Vec::new(),
+            },
         }
     }
 
