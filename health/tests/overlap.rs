@@ -38,7 +38,10 @@ fn said(world: &str, faults: &[&str], seed: u64) -> (Vec<(Finding, String)>, Str
         Subject::Node { node } => node.0.to_string(),
         _ => "job".to_owned(),
     };
-    let named = report.verdicts.iter().map(|told| (told.finding, who(&told.subject)));
+    let named = report
+        .verdicts
+        .iter()
+        .map(|told| (told.finding, who(&told.subject)));
     let detail = report.verdicts.iter().map(|told| {
         format!(
             "{:?} {} step {:?} x{:.3} cost {:.2}",
@@ -56,7 +59,10 @@ fn said(world: &str, faults: &[&str], seed: u64) -> (Vec<(Finding, String)>, Str
 #[test]
 #[ignore = "prints what is said of many worlds"]
 fn survey() {
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let seeds: u64 = std::env::var("SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(2);
     for job in JOBS {
         for noise in ["", "sigma=0.02 autocorrelation=0.6 tail=0.02", "sigma=0.11"] {
             for factor in ["1", "1.05", "1.1", "1.25"] {
@@ -67,7 +73,8 @@ fn survey() {
                         }
                         let fault = format!("slow rank=2 factor={factor} from={onset}");
                         let faults: &[&str] = if factor == "1" { &[] } else { &[&fault] };
-                        let (_, detail) = said(&format!("{job} {noise} steps=300"), faults, 1_000_000_000 + seed);
+                        let (_, detail) =
+                            said(&format!("{job} {noise} steps=300"), faults, 1_000_000_000 + seed);
                         println!("{job} | {noise} | {factor} from {onset}: {detail}");
                     }
                 }

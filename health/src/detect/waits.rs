@@ -230,7 +230,9 @@ impl Met {
                 .windows(2)
                 .all(|pair| pair[0].collectives == pair[1].collectives);
             let functions: Vec<&[FunctionSum]> = parts.iter().map(|part| part.functions.as_slice()).collect();
-            let beside = (!is_told).then(|| lateness::stood_s(&functions, step_s)).flatten();
+            let beside = (!is_told)
+                .then(|| lateness::stood_s(&functions, step_s))
+                .flatten();
             for (place, part) in parts.iter().enumerate() {
                 if let Some(stood) = all
                     .get_mut(part.rank.0 as usize)

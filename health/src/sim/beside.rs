@@ -73,7 +73,10 @@ impl Timeline {
         for stage in 0..self.met.len() / per_stage {
             let cells = stage * per_stage..(stage + 1) * per_stage;
             let backward = |busy: f64| busy / micro as f64 * (1.0 - FORWARD);
-            let least_s = self.busy[cells.clone()].iter().copied().fold(f64::INFINITY, f64::min);
+            let least_s = self.busy[cells.clone()]
+                .iter()
+                .copied()
+                .fold(f64::INFINITY, f64::min);
             let reduce_s = roads.reduce[stage * self.tensor_groups()];
             let hidden_s = reduce_s.min(HIDDEN_SHARE * backward(least_s) / buckets as f64);
             let mut free_s = 0.0;

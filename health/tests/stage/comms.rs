@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use datadriven::TestCase;
-use paceline_health::event::{
-    ALL_GATHER, Collective, Collectives, Comm, FunctionSum, Group, REDUCE_SCATTER,
-};
+use paceline_health::event::{ALL_GATHER, Collective, Collectives, Comm, FunctionSum, Group, REDUCE_SCATTER};
 use paceline_health::id::Rank;
 
 use super::hand::take;
@@ -141,7 +139,9 @@ impl std::str::FromStr for Line {
             beside: None,
         };
         for word in text.split_whitespace() {
-            let bad = || format!("{word}: comm=, transfer=, bytes=, gpu=, alone=no or beside=fsdp or older is needed");
+            let bad = || {
+                format!("{word}: comm=, transfer=, bytes=, gpu=, alone=no or beside=fsdp or older is needed")
+            };
             let (key, value) = word.split_once('=').ok_or_else(bad)?;
             match key {
                 "comm" => comm = Some(value.parse().map_err(|_| bad())?),
@@ -204,9 +204,15 @@ fn functions(each_ns: &[u64]) -> Vec<FunctionSum> {
     let mut of: BTreeMap<u8, Vec<(u64, u64)>> = BTreeMap::new();
     let mut begin_ns = 0;
     for (place, dur_ns) in each_ns.iter().enumerate() {
-        let function = if place % 3 == 2 { REDUCE_SCATTER } else { ALL_GATHER };
+        let function = if place % 3 == 2 {
+            REDUCE_SCATTER
+        } else {
+            ALL_GATHER
+        };
         of.entry(function).or_default().push((begin_ns, *dur_ns));
         begin_ns += dur_ns + 1_000_000;
     }
-    of.into_iter().map(|(function, each)| FunctionSum::of(function, &each)).collect()
+    of.into_iter()
+        .map(|(function, each)| FunctionSum::of(function, &each))
+        .collect()
 }

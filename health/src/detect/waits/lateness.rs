@@ -101,7 +101,11 @@ impl<'a> Lags<'a> {
             let last = sum.parts.last().map_or(0, |last| last.begin_us + last.dur_us);
             last.saturating_sub(sum.parts[0].begin_us) as f64
         };
-        let shortest_us = self.sums.iter().map(|sum| span(sum)).fold(f64::INFINITY, f64::min);
+        let shortest_us = self
+            .sums
+            .iter()
+            .map(|sum| span(sum))
+            .fold(f64::INFINITY, f64::min);
         let before_us = step_us - shortest_us;
         let mut lost = self.largest();
         if self.sums[0].collectives < 2 || before_us < LEAST_SHARE * step_us {

@@ -48,19 +48,30 @@ fn stood_of(told: &[Vec<FunctionSum>], step_ms: f64) -> Vec<f64> {
 /// Durations beyond the shortest add up to half of the step or more; what the step lost is a tenth of that.
 #[test]
 fn what_a_step_of_sharded_weights_lost() {
-    for (slower, least_ms, most_ms) in [(1.01, 0.9, 1.2), (1.1, 8.0, 12.0), (1.25, 17.0, 27.0), (1.5, 30.0, 55.0)] {
+    for (slower, least_ms, most_ms) in [
+        (1.01, 0.9, 1.2),
+        (1.1, 8.0, 12.0),
+        (1.25, 17.0, 27.0),
+        (1.5, 30.0, 55.0),
+    ] {
         let told = sharded(100.0, slower);
         let [fast, slow] = stood_of(&told, 100.0 * slower)[..] else {
             unreachable!()
         };
         assert!((least_ms..most_ms).contains(&fast), "{slower}: {fast}");
-        assert!(slow < 0.1, "{slower}: nobody is waited for by the slow rank: {slow}");
+        assert!(
+            slow < 0.1,
+            "{slower}: nobody is waited for by the slow rank: {slow}"
+        );
         let sum = |told: &[FunctionSum]| -> u64 {
             let parts = told.iter().flat_map(|sum| &sum.parts);
             parts.map(|part| part.dur_us).sum()
         };
         let apart_ms = (sum(&told[0]) - sum(&told[1])) as f64 / 1e3;
-        assert!(slower < 1.05 || apart_ms > 3.0 * fast, "{slower}: {apart_ms} for {fast}");
+        assert!(
+            slower < 1.05 || apart_ms > 3.0 * fast,
+            "{slower}: {apart_ms} for {fast}"
+        );
     }
 }
 
@@ -92,7 +103,11 @@ fn what_a_step_of_buckets_lost() {
         for slower in [1.03, 1.1, 1.25] {
             let lost_ms = 90.0 * (slower - 1.0);
             let stood = stood_of(&reduced(buckets, slower), 90.0 * slower);
-            assert!((stood[0] / lost_ms - 1.0).abs() < 0.15, "{buckets} {slower}: {} of {lost_ms}", stood[0]);
+            assert!(
+                (stood[0] / lost_ms - 1.0).abs() < 0.15,
+                "{buckets} {slower}: {} of {lost_ms}",
+                stood[0]
+            );
             assert_eq!(stood[1], 0.0);
         }
     }
