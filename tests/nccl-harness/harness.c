@@ -36,6 +36,9 @@ static struct {
 } comms[COMMS];
 static unsigned long enqueued, timed, abandoned;
 
+/* What the plugin asks for at first. */
+static int asked(void) { return EVENT_COLL | EVENT_KERNEL_CH | (version > 4 ? EVENT_GROUP_API : 0); }
+
 static void load(const char *path) {
     char symbol[32];
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -75,6 +78,8 @@ static void *start(int type, void *context, void *parent, uint64_t number, size_
             (v).coll.seqNumber = number, (v).coll.func = func, (v).coll.count = count;                                 \
             (v).coll.datatype = "ncclFloat32", (v).coll.nChannels = CHANNELS;                                          \
             (v).coll.algo = "RING", (v).coll.proto = "SIMPLE";                                                         \
+        } else if (type == EVENT_GROUP_API) {                                                                          \
+            *(unsigned char *)&(v).coll = (unsigned char)number; /* groupApi.graphCaptured */                          \
         } else {                                                                                                       \
             (v).kernelCh.channelId = (uint8_t)count, (v).kernelCh.pTimer = number;                                     \
         }                                                                                                              \
@@ -130,7 +135,7 @@ static void *watch(void *unused) {
 static void storm(unsigned long collectives) {
     pthread_t watcher;
     for (int i = 0; i < COMMS; i++) join(i, 8);
-    CHECK(mask == (EVENT_COLL | EVENT_KERNEL_CH));
+    CHECK(mask == asked());
     CHECK(pthread_create(&watcher, NULL, watch, NULL) == 0);
     for (unsigned long n = 0; n < collectives; n++) {
         int i = (int)(n % COMMS);
@@ -211,6 +216,20 @@ static void in_order(unsigned long collectives) {
         CHECK((coll != NULL) == ((mask & EVENT_KERNEL_CH) != 0));
         if (!coll) continue;
         CHECK(plugin->stopEvent(coll) == 0); /* the host is done long before the GPU */
+        run_kernel(comms[0].context, coll, 1000000 * (n + 1), CHANNELS);
+        timed++;
+    }
+    finalize_all(1);
+}
+
+/* A group of calls is recorded into a CUDA graph, in the middle. */
+static void captured(unsigned long collectives) {
+    join(0, 2);
+    for (unsigned long n = 0; n < collectives; n++) {
+        CHECK(!start(EVENT_GROUP_API, comms[0].context, NULL, n == collectives / 2, 0, NULL));
+        void *coll = enqueue(0, 1 << 20, "AllReduce");
+        CHECK((coll != NULL) == ((mask & EVENT_KERNEL_CH) != 0));
+        if (!coll) continue;
         run_kernel(comms[0].context, coll, 1000000 * (n + 1), CHANNELS);
         timed++;
     }
@@ -393,6 +412,7 @@ int main(int count, char **words) {
     unsigned long collectives = count > 4 ? strtoul(words[4], NULL, 10) : 0;
     load(words[1]);
     if (!strcmp(scenario, "order")) in_order(collectives);
+    else if (!strcmp(scenario, "captured")) captured(collectives);
     else if (!strcmp(scenario, "storm")) storm(collectives);
     else if (!strcmp(scenario, "stale")) stale();
     else if (!strcmp(scenario, "reload")) reload(words[1]);

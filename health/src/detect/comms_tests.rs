@@ -33,6 +33,7 @@ fn step(comm: u64, step: u64, ranks: &[u32], ms: &[Option<f64>], comms: &mut Com
             exposed_ns: None,
             unfit: 0,
             gpu: false,
+            functions: Vec::new(),
         });
     }
 }

@@ -270,6 +270,9 @@ impl Shift {
         if self.is_transfer(first, reference) && (!long || scene.link_is_slow || scene.rank_is_slow) {
             return;
         }
+        if scene.view.waits.latecomer(scene.view.comms).is_some() {
+            return;
+        }
         self.raise(scene, Finding::AllRanksSlow, reference, first, out);
     }
 

@@ -280,7 +280,8 @@ impl StragglerRule {
         {
             return None;
         }
-        if *whom == Whom::Job && self.raised.iter().any(|raised| raised.whom == Whom::Job) {
+        let is_known = || self.raised.iter().any(|raised| raised.whom == Whom::Job);
+        if *whom == Whom::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
             return None;
         }
         // What was said of its parts is now said of the whole.

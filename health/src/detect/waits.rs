@@ -5,19 +5,24 @@
 //! durations on each rank's own clock are compared, and a rank is judged only in steps of which all its communicators
 //! told: a sum that was lost would look like work.
 
+mod lateness;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::comms::Comms;
 use super::rows::Row;
-use crate::event;
+use crate::event::{self, FunctionSum};
 use crate::id::Rank;
 
 /// Steps whose sums are kept; more, and the oldest goes.
 const MAX_OPEN: usize = 64;
 /// Steps of which it is kept who came last: bits of a word.
 const KEPT: u64 = 64;
+/// Latest steps by which a rank comes last more often than its share, and standard errors by which it must.
+const LATEST: u64 = 16;
+const SURE: f64 = 4.0;
 /// Share of a communicator's members without which nobody can say who came last.
 const ENOUGH: f64 = 0.75;
 
@@ -32,6 +37,12 @@ pub struct Waits {
     usual: Vec<u8>,
     /// By rank's number: whether it came last somewhere, the latest step in the lowest bit.
     votes: Vec<u64>,
+    /// Steps in which that was looked at, [`KEPT`] at most.
+    #[serde(default)]
+    voted: u64,
+    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a bound.
+    #[serde(default)]
+    is_beside: bool,
 }
 
 /// What has come of one step.
@@ -48,7 +59,7 @@ struct Met {
 }
 
 /// One rank in one communicator. Seconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Part {
     rank: Rank,
     own_s: f64,
@@ -59,6 +70,7 @@ struct Part {
     /// Of sums that only hold what all members did: how many there were. 0: of others.
     collectives: u32,
     is_fit: bool,
+    functions: Vec<FunctionSum>,
 }
 
 /// What collectives say of one rank's step. Seconds.
@@ -68,6 +80,8 @@ pub struct Stood {
     pub exposed_s: f64,
     /// It came last in one, by more than the others came apart.
     came_last: bool,
+    /// Some of it is what ranks lag behind where they may have worked meanwhile.
+    is_beside: bool,
     /// Some of its communicators told.
     is_told: bool,
     /// One of its communicators did not tell.
@@ -114,6 +128,7 @@ impl Waits {
             surely_s: seconds(surely_ns),
             collectives: did.collectives * u32::from(did.gpu),
             is_fit: did.unfit == 0,
+            functions: did.functions.clone(),
         });
         let index = did.rank.0 as usize;
         met.counts.resize(met.counts.len().max(index + 1), 0);
@@ -145,8 +160,9 @@ impl Waits {
         let Some(met) = met.filter(|_| !row.has_phases()) else {
             return;
         };
-        let stood = met.stood(row.step, comms);
+        let stood = met.stood(row, comms);
         self.vote(&stood);
+        self.is_beside = stood.iter().any(|stood| stood.is_beside);
         self.usual = met.counts;
         row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
     }
@@ -167,8 +183,25 @@ impl Waits {
         of_late.any(|island| Some(island) != first)
     }
 
+    /// A rank that came last in more than its share of the latest steps, in collectives that run beside the work: as it
+    /// may be slower than they show, that a step is longer is not known to be the whole job's.
+    pub fn latecomer(&self, comms: &Comms) -> Option<Rank> {
+        let steps = self.voted.min(LATEST);
+        if !self.is_beside || steps == 0 {
+            return None;
+        }
+        let is_late = |rank: Rank| {
+            let sizes = comms.of(rank).map(|(_, comm)| comm.size);
+            let share = 1.0 / f64::from(sizes.filter(|size| *size > 1).min().unwrap_or(1));
+            let chance = (share * (1.0 - share) / steps as f64).sqrt();
+            self.came_last(rank, steps) > share + SURE * chance
+        };
+        (0..self.votes.len() as u32).map(Rank).find(|rank| is_late(*rank))
+    }
+
     fn vote(&mut self, stood: &[Stood]) {
         self.votes.resize(self.votes.len().max(stood.len()), 0);
+        self.voted = (self.voted + 1).min(KEPT);
         for (votes, stood) in self.votes.iter_mut().zip(stood) {
             *votes = (*votes << 1) | u64::from(stood.came_last);
         }
@@ -177,7 +210,8 @@ impl Waits {
 
 impl Met {
     /// By rank's number.
-    fn stood(&self, step: u64, comms: &Comms) -> Vec<Stood> {
+    fn stood(&self, row: &Row, comms: &Comms) -> Vec<Stood> {
+        let step_s = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
         let mut all = vec![Stood::default(); self.counts.len()];
         // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
         // communicators of a size are taken alike, as ranks of different ones are compared.
@@ -195,13 +229,19 @@ impl Met {
             let is_alike = parts
                 .windows(2)
                 .all(|pair| pair[0].collectives == pair[1].collectives);
-            for part in parts {
+            let functions: Vec<&[FunctionSum]> = parts.iter().map(|part| part.functions.as_slice()).collect();
+            let beside = (!is_told)
+                .then(|| lateness::stood_s(&functions, step_s))
+                .flatten();
+            for (place, part) in parts.iter().enumerate() {
                 if let Some(stood) = all
                     .get_mut(part.rank.0 as usize)
                     .filter(|_| told.insert(part.rank))
                 {
-                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(part.surely_s);
+                    let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
+                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
+                    stood.is_beside |= !is_told;
                     // Sums of other collectives cannot be compared.
                     stood.is_partial |= !is_alike;
                 }
@@ -216,7 +256,7 @@ impl Met {
             let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
             let came_last: Vec<Rank> = comms
                 .exact
-                .came_last(*id, step)
+                .came_last(*id, row.step)
                 .map_or_else(of_sums, <[Rank]>::to_vec);
             for rank in came_last {
                 if let Some(stood) = all.get_mut(rank.0 as usize) {

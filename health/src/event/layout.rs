@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::FunctionSum;
 use crate::id::Rank;
 
 /// A place on one axis of the layout.
@@ -59,7 +60,7 @@ pub struct Group {
 }
 
 /// See [`super::Event::Comm`]: sums over the collectives of one step, on the rank's own clock.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comm {
     /// Global rank.
     pub rank: Rank,
@@ -87,4 +88,7 @@ pub struct Comm {
     /// Timed by the GPU (the NCCL plugin) and not on the host.
     #[serde(default)]
     pub gpu: bool,
+    /// The same by function, each function once. Empty: not known; older sidecars and sources other than the plugin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionSum>,
 }

@@ -98,6 +98,9 @@ impl Ran<'_> {
         Kind::ALL.iter().filter_map(move |kind| {
             let (number, size) = kind.of(self.layout, rank);
             let (seconds, collectives, bytes) = self.spent(*kind, rank);
+            if size > 1 && *kind == Kind::Data && self.timeline.beside_layers > 0 {
+                return Some(self.beside(rank, restart, step, kind.id(number)));
+            }
             let is_seen = size > 1 && !(self.by_gpu && *kind == Kind::Pipeline);
             let dur_ns = (seconds.max(0.0) * 1e9).round() as u64;
             is_seen.then(|| Comm {
@@ -111,8 +114,28 @@ impl Ran<'_> {
                 exposed_ns: self.by_gpu.then_some(dur_ns),
                 unfit: 0,
                 gpu: self.by_gpu,
+                functions: Vec::new(),
             })
         })
+    }
+
+    /// What a rank did in its replicas' communicator beside its work.
+    fn beside(&self, rank: u32, restart: u32, step: u64, comm: u64) -> Comm {
+        let (functions, dur_ns, collectives) = self.timeline.sums(self.timeline.cell_of(rank));
+        let (_, _, bytes) = self.spent(Kind::Data, rank);
+        Comm {
+            rank: Rank(rank),
+            restart,
+            step,
+            comm,
+            collectives,
+            bytes,
+            dur_ns,
+            exposed_ns: None,
+            unfit: 0,
+            gpu: true,
+            functions,
+        }
     }
 
     /// The exchanges of its layers that a rank did in a tensor-parallel group, one by one, if the group is wanted. What it

@@ -2,6 +2,7 @@
 //!
 //! It shares no code with the detector: what it calls slow, it made slow.
 
+mod beside;
 pub mod chance;
 mod comms;
 mod costs;

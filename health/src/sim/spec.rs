@@ -56,6 +56,9 @@ pub struct WorldSpec {
     pub comms: bool,
     /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked for.
     pub comms_by_gpu: bool,
+    /// So many layers (FSDP) or buckets (DDP) of a step run their collectives beside the work, as the GPU then times them:
+    /// nobody tells what a rank stood still for. Zero: what is told of replicas' collectives is what ranks stood still for.
+    pub beside: u32,
     /// Whether ranks say where their steps went.
     pub phases: bool,
     /// Whether the job says how fast it was before it began.
@@ -185,6 +188,7 @@ impl Default for WorldSpec {
             oversubscribed: 0.0,
             comms: false,
             comms_by_gpu: false,
+            beside: 0,
             phases: true,
             baseline: false,
             hang_s: 180.0,

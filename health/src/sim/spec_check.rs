@@ -53,6 +53,13 @@ impl WorldSpec {
                 "framework=fsdp has no pipeline here; expected pp=1",
             ));
         }
+        let beside = f64::from(self.beside);
+        within("beside", beside, 0.0, 512.0, "0 to 512 layers or buckets")?;
+        if self.beside > 0 && !self.comms_by_gpu {
+            return Err(SpecError::Conflict(
+                "beside= is what GPUs time; expected comms=gpu",
+            ));
+        }
         if self.work.experts > 0.0 && layout.ep == 1 {
             return Err(SpecError::Conflict("experts= needs ep= above 1"));
         }

@@ -9,7 +9,7 @@ const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, layout,
                      restart, restart-takes, self, transfer, exchange, hop, data, sigma, tail, autocorrelation, \
                      offset, packed, experts, work, warm-up, checkpoint-every, checkpoint, undeclared, \
                      evaluate-every, evaluation, evaluation-declared, gc-every, gc, hang, role, readings, host, \
-                     idle, oversubscribed, comms, phases, baseline";
+                     idle, oversubscribed, comms, beside, phases, baseline";
 
 impl WorldSpec {
     /// Reads `nodes=2 gpus=8 steps=500 seed=1 sigma=0.11`, every key optional.
@@ -116,6 +116,7 @@ impl WorldSpec {
                 })?;
                 (self.comms, self.comms_by_gpu) = (which != 1, which == 2);
             }
+            "beside" => self.beside = word.number()?,
             "phases" => self.phases = switch()?,
             "baseline" => self.baseline = switch()?,
             _ => return Ok(false),

@@ -7,11 +7,12 @@
 //! (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer fetched ahead). At last all ranks meet: the
 //! norm of the gradient is one number. Times are seconds since the last such meeting.
 
+use super::beside::Met;
 use super::layout::Layout;
 use super::spec::Framework;
 
 /// A backward pass takes twice as long as a forward pass.
-const FORWARD: f64 = 1.0 / 3.0;
+pub(super) const FORWARD: f64 = 1.0 / 3.0;
 /// Groups of layers whose weights are fetched together.
 pub(super) const SHARDS: usize = 4;
 
@@ -75,6 +76,8 @@ struct Op {
 pub(super) struct Timeline {
     layout: Layout,
     sharded: bool,
+    /// Layers that are gathered, or buckets that are reduced, one by one beside the work; 0: that is not looked at.
+    pub beside_layers: usize,
     order: Vec<Op>,
     /// By cell: all its ranks are there, its last work is done, and how long it worked.
     pub begin: Vec<f64>,
@@ -82,15 +85,19 @@ pub(super) struct Timeline {
     pub busy: Vec<f64>,
     /// By data-parallel group: its reduction is done.
     pub reduced: Vec<f64>,
+    /// By cell: its collectives of replicas, where they are looked at one by one.
+    pub met: Vec<Vec<Met>>,
     /// By stage and micro-batch: duration, forward done, backward done.
     marks: Vec<[f64; 3]>,
 }
 
 impl Timeline {
-    pub fn new(layout: Layout, framework: Framework) -> Timeline {
+    pub fn new(layout: Layout, framework: Framework, beside_layers: u32) -> Timeline {
         let cells = (layout.pp * layout.pipelines()) as usize;
         Timeline {
             sharded: framework == Framework::Fsdp,
+            beside_layers: beside_layers as usize,
+            met: vec![Vec::new(); cells],
             order: order(layout.pp as usize, layout.micro as usize),
             begin: vec![0.0; cells],
             end: vec![0.0; cells],
@@ -111,10 +118,18 @@ impl Timeline {
                 self.pass(pipeline, roads);
             }
         }
-        if self.sharded {
-            self.gather(roads);
+        match (self.sharded, self.beside_layers) {
+            (true, 0) => self.gather(roads),
+            (true, _) => self.gather_layers(roads),
+            (false, 0) => {}
+            (false, _) => self.reduce_buckets(self.layout.micro as usize, roads),
         }
         self.reduce(roads)
+    }
+
+    /// Data-parallel groups of a stage.
+    pub fn tensor_groups(&self) -> usize {
+        self.layout.tp as usize
     }
 
     /// A cell's index.

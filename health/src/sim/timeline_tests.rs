@@ -23,7 +23,7 @@ fn meet(layout: Layout, framework: Framework, compute: impl Fn(u32) -> f64) -> f
     };
     let own: Vec<Own> = (0..ranks).map(own).collect();
     let shares = vec![1.0 / f64::from(layout.micro); (layout.dp * layout.micro) as usize];
-    Timeline::new(layout, framework).run(&own, &shares, &still(&layout))
+    Timeline::new(layout, framework, 0).run(&own, &shares, &still(&layout))
 }
 
 fn assert_near(found: f64, expected: f64) {
@@ -88,7 +88,7 @@ fn ranks_of_a_cell_meet_in_every_micro_batch() {
         2
     ];
     let shares = [0.3, 0.7, 0.7, 0.3];
-    let mut timeline = Timeline::new(layout, Framework::Ddp);
+    let mut timeline = Timeline::new(layout, Framework::Ddp, 0);
     assert_near(timeline.run(&own, &shares, &still(&layout)), 1.4);
     assert_near(timeline.busy[0], 1.4);
 }
@@ -108,7 +108,7 @@ fn sharded_replicas_wait_at_layers_and_run_one_ahead() {
             uneven,
             ..still(&layout)
         };
-        Timeline::new(layout, Framework::Fsdp).run(&even, &[1.0, 1.0], &roads)
+        Timeline::new(layout, Framework::Fsdp, 0).run(&even, &[1.0, 1.0], &roads)
     };
     assert_near(run(Vec::new()), 1.0);
     // What one gains on the other in two short layers is lost at the layer after, where it must wait.

@@ -129,7 +129,7 @@ impl World {
         };
         let untold = |fault: &Fault| Truth::untold(*fault, &spec, &places);
         let truth = spec.faults.iter().map(untold).collect();
-        let timeline = Timeline::new(layout, spec.framework);
+        let timeline = Timeline::new(layout, spec.framework, spec.beside);
         let mut world = World {
             truth,
             telemetry: Telemetry::new(&spec, &gpus),

@@ -35,8 +35,8 @@ fn steps(frames: &[(Time, Frame)]) -> Vec<Step> {
 }
 
 fn comms(frames: &[(Time, Frame)]) -> Vec<Comm> {
-    let comm = |(_, frame): &(Time, Frame)| match frame.event {
-        Event::Comm(comm) => Some(comm),
+    let comm = |(_, frame): &(Time, Frame)| match &frame.event {
+        Event::Comm(comm) => Some(comm.clone()),
         _ => None,
     };
     frames.iter().filter_map(comm).collect()

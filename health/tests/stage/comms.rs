@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use datadriven::TestCase;
-use paceline_health::event::{Collective, Collectives, Comm, Group};
+use paceline_health::event::{ALL_GATHER, Collective, Collectives, Comm, FunctionSum, Group, REDUCE_SCATTER};
 use paceline_health::id::Rank;
 
 use super::hand::take;
@@ -32,7 +32,8 @@ impl Groups {
 
     /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
     /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
-    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`.
+    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`; `beside=fsdp`: they ran beside the work, two
+    /// all-gathers for each reduce-scatter; `beside=older`: and only their sum was told.
     pub fn meet(
         &self,
         case: &TestCase,
@@ -51,7 +52,7 @@ impl Groups {
             for (rank, each_ms) in times {
                 let each_ns: Vec<u64> = each_ms.iter().map(|ms| (ms * 1e6).round() as u64).collect();
                 met.extend(is_asked.then(|| Did::Each(line.each(rank, step, &each_ns))));
-                met.push(Did::Sum(line.sum(rank, step, each_ns.iter().sum())));
+                met.push(Did::Sum(line.sum(rank, step, &each_ns)));
             }
         }
         Ok(met)
@@ -120,6 +121,8 @@ struct Line {
     /// Collectives timed by the GPU; 0: the host's.
     gpu: u32,
     is_told_alone: bool,
+    /// They ran beside the work; told by function, or as older sidecars do.
+    beside: Option<bool>,
 }
 
 impl std::str::FromStr for Line {
@@ -133,9 +136,12 @@ impl std::str::FromStr for Line {
             bytes: 1 << 20,
             gpu: 0,
             is_told_alone: true,
+            beside: None,
         };
         for word in text.split_whitespace() {
-            let bad = || format!("{word}: comm=, transfer=, bytes=, gpu= or alone=no is needed");
+            let bad = || {
+                format!("{word}: comm=, transfer=, bytes=, gpu=, alone=no or beside=fsdp or older is needed")
+            };
             let (key, value) = word.split_once('=').ok_or_else(bad)?;
             match key {
                 "comm" => comm = Some(value.parse().map_err(|_| bad())?),
@@ -143,6 +149,8 @@ impl std::str::FromStr for Line {
                 "bytes" => line.bytes = value.parse().map_err(|_| bad())?,
                 "gpu" => line.gpu = value.parse().map_err(|_| bad())?,
                 "alone" if value == "no" => line.is_told_alone = false,
+                "beside" if value == "fsdp" => line.beside = Some(true),
+                "beside" if value == "older" => line.beside = Some(false),
                 _ => return Err(bad()),
             }
         }
@@ -152,7 +160,8 @@ impl std::str::FromStr for Line {
 }
 
 impl Line {
-    fn sum(&self, rank: u32, step: u64, dur_ns: u64) -> Comm {
+    fn sum(&self, rank: u32, step: u64, each_ns: &[u64]) -> Comm {
+        let dur_ns = each_ns.iter().sum();
         Comm {
             rank: Rank(rank),
             restart: 0,
@@ -161,9 +170,13 @@ impl Line {
             collectives: self.gpu.max(1),
             bytes: self.bytes,
             dur_ns,
-            exposed_ns: (self.gpu > 0).then_some(dur_ns),
+            exposed_ns: (self.gpu > 0 && self.beside.is_none()).then_some(dur_ns),
             unfit: 0,
             gpu: self.gpu > 0,
+            functions: match self.beside {
+                Some(true) => functions(each_ns),
+                _ => Vec::new(),
+            },
         }
     }
 
@@ -184,4 +197,22 @@ impl Line {
             left_out: 0,
         }
     }
+}
+
+/// Sums by function, of collectives a millisecond apart.
+fn functions(each_ns: &[u64]) -> Vec<FunctionSum> {
+    let mut of: BTreeMap<u8, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut begin_ns = 0;
+    for (place, dur_ns) in each_ns.iter().enumerate() {
+        let function = if place % 3 == 2 {
+            REDUCE_SCATTER
+        } else {
+            ALL_GATHER
+        };
+        of.entry(function).or_default().push((begin_ns, *dur_ns));
+        begin_ns += dur_ns + 1_000_000;
+    }
+    of.into_iter()
+        .map(|(function, each)| FunctionSum::of(function, &each))
+        .collect()
 }

@@ -206,7 +206,7 @@ impl Hand {
     /// minus leaves the rank out. `data= gc= write=` are parts of a step by rank (of self-time, but for `write`),
     /// `tokens= squares= routed=` declared work; one value is every rank's. `by=1` hands each list on to the next
     /// rank with every step. `turns=(0,1,0)`: before which collective of the step what a rank works longer lies. On the
-    /// lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no]`.
+    /// lines below, what each communicator takes: `comm=7 transfer=5 [bytes=1000] [gpu=4] [alone=no] [beside=fsdp]`.
     fn steps(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let from: u64 = take(case, "from")?.ok_or("from= is missing")?;
         let to: u64 = take(case, "to")?.unwrap_or(from);

@@ -138,6 +138,7 @@ pub fn examples() -> Vec<Event> {
             exposed_ns: None,
             unfit: 0,
             gpu: false,
+            functions: Vec::new(),
         }),
         Event::Host(HostReading {
             rank: Some(Rank(2)),
@@ -306,6 +307,22 @@ pub fn examples() -> Vec<Event> {
             stage: StartStage::Waiting,
             call: "barrier".into(),
             idle_ns: 31_000_000_000,
+        }),
+        Event::Comm(Comm {
+            rank: Rank(2),
+            restart: 0,
+            step: 40,
+            comm: 81_985_529_216_486_895,
+            collectives: 3,
+            bytes: 402_653_184,
+            dur_ns: 21_700_000,
+            exposed_ns: None,
+            unfit: 0,
+            gpu: true,
+            functions: vec![
+                FunctionSum::of(REDUCE_SCATTER, &[(61_000_000, 1_200_000)]),
+                FunctionSum::of(ALL_GATHER, &[(0, 1_500_000), (22_000_000, 19_000_000)]),
+            ],
         }),
     ]
 }

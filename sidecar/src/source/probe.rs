@@ -19,6 +19,7 @@ mod beside;
 mod collectives;
 mod events;
 mod exact;
+mod functions;
 mod life;
 mod ring;
 mod steps;

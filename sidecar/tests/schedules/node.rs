@@ -347,5 +347,6 @@ fn comm(step: &Step) -> Event {
         exposed_ns: None,
         unfit: 0,
         gpu: false,
+        functions: Vec::new(),
     })
 }

@@ -43,6 +43,7 @@ impl Harness {
         let env = [
             ("PACELINE_RING_DIR", ring_dir.to_str().unwrap()),
             ("PACELINE_NCCL_SAMPLE", "1"),
+            ("PACELINE_NCCL_AFTER", "0"),
             // Under AddressSanitizer and beside other tests the plugin is over any budget.
             ("PACELINE_NCCL_BUDGET_PPM", "1000000000"),
             ("RANK", "3"),

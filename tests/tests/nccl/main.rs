@@ -45,7 +45,14 @@ fn each_version_of_the_interface() {
 /// Kernel events cost too much on NCCL 2.31 and later, which asks for v7: off, unless somebody wants them.
 #[test]
 fn kernel_events_are_off_by_default_where_they_are_costly() {
-    for (version, sample, mask, timed) in [(7, None, 2, 0), (6, None, 66, 40), (6, Some("off"), 2, 0)] {
+    for (version, sample, mask, timed) in [
+        (7, None, 258, 0),
+        (7, Some("4"), 258, 0),
+        (7, Some("1"), 322, 40),
+        (6, None, 322, 40),
+        (6, Some("off"), 258, 0),
+        (4, None, 66, 40),
+    ] {
         let mut harness = Harness::new();
         harness.set("PACELINE_NCCL_SAMPLE", sample);
         let said = harness.run(version, "order", 40);
@@ -59,6 +66,35 @@ fn kernel_events_are_off_by_default_where_they_are_costly() {
             40,
             "each is told all the same"
         );
+    }
+}
+
+/// In the first steps frameworks capture their graphs, in which what is asked for stays.
+#[test]
+fn nothing_is_timed_in_the_first_steps() {
+    let mut harness = Harness::new();
+    harness.set("PACELINE_NCCL_AFTER", None);
+    let said = harness.run(5, "order", 40);
+    assert_eq!((said["mask"], said["timed"]), (258, 0));
+    assert_eq!(
+        harness.read().collectives().len(),
+        40,
+        "each is told all the same"
+    );
+}
+
+/// Collectives that a graph replays are counted on the device and not on the host: later times would be others'.
+#[test]
+fn once_a_graph_captures_nothing_is_timed_again() {
+    for version in [5, 6, 7] {
+        let mut harness = Harness::new();
+        let said = harness.run(version, "captured", 40);
+        assert_eq!((said["mask"], said["timed"]), (258, 20), "v{version}");
+        let read = harness.read();
+        let timed = read.collectives().iter().filter(|did| did.is_timed).count();
+        assert_eq!((read.collectives().len(), timed), (40, 20));
+        let is_note = |record: &&Record| matches!(record, Record::Note(text) if text.contains("CUDA graph"));
+        assert_eq!(read.records.iter().filter(is_note).count(), 1);
     }
 }
 

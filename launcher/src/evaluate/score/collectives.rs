@@ -10,54 +10,68 @@ use crate::evaluate::suite::Suite;
 /// Rank-steps in which alarms are counted.
 const TEN_MILLION: f64 = 1e7;
 
+/// Suites, and what their rows are called.
+const SUITES: [(Suite, &str); 3] = [
+    (Suite::Collectives, "collectives alone"),
+    (Suite::Overlap, "collectives beside the work"),
+    (Suite::Undeclared, "layout not declared"),
+];
+
 pub(super) fn rows(cases: &[Case<'_>]) -> Vec<Row> {
-    let cases: Vec<&Case<'_>> = cases
-        .iter()
-        .filter(|case| case.is_of(&[Suite::Collectives]))
-        .collect();
-    let of = |noise: &str, least: f64| -> Vec<&Case<'_>> {
+    let of = |(suite, label)| {
+        let of_suite = cases.iter().filter(|case| case.is_of(&[suite]));
+        rows_of(suite.name(), label, &of_suite.collect::<Vec<_>>())
+    };
+    SUITES.into_iter().flat_map(of).collect()
+}
+
+fn rows_of(suite: &str, label: &str, cases: &[&Case<'_>]) -> Vec<Row> {
+    let of = |kind: &str, least: Option<f64>| -> Vec<&Case<'_>> {
+        let prefix = format!("{suite}-{kind}");
         let is_of = |case: &&&Case<'_>| {
-            let name = &case.scenario.name;
-            name.starts_with(&format!("collectives-{noise}")) && case.scenario.slower >= Some(least)
+            let scenario = case.scenario;
+            scenario.name.starts_with(&prefix) && scenario.slower >= least
         };
         cases.iter().filter(is_of).copied().collect()
     };
-    let links: Vec<&Case<'_>> = cases
-        .iter()
-        .filter(|case| case.scenario.name.starts_with("collectives-link"))
-        .copied()
-        .collect();
+    // As much as is asked where phases are known.
+    let is_asked = suite != Suite::Collectives.name();
     let mut rows = Vec::new();
-    for (name, cases) in [
-        (
-            "collectives alone: recall, >= 5 %, sigma 0.5 %",
-            of("quiet", 0.05),
-        ),
-        (
-            "collectives alone: recall, >= 10 %, sigma 11 %",
-            of("noisy", 0.10),
-        ),
-        ("collectives alone: slow links named as links", links),
+    for (name, least, cases) in [
+        ("recall, >= 5 %, sigma 0.5 %", 0.99, of("quiet", Some(0.05))),
+        ("recall, >= 10 %, sigma 11 %", 0.95, of("noisy", Some(0.10))),
+        ("slow links named as links", 0.0, of("link", None)),
+        ("the whole job is slower", 0.0, of("all-slow", None)),
     ] {
-        rows.extend(recall(&cases, name));
+        let target = Some(least).filter(|least| is_asked && *least > 0.0);
+        rows.extend(recall(&cases, &format!("{label}: {name}"), target));
     }
-    rows.extend(first(&cases));
-    rows.extend(false_alarms(&cases));
+    let first_target = is_asked.then_some(0.98);
+    rows.extend(first(cases, label, first_target));
+    rows.extend(precision(cases, label).filter(|_| is_asked));
+    rows.extend(false_alarms(cases, label));
     rows
 }
 
-fn recall(cases: &[&Case<'_>], name: &str) -> Option<Row> {
+fn row(name: &str, target: Option<f64>) -> Row {
+    target.map_or_else(
+        || Row::told(name, Better::Higher),
+        |least| Row::at_least(name, least),
+    )
+}
+
+fn recall(cases: &[&Case<'_>], name: &str, target: Option<f64>) -> Option<Row> {
     let mut tally = Tally::default();
     for case in cases {
         for expected in case.required() {
             tally.add(case.answer(expected).is_some());
         }
     }
-    (tally.of > 0).then(|| tally.row(Row::told(name, Better::Higher)))
+    (tally.of > 0).then(|| tally.row(row(name, target)))
 }
 
 /// Of the worlds with one slow rank, those in which it alone was named.
-fn first(cases: &[&Case<'_>]) -> Option<Row> {
+fn first(cases: &[&Case<'_>], label: &str, target: Option<f64>) -> Option<Row> {
     let mut tally = Tally::default();
     for case in cases {
         let Some((expected, _)) = case.culprit() else {
@@ -66,15 +80,25 @@ fn first(cases: &[&Case<'_>]) -> Option<Row> {
         let others = case.wrong().any(|claim| claim.who != Who::Job);
         tally.add(case.answer(expected).is_some() && !others);
     }
-    (tally.of > 0).then(|| {
-        tally.row(Row::told(
-            "collectives alone: the slow rank named, and no other",
-            Better::Higher,
-        ))
-    })
+    let name = format!("{label}: the slow rank named, and no other");
+    (tally.of > 0).then(|| tally.row(row(&name, target)))
 }
 
-fn false_alarms(cases: &[&Case<'_>]) -> Option<Row> {
+fn precision(cases: &[&Case<'_>], label: &str) -> Option<Row> {
+    let mut tally = Tally::default();
+    for case in cases {
+        let answered = case
+            .job
+            .expect
+            .iter()
+            .filter(|expected| case.answer(expected).is_some());
+        answered.for_each(|_| tally.add(true));
+        case.wrong().for_each(|_| tally.add(false));
+    }
+    (tally.of > 0).then(|| tally.row(row(&format!("{label}: precision"), Some(0.99))))
+}
+
+fn false_alarms(cases: &[&Case<'_>], label: &str) -> Option<Row> {
     let (mut steps, mut alarms) = (0, 0);
     for case in cases.iter().filter(|case| case.job.expect.is_empty()) {
         steps += case.outcome.rank_steps;
@@ -82,7 +106,7 @@ fn false_alarms(cases: &[&Case<'_>]) -> Option<Row> {
     }
     let rate = |count: f64| count * TEN_MILLION / steps as f64;
     let row = Row::told(
-        "collectives alone: false alarms per 10,000,000 healthy rank-steps",
+        &format!("{label}: false alarms per 10,000,000 healthy rank-steps"),
         Better::Lower,
     );
     (steps > 0).then(|| {

@@ -9,6 +9,7 @@ mod collectives;
 mod faults;
 mod healthy;
 mod imbalance;
+mod overlap;
 mod slow;
 
 use paceline_health::sim::WorldSpec;
@@ -44,6 +45,10 @@ pub(super) enum Suite {
     Imbalance,
     /// Ranks do not say where their steps went: only collectives do.
     Collectives,
+    /// The same, of collectives that run beside the work.
+    Overlap,
+    /// Nobody says how the ranks share the work.
+    Undeclared,
     /// Nothing is wrong.
     Healthy,
     /// Nothing is wrong but the way to the detector.
@@ -56,7 +61,7 @@ pub(super) enum Suite {
 
 impl Suite {
     /// All, with what each holds.
-    pub(super) const ALL: [(Suite, &'static str, &'static str); 13] = [
+    pub(super) const ALL: [(Suite, &'static str, &'static str); 15] = [
         (
             Suite::Smoke,
             "smoke",
@@ -93,6 +98,16 @@ impl Suite {
             Suite::Collectives,
             "collectives",
             "slow ranks, links and healthy jobs, told by collectives alone",
+        ),
+        (
+            Suite::Overlap,
+            "overlap",
+            "the same where collectives run beside the work: nothing exposed",
+        ),
+        (
+            Suite::Undeclared,
+            "undeclared",
+            "slow ranks and healthy jobs whose layout nobody declares",
         ),
         (
             Suite::Healthy,
@@ -310,6 +325,7 @@ pub(super) fn all() -> Vec<Scenario> {
         faults::scenarios(),
         imbalance::scenarios(),
         collectives::scenarios(),
+        overlap::scenarios(),
         healthy::scenarios(),
     ]
     .concat()
@@ -359,7 +375,11 @@ mod tests {
 
     #[test]
     fn there_are_at_least_as_many_healthy_worlds() {
-        let healthy = |one: &&Scenario| matches!(one.suite, Suite::Healthy | Suite::Rough | Suite::Imbalance);
+        let healthy = |one: &&Scenario| match one.suite {
+            Suite::Healthy | Suite::Rough | Suite::Imbalance => true,
+            Suite::Overlap | Suite::Undeclared => one.expect.is_empty(),
+            _ => false,
+        };
         let all = all();
         let count = all.iter().filter(healthy).count();
         assert!(2 * count >= all.len(), "{count} of {}", all.len());

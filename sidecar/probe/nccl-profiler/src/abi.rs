@@ -9,6 +9,8 @@ use std::ffi::{c_char, c_int, c_void};
 pub const COLL: u64 = 1 << 1;
 /// Times of a kernel on one channel.
 pub const KERNEL_CH: u64 = 1 << 6;
+/// A group of calls, since version 5. NCCL tells it where anything below it is asked for as well.
+pub const GROUP_API: u64 = 1 << 8;
 /// State of a kernel's channel: the GPU's time at its end is in the arguments.
 pub const KERNEL_CH_STOP: c_int = 22;
 
@@ -17,6 +19,17 @@ pub const OK: c_int = 0;
 
 /// `ncclDebugLogger_t`: not used.
 pub type Logger = *const c_void;
+
+/// The version of NCCL's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// 4: it does not say what is captured.
+    V4,
+    /// 5 and 6: it does.
+    V5,
+    /// 7: kernel events from the first collective on, or never, and by default never.
+    V7,
+}
 
 /// `coll` of the union.
 #[derive(Clone, Copy)]
@@ -56,9 +69,19 @@ pub struct KernelCh {
     pub timer: u64,
 }
 
+/// `groupApi` of the union, as far as it is read.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct GroupApi {
+    /// Not 0: the calls are recorded into a CUDA graph, and run when that is launched, as often as it is.
+    pub captured: u8,
+}
+
 /// What is read of the union.
 #[repr(C)]
 pub union Of {
+    /// When the type is [`GROUP_API`].
+    pub group: GroupApi,
     /// When the type is [`COLL`].
     pub coll: Coll,
     /// When the type is [`KERNEL_CH`].

@@ -18,7 +18,10 @@ pub mod text;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use abi::{COLL, Descr, Init4, Init5, KERNEL_CH, KERNEL_CH_STOP, Logger, OK, Profiler, StateArgs};
+use abi::{
+    COLL, Descr, GROUP_API, Init4, Init5, Interface, KERNEL_CH, KERNEL_CH_STOP, Logger, OK, Profiler,
+    StateArgs,
+};
 use comms::Member;
 use plugin::Plugin;
 
@@ -47,7 +50,9 @@ pub static ncclProfiler_v5: Profiler<Init5, u64> = since5(init5);
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v6: Profiler<Init5, u64> = since5(init5);
 
-/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by others' measurements, and are off by default.
+/// NCCL 2.31 and later: kernel events cost 4 to 13 % there by others' measurements, and are off by default. They are on
+/// from the first collective or never: only those of which they were asked for are counted on the host, and all on the
+/// device, so that later ones would be told another's times.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "NCCL looks for this name")]
 pub static ncclProfiler_v7: Profiler<Init5, u64> = since5(init7);
@@ -74,7 +79,7 @@ extern "C" fn init4(
     _log: Logger,
 ) -> c_int {
     // SAFETY: arguments as NCCL gives them.
-    unsafe { join(context, mask, name, id, ranks, false) }
+    unsafe { join(context, mask, name, id, ranks, Interface::V4) }
 }
 
 extern "C" fn init5(
@@ -88,7 +93,7 @@ extern "C" fn init5(
     _log: Logger,
 ) -> c_int {
     // SAFETY: arguments as NCCL gives them.
-    unsafe { join(context, mask, name, id, ranks, false) }
+    unsafe { join(context, mask, name, id, ranks, Interface::V5) }
 }
 
 extern "C" fn init7(
@@ -102,7 +107,7 @@ extern "C" fn init7(
     _log: Logger,
 ) -> c_int {
     // SAFETY: arguments as NCCL gives them.
-    unsafe { join(context, mask, name, id, ranks, true) }
+    unsafe { join(context, mask, name, id, ranks, Interface::V7) }
 }
 
 /// # Safety
@@ -113,7 +118,7 @@ unsafe fn join(
     name: *const c_char,
     id: u64,
     ranks: c_int,
-    is_costly: bool,
+    interface: Interface,
 ) -> c_int {
     if context.is_null() {
         return OK;
@@ -130,7 +135,7 @@ unsafe fn join(
         name: records::name(name.to_bytes()),
     };
     // SAFETY: by the caller. Never an error: NCCL would go on without us, and say so in everybody's log.
-    unsafe { *context = PLUGIN.join(mask, member, is_costly) };
+    unsafe { *context = PLUGIN.join(mask, member, interface) };
     OK
 }
 
@@ -147,6 +152,12 @@ extern "C" fn start<T: Copy + Into<u64>>(
         let descr = &*descr;
         *handle = match descr.kind.into() {
             COLL => PLUGIN.enqueue(context, &descr.of.coll),
+            GROUP_API => {
+                if descr.of.group.captured != 0 {
+                    PLUGIN.captured();
+                }
+                std::ptr::null_mut()
+            }
             KERNEL_CH => PLUGIN.began(descr.parent, descr.of.kernel),
             _ => std::ptr::null_mut(),
         };

@@ -9,7 +9,7 @@ use paceline_ring::{
     Bare, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote, monotonic_ns,
 };
 
-use crate::abi::{COLL, Coll, KERNEL_CH, KernelCh};
+use crate::abi::{COLL, Coll, GROUP_API, Interface, KERNEL_CH, KernelCh};
 use crate::budget::{self, Budget, TIMED_ONE_IN};
 use crate::comms::{Comms, Member};
 use crate::records;
@@ -52,6 +52,8 @@ pub struct Plugin {
     tickets: AtomicU64,
     /// NCCL's own word, the same for all communicators.
     mask: AtomicPtr<c_int>,
+    /// NCCL says which calls are captured, if asked.
+    tells_captures: AtomicBool,
     /// What was last asked for, of GPU times.
     is_timing: AtomicBool,
     told_ns: AtomicU64,
@@ -82,6 +84,7 @@ impl Plugin {
             budget: Budget::new(),
             tickets: AtomicU64::new(0),
             mask: AtomicPtr::new(std::ptr::null_mut()),
+            tells_captures: AtomicBool::new(false),
             is_timing: AtomicBool::new(false),
             told_ns: AtomicU64::new(0),
             said_shared: AtomicBool::new(false),
@@ -89,13 +92,12 @@ impl Plugin {
         }
     }
 
-    /// A communicator begins; gives its context and the mask, null and 0 where nothing is watched. `is_costly`: a
-    /// version of NCCL whose kernel events cost too much to be on by default.
+    /// A communicator begins; gives its context and the mask, null and 0 where nothing is watched.
     ///
     /// # Safety
     /// `mask` is null or NCCL's mask, which lives as long as NCCL.
-    pub unsafe fn join(&self, mask: *mut c_int, member: Member, is_costly: bool) -> *mut c_void {
-        let is_watched = member.ranks > 1 && !mask.is_null() && self.is_ready(is_costly);
+    pub unsafe fn join(&self, mask: *mut c_int, member: Member, interface: Interface) -> *mut c_void {
+        let is_watched = member.ranks > 1 && !mask.is_null() && self.is_ready(interface);
         if !is_watched || self.ring.is_off() {
             return std::ptr::null_mut();
         }
@@ -142,7 +144,7 @@ impl Plugin {
         let step = self.steps.step();
         let mut did = records::collective(coll, member, ticket, now_ns, step);
         if did.is_fit() && self.is_timing.load(Relaxed) {
-            match self.table.claim(ticket, member.id, did.channels) {
+            match self.table.claim(ticket, member.id, did.channels, now_ns) {
                 Claim::Taken => did.is_timed = true,
                 Claim::Evicted(old) => {
                     did.is_timed = true;
@@ -189,14 +191,27 @@ impl Plugin {
         }
     }
 
-    /// An event is over. Of a collective that is the host's part, which says nothing.
+    /// An event is over: of a collective the host's part, which says nothing.
     pub fn stop(&self, handle: *mut c_void) {
         if let Some(Handle::Kernel(ticket, channel)) = Handle::unpack(handle) {
             let begin = self.begin(ticket);
-            if let Some(timed) = self.table.stop(ticket, channel) {
-                self.ring.write(KIND_TIMED, timed.words());
+            if let Some(timed) = self.table.stop(ticket, channel, monotonic_ns) {
+                match timed.duration_ns {
+                    0 => self.give_up(timed),
+                    _ => drop(self.ring.write(KIND_TIMED, timed.words())),
+                }
             }
             self.spent(ticket, begin);
+        }
+    }
+
+    /// Calls are recorded into a CUDA graph. What is asked for then stays in the graph, and what it runs is counted on the
+    /// device and not on the host: nothing is timed any more in this process.
+    pub fn captured(&self) {
+        if self.state.load(Relaxed) == READY && self.sampler.stop() {
+            self.ask(false);
+            self.ring.duty(NEVER);
+            self.note(b"NCCL plugin: CUDA graph: no GPU times from now");
         }
     }
 
@@ -287,7 +302,12 @@ impl Plugin {
     fn ask(&self, timing: bool) {
         if self.state.load(Relaxed) == READY {
             self.is_timing.store(timing, Relaxed);
-            self.set_mask(COLL | if timing { KERNEL_CH } else { 0 });
+            let captures = if self.tells_captures.load(Relaxed) {
+                GROUP_API
+            } else {
+                0
+            };
+            self.set_mask(COLL | captures | if timing { KERNEL_CH } else { 0 });
         }
     }
 
@@ -300,13 +320,13 @@ impl Plugin {
     }
 
     /// Makes the ring at the first communicator. Others that begin at the same time give way until that is done.
-    fn is_ready(&self, is_costly: bool) -> bool {
+    fn is_ready(&self, interface: Interface) -> bool {
         if self
             .state
             .compare_exchange(NEW, BEGINNING, AcqRel, Acquire)
             .is_ok()
         {
-            let state = if self.begin_all(is_costly) { READY } else { OFF };
+            let state = if self.begin_all(interface) { READY } else { OFF };
             self.state.store(state, Release);
         }
         for _ in 0..PATIENCE {
@@ -319,7 +339,7 @@ impl Plugin {
         self.state.load(Acquire) == READY
     }
 
-    fn begin_all(&self, is_costly: bool) -> bool {
+    fn begin_all(&self, interface: Interface) -> bool {
         let (Some(dir), Some(identity)) = (variable(c"PACELINE_RING_DIR"), rank::identity(variable)) else {
             return false;
         };
@@ -339,9 +359,16 @@ impl Plugin {
                     self.sampler.every(windows);
                 }
             }
-            None if is_costly => self.sampler.every(NEVER),
+            None if interface == Interface::V7 => self.sampler.every(NEVER),
             None => {}
         }
+        if interface == Interface::V7 {
+            self.sampler.fix();
+        }
+        if let Some(steps) = variable(c"PACELINE_NCCL_AFTER").and_then(|text| text::number(text.to_bytes())) {
+            self.sampler.after(steps);
+        }
+        self.tells_captures.store(interface != Interface::V4, Relaxed);
         if let Some(ppm) =
             variable(c"PACELINE_NCCL_BUDGET_PPM").and_then(|text| text::number(text.to_bytes()))
         {

@@ -2,8 +2,8 @@
 //! alike (the step, else the collectives of the communicator that leads), and those of a rank that samples less are
 //! among those of one that samples more.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// Steps of a window.
 pub const WINDOW: u64 = 8;
@@ -16,6 +16,12 @@ pub const EVERY: u32 = 4;
 pub const NEVER: u32 = u32::MAX;
 /// Rarer than one of so many is off.
 const RAREST: u32 = 64;
+
+/// First steps of a process in which nothing is timed: frameworks capture their CUDA graphs in them, after a warm-up of
+/// 3 (`torch.cuda.make_graphed_callables`) to 11 steps (<https://docs.pytorch.org/docs/stable/notes/cuda.html>).
+pub const AFTER: u32 = 32;
+/// Said of the first step while there was none.
+const NO_STEP: u64 = u64::MAX;
 
 /// Where the job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,13 @@ pub struct Sampler {
     every: AtomicU32,
     /// How often it was halved because it cost too much.
     halved: AtomicU32,
+    /// Nothing is timed in so many first steps.
+    after: AtomicU32,
+    /// The first step that a hook said.
+    first: AtomicU64,
+    /// All of the process is timed, or nothing.
+    is_fixed: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 impl Default for Sampler {
@@ -51,6 +64,10 @@ impl Sampler {
         Sampler {
             every: AtomicU32::new(EVERY),
             halved: AtomicU32::new(0),
+            after: AtomicU32::new(AFTER),
+            first: AtomicU64::new(NO_STEP),
+            is_fixed: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         }
     }
 
@@ -59,12 +76,33 @@ impl Sampler {
         self.every.store(windows.max(1), Relaxed);
     }
 
+    /// Nothing is timed in so many first steps of the process.
+    pub fn after(&self, steps: u32) {
+        self.after.store(steps, Relaxed);
+    }
+
+    /// All of the process is timed, from its first collective on, or nothing.
+    pub fn fix(&self) {
+        self.is_fixed.store(true, Relaxed);
+    }
+
+    /// Nothing is timed any more in this process; true for the first time.
+    pub fn stop(&self) -> bool {
+        !self.is_stopped.swap(true, Relaxed)
+    }
+
     /// Whether collectives from now on shall be timed. `asked` is the reader's wish, 0 none. One unit ahead of a window
     /// it begins, because NCCL takes a new mask with the next group only.
     pub fn wants(&self, asked: u32, step: Step) -> bool {
         let windows = self.windows(asked);
         if windows == NEVER {
+            if self.is_fixed.load(Relaxed) {
+                self.stop();
+            }
             return false;
+        }
+        if self.is_fixed.load(Relaxed) {
+            return true;
         }
         let windows = u64::from(windows);
         let unit = match step {
@@ -72,8 +110,26 @@ impl Sampler {
             Step::Led { led, of_step: 0 } => led / LED,
             Step::Led { led, of_step } => led / u64::from(of_step),
         };
+        if unit < self.begins(step) {
+            return false;
+        }
         let is_in = |unit: u64| (unit / WINDOW).is_multiple_of(windows.max(1));
         is_in(unit) || (unit % WINDOW == WINDOW - 1 && is_in(unit + 1))
+    }
+
+    /// The first step in which anything may be timed.
+    fn begins(&self, step: Step) -> u64 {
+        let first = match step {
+            Step::Said(step) => match self.first.load(Relaxed) {
+                NO_STEP => {
+                    self.first.store(step, Relaxed);
+                    step
+                }
+                first => first,
+            },
+            Step::Led { .. } => 0,
+        };
+        first.saturating_add(u64::from(self.after.load(Relaxed)))
     }
 
     /// It costs too much: half as often. False when that is too rare to be of use.
@@ -84,10 +140,16 @@ impl Sampler {
 
     /// GPU times are taken in one of so many windows; [`NEVER`].
     pub fn windows(&self, asked: u32) -> u32 {
+        let own = self.every.load(Relaxed);
         let every = match asked {
-            0 => self.every.load(Relaxed),
+            0 => own,
             asked => asked,
         };
+        let is_fixed = self.is_fixed.load(Relaxed);
+        let is_always = own == 1 && every == 1 && self.halved.load(Relaxed) == 0;
+        if self.is_stopped.load(Relaxed) || (is_fixed && !is_always) {
+            return NEVER;
+        }
         let windows = u64::from(every) << self.halved.load(Relaxed).min(31);
         if every == NEVER {
             NEVER
@@ -103,6 +165,7 @@ mod tests {
     use super::*;
 
     fn steps(sampler: &Sampler, asked: u32) -> Vec<u64> {
+        sampler.after(0);
         (0..300)
             .filter(|step| sampler.wants(asked, Step::Said(*step)))
             .collect()
@@ -144,11 +207,61 @@ mod tests {
     #[test]
     fn without_steps_the_largest_communicator_counts() {
         let sampler = Sampler::new();
+        sampler.after(0);
         let wants = |led, of_step| sampler.wants(0, Step::Led { led, of_step });
         assert!(wants(0, 0));
         assert!(!wants(LED * WINDOW, 0));
         assert!(wants(LED * WINDOW * u64::from(EVERY), 0));
         let five: Vec<u64> = (0..300).filter(|step| wants(step * 5 + 3, 5)).collect();
         assert_eq!(five, steps(&sampler, 0), "as with a hook");
+    }
+
+    /// What a graph captures in its first steps would keep a host node for each kernel event asked for.
+    #[test]
+    fn nothing_is_timed_in_the_first_steps() {
+        for first in [1, 5000] {
+            let sampler = Sampler::new();
+            sampler.every(1);
+            let timed = (first..first + 300).find(|step| sampler.wants(0, Step::Said(*step)));
+            assert_eq!(timed, Some(first + 32));
+        }
+        let sampler = Sampler::new();
+        let timed = (0..300).find(|step| {
+            sampler.wants(
+                0,
+                Step::Led {
+                    led: step * 5,
+                    of_step: 5,
+                },
+            )
+        });
+        assert_eq!(timed, Some(32));
+    }
+
+    #[test]
+    fn once_captured_never_again() {
+        let sampler = Sampler::new();
+        assert!(sampler.stop() && !sampler.stop(), "told once");
+        assert_eq!(steps(&sampler, 1), []);
+        assert_eq!(sampler.windows(4), NEVER);
+    }
+
+    /// Version 7 counts on the host what is timed and on the device everything.
+    #[test]
+    fn always_or_never_where_windows_would_be_others_times() {
+        let of = |every| {
+            let sampler = Sampler::new();
+            sampler.every(every);
+            sampler.fix();
+            sampler
+        };
+        assert_eq!(steps(&of(1), 0).len(), 300, "the first steps too");
+        for (every, asked) in [(4, 0), (NEVER, 0), (NEVER, 1), (1, 4), (1, NEVER)] {
+            assert_eq!(steps(&of(every), asked), [], "{every} {asked}");
+        }
+        let sampler = of(1);
+        assert!(sampler.wants(0, Step::Said(1)) && !sampler.wants(NEVER, Step::Said(2)));
+        assert!(!sampler.wants(1, Step::Said(3)), "and not again");
+        assert!(!of(1).halve(0), "half of it is nothing");
     }
 }

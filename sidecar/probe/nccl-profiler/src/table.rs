@@ -13,6 +13,9 @@ use paceline_ring::Timed;
 pub const SLOTS: usize = 4096;
 /// NCCL's MAXCHANNELS.
 const CHANNELS: u8 = 64;
+/// The GPU's clock and the host's differ by less, however long a collective takes: a part of it, and a fixed span.
+const CLOCKS_DIFFER: u64 = 100;
+const CLOCKS_DIFFER_NS: u64 = 1_000_000;
 /// Of a slot's word: the ticket in the upper 56 bits, then busy, then how often it is pinned.
 const BUSY: u64 = 1 << 7;
 const PINS: u64 = BUSY - 1;
@@ -65,6 +68,8 @@ struct Slot {
     last_ns: AtomicU64,
     comm: AtomicU64,
     channels: AtomicU64,
+    /// When it was enqueued, by the host's clock.
+    enqueued_ns: AtomicU64,
 }
 
 /// What became of a claim.
@@ -96,8 +101,8 @@ impl Table {
         &self.slots[ticket as usize % SLOTS]
     }
 
-    /// Takes the slot of a ticket for a collective on so many channels.
-    pub fn claim(&self, ticket: u64, comm: u64, channels: u8) -> Claim {
+    /// Takes the slot of a ticket for a collective on so many channels, enqueued at `now_ns`.
+    pub fn claim(&self, ticket: u64, comm: u64, channels: u8, now_ns: u64) -> Claim {
         let slot = self.slot(ticket);
         let before = slot.word.load(Acquire);
         let ours = ticket << 8 | BUSY | 1;
@@ -117,6 +122,7 @@ impl Table {
         slot.last_ns.store(0, Relaxed);
         slot.comm.store(comm, Relaxed);
         slot.channels.store(u64::from(channels), Relaxed);
+        slot.enqueued_ns.store(now_ns, Relaxed);
         // Nobody else changes the word of a slot that is pinned and whose ticket nobody knows yet.
         slot.word.store(ours - 1, Release);
         evicted.map_or(Claim::Taken, Claim::Evicted)
@@ -144,8 +150,9 @@ impl Table {
         }
     }
 
-    /// The kernel is over on a channel; gives the collective's times when that was the last one.
-    pub fn stop(&self, ticket: u64, channel: u8) -> Option<Timed> {
+    /// The kernel is over on a channel; gives the collective's times when that was the last one. One that would have been
+    /// longer on the GPU than since it was enqueued was told another's times, and has none: its duration is 0.
+    pub fn stop(&self, ticket: u64, channel: u8, now_ns: impl FnOnce() -> u64) -> Option<Timed> {
         let pin = self.pin(ticket)?;
         let slot = pin.slot;
         let bit = 1 << channel;
@@ -160,10 +167,13 @@ impl Table {
         }
         slot.word.fetch_and(!BUSY, Relaxed);
         let first = slot.first_ns.load(Relaxed);
+        let duration_ns = slot.last_ns.load(Relaxed).saturating_sub(first);
+        let passed_ns = now_ns().saturating_sub(slot.enqueued_ns.load(Relaxed));
+        let longest_ns = passed_ns + passed_ns / CLOCKS_DIFFER + CLOCKS_DIFFER_NS;
         Some(Timed {
             comm: slot.comm.load(Relaxed),
             start_ns: first,
-            duration_ns: slot.last_ns.load(Relaxed).saturating_sub(first),
+            duration_ns: if duration_ns <= longest_ns { duration_ns } else { 0 },
             ticket: ticket as u32,
             channels: channels as u8,
         })
@@ -213,6 +223,7 @@ impl Slot {
             last_ns: AtomicU64::new(0),
             comm: AtomicU64::new(0),
             channels: AtomicU64::new(0),
+            enqueued_ns: AtomicU64::new(0),
         }
     }
 

@@ -4,6 +4,11 @@ fn table() -> Box<Table> {
     Box::new(Table::new())
 }
 
+/// Long after anything was enqueued.
+fn late() -> u64 {
+    1 << 60
+}
+
 #[test]
 fn handles_are_never_null_and_come_back() {
     for handle in [
@@ -23,38 +28,38 @@ fn handles_are_never_null_and_come_back() {
 #[test]
 fn the_last_channel_tells_the_whole_collective() {
     let table = table();
-    assert_eq!(table.claim(5, 0xc, 3), Claim::Taken);
+    assert_eq!(table.claim(5, 0xc, 3, 0), Claim::Taken);
     // Channels begin and end in any order; the longest span counts.
     for (channel, at) in [(0, 100), (9, 90), (63, 120)] {
         assert!(table.start(5, channel, at));
     }
     for (channel, at) in [(9, 400), (0, 380)] {
         table.ends(5, channel, at);
-        assert_eq!(table.stop(5, channel), None);
+        assert_eq!(table.stop(5, channel, late), None);
     }
     table.ends(5, 63, 410);
-    let timed = table.stop(5, 63).unwrap();
+    let timed = table.stop(5, 63, late).unwrap();
     assert_eq!((timed.start_ns, timed.duration_ns, timed.channels), (90, 320, 3));
     assert_eq!((timed.ticket, timed.comm), (5, 0xc));
-    assert_eq!(table.stop(5, 63), None, "its slot is free");
+    assert_eq!(table.stop(5, 63, late), None, "its slot is free");
 }
 
 #[test]
 fn what_is_stale_or_comes_twice_does_nothing() {
     let table = table();
     assert!(!table.start(5, 0, 1), "of nothing");
-    table.claim(5, 0xc, 2);
-    assert_eq!(table.stop(5, 0), None, "never started");
+    table.claim(5, 0xc, 2, 0);
+    assert_eq!(table.stop(5, 0, late), None, "never started");
     assert!(table.start(5, 0, 100));
     assert!(!table.start(5, 0, 50), "twice");
     assert!(!table.start(5, 64, 50), "no such channel");
     table.ends(5, 0, 200);
-    assert_eq!(table.stop(5, 0), None);
-    assert_eq!(table.stop(5, 0), None, "a double stop is no second channel");
+    assert_eq!(table.stop(5, 0, late), None);
+    assert_eq!(table.stop(5, 0, late), None, "a double stop is no second channel");
     table.ends(5, 0, 9_999);
     assert!(table.start(5, 1, 110));
     table.ends(5, 1, 210);
-    let timed = table.stop(5, 1).unwrap();
+    let timed = table.stop(5, 1, late).unwrap();
     assert_eq!(
         (timed.start_ns, timed.duration_ns),
         (100, 110),
@@ -66,19 +71,19 @@ fn what_is_stale_or_comes_twice_does_nothing() {
 fn an_old_one_makes_room_and_is_told_as_given_up() {
     let table = table();
     let next = 5 + SLOTS as u64;
-    table.claim(5, 0xc, 2);
+    table.claim(5, 0xc, 2, 0);
     table.start(5, 0, 100);
-    let Claim::Evicted(old) = table.claim(next, 0xd, 1) else {
+    let Claim::Evicted(old) = table.claim(next, 0xd, 1, 0) else {
         panic!("not evicted")
     };
     assert_eq!((old.ticket, old.comm, old.duration_ns), (5, 0xc, 0));
     table.ends(5, 0, 1);
-    assert_eq!(table.stop(5, 0), None, "the old ticket is stale");
+    assert_eq!(table.stop(5, 0, late), None, "the old ticket is stale");
     assert!(table.start(next, 0, 300));
     table.ends(next, 0, 340);
-    assert_eq!(table.stop(next, 0).map(|timed| timed.duration_ns), Some(40));
+    assert_eq!(table.stop(next, 0, late).map(|timed| timed.duration_ns), Some(40));
     assert_eq!(
-        table.claim(next + SLOTS as u64, 0xd, 1),
+        table.claim(next + SLOTS as u64, 0xd, 1, 0),
         Claim::Taken,
         "one that is done is no loss"
     );
@@ -88,10 +93,10 @@ fn an_old_one_makes_room_and_is_told_as_given_up() {
 fn a_communicator_that_ends_gives_up_its_own() {
     let table = table();
     for (ticket, comm) in [(1, 0xa), (2, 0xb), (3, 0xa)] {
-        table.claim(ticket, comm, 1);
+        table.claim(ticket, comm, 1, 0);
     }
     table.start(3, 0, 1);
-    assert!(table.stop(3, 0).is_some());
+    assert!(table.stop(3, 0, late).is_some());
     let mut told = Vec::new();
     let mut pin = None;
     table.forget(0xa, |timed| {
@@ -103,7 +108,7 @@ fn a_communicator_that_ends_gives_up_its_own() {
         pin.is_none(),
         "nobody works in it meanwhile, or it would be told twice"
     );
-    assert_eq!(table.claim(1 + SLOTS as u64, 0xb, 1), Claim::Taken);
+    assert_eq!(table.claim(1 + SLOTS as u64, 0xb, 1, 0), Claim::Taken);
     assert!(table.start(2, 0, 5), "the other one goes on");
 }
 
@@ -122,7 +127,7 @@ fn threads_tell_each_collective_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for ticket in 1..=ALL {
-                match table.claim(ticket, 1, 2) {
+                match table.claim(ticket, 1, 2, 0) {
                     Claim::Taken => {}
                     Claim::Evicted(_) => _ = given_up.fetch_add(1, Relaxed),
                     Claim::Refused => _ = refused.fetch_add(1, Relaxed),
@@ -144,7 +149,7 @@ fn threads_tell_each_collective_once() {
                     }
                     if table.start(ticket, channel, 1_000 * ticket + u64::from(channel)) {
                         table.ends(ticket, channel, 1_000 * ticket + 500 + u64::from(channel));
-                        if let Some(timed) = table.stop(ticket, channel) {
+                        if let Some(timed) = table.stop(ticket, channel, late) {
                             assert_eq!(timed.ticket as u64, ticket);
                             assert!(
                                 (500..=501).contains(&timed.duration_ns),
@@ -159,7 +164,7 @@ fn threads_tell_each_collective_once() {
     });
     give_up();
     for ticket in ALL + 1..=ALL + SLOTS as u64 {
-        assert_eq!(table.claim(ticket, 2, 1), Claim::Taken);
+        assert_eq!(table.claim(ticket, 2, 1, 0), Claim::Taken);
     }
     let [told, given_up, refused] = [told, given_up, refused].map(AtomicU64::into_inner);
     assert_eq!(told + given_up + refused, ALL);
@@ -169,6 +174,26 @@ fn threads_tell_each_collective_once() {
         assert!(table.start(calm, channel, 1_000));
         table.ends(calm, channel, 1_500);
     }
-    let told = (0..2).filter_map(|channel| table.stop(calm, channel)).count();
+    let told = (0..2)
+        .filter_map(|channel| table.stop(calm, channel, late))
+        .count();
     assert_eq!(told, 1);
+}
+
+/// Replays of a graph are counted on the device and not on the host, so that a later collective is told of another's kernel.
+#[test]
+fn what_took_longer_than_it_can_have_has_no_time() {
+    let table = table();
+    let of = |ticket, duration_ns: u64| {
+        table.claim(ticket, 0xc, 1, 5_000_000);
+        table.start(ticket, 0, 100);
+        table.ends(ticket, 0, 100 + duration_ns);
+        table
+            .stop(ticket, 0, || 25_000_000)
+            .map(|timed| timed.duration_ns)
+    };
+    assert_eq!(of(1, 20_000_000), Some(20_000_000));
+    assert_eq!(of(2, 21_100_000), Some(21_100_000), "two clocks");
+    assert_eq!(of(3, 21_300_000), Some(0));
+    assert_eq!(of(4, u64::MAX / 2), Some(0));
 }

@@ -97,6 +97,7 @@ fn row(step: u64, in_comm_ms: u64) -> Vec<Event> {
             exposed_ns: None,
             unfit: 0,
             gpu: true,
+            functions: Vec::new(),
         };
         let step = Step {
             rank: Rank(rank),

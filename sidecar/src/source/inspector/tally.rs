@@ -153,6 +153,7 @@ impl Tally {
             exposed_ns: None,
             unfit: 0,
             gpu: true,
+            functions: Vec::new(),
         }));
     }
 

@@ -12,6 +12,7 @@ use paceline_ring::{Collective, Timed};
 
 use super::beside::{self, Interval};
 use super::exact::{Singles, is_wanted};
+use super::functions::{self, Met};
 
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
@@ -21,8 +22,8 @@ const MAX_WAITING: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     steps: BTreeMap<u64, Step>,
-    /// Enqueued, and not timed yet: by ticket.
-    waiting: BTreeMap<u32, (u64, u64)>,
+    /// Enqueued, and not timed yet: by ticket the step, communicator and function.
+    waiting: BTreeMap<u32, (u64, u64, u8)>,
     /// Steps up to this one were told or are lost. The first that is seen is seen in part.
     closed: Option<u64>,
     /// The last ticket before the first of those that are open.
@@ -56,7 +57,7 @@ struct Step {
     sums: BTreeMap<u64, Sum>,
     singles: Singles,
     /// One more than may be laid side by side, at most: a step need not end.
-    intervals: Vec<Interval>,
+    met: Vec<Met>,
     gpu_end_ns: Option<u64>,
     is_sampled: bool,
     is_broken: bool,
@@ -109,7 +110,8 @@ impl Collectives {
         if did.is_timed {
             step.waiting += 1;
             step.is_sampled = true;
-            self.waiting.insert(did.ticket, (number, did.comm));
+            self.waiting
+                .insert(did.ticket, (number, did.comm, did.function as u8));
             if did.is_fit() && is_wanted(&self.wants, self.restart, did.comm, number) {
                 step.singles.enqueued(did);
             }
@@ -118,7 +120,7 @@ impl Collectives {
 
     /// The GPU's times of one have come.
     pub(super) fn timed(&mut self, timed: &Timed) {
-        let Some((step, comm)) = self.waiting.remove(&timed.ticket) else {
+        let Some((step, comm, function)) = self.waiting.remove(&timed.ticket) else {
             return;
         };
         let Some(step) = self.steps.get_mut(&step) else {
@@ -134,8 +136,14 @@ impl Collectives {
             sum.dur_ns = sum.dur_ns.saturating_add(timed.duration_ns);
             let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
-            if step.intervals.len() <= beside::MOST {
-                step.intervals.push((comm, timed.start_ns, end_ns));
+            if step.met.len() <= beside::MOST {
+                step.met.push(Met {
+                    comm,
+                    function,
+                    ticket: timed.ticket,
+                    start_ns: timed.start_ns,
+                    end_ns,
+                });
             }
         }
     }
@@ -156,7 +164,7 @@ impl Collectives {
             && behind == step.last.wrapping_add(1);
         self.before = step.last;
         if step.waiting > 0 {
-            self.waiting.retain(|_, (of, _)| *of != number);
+            self.waiting.retain(|_, (of, ..)| *of != number);
         }
         let is_whole =
             is_complete && !step.is_broken && step.sums.values().all(|sum| sum.timed == sum.collectives);
@@ -174,21 +182,33 @@ impl Collectives {
             return Some(done);
         }
         done.gpu_end_ns = step.gpu_end_ns;
-        let exposed = match step.intervals.len() {
-            0..=beside::MOST => beside::exposed(&mut step.intervals),
-            _ => BTreeMap::new(),
+        let is_bounded = step.met.len() <= beside::MOST;
+        let (exposed, mut by_function) = match is_bounded {
+            true => {
+                let interval = |met: &Met| (met.comm, met.start_ns, met.end_ns);
+                let mut intervals: Vec<Interval> = step.met.iter().map(interval).collect();
+                (
+                    beside::exposed(&mut intervals),
+                    functions::sums(&mut step.met, step.first),
+                )
+            }
+            false => Default::default(),
         };
-        let told = step.sums.iter().map(|(comm, sum)| event::Comm {
-            rank,
-            restart,
-            step: number,
-            comm: *comm,
-            collectives: sum.collectives,
-            bytes: sum.bytes,
-            dur_ns: sum.dur_ns,
-            exposed_ns: exposed.get(comm).copied().flatten(),
-            unfit: 0,
-            gpu: true,
+        let told = step.sums.iter().map(|(comm, sum)| {
+            let (dur_ns, functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
+            event::Comm {
+                rank,
+                restart,
+                step: number,
+                comm: *comm,
+                collectives: sum.collectives,
+                bytes: sum.bytes,
+                dur_ns,
+                exposed_ns: exposed.get(comm).copied().flatten(),
+                unfit: 0,
+                gpu: true,
+                functions,
+            }
         });
         done.sums = told.collect();
         Some(done)
@@ -215,6 +235,7 @@ mod tests {
 
     fn timed(ticket: u32, duration_ns: u64) -> Timed {
         Timed {
+            start_ns: 1_000_000 * u64::from(ticket),
             duration_ns,
             ticket,
             channels: 8,
@@ -316,7 +337,7 @@ mod tests {
                 ..timed(ticket, 100)
             });
         }
-        assert!(collectives.steps[&2].intervals.len() <= beside::MOST + 1);
+        assert!(collectives.steps[&2].met.len() <= beside::MOST + 1);
         let done = collectives.next(Rank(0), 0).unwrap();
         assert_eq!(done.gpu_end_ns, Some(1_000_000 * u64::from(many) + 100));
         assert_eq!(

@@ -75,6 +75,7 @@ pub(super) fn comm(rank: Rank, restart: u32, comm: &paceline_ring::Comm) -> even
         exposed_ns: None,
         unfit: 0,
         gpu: false,
+        functions: Vec::new(),
     }
 }
 

@@ -1,0 +1,96 @@
+//! Sums of a communicator's collectives by function, in their order.
+//!
+//! Those that NCCL launches together are stamped together: each of a batch is told as long as all of it. The collectives of
+//! one communicator run one after the other, so what they cover is counted once, and is the first one's.
+
+use std::collections::BTreeMap;
+
+use paceline_health::event::FunctionSum;
+
+/// One collective on the GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Met {
+    pub(super) comm: u64,
+    pub(super) function: u8,
+    pub(super) ticket: u32,
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+}
+
+/// By communicator: time in it, nanoseconds, and the same by function. `first`: the step's first ticket, as they begin anew at
+/// 2³².
+pub(super) fn sums(met: &mut [Met], first: u32) -> BTreeMap<u64, (u64, Vec<FunctionSum>)> {
+    met.sort_unstable_by_key(|met| (met.comm, met.ticket.wrapping_sub(first)));
+    let mut all = BTreeMap::new();
+    for of_comm in met.chunk_by(|one, next| one.comm == next.comm) {
+        let begin_ns = of_comm.iter().map(|met| met.start_ns).min().unwrap_or(0);
+        let mut covered_ns = begin_ns;
+        let mut each: BTreeMap<u8, Vec<(u64, u64)>> = BTreeMap::new();
+        let mut sum_ns = 0;
+        for met in of_comm {
+            let alone_ns = met.end_ns.saturating_sub(met.start_ns.max(covered_ns));
+            covered_ns = covered_ns.max(met.end_ns);
+            sum_ns += alone_ns;
+            let of_function = each.entry(met.function).or_default();
+            of_function.push((met.start_ns - begin_ns, alone_ns));
+        }
+        let functions = each
+            .iter()
+            .map(|(function, each)| FunctionSum::of(*function, each));
+        all.insert(of_comm[0].comm, (sum_ns, functions.collect()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_health::event::{ALL_GATHER, OrderPart, REDUCE_SCATTER};
+
+    fn met(ticket: u32, function: u8, start_us: u64, end_us: u64) -> Met {
+        Met {
+            comm: 7,
+            function,
+            ticket,
+            start_ns: start_us * 1000,
+            end_ns: end_us * 1000,
+        }
+    }
+
+    #[test]
+    fn functions_of_one_communicator_are_told_apart() {
+        let mut all = vec![
+            met(1, REDUCE_SCATTER, 300, 340),
+            met(u32::MAX, ALL_GATHER, 100, 110),
+            met(0, ALL_GATHER, 200, 250),
+        ];
+        let sums = sums(&mut all, u32::MAX);
+        let (dur_ns, functions) = &sums[&7];
+        assert_eq!(*dur_ns, 100_000);
+        let part = |begin_us, dur_us| OrderPart { begin_us, dur_us };
+        let told: Vec<_> = functions
+            .iter()
+            .map(|sum| (sum.function, sum.collectives, sum.parts.clone()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (REDUCE_SCATTER, 1, vec![part(200, 40)]),
+                (ALL_GATHER, 2, vec![part(0, 10), part(100, 50)]),
+            ]
+        );
+    }
+
+    /// `ncclGroupStart`, four collectives, `ncclGroupEnd`: each is told as long as all four.
+    #[test]
+    fn a_batch_is_counted_once() {
+        let mut all: Vec<Met> = (1..=4)
+            .map(|n| met(n, ALL_GATHER, 100 + u64::from(n), 200 + u64::from(n)))
+            .collect();
+        let sums = sums(&mut all, 1);
+        let (dur_ns, functions) = &sums[&7];
+        assert_eq!(*dur_ns, 103_000);
+        let parts: u64 = functions[0].parts.iter().map(|part| part.dur_us).sum();
+        assert_eq!((functions[0].collectives, parts), (4, 103));
+    }
+}
