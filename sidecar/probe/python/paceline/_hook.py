@@ -208,12 +208,13 @@ def _watch_buckets(torch):
         return None
     from ._buckets import Buckets
 
-    buckets = Buckets(gradient_edge, torch.utils.hooks.unserializable_hook)
+    assign = getattr(torch.distributed, "_compute_bucket_assignment_by_size", None)
+    buckets = Buckets(gradient_edge, torch.utils.hooks.unserializable_hook, assign)
 
-    def look():
+    def look(arrived):
         model = _ddp() if _ddp is not None else None
         if model is not None:
-            buckets.look(model)
+            buckets.look(model, arrived)
 
     return look
 

@@ -126,6 +126,8 @@ class Model:
     """DDP, after its first backward. Its own hook notes which phase it is in."""
 
     require_backward_grad_sync = True
+    static_graph = find_unused_parameters = False
+    bucket_bytes_cap = 2  # parameters
 
     def __init__(self, order="5, 4, 3, 2, 1, 0", buckets="5 4, 2 3, 1 0", parameters=6):
         self.parameters = [Parameter() for _ in range(parameters)]
@@ -153,10 +155,16 @@ class Model:
         tracker.in_backward = False
 
 
+def assigned(tensors, limits, sparse, indices):
+    """As torch.distributed._compute_bucket_assignment_by_size does, with parameters of size 1."""
+    assert len(tensors) == len(sparse) == len(indices)
+    return [indices[at : at + limits[-1]] for at in range(0, len(indices), limits[-1])], limits
+
+
 class DdpBuckets(Watched):
-    def watched(self, model):
-        buckets = _buckets.Buckets(Parameter.edge, lambda function: function)
-        buckets.look(model)
+    def watched(self, model, arrived=()):
+        buckets = _buckets.Buckets(Parameter.edge, lambda function: function, assigned)
+        buckets.look(model, arrived)
         return buckets
 
     def waits(self, model):
@@ -193,6 +201,25 @@ class DdpBuckets(Watched):
         buckets.look(other)
         self.assertEqual(self.waits(model), [])
         self.assertEqual(self.waits(other), [2, 4])
+
+    def test_buckets_that_ddp_does_not_report(self):
+        """Under a schedule of torch.distributed.pipelining, whose forwards do not synchronize."""
+        model = Model()
+        model.said = {"num_parameter_tensors": 6}
+        self.watched(model, arrived=[Parameter(), *reversed(model.parameters)])
+        self.assertEqual(self.waits(model), [2, 4])
+        self.watched(model)  # no backward was watched yet
+        model = Model()
+        model.said = {"num_parameter_tensors": 6}
+        self.watched(model, arrived=model.parameters[1:])
+        self.assertEqual(self.waits(model), [])  # one may still come, or be another model's
+
+    def test_buckets_that_are_never_rebuilt(self):
+        """Unused parameters are looked for: buckets stay in the model's order."""
+        model = Model(buckets="")
+        model.find_unused_parameters = True
+        self.watched(model, arrived=list(reversed(model.parameters[1:])))
+        self.assertEqual(self.waits(model), [2, 4])  # of 0 1, 2 3, 4 5; 1 ends with backward
 
     def test_a_model_of_another_kind_is_left_alone(self):
         notes = []
