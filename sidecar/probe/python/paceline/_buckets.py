@@ -90,6 +90,8 @@ class Buckets:
         return parameter.register_hook(begin), self._gradient_edge(parameter).node.register_hook(end)
 
     def _begin(self):
+        if tracker.skips_waits():
+            return
         if tracker.in_backward and tracker.phase == COMPUTE and not tracker.is_elsewhere():
             model = self._model()
             if model is not None and model.require_backward_grad_sync:

@@ -188,6 +188,8 @@ def attach(optimizer=None):
         timeline,
     ):
         return False
+    if index is not None:
+        tracker.timeline.on_timed = _patch.timed_only.switch
     if not _attached_to_torch:
         _attached_to_torch = True
         _patch.wrap_torch(torch)

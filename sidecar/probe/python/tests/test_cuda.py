@@ -20,7 +20,7 @@ class Cuda:
         self.freed_while_capturing = False
         self.freed = 0
         self.stream = 1
-        self.events = 0
+        self.events = self.recorded = 0
         cuda = self
 
         class Event:
@@ -30,6 +30,7 @@ class Cuda:
 
             def record(self, stream):
                 cuda.recorded_on = stream.cuda_stream
+                cuda.recorded += 1
                 assert not cuda.capturing, "recorded into a graph"
                 self.at = cuda.now
 
@@ -256,8 +257,8 @@ class Phases(unittest.TestCase):
     def test_too_many_marks_are_said_to_be(self):
         for index in range(MOST_MARKS + 1):
             self.at(index, WAIT if index % 2 else COMPUTE)
-        self.end(100, 2)
-        self.assertEqual((self.written[0][0][1], self.written[0][1]), (100 * MS, False))
+        self.end(2 * MOST_MARKS, 2)
+        self.assertEqual((self.written[0][0][1], self.written[0][1]), (2 * MOST_MARKS * MS, False))
 
     def test_events_are_used_again(self):
         for step in range(50):
