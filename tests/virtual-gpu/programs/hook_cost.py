@@ -3,9 +3,9 @@ waits, in steps of 100 ms of the GPU.
 
 HOME/torch-cuda/bin/python hook_cost.py --hook sidecar/probe/python
 
-The first steps are timed in all their waits, later ones now and then (_sampling.py). Three kinds of steps are told apart in one
-process: timed ones, those after them (which read the events) and the others; a process without the hook is the measure of these.
-Ends with 1 where the hook costs more than 1/1000 of a step.
+The first 256 steps are timed in all their waits, later ones now and then (_sampling.py): on average a step costs what one that
+is not timed does, and its share of one that is. Each kind against a process without the hook. Ends with 1 where that is
+more than 1/1000 of a step.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from statistics import median
 
 WAITS = (20, 200, 1000)
 STEP_MS = 100.0
-AT_START, STEPS = 300, 128  # steps until the share of timed steps is decided; steps that are measured then
+WARM_UP, AT_START, STEPS = 32, 264, 64  # steps; until the share of timed steps is decided; that are measured then
 SIDE = 15872  # of matrices: 2 * SIDE^3 operations
 MOST = 1 / 1000  # of a step
 
 
 def trainer(waits):
-    """Prints, for each measured step: its CPU time in ns, whether it was timed."""
+    """Prints the CPU time of each step in ns and whether it was timed; and of how many steps one is timed in the end."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(8, device="cuda"))
@@ -47,13 +47,13 @@ def trainer(waits):
     hook = sys.modules.get("paceline._tracker")
     timeline = hook.tracker.timeline if hook else None
     spent = []
-    for _ in range(AT_START + STEPS):
+    for _ in range(AT_START + STEPS if hook else WARM_UP + STEPS):
         is_timed = timeline is not None and timeline.is_timed
         since = time.thread_time_ns()
         step()
         spent.append((time.thread_time_ns() - since, is_timed))
         torch.cuda.synchronize()  # not counted; the next step reads this one's events
-    print(json.dumps(spent))
+    print(json.dumps([spent, timeline.sampling.period if hook else 0]))
 
 
 def run(waits, hook):
@@ -65,25 +65,14 @@ def run(waits, hook):
         return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def kinds(spent):
-    """Median CPU time in µs of timed steps, of those after them and of the others; (0: none). And the share of timed steps."""
-    timed, after, others = [], [], []
-    for (_, was_timed), (cost, is_timed) in zip(spent, spent[1:]):
-        (timed if is_timed else after if was_timed else others).append(cost / 1e3)
-    return [median(some) if some else 0.0 for some in (timed, after, others)], len(timed) / len(spent[1:])
-
-
 def measured(waits, hook):
-    """µs a step: without the hook, and more with it in a step at the start, in a timed step later (with its reading), in any
-    other, and on average later; share of timed steps."""
-    without = median(cost for cost, _ in run(waits, None)[AT_START:]) / 1e3
-    spent = run(waits, hook)
-    (first, *_), _ = kinds(spent[32:128])
-    (timed, after, others), share = kinds(spent[AT_START - 1 :])
-    if not others:  # all are timed
-        others, after = without, without
-    marks = timed - others + (after - others if after else 0)
-    return without, first - without, marks, others - without, others - without + share * marks, share
+    """µs a step: without the hook; more in a timed step, with its reading; more in another one. And of how many one is timed."""
+    without = median(cost for cost, _ in run(waits, None)[0][WARM_UP:]) / 1e3
+    spent, period = run(waits, hook)
+    timed = median(cost for cost, _ in spent[WARM_UP : AT_START - 16]) / 1e3
+    # The step after a timed one reads its events.
+    others = [cost for (_, was), (cost, now) in zip(spent[AT_START:], spent[AT_START + 1 :]) if not was and not now]
+    return without, timed - without, (median(others) / 1e3 if others else timed) - without, period
 
 
 def main():
@@ -93,15 +82,15 @@ def main():
     options = parser.parse_args()
     if options.trainer is not None:
         return trainer(options.trainer)
-    print("| waits a step | µs without | more at the start | timed steps later | µs more in one | µs a wait | else | on average | of 100 ms |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| waits a step | µs a step without | more in a timed one | of these a wait | timed | more in others | on average | of 100 ms |")
+    print("|---|---|---|---|---|---|---|---|")
     is_much = False
     for waits in WAITS:
-        without, first, marks, others, mean, share = measured(waits, options.hook)
-        of_step = mean / STEP_MS / 1e3
-        is_much |= of_step > MOST
-        row = (waits, without, first, 1 / share if share else 0, marks, marks / waits, others, mean, 100 * of_step)
-        print("| %d | %.0f | %.0f | 1 in %.0f | %.0f | %.2f | %.0f | %.0f | %.3f %% |" % row, flush=True)
+        without, timed, others, period = measured(waits, options.hook)
+        mean = others + (timed - others) / period
+        is_much |= mean / 1e3 > STEP_MS * MOST
+        row = (waits, without, timed, timed / waits, period, others, mean, mean / 1e3 / STEP_MS * 100)
+        print("| %d | %.0f µs | %.0f µs | %.1f µs | 1 step in %d | %.0f µs | %.0f µs | %.3f %% |" % row, flush=True)
     return 1 if is_much else 0
 
 

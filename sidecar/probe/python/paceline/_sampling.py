@@ -2,15 +2,14 @@
 
 An event costs the host some microseconds, and FSDP alone makes the training stream wait several hundred times a step. The
 first steps are all timed: once, and long enough to find a rank that is slow from the start. Then one of so many is, a power
-of two, by what marks were measured to cost; steps are counted from the first, so that all ranks time the same ones.
+of two, by what marks have cost so far; steps are counted from the first, so that all ranks time the same ones.
 """
 
 from statistics import median
 
-FULL_STEPS = 150  # at the start
-MOST_PERIOD = 64  # steps
-SHARE = 1000  # of the step's time, the host's time for marks is 1/1000 at most
-_DECIDE_EVERY = 128  # steps: the same ones on all ranks
+FULL_STEPS = 256  # at the start; from then on it is decided as often
+MOST_PERIOD = 512  # steps
+SHARE = 4000  # of the steps' time, the host's time for marks is 1/4000 at most: what else the hook does takes more than that
 _MEASURED = 32  # timed steps whose costs are kept
 WRAPPER_NS = 1_000  # of a mark outside Timeline.mark: the wrapper around what waits
 
@@ -28,9 +27,9 @@ class Sampling:
     def begins(self):
         """A step begins: is it timed?"""
         self._step += 1
-        if self._step >= FULL_STEPS and self._step % _DECIDE_EVERY == 0:
+        if self._step % FULL_STEPS == 0:  # on all ranks
             self._decide()
-        return self._step <= FULL_STEPS or self._step % self.period == 0
+        return self._step % self.period == 0
 
     def measured(self, cost_ns, duration_ns):
         """What the marks of one timed step have cost the host, and how long the step was."""
