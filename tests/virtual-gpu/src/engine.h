@@ -165,6 +165,8 @@ enum counted {
     BLOCKING_COPY,
     CAPTURE,
     INVALIDATED_CAPTURE,
+    KERNEL,
+    COLLECTIVE,
     COUNTED
 };
 void count(enum counted what);
