@@ -3,12 +3,14 @@
 rank 2 slower, or none; prints the ranks that were named against those that should have been. HOME is torch_cuda.sh's.
 
 Right is: the slow rank by a straggler finding within so many steps, and no other finding; of a healthy job none. And the
-phases of the steps are known, or the report says why not. Ends with 1 where a case is not right.
+phases of the steps are known, or the report says why not. A case that is not right on a host that was starved of CPU runs once
+more: a rank whose host is starved is late, on a real GPU too. Ends with 1 where a case is not right.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ RANKS, SLOW_RANK = 4, 2
 WITHIN = {0: 150, 10: 150, 25: 30}  # percent slower -> steps until it is named; of a healthy job, how many
 WARM_UP_STEPS = 15  # imports, communicators, first allocations
 KNOWN = 0.9  # of the steps
+STARVED = 0.1  # of a case's time, withheld from its ranks' clocks: then it runs once more
 UNSEEN = {"graph": "CUDA graphs"}  # whose steps no hook can see: there it is enough that the report says why
 REPLAYS = 80  # more steps of these: so many are replayed before that is certain
 ASKING = ("event_query", "event_synchronize", "stream_query", "stream_synchronize", "device_synchronize", "blocking_copy")
@@ -124,6 +127,7 @@ def measured(options, case):
         os.mkdir(stats)
         name = "%(layout)s-%(backend)s-%(slower)d" % case
         run_dir = os.path.join(os.path.abspath(options.keep) if options.keep else scratch, name)
+        shutil.rmtree(run_dir, ignore_errors=True)  # of an earlier try
         began = time.monotonic()
         log = os.path.join(scratch, "log")
         with open(log, "w") as output:
@@ -142,6 +146,13 @@ def measured(options, case):
         with open(os.path.join(run_dir, "report.json")) as file:
             report = json.load(file)
         return dict(result, **conclusion(case, report, run_dir, read_stats(stats), said))
+
+
+def measured_or_late(options, case):
+    try:
+        return measured(options, case)
+    except subprocess.TimeoutExpired:
+        return dict(case, wrong=["the job did not end"])
 
 
 def conclusion(case, report, run_dir, stats, said):
@@ -193,10 +204,11 @@ def main():
     print("|---|---|---|---|---|---|", flush=True)
     results = []
     for case in cases(options):
-        try:
-            results.append(measured(options, case))
-        except subprocess.TimeoutExpired:
-            results.append(dict(case, wrong=["the job did not end"]))
+        result = measured_or_late(options, case)
+        if result["wrong"] and result.get("withheld_s", 0) > STARVED * result["seconds"]:
+            print("# once more, on a starved host: " + row(result), flush=True)
+            result = dict(measured_or_late(options, case), first_try=result)
+        results.append(result)
         print(row(results[-1]), flush=True)
         if options.json:
             with open(options.json, "w") as file:
