@@ -4,8 +4,8 @@ waits, in steps of 100 ms of the GPU.
 HOME/torch-cuda/bin/python hook_cost.py --hook sidecar/probe/python
 
 The first 256 steps are timed in all their waits, later ones now and then (_sampling.py): on average a step costs what one that
-is not timed does, and its share of one that is. Each kind against a process without the hook. Ends with 1 where that is
-more than 1/1000 of a step.
+is not timed does, and its share of one that is. In one process blocks of steps have the hook switched on and off in turn. Ends
+with 1 where the average is more than 1/1000 of a step.
 """
 
 import argparse
@@ -19,13 +19,14 @@ from statistics import median
 
 WAITS = (20, 200, 1000)
 STEP_MS = 100.0
-WARM_UP, AT_START, STEPS = 32, 264, 64  # steps; until the share of timed steps is decided; that are measured then
+BLOCK, SETTLING = 8, 2  # steps with the hook on, then off; of these at the beginning that do not count
+AT_START, LATER = 272, 128  # steps with it until the share of timed steps is decided; that are measured then
 SIDE = 15872  # of matrices: 2 * SIDE^3 operations
 MOST = 1 / 1000  # of a step
 
 
 def trainer(waits):
-    """Prints the CPU time of each step in ns and whether it was timed; and of how many steps one is timed in the end."""
+    """Prints of each step its kind and its CPU time in ns; and of how many steps one is timed in the end."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(8, device="cuda"))
@@ -44,40 +45,43 @@ def trainer(waits):
         optimizer.step()
 
     step()
-    hook = sys.modules.get("paceline._tracker")
-    timeline = hook.tracker.timeline if hook else None
+    from paceline._tracker import tracker
+
     spent = []
-    for _ in range(AT_START + STEPS if hook else WARM_UP + STEPS):
-        is_timed = timeline is not None and timeline.is_timed
+    for index in range(2 * (AT_START + LATER)):
+        is_on = index // BLOCK % 2 == 0
+        tracker.on, tracker.retired = is_on, not is_on
+        kind = "off" if not is_on else "timed" if tracker.timeline.is_timed else "on"
         since = time.thread_time_ns()
         step()
-        spent.append((time.thread_time_ns() - since, is_timed))
+        spent.append((kind, time.thread_time_ns() - since))
         torch.cuda.synchronize()  # not counted; the next step reads this one's events
-    print(json.dumps([spent, timeline.sampling.period if hook else 0]))
-
-
-def run(waits, hook):
-    with tempfile.TemporaryDirectory() as rings:
-        environment = dict(os.environ, PYTHONPATH=os.path.abspath(hook) if hook else "", PACELINE_RING_DIR=rings)
-        operations = 2 * SIDE**3
-        environment.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", VGPU_TFLOPS=str(operations / STEP_MS / 1e9))
-        command = [sys.executable, os.path.abspath(__file__), "--trainer", str(waits)]
-        return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+    print(json.dumps([spent, tracker.timeline.sampling.period]))
 
 
 def measured(waits, hook):
     """µs a step: without the hook; more in a timed step, with its reading; more in another one. And of how many one is timed."""
-    without = median(cost for cost, _ in run(waits, None)[0][WARM_UP:]) / 1e3
-    spent, period = run(waits, hook)
-    timed = median(cost for cost, _ in spent[WARM_UP : AT_START - 16]) / 1e3
-    # The step after a timed one reads its events.
-    others = [cost for (_, was), (cost, now) in zip(spent[AT_START:], spent[AT_START + 1 :]) if not was and not now]
-    return without, timed - without, (median(others) / 1e3 if others else timed) - without, period
+    with tempfile.TemporaryDirectory() as rings:
+        environment = dict(os.environ, PYTHONPATH=os.path.abspath(hook), PACELINE_RING_DIR=rings)
+        operations = 2 * SIDE**3
+        environment.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", VGPU_TFLOPS=str(operations / STEP_MS / 1e9))
+        command = [sys.executable, os.path.abspath(__file__), "--trainer", str(waits)]
+        spent, period = json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+
+    def cost(steps, kinds):
+        """µs of the median step of these kinds; a step after a timed one reads that one's events."""
+        kept = [ns for at, (kind, ns) in enumerate(steps) if at % BLOCK >= SETTLING and kind == kinds and steps[at - 1][0] == kinds]
+        return median(kept) / 1e3
+
+    early, late = spent[: 2 * AT_START], spent[2 * AT_START :]
+    without = cost(late, "off")
+    timed = cost(early, "timed") - cost(early, "off")
+    return without, timed, timed if period == 1 else cost(late, "on") - without, period
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hook", help="a folder with the Python hook")
+    parser.add_argument("--hook", default="sidecar/probe/python", help="a folder with the Python hook")
     parser.add_argument("--trainer", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trainer is not None:
