@@ -48,7 +48,8 @@ def arguments(layouts=",".join(LAYOUTS), backends="nccl,nccl-legacy", slower="25
 
 def command(options, case, run_dir):
     """A job that is watched."""
-    return [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--sim-gpus", "gpus=%d" % RANKS, "--", *job_command(options, case)]
+    ours = [options.paceline, "run", "--quiet", "--run-dir", run_dir, "--sim-gpus", "gpus=%d" % RANKS, "--"]
+    return ours + job_command(options, case)
 
 
 def job_command(options, case):

@@ -70,8 +70,8 @@ def measured(waits, hook):
 
     def cost(steps, kinds):
         """µs of the median step of these kinds; a step after a timed one reads that one's events."""
-        kept = [ns for at, (kind, ns) in enumerate(steps) if at % BLOCK >= SETTLING and kind == kinds and steps[at - 1][0] == kinds]
-        return median(kept) / 1e3
+        pairs = enumerate(zip(steps[:1] + steps, steps))
+        return median(ns for at, ((before, _), (kind, ns)) in pairs if at % BLOCK >= SETTLING and before == kind == kinds) / 1e3
 
     early, late = spent[: 2 * AT_START], spent[2 * AT_START :]
     without = cost(late, "off")
@@ -86,7 +86,7 @@ def main():
     options = parser.parse_args()
     if options.trainer is not None:
         return trainer(options.trainer)
-    print("| waits a step | µs a step without | more in a timed one | of these a wait | timed | more in others | on average | of 100 ms |")
+    print("| waits a step | without the hook | more in a timed step | a wait | timed | more in others | on average | of 100 ms |")
     print("|---|---|---|---|---|---|---|---|")
     is_much = False
     for waits in WAITS:

@@ -43,7 +43,8 @@ class Buckets:
             parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
             reported = model._get_ddp_logging_data()
             ends = bucket_ends(reported, len(parameters))
-            if reported.get("num_parameter_tensors") == len(parameters) and (_ORDER not in reported or not _rebuilds(model)):
+            is_silent = _ORDER not in reported or not _rebuilds(model)
+            if is_silent and reported.get("num_parameter_tensors") == len(parameters):
                 ends = self._computed_ends(model, parameters, arrived)
             if len(ends) > MOST_BUCKETS:
                 ends = set()
@@ -57,8 +58,8 @@ class Buckets:
             tracker.note("DDP's buckets: %s: %s" % (type(error).__name__, error))
 
     def _computed_ends(self, model, parameters, arrived):
-        """Indices of parameters, as of `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): parameters in the
-        order in which their gradients came; and where it does not rebuild (unused parameters), in the model's order."""
+        """Indices of parameters, as of `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): parameters in
+        the order in which their gradients came; and where it does not rebuild (unused parameters), in the model's order."""
         index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
         order = list(dict.fromkeys(index_of[id(parameter)] for parameter in arrived if id(parameter) in index_of))
         place = {index: place for place, index in enumerate(order)}
