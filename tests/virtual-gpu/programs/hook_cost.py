@@ -1,22 +1,32 @@
-"""What the hook costs the host where the training stream waits often, as it does with FSDP: CPU time of the trainer's thread a
-step and a wait, with the hook and without.
+"""What the hook costs the trainer's thread where the training stream waits often, as it does with FSDP: CPU time by the number of
+waits, in steps of 100 ms of the GPU.
 
 HOME/torch-cuda/bin/python hook_cost.py --hook sidecar/probe/python
+
+The first 256 steps are timed in all their waits, later ones now and then (_sampling.py): on average a step costs what one that
+is not timed does, and its share of one that is. In one process blocks of steps have the hook switched on and off in turn. Ends
+with 1 where the average is more than 1/1000 of a step.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from statistics import median
 
 WAITS = (20, 200, 1000)
-STEPS, WARM_UP, ROUNDS = 40, 10, 3
+STEP_MS = 100.0
+BLOCK, SETTLING = 8, 2  # steps with the hook on, then off; of these at the beginning that do not count
+AT_START, LATER = 272, 128  # steps with it until the share of timed steps is decided; that are measured then
+SIDE = 15872  # of matrices: 2 * SIDE^3 operations
+MOST = 1 / 1000  # of a step
 
 
 def trainer(waits):
-    """Prints the CPU time of a step, ns."""
+    """Prints of each step its kind and its CPU time in ns; and of how many steps one is timed in the end."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(8, device="cuda"))
@@ -24,52 +34,69 @@ def trainer(waits):
     optimizer = torch.optim.SGD([parameter], lr=0)
     training, other = torch.cuda.current_stream(), torch.cuda.Stream()
     events = [torch.cuda.Event() for _ in range(waits)]
+    matrix = torch.empty(SIDE, SIDE, device="cuda")
+    product = torch.empty_like(matrix)
 
     def step():
+        torch.mm(matrix, matrix, out=product)
         for event in events:
             event.record(other)
             training.wait_event(event)
         optimizer.step()
 
-    for _ in range(WARM_UP):
-        step()
-    torch.cuda.synchronize()
-    spent = 0
-    for index in range(STEPS):
+    step()
+    from paceline._tracker import tracker
+
+    spent = []
+    for index in range(2 * (AT_START + LATER)):
+        is_on = index // BLOCK % 2 == 0
+        tracker.on, tracker.retired = is_on, not is_on
+        kind = "off" if not is_on else "timed" if tracker.timeline.is_timed else "on"
         since = time.thread_time_ns()
         step()
-        spent += time.thread_time_ns() - since
-        if index % 4 == 3:
-            torch.cuda.synchronize()  # not counted: how full a queue is is no matter of the hook
-    print(spent // STEPS)
+        spent.append((kind, time.thread_time_ns() - since))
+        torch.cuda.synchronize()  # not counted; the next step reads this one's events
+    print(json.dumps([spent, tracker.timeline.sampling.period]))
 
 
 def measured(waits, hook):
+    """µs a step: without the hook; more in a timed step, with its reading; more in another one. And of how many one is timed."""
     with tempfile.TemporaryDirectory() as rings:
-        environment = dict(os.environ, PYTHONPATH=os.path.abspath(hook) if hook else "", PACELINE_RING_DIR=rings)
-        environment.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+        environment = dict(os.environ, PYTHONPATH=os.path.abspath(hook), PACELINE_RING_DIR=rings)
+        operations = 2 * SIDE**3
+        environment.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", VGPU_TFLOPS=str(operations / STEP_MS / 1e9))
         command = [sys.executable, os.path.abspath(__file__), "--trainer", str(waits)]
-        return int(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+        spent, period = json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+
+    def cost(steps, kinds):
+        """µs of the median step of these kinds; a step after a timed one reads that one's events."""
+        pairs = enumerate(zip(steps[:1] + steps, steps))
+        return median(ns for at, ((before, _), (kind, ns)) in pairs if at % BLOCK >= SETTLING and before == kind == kinds) / 1e3
+
+    early, late = spent[: 2 * AT_START], spent[2 * AT_START :]
+    without = cost(late, "off")
+    timed = cost(early, "timed") - cost(early, "off")
+    return without, timed, timed if period == 1 else cost(late, "on") - without, period
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hook", help="a folder with the Python hook")
+    parser.add_argument("--hook", default="sidecar/probe/python", help="a folder with the Python hook")
     parser.add_argument("--trainer", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.trainer is not None:
         return trainer(options.trainer)
-    print("| waits a step | µs a step without | with | more | µs a wait | of a step of 100 ms |")
-    print("|---|---|---|---|---|---|")
+    print("| waits a step | without the hook | more in a timed step | a wait | timed | more in others | on average | of 100 ms |")
+    print("|---|---|---|---|---|---|---|---|")
+    is_much = False
     for waits in WAITS:
-        # The least of some rounds: what else the machine does only adds.
-        without = min(measured(waits, None) for _ in range(ROUNDS)) / 1e3
-        watched = min(measured(waits, options.hook) for _ in range(ROUNDS)) / 1e3
-        more = watched - without
-        row = (waits, without, watched, more, more / waits, more / 1e3)
-        print("| %d | %.0f | %.0f | %.0f | %.2f | %.2f %% |" % row, flush=True)
-    return None
+        without, timed, others, period = measured(waits, options.hook)
+        mean = others + (timed - others) / period
+        is_much |= mean / 1e3 > STEP_MS * MOST
+        row = (waits, without, timed, timed / waits, period, others, mean, mean / 1e3 / STEP_MS * 100)
+        print("| %d | %.0f µs | %.0f µs | %.1f µs | 1 step in %d | %.0f µs | %.0f µs | %.3f %% |" % row, flush=True)
+    return 1 if is_much else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -152,7 +152,7 @@ static double timed_ms(const recording *r, int n) {
 
 static void the_last_to_come_has_the_shortest_time(void) {
     const recording *r = told();
-    OK(work(stream, rank ? 20 : 1));
+    OK(work(stream, rank ? 100 : 1));
     all_reduce(LONG);
     settle();
     HOLDS(r->interface == 5);

@@ -4,7 +4,8 @@
  * longer that no GPU makes longer, and every test on a busy machine would accuse a healthy rank. So the clock of a
  * process is CLOCK_MONOTONIC less what was withheld from it: the time that a thread which enqueues was ready
  * and had no CPU
- * (/proc/self/task/TID/schedstat; Documentation/scheduler/sched-stats.rst), and the time by which a wait for
+ * (/proc/self/task/TID/schedstat; Documentation/scheduler/sched-stats.rst), or waited for the engine's lock,
+ * which a driver does not have and whose holder may have no CPU, and the time by which a wait for
  * the GPU ended later than what was waited for. Processes' clocks then differ by how starved each was; they
  * come together where one waits for another: a wait sets the clock to what was waited for.
  *
@@ -12,6 +13,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +91,14 @@ void clock_account(void) {
     if (!before.wall || idle > LOOK_NS) starved = thread_starved();
     if (before.wall) withhold(starved - before.starved);
     remember(wall, starved);
+}
+
+/* The engine's lock, for a thread that found it taken. */
+void clock_lock(pthread_mutex_t *lock) {
+    ns_t since = wall_clock(), starved = before.wall ? thread_starved() : 0;
+    pthread_mutex_lock(lock);
+    if (!before.wall) return; /* never enqueued: nobody's GPU waits for it */
+    withhold(wall_clock() - since - (thread_starved() - starved)); /* the rest is withheld when it enqueues */
 }
 
 /* A wait for what happened at `at` is over, which began at `since` by this clock: the clock goes on from

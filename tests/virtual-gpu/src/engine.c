@@ -23,7 +23,7 @@ static uint32_t own_bell, *bell = &own_bell;
 static int is_running, is_remote_waiting;
 
 void vgpu_lock(void) {
-    pthread_mutex_lock(&engine_lock);
+    if (pthread_mutex_trylock(&engine_lock)) clock_lock(&engine_lock);
 }
 
 void vgpu_unlock(void) {

@@ -111,6 +111,7 @@ extern const double clock_ghz;
 /* clock.c */
 ns_t clock_withheld(void);
 void clock_account(void);
+void clock_lock(pthread_mutex_t *lock); /* without the lock */
 void clock_waited(ns_t since, ns_t at);
 
 /* faults.c */
@@ -164,6 +165,8 @@ enum counted {
     BLOCKING_COPY,
     CAPTURE,
     INVALIDATED_CAPTURE,
+    KERNEL,
+    COLLECTIVE,
     COUNTED
 };
 void count(enum counted what);

@@ -64,6 +64,7 @@ void put(stream *s, operation *op) {
     op->enqueued = vgpu_now();
     op->duration = fault_scaled(op->duration);
     s->ends[op->index % QUEUE_DEPTH] = NEVER;
+    if (op->kind == OP_REMOTE) count(COLLECTIVE);
     if (op->kind == OP_REMOTE) op->context = op->remote.begin(op->remote.description, op->graph_launch);
     if (!s->head && advance(s, op, NULL)) {
         if (op->kind == OP_RECORD || op->kind == OP_REMOTE) pump();
@@ -142,6 +143,7 @@ cudaError_t enqueue(cudaStream_t handle, operation *op) {
 }
 
 cudaError_t vgpu_kernel(cudaStream_t handle, double duration, const char *name) {
+    count(KERNEL);
     if (settings.trace == 'k')
         fprintf(stderr, "virtual GPU: %p %.100s %.1f us\n", (void *)handle, name ? name : "?",
                 duration / 1e3);

@@ -1,5 +1,5 @@
-/* What is counted, for tests: calls that query or wait, captures, devices with a context, and how starved the
- * host was. Written at the end of a process to VGPU_STATS/RANK.json. */
+/* What is counted, for tests: calls that query or wait, captures, kernels and collectives, devices with a context, and
+ * how starved the host was. Written at the end of a process to VGPU_STATS/RANK.json. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ static char has_context[MAX_DEVICES];
 static ns_t began;
 static const char *const names[COUNTED] = {"event_query",        "event_synchronize",   "stream_query",
                                            "stream_synchronize", "device_synchronize",  "blocking_copy",
-                                           "captures",           "invalidated_captures"};
+                                           "captures",           "invalidated_captures", "kernels",
+                                           "collectives"};
 
 void count(enum counted what) {
     __atomic_add_fetch(&counts[what], 1, __ATOMIC_RELAXED);

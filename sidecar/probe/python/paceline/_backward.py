@@ -21,7 +21,10 @@ _MISSES = 8  # backwards without a hook firing, then learn again
 class Backward:
     """Wraps torch.autograd.backward. `parameters` gives those of the optimizers seen so far."""
 
-    __slots__ = ("_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable", "on_learned")
+    __slots__ = (
+        "_seen", "_learn_at", "_kept", "_misses", "_last", "_learning", "_parameters", "_unserializable", "_arrived",
+        "on_learned",
+    )  # fmt: skip
 
     def __init__(self, parameters, unserializable):
         self._parameters = parameters
@@ -32,7 +35,8 @@ class Backward:
         self._seen = 0  # backwards
         self._learn_at = float("inf")
         self._misses = 0
-        self.on_learned = None  # called between two backwards, when which gradients come last was looked at
+        self._arrived = []  # parameters in the order in which their gradients came, while learning
+        self.on_learned = None  # called between two backwards with that order
 
     def communicates(self):
         """A DDP model was made in this process: there is a wait in backward to look for."""
@@ -84,6 +88,7 @@ class Backward:
             if tracker.in_backward:
                 if parameter is not None:
                     self._last = parameter
+                    self._arrived.append(parameter)
                 if tracker.phase == WAIT:
                     tracker.wait_again()
                 else:
@@ -123,5 +128,6 @@ class Backward:
         except Exception as error:
             tracker.fail(error)
         finally:
+            arrived, self._arrived = self._arrived, []
             if self.on_learned is not None:
-                self.on_learned()
+                self.on_learned(arrived)

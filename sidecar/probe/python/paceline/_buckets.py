@@ -4,9 +4,10 @@ DDP exchanges gradients by buckets, in C++. Which backend it has decides where t
 ProcessGroupNCCL ("nccl-legacy" since torch 2.15) at the end of backward, where _backward.py looks; with nccl2 (torch 2.15's
 "nccl") as soon as a bucket is full, in the middle of the gradients. There waiting would pass for compute, on every rank.
 
-Full is a bucket at the gradient that comes last in it. DDP says which those are, once it has rebuilt its buckets in the
-order in which gradients came. On these parameters a hook before DDP's own marks the begin of a wait, one behind it the end.
-What DDP does in between, a copy into the bucket, counts as wait too, on all ranks alike.
+A bucket is full at the gradient that comes last in it. DDP reports which those are, once it has rebuilt its buckets in the
+order in which gradients came; under a pipeline's schedule it reports nothing, and they are computed as DDP does. On these
+parameters a hook before DDP's own marks the begin of a wait, one behind it the end. What DDP does in between, a copy into the
+bucket, counts as wait too, on all ranks alike.
 """
 
 import weakref
@@ -15,27 +16,36 @@ from . import _patch
 from ._tracker import COMPUTE, WAIT, tracker
 
 MOST_BUCKETS = 256  # past them a step would have too many marks
+_ORDER = "prev_iteration_grad_ready_order_indices"  # in DDP's data
+_FIRST_BUCKET_BYTES = 1 << 20  # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
 
 class Buckets:
     """Hooks on the last parameter of each bucket but the last, whose wait ends with backward. `gradient_edge`:
-    torch.autograd.graph.get_gradient_edge; `unserializable`: torch.utils.hooks.unserializable_hook."""
+    torch.autograd.graph.get_gradient_edge; `unserializable`: torch.utils.hooks.unserializable_hook; `assign`: torch.distributed's
+    _compute_bucket_assignment_by_size, None where there is none."""
 
-    def __init__(self, gradient_edge, unserializable):
+    def __init__(self, gradient_edge, unserializable, assign=None):
         self._gradient_edge = gradient_edge
         self._unserializable = unserializable
+        self._assign = assign
         self._model = None  # weak reference
         self._kept = {}  # index of a parameter: its two handles
         self._waits = False
 
-    def look(self, model):
-        """Between two backwards: know the buckets of this model, as they are now."""
+    def look(self, model, arrived=()):
+        """Between two backwards: update the buckets of this model. `arrived`: parameters in the order in which their
+        gradients came in the backward before; a parameter of another model is ignored."""
         try:
             if self._model is None or self._model() is not model:
                 self._clear()
                 self._model = weakref.ref(model)
             parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
-            ends = bucket_ends(model._get_ddp_logging_data(), len(parameters))
+            reported = model._get_ddp_logging_data()
+            ends = bucket_ends(reported, len(parameters))
+            is_silent = _ORDER not in reported or not _rebuilds(model)
+            if is_silent and reported.get("num_parameter_tensors") == len(parameters):
+                ends = self._computed_ends(model, parameters, arrived)
             if len(ends) > MOST_BUCKETS:
                 ends = set()
             for index in set(self._kept) - ends:
@@ -46,6 +56,19 @@ class Buckets:
         except Exception as error:  # a model or a version of torch that is made in another way
             self._clear()
             tracker.note("DDP's buckets: %s: %s" % (type(error).__name__, error))
+
+    def _computed_ends(self, model, parameters, arrived):
+        """Indices of parameters, as of `bucket_ends`, by the rules of PyTorch's `rebuild_buckets` (reducer.cpp): parameters in
+        the order in which their gradients came; and where it does not rebuild (unused parameters), in the model's order."""
+        index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
+        order = list(dict.fromkeys(index_of[id(parameter)] for parameter in arrived if id(parameter) in index_of))
+        place = {index: place for place, index in enumerate(order)}
+        indices = order if _rebuilds(model) else list(range(len(parameters)))
+        if self._assign is None or not order or len(indices) < len(parameters):
+            return set()
+        tensors = [parameters[index] for index in indices]
+        buckets, _ = self._assign(tensors, _size_limits(model), [False] * len(indices), indices)
+        return _ends(buckets, place)
 
     def _clear(self):
         for handles in self._kept.values():
@@ -68,6 +91,8 @@ class Buckets:
         return parameter.register_hook(begin), self._gradient_edge(parameter).node.register_hook(end)
 
     def _begin(self):
+        if tracker.skips_waits():
+            return
         if tracker.in_backward and tracker.phase == COMPUTE and not tracker.is_elsewhere():
             model = self._model()
             if model is not None and model.require_backward_grad_sync:
@@ -81,13 +106,33 @@ class Buckets:
                 tracker.switch(COMPUTE)
 
 
-def bucket_ends(said, parameters):
-    """Indices of the parameters that complete a bucket, without the last bucket. `said`: DDP's own data; none before it
+def _rebuilds(model):
+    """Whether DDP makes its buckets anew after the first step."""
+    return model.static_graph or not model.find_unused_parameters
+
+
+def _size_limits(model):
+    """Bytes of the first bucket and of each later one."""
+    config = getattr(model, "_bucket_config", None)  # not in older versions of torch
+    if config is not None and config.per_bucket_bytes_caps:
+        return list(config.per_bucket_bytes_caps)
+    if config is not None:
+        return [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
+    return [min(_FIRST_BUCKET_BYTES, model.bucket_bytes_cap), model.bucket_bytes_cap]
+
+
+def bucket_ends(reported, parameters):
+    """Indices of the parameters that complete a bucket, without the last bucket. `reported`: DDP's own data; none before it
     has rebuilt its buckets."""
-    order, buckets = said.get("prev_iteration_grad_ready_order_indices"), said.get("rebuilt_per_bucket_param_indices")
-    if not order or not buckets or said.get("num_parameter_tensors") != parameters:
+    order, buckets = reported.get(_ORDER), reported.get("rebuilt_per_bucket_param_indices")
+    if not order or not buckets or reported.get("num_parameter_tensors") != parameters:
         return set()
     place = {int(index): place for place, index in enumerate(order.split(","))}
-    ends = {max(map(int, bucket.split()), key=lambda index: place.get(index, -1)) for bucket in buckets.split(",")}
+    return _ends([list(map(int, bucket.split())) for bucket in buckets.split(",")], place)
+
+
+def _ends(buckets, place):
+    """The index with the highest place of each bucket, except the highest of all."""
+    ends = {max(bucket, key=lambda index: place.get(index, -1)) for bucket in buckets}
     ends.discard(max(ends, key=lambda index: place.get(index, -1)))
     return ends

@@ -4,7 +4,8 @@ On a GPU host times only say when work was enqueued. So an event is recorded on 
 and read later, when it has passed: never waiting, never synchronising. A phase lasts from its event to the next one's.
 Data loading and host work come out as what the GPU was kept waiting, which is what they cost.
 
-Records therefore leave a few steps late, in order. No events are recorded while a CUDA graph is being captured, nor on
+Records therefore leave a few steps late, in order. Where a step has many boundaries not every step is timed (_sampling.py);
+of the others only the duration is known. No events are recorded while a CUDA graph is being captured, nor on
 other streams; such steps say that their phases are not known. What is done on streams of communication is no matter of the
 trainer's (FSDP gathers and reduces on its own): that the trainer's stream waits for them is. _patch.py sees both.
 
@@ -15,12 +16,15 @@ such calls to the capturing thread and to all others, and a call that it forbids
 import functools
 import sys
 from collections import deque
+from time import perf_counter_ns
 
-from ._tracker import WAIT
+from ._sampling import WRAPPER_NS, Sampling
+from ._tracker import COMPUTE, WAIT
 
 SAID_AFTER = 16  # steps in a row of which the phases are not known, until it is said why
 REPLAYS = 64  # of one CUDA graph without the end of a step between them, until that is said
-MOST_MARKS = 1024  # events in a step; past them its phases are not known
+MOST_MARKS = 4096  # events in a step; past them its phases are not known
+_TIMED_MARK = 5  # which mark of a step is timed itself: the first ones find other caches
 MOST_PENDING = 256  # steps whose events have not passed; past them the oldest is written by the host's clock
 
 
@@ -92,12 +96,35 @@ class Timeline:
         self._marks = []  # [phase, event, communicator or None], oldest first
         self._known = True
         self._why = None  # not
-        self._unknown = 0  # steps in a row
-        self.note = None  # writes a note for the report
+        self._unknown = 0  # timed steps in a row
+        self._note = None
         self._phase = phase  # that the step began in
-        self._stream_of = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
+        self.sampling = Sampling()
+        self.is_timed = self.sampling.begins()  # the running step; else marks are not taken
+        self.on_timed = None  # called when that changes
+        self._mark_ns = 0  # what one mark of this step has cost the host
+        self._bind(sys.modules.get("torch._C"))
         self._rebase()
         self._began = self._event()  # at the end of the step before
+
+    def _bind(self, bindings):
+        """The functions below torch.cuda's own, where they are there: called at each mark."""
+        event = self._cuda.Event
+        base = getattr(bindings, "_CudaEventBase", None)
+        if base is None or not issubclass(event, base):
+            base, bindings = event, None
+        self._record, self._elapsed = base.record, base.elapsed_time
+        self._stream_of = getattr(bindings, "_cuda_getCurrentRawStream", None)
+        self._captures = getattr(bindings, "_cuda_isCurrentStreamCapturing", self._cuda.is_current_stream_capturing)
+
+    @property
+    def note(self):
+        """Writes a note for the report."""
+        return self._note
+
+    @note.setter
+    def note(self, note):
+        self._note = self.sampling.note = note
 
     def _rebase(self):
         """The current stream is the trainer's."""
@@ -123,24 +150,30 @@ class Timeline:
         if not is_wait and self._current_stream() != self._stream:
             return self._not_known("steps on several streams")
         event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
-        event.record(self._own)  # on the model's device: the current one may be another, in a script that never sets it
+        self._record(event, self._own)  # on the model's device: the current one may be another, in a script that never sets it
         return event
 
     def _not_known(self, why):
         self._known, self._why = False, why
 
     def _is_capturing(self):
-        return captures.running > 0 or self._cuda.is_current_stream_capturing()
+        return captures.running > 0 or self._captures()
 
     def mark(self, phase):
         """A phase begins."""
-        if len(self._marks) >= MOST_MARKS:
+        if not self.is_timed:
+            return
+        count = len(self._marks)
+        if count >= MOST_MARKS:
             self._not_known("over %d marks a step" % MOST_MARKS)
             return
-        before = self._marks[-1][0] if self._marks else self._phase
+        since = perf_counter_ns() if count == _TIMED_MARK else 0
+        before = self._marks[-1][0] if count else self._phase
         event = self._event(is_wait=phase == WAIT or before == WAIT)
         if event is not None:
             self._marks.append([phase, event, None])
+        if since:
+            self._mark_ns = perf_counter_ns() - since + WRAPPER_NS
 
     def relabel_last(self, phase):
         """What began last was of another phase."""
@@ -162,13 +195,22 @@ class Timeline:
         """A step has ended and the next begins in `phase`. `fields`: what was seen of it by the host's clock."""
         captures.step_ended()
         end = self._event()
-        self._pending.append((self._began, self._phase, self._marks, end, self._known, fields))
-        self._began, self._phase, self._marks, self._known = end, phase, [], True
+        known = self._known if self.is_timed else None
+        self._pending.append((self._began, self._phase, self._marks, end, known, self._mark_ns, fields))
+        self._began, self._phase, self._marks, self._known, self._mark_ns = end, phase, [], True, 0
         if end is None and not self._is_capturing():
             # The program trains on another stream from here on; a warm-up on one of its own is an example.
             self._rebase()
             self._began = self._event()
+        self._begin_step()
         self.drain()
+
+    def _begin_step(self):
+        is_timed = self.sampling.begins()
+        if is_timed != self.is_timed:
+            self.is_timed = is_timed
+            if self.on_timed is not None:
+                self.on_timed(is_timed)
 
     def drain(self, last=False):
         """Write the steps that the GPU has finished; with `last`, all, by the host's clock where it has not."""
@@ -177,43 +219,53 @@ class Timeline:
         if may_ask:
             self._unread.clear()
         while pending:
-            began, phase, marks, end, known, fields = pending[0]
+            began, _, _, end, *_ = pending[0]
             timed = began is not None and end is not None
             if timed and not (may_ask and end.query()):
                 if not last and len(pending) <= MOST_PENDING:
                     return
                 timed = False
                 self._why = "the GPU is %d steps behind" % MOST_PENDING
-            pending.popleft()
-            self._write_step(timed, began, phase, marks, end, known, fields)
+            self._write_step(timed, *pending.popleft())
 
-    def _write_step(self, timed, began, phase, marks, end, known, fields):
+    def _write_step(self, timed, began, phase, marks, end, known, mark_ns, fields):
         if timed:
-            step, _, spent, *rest, comms = fields
-            spent = [0] * len(spent)
-            since, comm = began, None
-            for next_phase, event, next_comm in [*marks, [phase, end, None]]:
-                passed = _nanoseconds(since, event)
-                spent[phase] += passed
-                if comm is not None and comms is not None and comm in comms:
-                    comms[comm][2] += passed
-                phase, since, comm = next_phase, event, next_comm
-            fields = (step, _nanoseconds(began, end), spent, *rest, comms)
-        self._write(fields, timed and known)
-        self._say_why(timed and known)
+            since = perf_counter_ns()
+            duration = self._passed(began, end)
+            spent, comms = self._spent(began, phase, marks, end, duration, fields)
+            fields = (fields[0], duration, spent, *fields[3:-1], comms)
+            if known and marks:
+                self.sampling.measured(len(marks) * mark_ns + perf_counter_ns() - since, duration)
+        self._write(fields, bool(timed and known))
+        if known is not None:
+            self._say_why(timed and known)
         events = [event for _, event, _ in marks] + [began]
         if timed:
             self._free += events
         else:  # still in flight: not used again
             self._unread += events
 
+    def _spent(self, began, phase, marks, end, duration, fields):
+        """Time by phase, ns, and what collectives took by communicator. Compute is what the others leave of the step: its
+        events need not be read."""
+        spent, comms = [0] * len(fields[2]), fields[-1]
+        since, comm = began, None
+        for next_phase, event, next_comm in [*marks, [phase, end, None]]:
+            if phase != COMPUTE:
+                passed = self._passed(since, event)
+                spent[phase] += passed
+                if comm is not None and comms is not None and comm in comms:
+                    comms[comm][2] += passed
+            phase, since, comm = next_phase, event, next_comm
+        spent[COMPUTE] = max(duration - sum(spent), 0)
+        return spent, comms
+
+    def _passed(self, start, end):
+        return max(int(self._elapsed(start, end) * 1e6), 0)
+
     def _say_why(self, known):
         """Phases that stay unknown are no matter of chance: say so once."""
         self._unknown = 0 if known else self._unknown + 1
-        if self._unknown == SAID_AFTER and self.note is not None and self._why is not None:
-            note, self.note = self.note, None
+        if self._unknown == SAID_AFTER and self._note is not None and self._why is not None:
+            note, self._note = self._note, None
             note("no phases: " + self._why)
-
-
-def _nanoseconds(start, end):
-    return max(int(start.elapsed_time(end) * 1e6), 0)

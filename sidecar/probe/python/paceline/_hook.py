@@ -188,6 +188,8 @@ def attach(optimizer=None):
         timeline,
     ):
         return False
+    if index is not None:
+        tracker.timeline.on_timed = _patch.timed_only.switch
     if not _attached_to_torch:
         _attached_to_torch = True
         _patch.wrap_torch(torch)
@@ -208,12 +210,13 @@ def _watch_buckets(torch):
         return None
     from ._buckets import Buckets
 
-    buckets = Buckets(gradient_edge, torch.utils.hooks.unserializable_hook)
+    assign = getattr(torch.distributed, "_compute_bucket_assignment_by_size", None)
+    buckets = Buckets(gradient_edge, torch.utils.hooks.unserializable_hook, assign)
 
-    def look():
+    def look(arrived):
         model = _ddp() if _ddp is not None else None
         if model is not None:
-            buckets.look(model)
+            buckets.look(model, arrived)
 
     return look
 

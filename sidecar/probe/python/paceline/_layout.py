@@ -7,7 +7,6 @@ In order: `paceline.layout()`, PACELINE_LAYOUT, Megatron-Core's parallel_state, 
 import functools
 import os
 import sys
-import weakref
 from operator import index as _whole
 
 from . import _patch
@@ -27,7 +26,7 @@ _DIMENSIONS = {
     "cp": "cp context context_parallel",
 }
 _AXIS_OF = {name: axis for axis, names in _DIMENSIONS.items() for name in names.split()}
-_meshes = []  # weak references
+_meshes = []  # axes of the meshes that were made, as `_mesh_axes` gives them
 
 
 class Place:
@@ -166,29 +165,33 @@ def _megatron_micro_batches():
 
 
 def watch_meshes(cls):
-    """`cls`, torch's DeviceMesh: remember those that are made."""
+    """`cls`, torch's DeviceMesh: remember the axes of those that are made. A script may keep only the groups of a mesh."""
 
     def wrap(init):
         @functools.wraps(init)
         def __init__(self, *args, **kwargs):
             init(self, *args, **kwargs)
             if len(_meshes) < _MOST_MESHES and not _patch.is_compiling():
-                _meshes.append(weakref.ref(self))
+                _remember(self)
 
         return __init__
 
     _patch.replace(cls, "__init__", wrap)
 
 
+def _remember(mesh):
+    try:
+        axes = _mesh_axes(mesh)
+    except Exception:
+        return  # of another version
+    if axes:
+        _meshes.append(axes)
+
+
 def _from_meshes(world):
-    """The mesh of named dimensions that covers the world and tells most; experts may be in another."""
-    found = []
-    for reference in _meshes:
-        mesh = reference()
-        try:
-            found.append(_mesh_axes(mesh))
-        except Exception:
-            continue  # gone, or of another version
+    """The mesh of named dimensions that covers the world and tells most; of several alike the latest. Experts may be in
+    another."""
+    found = _meshes[::-1]
     merged = {}
     for axes in found:
         for name, value in axes.items():

@@ -86,7 +86,7 @@ def collective(function):
             return _starts.waiting(function, args, kwargs)
         if kwargs.get("async_op") or (async_at is not None and len(args) > async_at and args[async_at]):
             return _launch(function, args, kwargs, group_at)
-        if is_compiling() or tracker.is_elsewhere():
+        if is_compiling() or (tracker.skips_waits() and _is_on_gpu(args)) or tracker.is_elsewhere():
             return function(*args, **kwargs)
         before = tracker.switch(WAIT)
         try:
@@ -100,8 +100,16 @@ def collective(function):
     return wrapper
 
 
+def _is_on_gpu(args):
+    """Whether a collective with these arguments leaves the host free: its first tensor is on a GPU."""
+    first = args[0] if args else None
+    if isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return getattr(first, "is_cuda", False)
+
+
 def _launch(function, args, kwargs, group_at):
-    if tracker.comms is None or is_compiling():
+    if tracker.comms is None or tracker.skips_waits() or is_compiling():
         return function(*args, **kwargs)
     work = function(*args, **kwargs)
     comms = tracker.comms  # may have gone in a nested one
@@ -154,19 +162,45 @@ def waiting(function):
 
 
 def stream_waiting(function):
-    """torch.cuda.Event.wait, by which a stream waits for another: of the training stream it is a wait of the GPU."""
+    """torch.cuda.Event.wait, by which a stream waits for another: of the training stream it is a wait of the GPU. The host
+    goes on at once, so its own phase stays."""
 
     @functools.wraps(function)
     def wait(self, stream=None):
         if not tracker.on or tracker.phase == WAIT or is_compiling() or not tracker.waits_on_gpu(stream):
             return function(self, stream)
-        before = tracker.switch(WAIT)
+        tracker.mark_gpu(WAIT)
         try:
             return function(self, stream)
         finally:
-            tracker.switch(before)
+            tracker.mark_gpu(tracker.phase)
 
     return wait
+
+
+class TimedOnly:
+    """Methods of classes that have a wrapper in steps that are timed, and are the original ones in all others."""
+
+    def __init__(self):
+        self._methods = []  # (class, name, wrapper, original)
+
+    def wrap(self, owner, name, wrap):
+        """As `replace`."""
+        original = getattr(owner, name, None)
+        if callable(original):
+            wrapper = wrap(original)
+            setattr(owner, name, wrapper)
+            self._methods.append((owner, name, wrapper, original))
+
+    def switch(self, is_timed):
+        """A step begins that is timed, or one that is not. What others have wrapped since then stays as it is."""
+        for owner, name, wrapper, original in self._methods:
+            before, after = (original, wrapper) if is_timed else (wrapper, original)
+            if getattr(owner, name) is before:
+                setattr(owner, name, after)
+
+
+timed_only = TimedOnly()
 
 
 def replace(owner, name, wrap, *args):
@@ -211,7 +245,7 @@ def watch_compiler(torch):
 def wrap_streams(cuda):
     """torch.cuda: FSDP communicates on streams of its own, and makes the training stream wait for them. Stream.wait_event
     and Stream.wait_stream end in Event.wait."""
-    replace(cuda.Event, "wait", stream_waiting)
+    timed_only.wrap(cuda.Event, "wait", stream_waiting)
 
 
 def wrap_torch(torch):
@@ -222,6 +256,7 @@ def wrap_torch(torch):
         timed_next(_never),
         collective(_never),
         _launch,
+        _is_on_gpu,
         launch(_never),
         launch_batch(_never),
         waiting(_never),
@@ -236,7 +271,7 @@ def wrap_torch(torch):
     bindings = getattr(torch._C, "_distributed_c10d", None)
     if bindings is not None:
         # Everything in Python that blocks on a collective ends here, also DTensor, FSDP and a program's own handles.
-        replace(bindings.Work, "wait", waiting)
+        timed_only.wrap(bindings.Work, "wait", waiting)
         # DDP's broadcast of buffers before each forward.
         replace(torch.distributed, "_broadcast_coalesced", timed, WAIT)
     functional = sys.modules.get("torch.distributed._functional_collectives")

@@ -179,7 +179,18 @@ class Tracker:
     def waits_on_gpu(self, stream):
         """Whether the training stream would wait, if `stream` did; None: the current one."""
         timeline = self.timeline
-        return timeline is not None and timeline.is_training(stream) and self.is_own_thread()
+        return timeline is not None and timeline.is_timed and timeline.is_training(stream) and self.is_own_thread()
+
+    def mark_gpu(self, phase):
+        """The training stream does something else from here on; the host does not."""
+        try:
+            self.timeline.mark(phase)
+        except Exception as error:
+            self.fail(error)
+
+    def skips_waits(self):
+        """Whether this step's waits of the GPU need not be told from work: the step is not timed."""
+        return self.timeline is not None and not self.timeline.is_timed
 
     def is_own_thread(self):
         """Whether the calling thread's time is this trainer's."""

@@ -3,6 +3,7 @@
 import unittest
 
 import support  # noqa: F401 - puts the hook on sys.path
+from paceline import _hook
 from paceline._cuda import MOST_MARKS, MOST_PENDING, REPLAYS, SAID_AFTER, Captures, Timeline, captures
 from paceline._tracker import COMPUTE, DATA, OPTIMIZER, WAIT, Tracker
 
@@ -20,7 +21,7 @@ class Cuda:
         self.freed_while_capturing = False
         self.freed = 0
         self.stream = 1
-        self.events = 0
+        self.events = self.recorded = 0
         cuda = self
 
         class Event:
@@ -30,6 +31,7 @@ class Cuda:
 
             def record(self, stream):
                 cuda.recorded_on = stream.cuda_stream
+                cuda.recorded += 1
                 assert not cuda.capturing, "recorded into a graph"
                 self.at = cuda.now
 
@@ -256,8 +258,8 @@ class Phases(unittest.TestCase):
     def test_too_many_marks_are_said_to_be(self):
         for index in range(MOST_MARKS + 1):
             self.at(index, WAIT if index % 2 else COMPUTE)
-        self.end(100, 2)
-        self.assertEqual((self.written[0][0][1], self.written[0][1]), (100 * MS, False))
+        self.end(2 * MOST_MARKS, 2)
+        self.assertEqual((self.written[0][0][1], self.written[0][1]), (2 * MOST_MARKS * MS, False))
 
     def test_events_are_used_again(self):
         for step in range(50):
@@ -270,6 +272,26 @@ class Phases(unittest.TestCase):
         tracker.timeline = Timeline(self.cuda, 0, COMPUTE, None)
         tracker.forked()
         self.assertEqual((tracker.timeline, self.cuda.freed), (None, 0))
+
+
+class Devices(unittest.TestCase):
+    """Which GPU a program computes on, by where its parameters are."""
+
+    def check(self, expected, device, is_initialized=True):
+        cuda = type("cuda", (), {"is_initialized": lambda: is_initialized, "current_device": lambda: 3})
+        device = device and type("device", (), {"type": device[0], "index": device[1]})
+        self.assertEqual(_hook._gpu(type("torch", (), {"cuda": cuda}), device), expected)
+
+    def test_parameters_on_a_gpu(self):
+        self.check(1, ("cuda", 1))
+
+    def test_offloaded_parameters(self):
+        self.check(3, ("cpu", None))
+        self.check(3, None)  # none at all
+
+    def test_a_program_for_the_cpu(self):
+        self.check(None, ("cpu", None), is_initialized=False)
+        self.check(None, ("xpu", 0))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class Timeline:
 
     def __init__(self):
         self.current = TRAINING
+        self.is_timed = True
         self.marks = []
 
     def is_training(self, stream=None):
@@ -44,13 +45,16 @@ class Watched(unittest.TestCase):
 class Streams(Watched):
     def setUp(self):
         super().setUp()
-        self.during = []
+        self.during = []  # the last mark when a wait was enqueued
+        test = self
 
         class Event:
             def wait(event, stream=None):
-                self.during.append(tracker.phase)
+                test.during.append(test.timeline.marks[-1] if test.timeline.marks else None)
 
-        self.Event = Event
+        self.Event, self.original = Event, Event.wait
+        self.addCleanup(_patch.timed_only.__init__)
+        _patch.timed_only.__init__()
         _patch.wrap_streams(type("cuda", (), {"Event": Event}))
 
     def test_the_training_stream_waits(self):
@@ -58,13 +62,14 @@ class Streams(Watched):
         self.Event().wait()
         self.assertEqual(self.during, [WAIT, WAIT])
         self.assertEqual(self.timeline.marks, [WAIT, COMPUTE] * 2)
+        self.assertEqual(tracker.spent, [0] * 7)  # the host went on at once
 
     def test_another_stream_waits(self):
         self.Event().wait(Stream(COMMUNICATION))
         self.timeline.current = COMMUNICATION
         self.Event().wait()
         self.Event().wait(Stream(COMMUNICATION))
-        self.assertEqual((self.during, self.timeline.marks), ([COMPUTE] * 3, []))
+        self.assertEqual((self.during, self.timeline.marks), ([None] * 3, []))
 
     def test_a_wait_in_a_wait(self):
         tracker.switch(WAIT)
@@ -72,9 +77,27 @@ class Streams(Watched):
         self.assertEqual(self.timeline.marks, [WAIT])
 
     def test_on_the_host_streams_mean_nothing(self):
-        tracker.timeline = None
+        timeline, tracker.timeline = self.timeline, None
         self.Event().wait()
-        self.assertEqual(self.during, [COMPUTE])
+        self.assertEqual(timeline.marks, [])
+
+    def test_a_step_that_is_not_timed(self):
+        self.timeline.is_timed = False
+        _patch.timed_only.switch(False)
+        self.assertIs(self.Event.wait, self.original)
+        _patch.timed_only.switch(True)
+        self.Event().wait()  # the step is not timed, whoever calls
+        self.assertEqual(self.timeline.marks, [])
+        self.timeline.is_timed = True
+        self.Event().wait()
+        self.assertEqual(self.timeline.marks, [WAIT, COMPUTE])
+
+    def test_wrappers_of_others_stay(self):
+        ours = self.Event.wait
+        theirs = self.Event.wait = lambda event, stream=None: ours(event, stream)
+        for is_timed in (False, True):
+            _patch.timed_only.switch(is_timed)
+            self.assertIs(self.Event.wait, theirs)
 
 
 class Collectives(Watched):
@@ -92,6 +115,15 @@ class Collectives(Watched):
 
     def test_nor_is_a_handle_that_is_waited_for_there(self):
         self.check(_patch.waiting, "work")
+
+    def test_in_a_step_that_is_not_timed_only_what_blocks_the_host_is_told(self):
+        self.timeline.is_timed = False
+        during = []
+        wrapped = _patch.collective(lambda *_: during.append(tracker.phase))
+        on_gpu = type("Tensor", (), {"is_cuda": True})
+        for argument in (on_gpu, [on_gpu], "a tensor of the host's", []):
+            wrapped(argument)
+        self.assertEqual(during, [COMPUTE, COMPUTE, WAIT, WAIT])
 
 
 class Handle:
@@ -126,6 +158,8 @@ class Model:
     """DDP, after its first backward. Its own hook notes which phase it is in."""
 
     require_backward_grad_sync = True
+    static_graph = find_unused_parameters = False
+    bucket_bytes_cap = 2  # parameters
 
     def __init__(self, order="5, 4, 3, 2, 1, 0", buckets="5 4, 2 3, 1 0", parameters=6):
         self.parameters = [Parameter() for _ in range(parameters)]
@@ -153,10 +187,16 @@ class Model:
         tracker.in_backward = False
 
 
+def assigned(tensors, limits, sparse, indices):
+    """As torch.distributed._compute_bucket_assignment_by_size does, with parameters of size 1."""
+    assert len(tensors) == len(sparse) == len(indices)
+    return [indices[at : at + limits[-1]] for at in range(0, len(indices), limits[-1])], limits
+
+
 class DdpBuckets(Watched):
-    def watched(self, model):
-        buckets = _buckets.Buckets(Parameter.edge, lambda function: function)
-        buckets.look(model)
+    def watched(self, model, arrived=()):
+        buckets = _buckets.Buckets(Parameter.edge, lambda function: function, assigned)
+        buckets.look(model, arrived)
         return buckets
 
     def waits(self, model):
@@ -182,6 +222,12 @@ class DdpBuckets(Watched):
         self.timeline.current = COMMUNICATION
         self.assertEqual(self.waits(model), [])
 
+    def test_a_step_that_is_not_timed(self):
+        model = Model()
+        self.watched(model)
+        self.timeline.is_timed = False
+        self.assertEqual(self.waits(model), [])
+
     def test_other_buckets_later(self):
         model = Model(buckets="")
         buckets = self.watched(model)
@@ -193,6 +239,25 @@ class DdpBuckets(Watched):
         buckets.look(other)
         self.assertEqual(self.waits(model), [])
         self.assertEqual(self.waits(other), [2, 4])
+
+    def test_buckets_that_ddp_does_not_report(self):
+        """Under a schedule of torch.distributed.pipelining, whose forwards do not synchronize."""
+        model = Model()
+        model.said = {"num_parameter_tensors": 6}
+        self.watched(model, arrived=[Parameter(), *reversed(model.parameters)])
+        self.assertEqual(self.waits(model), [2, 4])
+        self.watched(model)  # no backward was watched yet
+        model = Model()
+        model.said = {"num_parameter_tensors": 6}
+        self.watched(model, arrived=model.parameters[1:])
+        self.assertEqual(self.waits(model), [])  # one may still come, or be another model's
+
+    def test_buckets_that_are_never_rebuilt(self):
+        """Unused parameters are looked for: buckets stay in the model's order."""
+        model = Model(buckets="")
+        model.find_unused_parameters = True
+        self.watched(model, arrived=list(reversed(model.parameters[1:])))
+        self.assertEqual(self.waits(model), [2, 4])  # of 0 1, 2 3, 4 5; 1 ends with backward
 
     def test_a_model_of_another_kind_is_left_alone(self):
         notes = []

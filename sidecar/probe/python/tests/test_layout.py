@@ -68,9 +68,14 @@ class Mesh:
 
 class Meshes(unittest.TestCase):
     def check(self, expected, world, *meshes):
-        meshes = [Mesh(*mesh) for mesh in meshes]
-        _layout._meshes[:] = [lambda mesh=mesh: mesh for mesh in meshes]
+        class DeviceMesh(Mesh):
+            pass
+
         self.addCleanup(_layout._meshes.clear)
+        _layout._meshes.clear()
+        _layout.watch_meshes(DeviceMesh)
+        for mesh in meshes:
+            DeviceMesh(*mesh)  # and it is gone: a script may keep the groups of a mesh and not the mesh
         self.assertEqual(_from_meshes(world), expected)
 
     def all(self, **axes):
@@ -97,6 +102,9 @@ class Meshes(unittest.TestCase):
 
     def test_meshes_of_their_own_are_put_together(self):
         self.check(self.all(dp=(1, 2), tp=(0, 2)), 4, (("dp",), (2,), (1,)), (("tp",), (2,), (0,)))
+
+    def test_the_latest_of_several(self):
+        self.check(self.all(dp=(1, 4)), 4, (("pp", "dp"), (1, 4), (0, 2)), (("pp", "dp"), (1, 4), (0, 1)))
 
     def test_none(self):
         self.check(None, 4)

@@ -209,6 +209,41 @@ class Steps(unittest.TestCase):
             dist.destroy_process_group()
         """)
 
+    def test_computed_buckets_are_those_that_ddp_makes(self):
+        """The same model twice: trained in the ordinary way, where DDP reports its buckets, and as a pipeline's schedule does,
+        where it reports none. Parameters are used in another order than they are declared in."""
+        _, out = self.check("""
+            join()
+            step()
+            from paceline._buckets import Buckets, bucket_ends
+            class Net(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layers = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(8))
+                def forward(self, x):
+                    for index in (3, 0, 6, 1, 7, 2, 5, 4): x = self.layers[index](x)
+                    return x.mean()
+            for how in ({}, {"bucket_cap_mb": 3}):
+                model = torch.nn.parallel.DistributedDataParallel(Net(), **how)
+                arrived = []
+                for parameter in model.parameters(): parameter.register_hook(lambda _, it=parameter: arrived.append(it))
+                for _ in range(3):
+                    arrived.clear()
+                    model(torch.ones(2, 512)).backward()
+                reported = bucket_ends(model._get_ddp_logging_data(), 16)
+                scheduled = torch.nn.parallel.DistributedDataParallel(Net(), **how)
+                for _ in range(3):
+                    with scheduled.no_sync(): loss = scheduled(torch.ones(2, 512))
+                    scheduled.reducer.prepare_for_backward([loss])
+                    loss.backward()
+                assert not bucket_ends(scheduled._get_ddp_logging_data(), 16)
+                computed = Buckets(None, None, dist._compute_bucket_assignment_by_size)
+                print(bool(reported), computed._computed_ends(model, list(model.parameters()), arrived) == reported)
+                del model, scheduled
+            dist.destroy_process_group()
+        """, BASE + GROUP)
+        self.assertEqual(out, "True True\n" * 2)
+
     @compiles
     def test_compiled_model_and_compiled_step(self):
         for backend in ("eager", "aot_eager"):
