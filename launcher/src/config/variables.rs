@@ -9,7 +9,7 @@ use crate::output::nearest;
 
 /// Beside those of settings: what the hook, the plugin, tools and sidecars read, what we set for commands, and what deploy/ sets
 /// in pods.
-const OTHERS: [&str; 42] = [
+const OTHERS: [&str; 43] = [
     "PACELINE_CUBLAS_LIB",
     "PACELINE_CUDA_LIB",
     "PACELINE_DELIVERY",

@@ -93,7 +93,8 @@ fn once_a_graph_captures_nothing_is_timed_again() {
         let read = harness.read();
         let timed = read.collectives().iter().filter(|did| did.is_timed).count();
         assert_eq!((read.collectives().len(), timed), (40, 20));
-        let is_note = |record: &&Record| matches!(record, Record::Note(text) if text.contains("CUDA graph"));
+        let is_note =
+            |record: &&Record| matches!(record, Record::Note(text) if text.text.contains("CUDA graph"));
         assert_eq!(read.records.iter().filter(is_note).count(), 1);
     }
 }

@@ -67,7 +67,7 @@ fn pulses(step: u64) -> Vec<Pulse> {
 
 fn comms(told: &[Event]) -> Vec<Comm> {
     let comm = |event: &Event| match event {
-        Event::Comm(comm) => Some(*comm),
+        Event::Comm(comm) => Some(comm.clone()),
         _ => None,
     };
     told.iter().filter_map(comm).collect()
