@@ -85,6 +85,13 @@ pub struct OrderPart {
     pub dur_us: u64,
 }
 
+impl OrderPart {
+    /// When the last of them ended, were it one collective.
+    pub fn end_us(&self) -> u64 {
+        self.begin_us.saturating_add(self.dur_us)
+    }
+}
+
 /// How many collectives each part of so many holds: the first one, up to a sixteenth, an eighth, a quarter and half of them, the
 /// rest but one, and the last one. A rank that is behind is so by more with each collective until those that wait for it
 /// begin late themselves: short parts at the beginning show by how much before that.

@@ -20,6 +20,7 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
             && functions.iter().zip(*first).all(|(one, other)| {
                 one.function == other.function
                     && one.collectives == other.collectives
+                    && !one.parts.is_empty()
                     && one.parts.len() == part_sizes(one.collectives).count()
             })
     };
@@ -73,8 +74,8 @@ impl<'a> Lags<'a> {
     /// Of weights that are gathered: nobody computes a layer before all have asked for it, so after the first one all
     /// begin together, whatever they did before it. From there on the lag grows with the work.
     fn of_gate(&self, members: &[&[FunctionSum]]) -> Vec<f64> {
-        let end = |sum: &FunctionSum| sum.parts.last().map_or(0, |last| last.begin_us + last.dur_us);
-        let first_end = |sum: &FunctionSum| sum.parts[0].begin_us + sum.parts[0].dur_us;
+        let end = |sum: &FunctionSum| sum.parts.last().map_or(0, OrderPart::end_us);
+        let first_end = |sum: &FunctionSum| sum.parts.first().map_or(0, OrderPart::end_us);
         let of_comm = members.iter().flat_map(|functions| functions.iter());
         let latest = of_comm.map(end).max().unwrap_or(0);
         let together = self.sums.iter().map(|sum| first_end(sum)).min().unwrap_or(0);
@@ -98,7 +99,7 @@ impl<'a> Lags<'a> {
     /// tell as much unless the ranks that wait are in one all the time.
     fn of_buckets(&self, step_us: f64) -> Vec<f64> {
         let span = |sum: &FunctionSum| {
-            let last = sum.parts.last().map_or(0, |last| last.begin_us + last.dur_us);
+            let last = sum.parts.last().map_or(0, OrderPart::end_us);
             last.saturating_sub(sum.parts[0].begin_us) as f64
         };
         let shortest_us = self
@@ -112,7 +113,7 @@ impl<'a> Lags<'a> {
             return lost;
         }
         for ((lost, lags), sum) in lost.iter_mut().zip(&self.by_member).zip(&self.sums) {
-            let in_them = sum.parts.iter().map(|part| part.dur_us).sum::<u64>() as f64;
+            let in_them = sum.parts.iter().map(|part| part.dur_us as f64).sum::<f64>();
             let waits = (2.0 * in_them / span(sum).max(1.0) - 1.0).clamp(0.0, 1.0);
             *lost += waits * (lags[0] * step_us / before_us - *lost).max(0.0);
         }

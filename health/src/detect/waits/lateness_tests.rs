@@ -121,3 +121,28 @@ fn other_collectives_are_not_compared() {
     assert_eq!(stood_s(&told, 0.1), None);
     assert_eq!(stood_s(&[&[], &[]], 0.1), None, "an older sidecar");
 }
+
+#[test]
+fn sums_that_no_step_has_stop_nothing() {
+    let none = vec![FunctionSum {
+        function: ALL_GATHER,
+        collectives: 0,
+        parts: Vec::new(),
+    }];
+    assert_eq!(stood_s(&[&none, &none], 0.1), None);
+    for function in [ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER] {
+        let huge = |dur_us| {
+            let part = OrderPart {
+                begin_us: u64::MAX,
+                dur_us,
+            };
+            vec![FunctionSum {
+                function,
+                collectives: 3,
+                parts: vec![part; part_sizes(3).count()],
+            }]
+        };
+        let stood = stood_s(&[&huge(u64::MAX), &huge(0)], 0.1).unwrap();
+        assert!(stood.iter().all(|stood_s| stood_s.is_finite()), "{stood:?}");
+    }
+}
