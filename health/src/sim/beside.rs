@@ -40,9 +40,9 @@ impl Timeline {
             }
             let gathered_s = self.met[0].iter().rev().find(|met| met.function == ALL_GATHER);
             let gathered_s = gathered_s.map_or(0.0, |met| met.end_s);
-            for cell in 0..cells {
+            for (cell, shares) in shares.iter().enumerate() {
                 asked[cell] = end[cell].max(gathered_s);
-                end[cell] = asked[cell] + self.busy[cell] * shares[cell][slot];
+                end[cell] = asked[cell] + self.busy[cell] * shares[slot];
             }
         }
         self.meet(REDUCE_SCATTER, &end, free_s, reduce_s);
