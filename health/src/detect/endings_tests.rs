@@ -211,32 +211,25 @@ fn frame(event: Event) -> Frame {
 /// `train.py || true`: the command ends with zero, and what ended a rank is told all the same.
 #[test]
 fn a_wrapper_that_ends_with_zero_hides_no_error() {
-    let mut endings = Endings::default();
-    let error = Trouble {
-        rank: Some(Rank(1)),
-        kind: TroubleKind::Error,
-        says: "ValueError: bad batch".into(),
-        code: None,
+    let ended = |kind, says: &str| {
+        let mut endings = Endings::default();
+        let trouble = Trouble {
+            rank: Some(Rank(1)),
+            kind,
+            says: says.into(),
+            code: None,
+        };
+        for event in [Event::Trouble(trouble), Event::Exit(Exit { code: 0 })] {
+            endings.take(Time::ZERO, &frame(event));
+        }
+        endings.judge(&[]).unwrap()
     };
-    for event in [Event::Trouble(error), Event::Exit(Exit { code: 0 })] {
-        endings.take(Time::ZERO, &frame(event));
-    }
-    let end = endings.judge(&[]).unwrap();
+    let end = ended(TroubleKind::Error, "ValueError: bad batch");
     assert_eq!((end.reason, end.code), (Reason::Success, Some(0)));
     assert_eq!(end.hidden().unwrap().rank, Some(Rank(1)));
     assert!(!end.is_in_order());
-    // A peer that went away at the end, or workers that a launcher stopped, are no failures of a job that ended with zero.
-    let mut endings = Endings::default();
-    let lost = Trouble {
-        rank: Some(Rank(1)),
-        kind: TroubleKind::PeerLost,
-        says: "Connection closed by peer".into(),
-        code: None,
-    };
-    for event in [Event::Trouble(lost), Event::Exit(Exit { code: 0 })] {
-        endings.take(Time::ZERO, &frame(event));
-    }
-    assert!(endings.judge(&[]).unwrap().is_in_order());
+    // A peer that went away at the end is no failure of a job that ended with zero.
+    assert!(ended(TroubleKind::PeerLost, "Connection closed by peer").is_in_order());
 }
 
 /// A rank that is killed says nothing; those who wait for it say that they lost it, and the launcher ends the rest.

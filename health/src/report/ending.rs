@@ -23,7 +23,7 @@ pub struct Ending {
     pub kind: Option<TroubleKind>,
     /// What was said: last lines of an exception, the name of a signal, the scheduler's own words.
     pub says: Arc<str>,
-    /// For whom a collective waited until it timed out, as far as the detector had named it.
+    /// The rank that a collective waited for until it timed out, as far as the detector had named it.
     #[serde(default)]
     pub missing: Option<Subject>,
     /// All that was said of the end, in the order of the journal, as far as there is room.

@@ -33,7 +33,7 @@ pub(super) fn stood_s(members: &[&[FunctionSum]], step_s: f64) -> Option<Vec<f64
         let lost = match first[place].function {
             ALL_GATHER => lags.of_gate(members),
             ALL_REDUCE => lags.of_buckets(step_s * 1e6),
-            // What is scattered waits for nobody's next layer.
+            // No next layer waits for gradients that are scattered.
             _ => lags.largest(),
         };
         for (all, lost_us) in all.iter_mut().zip(lost) {
@@ -71,7 +71,7 @@ impl<'a> Lags<'a> {
         self.by_member.iter().map(largest).collect()
     }
 
-    /// Of weights that are gathered: nobody computes a layer before all have asked for it, so after the first one all
+    /// Of weights that are gathered: no rank computes a layer before all have asked for it, so after the first one all
     /// begin together, whatever they did before it. From there on the lag grows with the work.
     fn of_gate(&self, members: &[&[FunctionSum]]) -> Vec<f64> {
         let end = |sum: &FunctionSum| sum.parts.last().map_or(0, OrderPart::end_us);

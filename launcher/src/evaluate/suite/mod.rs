@@ -47,7 +47,7 @@ pub(super) enum Suite {
     Collectives,
     /// The same, of collectives that run beside the work.
     Overlap,
-    /// Nobody says how the ranks share the work.
+    /// The job does not declare how its ranks share the work.
     Undeclared,
     /// Nothing is wrong.
     Healthy,
@@ -107,7 +107,7 @@ impl Suite {
         (
             Suite::Undeclared,
             "undeclared",
-            "slow ranks and healthy jobs whose layout nobody declares",
+            "slow ranks and healthy jobs whose layout is not declared",
         ),
         (
             Suite::Healthy,

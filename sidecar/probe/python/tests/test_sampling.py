@@ -42,8 +42,8 @@ class Periods(unittest.TestCase):
     def test_all_ranks_time_the_same_steps(self):
         """Those of a rank whose marks cost half are among them."""
         slow, fast = Sampling(), Sampling()
-        often, seldom = (set(self.timed(one, cost, 2000)) for one, cost in ((fast, 75e3), (slow, 150e3)))
-        self.assertTrue(seldom < often)
+        often, rarely = (set(self.timed(one, cost, 2000)) for one, cost in ((fast, 75e3), (slow, 150e3)))
+        self.assertTrue(rarely < often)
 
     def test_back_only_where_it_is_clearly_affordable(self):
         sampling, notes = Sampling(), []

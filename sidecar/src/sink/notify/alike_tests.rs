@@ -193,7 +193,7 @@ fn labels_stay_while_gpus_join_and_the_cause_is_found() {
     );
 }
 
-/// How a job is made pages nobody, by no way: the detector makes it a warning, whatever it costs.
+/// Findings about the design of a job page no receiver: the detector makes them warnings, whatever they cost.
 #[test]
 fn a_ticket_wakes_nobody() {
     let mut news = News::open("j".into(), Default::default());
