@@ -66,11 +66,15 @@ ELSEWHERE = [
     (r"^cargo test .*-p paceline-sidecar --test schedules", "tests/run::schedules"),
     (r"^(tests/setup/venv\.sh|VENV/bin/python tests/trackers)", "tests/run::tests/trackers/real.py"),
     (r"^cargo build --release -p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
+    (r"^tests/setup/torch_cuda\.sh", "tests/run::tests/setup/torch_cuda.sh"),
+    (r"^tests/virtual-gpu/(run|same)\.py", "tests/run::virtual_gpu run.py"),
+    (r"tests/virtual-gpu/programs/hook_cost\.py", "tests/run::hook_cost.py"),
+    (r"^tests/hardware/(carry|run .*--virtual)", "tests/run::tests/hardware/carry"),
 ]
 # Repeats a measurement, or is a test of its own.
 MEASURED = r"tests/bench/|tests/overhead\.py|python3 tests/prometheus/|^cargo bench|^tests/package/run|^\.ci/run"
 TAKES = [
-    (r"tests/trainers/nccl_late|NCCL_DEBUG|'\"comm\"'|for mb in|nccl-bench -g 8", "GPUs"),
+    (r"^tests/hardware/run (?!.*--virtual)|nccl-bench -g 8", "GPUs"),
     (r"^kubectl logs", "a kubelet"),
 ]
 

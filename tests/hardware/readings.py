@@ -122,7 +122,7 @@ def cost(checks, gpu):
     checks.at_most("B", "all calls of one look", 100, sum(gpu["calls_us"].values()) / 1e3, " ms")
     slowest = sorted(gpu["calls_us"], key=gpu["calls_us"].get)[-3:]
     told = ", ".join("%s %d µs" % (name[4:], gpu["calls_us"][name]) for name in reversed(slowest))
-    checks.add("B", "slowest calls", "", told, None, "for the record")
+    checks.note("B", "slowest calls", told)
 
 
 def as_nobody(run, checks, as_root):
@@ -163,4 +163,4 @@ def at_work(checks, library, gpu):
         value = signals.get(name)
         checks.at_least("B", "%s beside products of matrices" % name, 0.3 if name == "tensor_active_ratio" else 0.8, value if isinstance(value, float) else None)
     reasons = library.reasons()
-    checks.add("A4", "clock reasons beside products of matrices", "", hex(reasons) if isinstance(reasons, int) else reasons, None, "for the record")
+    checks.note("A4", "clock reasons beside products of matrices", hex(reasons) if isinstance(reasons, int) else reasons)

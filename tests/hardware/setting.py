@@ -58,7 +58,7 @@ class Setting:
         if self.virtual:
             made.update(VGPU_DEVICES="1", VGPU_TFLOPS=TFLOPS)
         else:
-            made.update(NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_DEBUG="INFO")
+            made.update(CUDA_VISIBLE_DEVICES="0", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_DEBUG="INFO")
         made.update(more)
         return made
 
