@@ -65,6 +65,7 @@ ELSEWHERE = [
     (r"PACELINE_SCHEDULE=", "sidecar/tests/schedules/main.rs::PACELINE_SCHEDULE"),
     (r"^cargo test .*-p paceline-sidecar --test schedules", "tests/run::schedules"),
     (r"^(tests/setup/venv\.sh|VENV/bin/python tests/trackers)", "tests/run::tests/trackers/real.py"),
+    (r"^python3 tests/nccl-wheels/run\.py", "tests/run::tests/nccl-wheels/run.py"),
     (r"^cargo build --release -p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
 ]
 # Repeats a measurement, or is a test of its own.
