@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValue;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Arg, Args, Command, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
@@ -120,6 +121,16 @@ pub(crate) fn suggest(mut problem: clap::Error, typed: &[OsString]) -> clap::Err
                 problem.remove(ContextKind::SuggestedArg);
             }
         }
+        // An argument that is missing: clap names its values only where a wrong one was given.
+        (ErrorKind::MissingRequiredArgument, _) => {
+            let asked = command.get_positionals().find(|asked| asked.is_required_set());
+            let values = asked.map(Arg::get_possible_values).unwrap_or_default();
+            let names: Vec<&str> = values.iter().map(PossibleValue::get_name).collect();
+            if !names.is_empty() {
+                let tip = format!("there are: {}", names.join(", "));
+                problem.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+            }
+        }
         _ => {}
     }
     problem
@@ -152,6 +163,12 @@ mod tests {
         }
         let text = complaint(&["top", "--zzzzzzzzzz"]);
         assert!(!text.contains("similar"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_shell_is_told_with_those_there_are() {
+        let text = complaint(&["completions"]);
+        assert!(text.contains("bash, elvish, fish, powershell, zsh"), "{text}");
     }
 
     #[test]

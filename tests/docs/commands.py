@@ -65,10 +65,11 @@ ELSEWHERE = [
     (r"PACELINE_SCHEDULE=", "sidecar/tests/schedules/main.rs::PACELINE_SCHEDULE"),
     (r"^cargo test .*-p paceline-sidecar --test schedules", "tests/run::schedules"),
     (r"^(tests/setup/venv\.sh|VENV/bin/python tests/trackers)", "tests/run::tests/trackers/real.py"),
-    (r"^cargo build --release -p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
     (r"^tests/setup/torch_cuda\.sh", "tests/run::tests/setup/torch_cuda.sh"),
-    (r"^tests/virtual-gpu/(run|same)\.py", "tests/run::virtual_gpu run.py"),
-    (r"tests/virtual-gpu/programs/hook_cost\.py", "tests/run::hook_cost.py"),
+    (r"^tests/virtual-gpu/run\.py", "tests/run::virtual_gpu run.py"),
+    (r"^HOME/torch-cuda/bin/python tests/virtual-gpu/programs/hook_cost\.py", "tests/run::tests/virtual-gpu/programs/hook_cost.py"),
+    (r"^python3 tests/nccl-wheels/run\.py", "tests/run::tests/nccl-wheels/run.py"),
+    (r"^cargo build --release -p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
     (r"^tests/hardware/(carry|run .*--virtual)", "tests/run::tests/hardware/carry"),
 ]
 # Repeats a measurement, or is a test of its own.

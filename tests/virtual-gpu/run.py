@@ -70,8 +70,8 @@ def environment(options, case, stats):
     made.update(OMP_NUM_THREADS="1", VGPU_TFLOPS=options.tflops, VGPU_STATS=stats, PYTHONWARNINGS="ignore")
     if case["slower"]:
         made["VGPU_SLOW"] = "%d:%.3f" % (SLOW_RANK, 1 + case["slower"] / 100)
-    if options.no_hook:
-        made["PACELINE_HOOK"] = "off"
+    if options.no_hook:  # a job of less than a minute: steps are looked for at once, and collectives timed
+        made.update(PACELINE_HOOK="off", PACELINE_STEPS_AFTER="2", PACELINE_NCCL_AFTER="0")
     if options.no_plugin:
         made["NCCL_PROFILER_PLUGIN"] = "none"
     return made

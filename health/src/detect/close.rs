@@ -41,7 +41,9 @@ impl Detector {
             .take_due(at, patience, |row| self.waits.are_in(row.step))
         {
             self.last_row = self.last_row.max(row.step);
-            self.waits.fill(&mut row, &self.comms);
+            self.straggler.count(row.has_phases());
+            let is_between = self.straggler.is_between_samples();
+            self.waits.fill(&mut row, &self.comms, is_between);
             let longest = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
             let room_s = self.job_rules.ledger().room_s(longest);
             let stood_s = self.silence.stood_in_step(at, room_s);
@@ -61,7 +63,7 @@ impl Detector {
                 self.seat(at);
                 board = Board::new(&row, &self.plan, &mut self.work);
             }
-            self.job_rules.sort(&mut board, &self.policy.detector);
+            self.job_rules.sort(&mut board, &self.policy.detector, is_between);
             self.times.row(&row, board.kind);
             let about = (
                 self.seconds(row.opened),

@@ -27,6 +27,9 @@ pub struct Kept {
     pub at: Time,
     pub entries: (u64, u64),
     pub dur_s: f64,
+    /// Steps that it stands for: itself, and those just before it of which self-times were not taken.
+    #[serde(default = "one")]
+    pub steps: u32,
     pub micro_batches: u16,
     pub x: Vec<f32>,
     pub self_s: Vec<f32>,
@@ -36,10 +39,17 @@ pub struct Kept {
     pub roles: Vec<RoleLevel>,
 }
 
+fn one() -> u32 {
+    1
+}
+
 /// See the module.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     rows: VecDeque<Kept>,
+    /// Steps since the last of them.
+    #[serde(default)]
+    unmeasured: u32,
     /// The step before the first steady one; while warming up, none is.
     steady_from: Option<u64>,
     times: Vec<(u64, Time)>,
@@ -67,6 +77,11 @@ impl History {
         *self = History::default();
     }
 
+    /// A step of which self-times were not taken.
+    pub fn pass(&mut self) {
+        self.unmeasured = self.unmeasured.saturating_add(1);
+    }
+
     /// Keeps a step.
     pub fn push(&mut self, board: &Board<'_>) {
         let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
@@ -80,6 +95,7 @@ impl History {
         kept.at = board.at;
         kept.entries = board.entries;
         kept.dur_s = board.dur_s;
+        kept.steps = 1 + std::mem::take(&mut self.unmeasured);
         kept.micro_batches = board.micro_batches;
         kept.roles.extend_from_slice(&board.roles);
         for seat in &board.seats {

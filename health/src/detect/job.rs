@@ -55,6 +55,9 @@ pub struct JobRules {
     wander: Wander,
     versions: VersionRule,
     ledger: Ledger,
+    /// The latest step whose parts are known.
+    #[serde(default)]
+    took: Took,
     provenance: Provenance,
     out: VecDeque<Claim>,
 }
@@ -173,12 +176,12 @@ impl JobRules {
     }
 
     /// Sets a long step that was not declared apart from ordinary ones, before any rule looks at it.
-    pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds) {
+    pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds, is_between: bool) {
         let is_habit = self.pauses.observe(board, &self.kinds, limits);
         // What few tell is no kind of the job's steps.
         let is_whole = board.seats.len() * 2 > board.plan.ranks || board.is_empty();
         self.sort = if is_whole {
-            self.kinds.sort(board, &limits.kinds)
+            self.kinds.sort(board, &limits.kinds, is_between)
         } else {
             Sort::AsDeclared
         };
@@ -224,6 +227,12 @@ impl JobRules {
         links: &LinkRule,
         stood: Stood,
     ) {
+        self.versions.judge(view.at, view.job);
+        if straggler.is_between_samples() {
+            let took = self.took.in_step(board.dur_s);
+            let teller = self.teller(board, straggler);
+            return self.ledger.row(board, self.steady, stood, teller, took);
+        }
         let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
         scene.link_is_slow = links.is_any_slow();
         scene.shifted = self.shift.open_share() > 0.0;
@@ -262,8 +271,8 @@ impl JobRules {
             even_s,
             work_s: board.mean_work_s(),
         };
+        self.took = took;
         self.ledger.row(board, self.steady, stood, teller, took);
-        self.versions.judge(view.at, view.job);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);
         if self.steady && board.kind == StepKind::Train && even.is_some() != self.evened {

@@ -55,14 +55,14 @@ pub(super) struct Track {
 }
 
 impl Kinds {
-    /// What the step is, if it is not what it was declared as.
-    pub fn sort(&mut self, board: &Board<'_>, table: &KindThresholds) -> Sort {
+    /// What the step is, if it is not what it was declared as. `is_between`: its self-times were not taken, those of others are.
+    pub fn sort(&mut self, board: &Board<'_>, table: &KindThresholds, is_between: bool) -> Sort {
         if board.kind != StepKind::Train {
             return Sort::AsDeclared;
         }
         let longest = board.dur_s.max(1e-9).ln();
         let above = self.above(board, table).unwrap_or(longest);
-        let common = self.common.stands_out(board.step, above, table);
+        let common = !is_between && self.common.stands_out(board.step, above, table);
         // One rank that writes for all holds up the step and leaves the others' self-time alone. Only its period
         // tells it from one that is slow now and then.
         let held_up = self.longest.stands_out(board.step, longest, table);

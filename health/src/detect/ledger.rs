@@ -50,6 +50,18 @@ pub struct Took {
     pub work_s: f64,
 }
 
+impl Took {
+    /// The same in a step of which only the time is known.
+    pub fn in_step(self, all_s: f64) -> Took {
+        let times = if self.all_s > 0.0 { all_s / self.all_s } else { 0.0 };
+        Took {
+            all_s,
+            even_s: self.even_s * times,
+            work_s: self.work_s * times,
+        }
+    }
+}
+
 /// Sums in rank-seconds.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {

@@ -33,6 +33,7 @@ mod gaps;
 mod gauge;
 mod gpus;
 mod history;
+mod hook_notes;
 mod hosts;
 mod imbalance;
 mod incidents;
@@ -46,6 +47,7 @@ mod link;
 mod links;
 mod localise;
 mod noise;
+mod notes;
 mod path;
 mod plan;
 #[cfg(test)]
@@ -90,6 +92,7 @@ use self::blind::BlindRule;
 use self::causes::Causes;
 use self::comms::Comms;
 use self::faults::FaultRule;
+use self::hook_notes::HookNotes;
 use self::incidents::Incidents;
 use self::infer::{Inference, Stages};
 use self::job::JobRules;
@@ -154,6 +157,8 @@ pub struct Detector {
     away: Away,
     job_end: JobEnd,
     arrivals: ArrivalRule,
+    #[serde(default)]
+    hook_notes: HookNotes,
     /// Price of a GPU-hour, and the roster's shape and the number of GPUs that it was worked out for.
     price: Option<((u64, usize), Option<f64>)>,
 }
@@ -194,6 +199,7 @@ impl Detector {
             away: Away::default(),
             job_end: JobEnd::default(),
             arrivals: ArrivalRule::default(),
+            hook_notes: HookNotes::default(),
             price: None,
         }
     }
@@ -275,6 +281,7 @@ impl Detector {
             self.comms.clear();
             self.waits.clear();
             self.inference.clear();
+            self.hook_notes.clear();
             self.stages.clear();
             self.links.clear(at, self.roster.world_size);
             self.faults.begins_epoch(at, &self.job);
@@ -318,6 +325,7 @@ impl Detector {
                 self.look_for_silence(at, frame);
             }
             Event::Step(step) => self.step(at, frame, step),
+            Event::Mark(mark) => self.hook_notes.take(mark),
             Event::Gpu(reading) => {
                 if self.causes.gpu(self.stamp(at, frame), reading) {
                     self.shape = None;

@@ -34,6 +34,9 @@ pub struct Member {
     pub role: Arc<str>,
     pub layout: Option<Layout>,
     pid: u32,
+    /// It is known by the NCCL plugin alone: its steps are found in its collectives.
+    #[serde(default)]
+    pub is_by_collectives: bool,
     /// First and last step received, and how many.
     pub first_step: Option<u64>,
     pub last_step: u64,
@@ -331,6 +334,7 @@ impl Roster {
             role: attach.role.clone(),
             layout,
             pid: attach.pid,
+            is_by_collectives: attach.framework.split(' ').next() == Some("nccl"),
             first_step,
             last_step,
             steps,

@@ -28,6 +28,8 @@ use crate::verdict::{Cause, Finding, Subject};
 
 /// Findings on the space axis that may be open at once; more is the job's trouble.
 const MAX_RAISED: usize = 64;
+/// The hook times one step in this many at least (`sidecar/probe/python/paceline/_sampling.py`).
+const LONGEST_PERIOD: u32 = 512;
 /// Steps after which what is slow in its turn is slow for good.
 const LASTING: u64 = 64;
 
@@ -46,6 +48,9 @@ pub struct StragglerRule {
     provenance: Provenance,
     /// How the latest self-times are known.
     signal: Option<Signal>,
+    /// Steps since one of which the hook timed phases.
+    #[serde(default)]
+    since_phases: Option<u32>,
     /// Ranks were late together, and nobody saw how they hand lateness on to each other.
     is_inherited: bool,
     out: VecDeque<Claim>,
@@ -60,6 +65,7 @@ impl StragglerRule {
         self.tracks.clear();
         self.roles = Readiness::default();
         self.history.clear();
+        self.since_phases = None;
         self.born = None;
         self.is_inherited = false;
     }
@@ -82,6 +88,13 @@ impl StragglerRule {
     /// Whether all that is known of self-times is what collectives leave of the steps.
     pub fn has_waits_only(&self) -> bool {
         self.signal == Some(Signal::S1)
+    }
+
+    /// Whether the hook times phases of some steps, and not of this one: those of which it does decide. What others tell between
+    /// them is less, and as steps they are compared with nothing.
+    pub fn is_between_samples(&self) -> bool {
+        self.since_phases
+            .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
     }
 
     /// Whether some were late together in a way that could not be followed.
@@ -110,9 +123,24 @@ impl StragglerRule {
         self.roles.have_warmed_up()
     }
 
+    /// A row closes: are there phases of it?
+    pub fn count(&mut self, has_phases: bool) {
+        self.since_phases = match has_phases {
+            true => Some(0),
+            false => self.since_phases.map(|steps| steps.saturating_add(1)),
+        };
+    }
+
     /// Takes a step; `view.at` is when it closed.
     pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
-        if board.kind != StepKind::Train || board.is_empty() {
+        if board.kind != StepKind::Train {
+            return;
+        }
+        if board.is_empty() {
+            self.history.pass();
+            self.raised
+                .iter_mut()
+                .for_each(|raised| raised.account.pass(board.dur_s));
             return;
         }
         self.born.get_or_insert(board.step.saturating_sub(1));

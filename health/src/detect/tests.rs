@@ -1,5 +1,7 @@
 //! The detector on frames made by hand; whole worlds are in the transcripts.
 
+mod sampled;
+
 use std::time::Duration;
 
 use super::*;
@@ -63,6 +65,11 @@ impl Job {
     }
 
     fn step(&mut self, step: u64, selfs: &[f64]) {
+        self.step_of(step, selfs, true);
+    }
+
+    /// A step whose phases are timed, or not.
+    fn step_of(&mut self, step: u64, selfs: &[f64], is_timed: bool) {
         let noisy: Vec<f64> = selfs
             .iter()
             .map(|own| own * (1.0 + 0.01 * self.noise()))
@@ -82,10 +89,10 @@ impl Job {
                 step,
                 kind: StepKind::Train,
                 dur_ns: ns(dur),
-                phases: Some(phases),
+                phases: is_timed.then_some(phases),
                 micro_batches: 1,
                 tokens: 0,
-                signal: Signal::S2,
+                signal: if is_timed { Signal::S2 } else { Signal::S0 },
                 sum_sq: 0,
                 expert_tokens: 0,
             }));

@@ -149,8 +149,8 @@ impl Waits {
         }
     }
 
-    /// Fills in self-times of a row that has none.
-    pub fn fill(&mut self, row: &mut Row, comms: &Comms) {
+    /// Fills in self-times of a row that has none, but where others have some (`is_between`).
+    pub fn fill(&mut self, row: &mut Row, comms: &Comms, is_between: bool) {
         if !self.is_needed {
             return;
         }
@@ -164,7 +164,9 @@ impl Waits {
         self.vote(&stood);
         self.is_beside = stood.iter().any(|stood| stood.is_beside);
         self.usual = met.counts;
-        row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
+        if !is_between {
+            row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
+        }
     }
 
     /// Share of the latest `steps` (as far as they are kept) in which a rank came last in some communicator.

@@ -59,7 +59,32 @@ fn in_order(ending: &Ending) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_health::event::TroubleKind;
     use paceline_health::id::Rank;
+    use paceline_health::report::Heard;
+
+    /// A launcher that ends with 0 hides no rank's failure.
+    #[test]
+    fn a_failure_behind_exit_code_0() {
+        let mut ending = Ending::success();
+        assert_eq!(words(&ending), "in order");
+        ending.heard = vec![Heard {
+            node: "n1".into(),
+            rank: Some(Rank(2)),
+            kind: TroubleKind::Error,
+            says: "ValueError: labels".into(),
+        }];
+        assert_eq!(
+            words(&ending),
+            "with code 0, although rank 2 on n1 failed: ValueError: labels"
+        );
+        (ending.heard[0].rank, ending.heard[0].kind) = (None, TroubleKind::OomKill);
+        ending.heard[0].says = "Killed process 12 (python)".into();
+        assert_eq!(
+            words(&ending),
+            "with code 0, although n1 failed: Killed process 12 (python)"
+        );
+    }
 
     #[test]
     fn an_exception_and_where_it_was() {

@@ -118,6 +118,25 @@ fn what_makes_no_sense_is_told() {
     );
 }
 
+/// Where the live page cannot be, the run would say so and go on; this says it before.
+#[test]
+fn a_place_of_the_page_that_is_none_is_told() {
+    let place = Place::new();
+    let place_of_page = "no-such-host.invalid:9811";
+    let ran = place
+        .paceline(["run", "--dry-run", "--http", place_of_page, "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let said = text(&ran.stderr);
+    let wanted = format!("--http {place_of_page}: ");
+    assert!(said.contains(&wanted), "{said}");
+    assert!(
+        said.contains("the live page would get a free port of 127.0.0.1"),
+        "{said}"
+    );
+}
+
 /// A switch in the environment reads as it does in a file.
 #[test]
 fn a_switch_has_several_words() {

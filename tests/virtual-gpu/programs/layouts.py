@@ -31,6 +31,11 @@ def blocks(options, count=None):
     return nn.Sequential(*(Block(options.width) for _ in range(count)))
 
 
+def network(options):
+    """Blocks and a head: few models are trained whose layers are all alike."""
+    return blocks(options).append(nn.Linear(options.width, options.width // 4))
+
+
 def rows(options, device, share=1):
     return torch.randn(options.rows // share, options.width, device=device)
 
@@ -52,7 +57,7 @@ def trainer(model, optimizer, inputs, micro_batches=1):
 
 
 def ddp(options, device):
-    model = DistributedDataParallel(blocks(options).to(device), device_ids=[device.index])
+    model = DistributedDataParallel(network(options).to(device), device_ids=[device.index])
     optimizer = torch.optim.AdamW(model.parameters())
     share = options.micro_batches
     return trainer(model, optimizer, rows(options, device, share), options.micro_batches)
@@ -72,8 +77,8 @@ def half_the_layers(options):
 
 
 def sharded(options, device, **how):
-    model = blocks(options).to(device)
-    for block in model:
+    model = network(options).to(device)
+    for block in model[:-1]:
         fully_shard(block, **how)
     fully_shard(model, **how)
     return trainer(model, torch.optim.AdamW(model.parameters()), rows(options, device))

@@ -50,15 +50,17 @@ impl Account {
     pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
         let mut account = Account::default();
         for kept in history.steady_since(start) {
-            account.add_kept(members, kept, plan);
+            account.add_kept(members, kept, plan, weight(kept, start));
         }
         // Two passes: what the step would have been is known once it is known how much slower they are.
         let x = account.x();
         for kept in history.steady_since(start) {
-            account.gain_s += price::gain_kept(members, x, kept, plan);
+            account.gain_s += price::gain_kept(members, x, kept, plan) * weight(kept, start);
         }
-        let oldest = history.steady_since(start).next().map_or(start, |kept| kept.step);
-        let unseen = oldest.saturating_sub(start.saturating_add(1));
+        let oldest = history.steady_since(start).next();
+        let unseen = oldest.map_or(0.0, |kept| {
+            (kept.step.saturating_sub(start) as f64) - weight(kept, start)
+        });
         // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
         // pipeline loses no more than its steps have become longer.
         if plan.stages > 1 {
@@ -67,8 +69,8 @@ impl Account {
         if account.rows > 0 {
             account.gain_now_s = account.gain_s / account.steps;
         }
-        if account.rows > 0 && unseen > 0 {
-            let more = 1.0 + unseen as f64 / account.rows as f64;
+        if account.rows > 0 && unseen > 0.0 {
+            let more = 1.0 + unseen / account.steps;
             account.gain_s *= more;
             account.dur_s *= more;
             account.steps *= more;
@@ -76,7 +78,7 @@ impl Account {
         account
     }
 
-    fn add_kept(&mut self, members: &[Rank], kept: &Kept, plan: &Plan) {
+    fn add_kept(&mut self, members: &[Rank], kept: &Kept, plan: &Plan, steps: f64) {
         let mut seen = false;
         for rank in members {
             let index = rank.0 as usize;
@@ -101,7 +103,7 @@ impl Account {
             seen = true;
         }
         if seen {
-            self.row(kept.dur_s, kept.entries);
+            self.row(kept.dur_s, steps, kept.entries);
         }
     }
 
@@ -124,7 +126,7 @@ impl Account {
             seen = true;
         }
         if seen {
-            self.row(board.dur_s, board.entries);
+            self.row(board.dur_s, 1.0, board.entries);
         }
     }
 
@@ -140,21 +142,28 @@ impl Account {
         self.gc_excess_s += gc;
     }
 
-    fn row(&mut self, dur_s: f64, entries: (u64, u64)) {
+    fn row(&mut self, dur_s: f64, steps: f64, entries: (u64, u64)) {
         if self.rows == 0 {
             self.entries = entries;
         }
         self.entries.1 = self.entries.1.max(entries.1);
         self.rows += 1;
+        self.steps += steps;
+        self.dur_s += dur_s * steps;
+        self.dur_now_s += (dur_s - self.dur_now_s) / (self.rows as f64).min(NOW);
+    }
+
+    /// A step of which self-times were not taken: it is taken to lose what others lose now.
+    pub fn pass(&mut self, dur_s: f64) {
         self.steps += 1.0;
         self.dur_s += dur_s;
-        self.dur_now_s += (dur_s - self.dur_now_s) / self.steps.min(NOW);
+        self.gain_s += self.gain_now_s;
     }
 
     /// What the step that was added last would have been shorter.
     pub fn won(&mut self, gain_s: f64) {
         self.gain_s += gain_s;
-        self.gain_now_s += (gain_s - self.gain_now_s) / self.steps.clamp(1.0, NOW);
+        self.gain_now_s += (gain_s - self.gain_now_s) / (self.rows as f64).clamp(1.0, NOW);
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -253,4 +262,9 @@ impl Account {
             entries: self.entries,
         }
     }
+}
+
+/// Steps after `start` that a kept one stands for.
+fn weight(kept: &Kept, start: u64) -> f64 {
+    u64::from(kept.steps).min(kept.step.saturating_sub(start)).max(1) as f64
 }

@@ -81,6 +81,7 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "why": words::cause(verdict.cause),
         "evidence": evidence.collect::<Vec<_>>(),
         "impact": verdict.impact_ratio,
+        "impact_words": verdict.impact_ratio.map(|ratio| words::impact(verdict.finding.name(), ratio)),
         "lost_gpu_hours": verdict.lost_gpu_hours,
         "lost_cost": verdict.lost_cost,
         "action": clip(&verdict.action, SENTENCE),

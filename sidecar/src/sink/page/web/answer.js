@@ -36,7 +36,7 @@ function since(verdict) {
 
 function costs(verdict) {
   const parts = [];
-  if (verdict.impact !== null && verdict.raised) parts.push(impact(verdict));
+  if (verdict.impact_words !== null && verdict.raised) parts.push(verdict.impact_words);
   parts.push(verdict.lost_gpu_hours > 0 ? `${hours(verdict.lost_gpu_hours, whose())} so far` : 'nothing so far');
   if (verdict.lost_cost !== null && verdict.lost_cost > 0) parts.push(`${verdict.lost_cost.toFixed(verdict.lost_cost < 1000 ? 2 : 0)} in money`);
   return parts.join('; ');

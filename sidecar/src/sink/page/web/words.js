@@ -25,13 +25,6 @@ function ago(seconds) {
   return `${(seconds / 3600).toFixed(1)} h ago`;
 }
 
-// What comes once in many steps costs a share of all the time (health/src/words.rs: impact).
-const NOT_EVERY_STEP = ['single-rank-pause', 'slow-checkpoint', 'slow-warm-up'];
-
-function impact(verdict) {
-  return `${percent(verdict.impact)} of ${NOT_EVERY_STEP.includes(verdict.finding) ? "the job's time" : 'every step'}`;
-}
-
 function percent(ratio) {
   const value = ratio * 100;
   return `${value.toFixed(value !== 0 && Math.abs(value) < 9.95 ? 1 : 0)} %`;

@@ -1,0 +1,130 @@
+//! What the hooks of ranks say that they do not see or do not do: a line of the report for all ranks that say the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Mark;
+use crate::id::Rank;
+
+/// A mark of this kind is a note; its words follow.
+const KIND: &str = "note: ";
+/// What notes are about; more kinds of them are not kept.
+const MOST: usize = 16;
+/// Ranks that a line names.
+const NAMED: usize = 4;
+
+/// The latest note of each rank about each thing.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct HookNotes(BTreeMap<Arc<str>, BTreeMap<Rank, Arc<str>>>);
+
+impl HookNotes {
+    /// Forgets them: a new group of ranks begins.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Takes a mark, if it is a note. A later note of a rank about the same thing (its first two words) replaces the former.
+    pub fn take(&mut self, mark: &Mark) {
+        let Some(text) = mark.kind.strip_prefix(KIND) else {
+            return;
+        };
+        let about: Vec<&str> = text
+            .split([' ', ':'])
+            .filter(|word| !word.is_empty())
+            .take(2)
+            .collect();
+        let about: Arc<str> = about.join(" ").into();
+        if self.0.len() < MOST || self.0.contains_key(&about) {
+            self.0.entry(about).or_default().insert(mark.rank, text.into());
+        }
+    }
+
+    /// A line for each thing that is said, about the most ranks first, of `all` ranks.
+    pub fn lines(&self, all: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        for said in self.0.values() {
+            let mut by_text: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
+            for (rank, text) in said {
+                by_text.entry(text).or_default().push(*rank);
+            }
+            lines.extend(
+                by_text
+                    .iter()
+                    .map(|(text, ranks)| (ranks.len(), text.to_string(), who(ranks, all))),
+            );
+        }
+        lines.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        lines.truncate(MOST);
+        lines
+            .into_iter()
+            .map(|(_, text, who)| format!("hook of {who}: {text}"))
+            .collect()
+    }
+}
+
+fn who(ranks: &[Rank], all: usize) -> String {
+    match ranks {
+        [rank] => format!("rank {}", rank.0),
+        _ if ranks.len() == all => format!("all {all} ranks"),
+        _ if ranks.len() <= NAMED => {
+            let names: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+            format!("ranks {}", names.join(", "))
+        }
+        [first, ..] => format!("{} of {all} ranks, first {}", ranks.len(), first.0),
+        [] => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(notes: &mut HookNotes, rank: u32, text: &str) {
+        notes.take(&Mark {
+            rank: Rank(rank),
+            step: 1,
+            kind: text.into(),
+            value: 0,
+        });
+    }
+
+    /// Ranks that say the same share a line; what a rank says anew about the same thing replaces what it said; the user's marks are
+    /// no notes.
+    #[test]
+    fn a_line_for_all_ranks_that_say_the_same() {
+        let mut notes = HookNotes::default();
+        for rank in 0..8 {
+            noted(&mut notes, rank, "note: no phases: steps on several streams");
+            noted(
+                &mut notes,
+                rank,
+                "note: phases of 1 step in 32, to spare the host",
+            );
+        }
+        noted(&mut notes, 3, "note: phases of 1 step in 64, to spare the host");
+        noted(&mut notes, 5, "note: layout: unknown");
+        noted(&mut notes, 5, "checkpoint");
+        let told = [
+            "hook of all 8 ranks: no phases: steps on several streams",
+            "hook of 7 of 8 ranks, first 0: phases of 1 step in 32, to spare the host",
+            "hook of rank 5: layout: unknown",
+            "hook of rank 3: phases of 1 step in 64, to spare the host",
+        ];
+        assert_eq!(notes.lines(8), told);
+        notes.clear();
+        assert!(notes.lines(8).is_empty());
+    }
+
+    /// However many different things a hook says, the report stays short.
+    #[test]
+    fn what_is_said_is_bounded() {
+        let mut notes = HookNotes::default();
+        for rank in 0..1000 {
+            noted(&mut notes, rank, &format!("note: trouble{rank}: {rank}"));
+            noted(&mut notes, rank, &format!("note: DDP's buckets: {rank}"));
+        }
+        assert_eq!(notes.lines(1000).len(), MOST);
+    }
+}
