@@ -16,6 +16,7 @@ LOOK_EVERY = 0.05
 
 
 def adopt_orphans():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -82,20 +83,23 @@ def in_time(part, seconds, log):
     if child == 0:
         os._exit(as_child(part, log))
     state = None
-    while state is None:
-        code = reap().get(child)
-        if code is not None:
-            state = "failed" if code else "done"
-        elif time.monotonic() - began > seconds:
-            state = "late"
-        else:
-            time.sleep(LOOK_EVERY)
-    end_all()
+    try:
+        while state is None:
+            code = reap().get(child)
+            if code is not None:
+                state = "failed" if code else "done"
+            elif time.monotonic() - began > seconds:
+                state = "late"
+            else:
+                time.sleep(LOOK_EVERY)
+    finally:  # also where this program is asked to end
+        end_all()
     return state, time.monotonic() - began
 
 
 def as_child(part, log):
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         with open(log, "ab", buffering=0) as output, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)

@@ -25,7 +25,8 @@ COMPARED = [
 ]
 # What root alone is said to read.
 PRIVILEGED = {"sram_threshold_exceeded"}
-ACTIVE = "sm_active_ratio"  # of GPM
+# Beside products of matrices; all but the first are GPM's.
+AT_WORK = {"utilization_ratio": 0.8, "sm_active_ratio": 0.8, "tensor_active_ratio": 0.3}
 WORK = "import time, torch\na = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16)\nend = time.monotonic() + %d\n"
 WORK += "while time.monotonic() < end:\n    for _ in range(20): a @ a\n    torch.cuda.synchronize()\n"
 
@@ -159,8 +160,8 @@ def beside_smi(checks, gpu, when):
 
 def at_work(checks, library, gpu):
     signals = gpu["signals"]
-    for name in ("utilization_ratio", ACTIVE, "tensor_active_ratio"):
+    for name, least in AT_WORK.items():
         value = signals.get(name)
-        checks.at_least("B", "%s beside products of matrices" % name, 0.3 if name == "tensor_active_ratio" else 0.8, value if isinstance(value, float) else None)
+        checks.at_least("B", "%s beside products of matrices" % name, least, value if isinstance(value, float) else None)
     reasons = library.reasons()
     checks.note("A4", "clock reasons beside products of matrices", hex(reasons) if isinstance(reasons, int) else reasons)
