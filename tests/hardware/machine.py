@@ -1,6 +1,7 @@
 """Part 1: what this machine is. Little can be wrong here; what is seen says which of the other parts' answers hold."""
 
 import os
+import shutil
 import subprocess
 
 import ends
@@ -9,6 +10,7 @@ from checks import ON_VIRTUAL
 
 SEEN = {"torch": "2.11", "nccl": "2.28"}  # what the other parts were written for
 SMI_LINES = 200
+USUAL = ["/usr/bin/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi"]
 
 
 def driver(run):
@@ -32,7 +34,7 @@ def part(run, checks):
     said([run.paceline, "doctor"])
     if run.virtual:
         return checks.unseen("facts", "driver, GPU and kernel log", "", ON_VIRTUAL)
-    smi = said(["nvidia-smi", "-q"])
+    smi = said([nvidia_smi(), "-q"])
     checks.add("facts", "nvidia-smi answers", "a log", "%d lines" % len(smi.splitlines()), bool(smi))
     mode = value_of(smi, "Compute Mode")
     # With an exclusive GPU the jobs of four ranks cannot be.
@@ -40,6 +42,11 @@ def part(run, checks):
     checks.note("facts", "MIG", value_of(smi, "Current", after="MIG Mode"))
     kernel_log(checks)
     checks.equal("B", "RAS service before any NCCL", "nobody there", ends.ras() or "nobody there")
+
+
+def nvidia_smi():
+    """Where it is: a container may have it outside of PATH."""
+    return shutil.which("nvidia-smi") or next((path for path in USUAL if os.path.exists(path)), "nvidia-smi")
 
 
 def said(command):

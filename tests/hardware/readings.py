@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 
+import machine
 import nvml
 from checks import ON_VIRTUAL
 
@@ -142,10 +143,10 @@ def as_nobody(run, checks, as_root):
 
 
 def beside_smi(checks, gpu, when):
-    done = subprocess.run(["nvidia-smi", "--query-gpu=" + SMI, "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True, check=False)
-    values = [value.strip() for value in done.stdout.partition("\n")[0].split(",")]
+    answer = machine.said([machine.nvidia_smi(), "--query-gpu=" + SMI, "--format=csv,noheader,nounits"])
+    values = [value.strip() for value in answer.partition("\n")[0].split(",")]
     if len(values) != SMI.count(",") + 1:
-        return checks.add("B", "nvidia-smi's readings, %s" % when, "a line", done.stdout[:100], False)
+        return checks.unseen("B", "readings beside nvidia-smi's, %s" % when, "a line", "nvidia-smi: %s" % (answer[:100] or "nothing"))
     for signal, place, per, apart in COMPARED:
         ours = gpu["signals"].get(signal)
         try:
