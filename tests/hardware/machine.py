@@ -18,7 +18,7 @@ def driver(run):
     if run.virtual and not run.nvml_lib:
         return "none"
     try:
-        return nvml.Library(run.nvml_lib).driver()
+        return "%s%s" % (nvml.Library(run.nvml_lib).driver(), " (played)" if run.nvml_lib else "")
     except OSError as error:
         return "not known: %s" % error
 
