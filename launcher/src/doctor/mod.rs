@@ -2,6 +2,7 @@
 //! no job, changes nothing, and is done within ten seconds: a check that does not answer by then says so.
 
 mod host;
+mod job;
 mod python;
 
 use std::ffi::OsString;
@@ -95,7 +96,7 @@ struct Subject {
 type Look = fn(&Subject) -> Check;
 
 /// In the order in which they are shown.
-const CHECKS: [(&str, Look); 10] = [
+const CHECKS: [(&str, Look); 11] = [
     ("settings", host::settings),
     ("GPUs", host::gpus),
     ("kernel log", host::kernel_log),
@@ -106,6 +107,7 @@ const CHECKS: [(&str, Look); 10] = [
     ("Python", python::hook),
     ("PyTorch", python::torch),
     ("NCCL", python::nccl),
+    ("job", job::seen),
 ];
 
 /// Runs all checks.

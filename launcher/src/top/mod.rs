@@ -32,7 +32,7 @@ use self::app::App;
 use self::job::Sort;
 use self::link::Line;
 use self::place::Target;
-use self::told::News;
+use self::told::{News, Text};
 use crate::output::{self, Color, NoJob, Style, Usage};
 
 /// `paceline top`.
@@ -108,6 +108,30 @@ pub(crate) fn command(args: &TopArgs, color: Color) -> anyhow::Result<ExitCode> 
         terminal::run(app, &heard, style)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is seen of the newest job that runs here.
+pub(crate) struct Seen {
+    pub(crate) job: String,
+    pub(crate) steps: u64,
+    /// How self-times are known: S0 to S3.
+    pub(crate) signals: Vec<String>,
+    /// What limits the verdicts.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Asks the newest job of this user on this host.
+pub(crate) fn newest() -> anyhow::Result<Seen> {
+    let passport = Passport::read(None, None).map_err(|problem| Usage(problem.to_string()))?;
+    let (_, news, _) = choose::newest(Visitor::with(passport), "http")?;
+    let report = news.report.unwrap_or_default();
+    let strings = |texts: &[Text]| texts.iter().map(ToString::to_string).collect();
+    Ok(Seen {
+        job: report.job.to_string(),
+        steps: report.steps,
+        signals: strings(&report.coverage.signals),
+        notes: strings(&report.coverage.notes),
+    })
 }
 
 /// The job that was named.

@@ -191,6 +191,7 @@ pub(super) struct Coverage {
     pub(super) ranks_seen: u64,
     pub(super) ranks_expected: u64,
     pub(super) steps_ratio: Option<f64>,
+    pub(super) signals: Vec<Text>,
     pub(super) gaps: u64,
     pub(super) notes: Vec<Text>,
 }

@@ -60,6 +60,8 @@ fn what_was_found_holds_between_samples() {
         assert_eq!(report.verdicts[0].state, State::Raised);
         let lost = report.verdicts[0].lost_gpu_hours / all.verdicts[0].lost_gpu_hours;
         assert!((lost - 1.0).abs() < 0.05, "{beside}: {lost}");
+        let impact = report.verdicts[0].impact_ratio.unwrap() / all.verdicts[0].impact_ratio.unwrap();
+        assert!((impact - 1.0).abs() < 0.05, "{beside}: {impact}");
         let what_if = report.cost.what_if_step_s.unwrap() / all.cost.what_if_step_s.unwrap();
         assert!((what_if - 1.0).abs() < 0.02, "{beside}: {what_if}");
         let notes = report.coverage.notes.join("; ");

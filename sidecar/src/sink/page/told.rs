@@ -132,6 +132,7 @@ fn coverage(coverage: &Coverage) -> Value {
         "ranks_seen": coverage.ranks_seen,
         "ranks_expected": coverage.ranks_expected,
         "steps_ratio": coverage.steps_ratio,
+        "signals": coverage.signals,
         "lost": {
             "frames lost on the way": coverage.frames_lost,
             "records dropped by full rings or queues": coverage.ring_dropped,
