@@ -69,12 +69,13 @@ ELSEWHERE = [
     (r"^tests/virtual-gpu/run\.py", "tests/run::virtual_gpu run.py"),
     (r"^HOME/torch-cuda/bin/python tests/virtual-gpu/programs/hook_cost\.py", "tests/run::tests/virtual-gpu/programs/hook_cost.py"),
     (r"^python3 tests/nccl-wheels/run\.py", "tests/run::tests/nccl-wheels/run.py"),
-    (r"^cargo build --release -p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
+    (r"^cargo build --release .*-p paceline-nccl-profiler", "deploy/wheel/build::-p paceline-nccl-profiler"),
+    (r"^tests/hardware/(carry|run .*--virtual)", "tests/run::tests/hardware/carry"),
 ]
 # Repeats a measurement, or is a test of its own.
 MEASURED = r"tests/bench/|tests/overhead\.py|python3 tests/prometheus/|^cargo bench|^tests/package/run|^\.ci/run"
 TAKES = [
-    (r"tests/trainers/nccl_late|NCCL_DEBUG|'\"comm\"'|for mb in|nccl-bench -g 8", "GPUs"),
+    (r"^tests/hardware/run (?!.*--virtual)|nccl-bench -g 8", "GPUs"),
     (r"^kubectl logs", "a kubelet"),
 ]
 
