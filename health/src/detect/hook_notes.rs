@@ -1,4 +1,5 @@
-//! What the hooks of ranks say that they do not see or do not do: a line of the report for all ranks that say the same.
+//! What the hooks and NCCL plugins of ranks say that they do not see or do not do: a line of the report for all ranks that say the
+//! same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use crate::id::Rank;
 
 /// A mark of this kind is a note; its words follow.
 const KIND: &str = "note: ";
+/// Notes of the plugin begin so; the others are the hook's.
+const PLUGIN: &str = "NCCL plugin: ";
 /// What notes are about; more kinds of them are not kept.
 const MOST: usize = 16;
 /// Ranks that a line names.
@@ -30,11 +33,8 @@ impl HookNotes {
         let Some(text) = mark.kind.strip_prefix(KIND) else {
             return;
         };
-        let about: Vec<&str> = text
-            .split([' ', ':'])
-            .filter(|word| !word.is_empty())
-            .take(2)
-            .collect();
+        let words = text.trim_start_matches(PLUGIN).split([' ', ':']);
+        let about: Vec<&str> = words.filter(|word| !word.is_empty()).take(2).collect();
         let about: Arc<str> = about.join(" ").into();
         if self.0.len() < MOST || self.0.contains_key(&about) {
             self.0.entry(about).or_default().insert(mark.rank, text.into());
@@ -59,9 +59,14 @@ impl HookNotes {
         lines.truncate(MOST);
         lines
             .into_iter()
-            .map(|(_, text, who)| format!("hook of {who}: {text}"))
+            .map(|(_, text, who)| line(&text, &who))
             .collect()
     }
+}
+
+fn line(text: &str, who: &str) -> String {
+    let of = if text.starts_with(PLUGIN) { "" } else { "hook: " };
+    format!("{of}{text} ({who})")
 }
 
 fn who(ranks: &[Rank], all: usize) -> String {
@@ -104,13 +109,17 @@ mod tests {
             );
         }
         noted(&mut notes, 3, "note: phases of 1 step in 64, to spare the host");
-        noted(&mut notes, 5, "note: layout: unknown");
+        noted(
+            &mut notes,
+            5,
+            "note: NCCL plugin: CUDA graph: no GPU times from now",
+        );
         noted(&mut notes, 5, "checkpoint");
         let told = [
-            "hook of all 8 ranks: no phases: steps on several streams",
-            "hook of 7 of 8 ranks, first 0: phases of 1 step in 32, to spare the host",
-            "hook of rank 5: layout: unknown",
-            "hook of rank 3: phases of 1 step in 64, to spare the host",
+            "hook: no phases: steps on several streams (all 8 ranks)",
+            "hook: phases of 1 step in 32, to spare the host (7 of 8 ranks, first 0)",
+            "NCCL plugin: CUDA graph: no GPU times from now (rank 5)",
+            "hook: phases of 1 step in 64, to spare the host (rank 3)",
         ];
         assert_eq!(notes.lines(8), told);
         notes.clear();

@@ -6,9 +6,9 @@ use crate::top::{self, Seen};
 
 const NAME: &str = "job";
 /// What the hook says of itself begins so in the report's coverage (`health/src/detect/hook_notes.rs`).
-const OF_HOOK: &str = "hook of ";
+const OF_HOOK: &str = "hook: ";
 /// That only some steps are timed is no trouble.
-const SAMPLED: &str = ": phases of ";
+const SAMPLED: &str = "hook: phases of ";
 
 pub(super) fn seen(_: &Subject) -> Check {
     match top::newest() {
@@ -32,7 +32,8 @@ fn of(seen: &Seen) -> Check {
     }
     let has_phases = seen.signals.iter().any(|signal| signal == "S2");
     let of_hook = notes.iter().filter(|note| note.starts_with(OF_HOOK));
-    let (sampled, troubles): (Vec<&String>, Vec<&String>) = of_hook.partition(|note| note.contains(SAMPLED));
+    let (sampled, troubles): (Vec<&String>, Vec<&String>) =
+        of_hook.partition(|note| note.starts_with(SAMPLED));
     let said = |notes: &[&String]| notes.iter().map(|note| format!("; {note}")).collect::<String>();
     if has_phases && troubles.is_empty() {
         let said = said(&sampled);
@@ -78,11 +79,11 @@ mod tests {
             (light, says.as_str()),
             (Light::Green, "4711: no step has ended yet")
         );
-        let sampled = "hook of all 4 ranks: phases of 1 step in 32, to spare the host";
+        let sampled = "hook: phases of 1 step in 32, to spare the host (all 4 ranks)";
         let (light, says) = check(900, &["S0", "S2"], &["low coverage", sampled]);
         assert_eq!(light, Light::Green);
         assert_eq!(says, format!("4711, step 900: phases are known; {sampled}"));
-        let graphs = "hook of all 4 ranks: steps in CUDA graphs are not seen";
+        let graphs = "hook: steps in CUDA graphs are not seen (all 4 ranks)";
         let (light, says) = check(900, &["S2"], &[graphs, "low coverage"]);
         assert_eq!(light, Light::Yellow);
         assert_eq!(
