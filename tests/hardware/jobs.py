@@ -50,8 +50,8 @@ def run(command, environment, output):
 
 
 def plugin_interface(said):
-    """The version by which NCCL says that it loaded a profiler plugin, or nothing."""
-    found = re.search(r"(?i)profiler[^\n]*\bv(\d+)\b", said)
+    """The version by which NCCL says that it loaded our plugin, or nothing: `PROFILER/Plugin: Loaded Paceline (v5)`."""
+    found = re.search(r"(?i)profiler[^\n]*Paceline[^\n]*\bv(\d+)\b", said)
     return "v" + found.group(1) if found else None
 
 

@@ -11,7 +11,6 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 VIRTUAL = HERE.parent / "virtual-gpu"
 USUAL = ["/opt/*/bin/python3", "/opt/*/.venv/bin/python3", "/opt/*/*/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3"]
-TFLOPS = "80"  # of the virtual GPU
 # What decides what a job does is this program's, not the caller's.
 OURS = ("VGPU_", "PACELINE_", "NCCL_", "TORCH_NCCL_")
 # NCCL's version by the library that is loaded: torch.cuda.nccl.version() is what PyTorch was built with.
@@ -56,7 +55,7 @@ class Setting:
         made = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         made.update(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", PYTHONUNBUFFERED="1")
         if self.virtual:
-            made.update(VGPU_DEVICES="1", VGPU_TFLOPS=TFLOPS)
+            made.update(VGPU_DEVICES="1")
         else:
             made.update(CUDA_VISIBLE_DEVICES="0", NCCL_SOCKET_IFNAME="lo", NCCL_NET="Socket", NCCL_DEBUG="INFO")
         made.update(more)

@@ -1,27 +1,19 @@
 """Work of a known length for a GPU, on the current stream.
 
 `torch.cuda._sleep` counts the GPU's own clock, which goes on while other processes have their turn: four ranks on one GPU are each
-as slow as they are told to be. The virtual GPU has no such kernel; a product of matrices takes time there.
+as slow as they are told to be.
 """
-
-import os
 
 import torch
 from torch import nn
 
-import layouts  # of ../../virtual-gpu/programs
+import layouts  # of ../../virtual-gpu
 
 CALIBRATION = 20_000_000  # cycles: some 10 ms
 
 
-def is_virtual():
-    return "VGPU_TFLOPS" in os.environ
-
-
 def cycles_a_ms():
-    """By the GPU's own events, when its clock has come up; 1 on the virtual GPU."""
-    if is_virtual():
-        return 1.0
+    """By the GPU's own events, when its clock has come up."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(20):
         torch.cuda._sleep(CALIBRATION)
@@ -37,17 +29,9 @@ class Busy:
 
     def __init__(self, cycles):
         self.cycles = cycles
-        self.matrices = {}
 
     def __call__(self, ms):
-        if not is_virtual():
-            return torch.cuda._sleep(int(ms * self.cycles))
-        if ms not in self.matrices:
-            operations = ms / 1e3 * float(os.environ["VGPU_TFLOPS"]) * 1e12
-            side = round((operations / 2) ** (1 / 3))
-            self.matrices[ms] = [torch.empty(side, side, device="cuda") for _ in range(2)]
-        matrix, product = self.matrices[ms]
-        torch.mm(matrix, matrix, out=product)
+        torch.cuda._sleep(int(ms * self.cycles))
 
 
 class Forth(torch.autograd.Function):

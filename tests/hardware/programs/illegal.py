@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-SOURCE = 'extern "C" __global__ void write_to(unsigned long long where) { *(int *)where = 1; }'
+SOURCE = 'extern "C" __global__ void write_to(int where) { *(int *)(long long)where = 1; }'
 
 
 def main():
