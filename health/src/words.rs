@@ -207,7 +207,7 @@ pub fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Unknown => "cause not seen",
         Cause::Thermal => "heat: the GPU protects itself",
-        Cause::Power => "power: the GPU is capped or braked, its peers are not",
+        Cause::Power => "power: the GPU is capped or braked",
         Cause::ClockStuck => "clock: low without a reason on a cool GPU",
         Cause::Ecc => "memory errors on the GPU",
         Cause::Pcie => "PCIe: the link runs under its width or generation, or repeats itself",

@@ -14,6 +14,7 @@ use paceline_health::event::{Event, PolicyChange};
 use paceline_health::sim::{Truth, World, WorldSpec};
 use paceline_health::words;
 use paceline_health::{Detector, Entry, Frame, Policy, line};
+use paceline_sidecar::safe_file;
 
 use crate::cli::SimulateArgs;
 use crate::config::changes_of;
@@ -148,7 +149,7 @@ struct Writer {
 
 impl Writer {
     fn create(path: &Path) -> anyhow::Result<Writer> {
-        let file = File::create(path).with_context(|| path.display().to_string())?;
+        let file = safe_file::create_named(path).with_context(|| path.display().to_string())?;
         Ok(Writer {
             path: path.to_owned(),
             out: BufWriter::with_capacity(1 << 18, file),

@@ -78,6 +78,12 @@ impl Roster {
         self.members.get(rank.0 as usize)?.as_deref()
     }
 
+    /// The step that a rank is in, by those that have come of it; `None`: none has.
+    pub fn step_of(&self, rank: Rank) -> Option<u64> {
+        let member = self.member(rank)?;
+        member.first_step.map(|_| member.last_step.saturating_add(1))
+    }
+
     /// Ranks of this epoch in order.
     pub fn members(&self) -> impl Iterator<Item = (Rank, &Member)> {
         self.members

@@ -124,6 +124,10 @@ impl Detector {
                 }
             }
             (Finding::RankSilent | Finding::JobHang | Finding::RankDied, subject) => {
+                if let (Finding::RankDied, Subject::Rank { rank, .. }) = (verdict.finding, subject) {
+                    // Steps that were still on the way when its end was told.
+                    verdict.since_step = verdict.since_step.max(self.roster.step_of(*rank));
+                }
                 let cost = self
                     .silence
                     .cost_now(subject, self.last_frame, self.roster.world_size);

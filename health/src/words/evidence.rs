@@ -152,7 +152,7 @@ pub fn all(verdict: &Verdict) -> Vec<[String; 3]> {
 
 /// The same as a phrase, for a subject that has peers.
 pub fn phrase(evidence: &Evidence) -> String {
-    join(&told(evidence))
+    join_with(&told(evidence), "peers")
 }
 
 /// The same as a phrase, in a verdict: a whole job has no peers, and is compared with what it was before.
@@ -167,8 +167,17 @@ pub fn phrases(verdict: &Verdict) -> Vec<String> {
     pieces.iter().map(|piece| join_with(piece, reference)).collect()
 }
 
+/// What a verdict's slowness is held against: `1.3x as long as` this.
+pub fn beside(verdict: &Verdict) -> &'static str {
+    match reference(verdict) {
+        "peers" => "its peers",
+        "mean" => "the mean",
+        other => other,
+    }
+}
+
 /// What the second value of a verdict's evidence is of.
-fn reference(verdict: &Verdict) -> &'static str {
+pub fn reference(verdict: &Verdict) -> &'static str {
     use Finding as F;
     match (verdict.finding, &verdict.subject) {
         (F::AllRanksSlow | F::StepRegression | F::SlowFromBirth | F::SlowCheckpoint, Subject::Job { .. }) => {
@@ -180,12 +189,8 @@ fn reference(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// What [`told`] says as a phrase.
-pub fn join(told: &[impl AsRef<str>; 3]) -> String {
-    join_with(told, "peers")
-}
-
-fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
+/// What [`told`] says as a phrase; `reference`: what the second value is of.
+pub fn join_with([label, value, other]: &[impl AsRef<str>; 3], reference: &str) -> String {
     let mut phrase = label.as_ref().to_owned();
     let other_head = format!(", {reference} ");
     for (before, text) in [(" ", value.as_ref()), (&other_head, other.as_ref())] {

@@ -104,6 +104,35 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
     strange.iter().take(MAX_NAMED).map(sentence).collect()
 }
 
+/// What the hook takes in variables that only it reads, by name.
+const HOOK_VALUES: [(&str, &[&str]); 2] = [
+    ("PACELINE_HOOK", &["off", "on", ""]),
+    ("PACELINE_TRACK", &["wandb", "mlflow", "off", ""]),
+];
+
+/// A sentence for each of them that holds something else: the hook itself says nothing in a training process.
+pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut said = Vec::new();
+    for (name, known) in HOOK_VALUES {
+        let Some(text) = value(name) else { continue };
+        // Only `off` in small letters switches off.
+        let is_known = |word: &str| match word.to_lowercase() {
+            lower if lower == "off" => word == "off",
+            lower => known.contains(&&*lower),
+        };
+        if let Some(word) = text.split(',').map(str::trim).find(|word| !is_known(word)) {
+            let all: Vec<&str> = known.iter().copied().filter(|word| !word.is_empty()).collect();
+            said.push(format!(
+                "{name}={}: {} is none of {}, and changes nothing",
+                plain::name(&text),
+                plain::name(word),
+                all.join(", ")
+            ));
+        }
+    }
+    said
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -127,6 +156,25 @@ mod tests {
         let text = said(&["PACELINE_COLOR_SCHEME"]);
         assert!(text[0].ends_with("docs/settings.md has all of them"), "{text:?}");
         assert!(said(&["PACELINE_HTTP_TOKEN"])[0].contains("PACELINE_HTTP_TOKEN_FILE"));
+    }
+
+    #[test]
+    fn a_value_that_the_hook_does_not_know_is_named() {
+        let said = |name: &'static str, value: &'static str| {
+            mistaken(|asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(
+            said("PACELINE_TRACK", "wandb,mlfow"),
+            ["PACELINE_TRACK=wandb,mlfow: mlfow is none of wandb, mlflow, off, and changes nothing"]
+        );
+        assert_eq!(said("PACELINE_HOOK", "OFF").len(), 1);
+        for (name, value) in [
+            ("PACELINE_HOOK", "off"),
+            ("PACELINE_TRACK", "WandB, mlflow"),
+            ("PACELINE_TRACK", ""),
+        ] {
+            assert!(said(name, value).is_empty(), "{name}={value}");
+        }
     }
 
     /// Sources that read a variable by its name.

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use paceline_sidecar::safe_file;
 
 use self::row::{Row, TABLE_VERSION, Table};
 use self::score::{Case, Failure};
@@ -195,7 +196,7 @@ fn failures(failures: &[Failure]) -> String {
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| path.display().to_string())
+    safe_file::write_named(path, text.as_bytes()).with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]

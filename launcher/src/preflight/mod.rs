@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use paceline_health::preflight::{Outcome, Report};
+use paceline_sidecar::safe_file;
 
 use args::ImportArgs;
 pub(crate) use args::{GateArgs, MeetingArgs, PreflightArgs, PreflightCommand};
@@ -71,7 +72,7 @@ pub(crate) fn command(args: &PreflightArgs, color: Color) -> anyhow::Result<Exit
     };
     if let Some(path) = &args.html {
         // What was measured is told all the same.
-        if let Err(problem) = std::fs::write(path, page::page(&report)) {
+        if let Err(problem) = safe_file::write_named(path, page::page(&report).as_bytes()) {
             output::warning(
                 Style::stderr(color),
                 format_args!("{}: {problem}", path.display()),

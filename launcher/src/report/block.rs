@@ -229,15 +229,17 @@ impl Block {
         let cell = self.style.glyph("█", "#");
         // Labels before it, a number behind it.
         let room = self.style.width.saturating_sub(LABEL + 3 + 6 + 10) as f64;
+        let reference = evidence::reference(verdict);
         let rows = [
             (value, Paint::Warn, format!("{ratio:.2}x")),
-            (peers, Paint::Good, "peers".to_owned()),
+            (peers, Paint::Good, reference.to_owned()),
         ];
+        let width = reference.len().max(5);
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
             // What is not nothing has a bar.
             let bar = cell.repeat((seconds / longest * BAR.min(room)).round().max(1.0) as usize);
             let length = words::span_beside(seconds, value + peers - seconds);
-            let text = format!("{label:>5} {} {length}", self.style.paint(paint, bar));
+            let text = format!("{label:>width$} {} {length}", self.style.paint(paint, bar));
             let head = if index == 0 { "slower" } else { "" };
             self.raw_line(head, &text);
         }

@@ -17,6 +17,17 @@ fn rendered(report: &Report) -> String {
     render(report, &Policy::default(), STYLE, &[])
 }
 
+/// A whole job has no peers: it is beside what it was.
+#[test]
+fn steps_of_the_whole_job_are_beside_those_before() {
+    let subject = Subject::Job { job: "j".into() };
+    let mut slow = verdict(1, Finding::AllRanksSlow, subject, Cause::Power);
+    slow.slowdown_ratio = Some(1.28);
+    slow.evidence.push(piece("self_time_s", 0.128, 0.1));
+    let text = rendered(&report(vec![slow]));
+    assert!(text.contains("before #") && !text.contains("peers"), "{text}");
+}
+
 #[test]
 fn every_kind_of_subject_reads_well() {
     let mut node = verdict(
@@ -54,7 +65,7 @@ fn every_kind_of_subject_reads_well() {
    since     step 100 (1 min 40 s after the start), confirmed 12 steps later
    slower    1.25x ############################## 1.25 s
              peers ######################## 1.00 s
-   why       power: the GPU is capped or braked, its peers are not; power throttled 90 %,
+   why       power: the GPU is capped or braked; power throttled 90 %,
              peers 10 %
    cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
              step

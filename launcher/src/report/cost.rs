@@ -11,6 +11,9 @@ const NAMED: usize = 5;
 /// Smaller losses, in hours, have no daily amount beside them: it would need another unit, and rests on too little.
 const DAILY_FROM_HOURS: f64 = 0.1;
 
+/// Evidence of findings after which steps have to be trained again.
+const RETRAINED: [&str; 2] = ["last_clean_checkpoint_step", "no_clean_checkpoint"];
+
 impl Block {
     /// The job so far. Nothing is said before anything was spent.
     pub(super) fn job_cost(&mut self, report: &Report) {
@@ -62,7 +65,12 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         if let Some(price) = verdict.lost_cost {
             lost += &format!(", worth {}", money(price));
         }
-        let is_steady = span_s > 1.0 && verdict.lost_gpu_hours >= DAILY_FROM_HOURS;
+        // What has to be trained again is lost once.
+        let is_once = verdict
+            .evidence
+            .iter()
+            .any(|piece| RETRAINED.contains(&&*piece.what));
+        let is_steady = !is_once && span_s > 1.0 && verdict.lost_gpu_hours >= DAILY_FROM_HOURS;
         if verdict.state == State::Raised && is_steady {
             let a_day = 86_400.0 / span_s;
             let rate = verdict.lost_gpu_hours * a_day;
@@ -126,10 +134,26 @@ fn by_cause(cost: &Cost, unit: GpuTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_health::verdict::{Cause, Finding};
+    use paceline_health::verdict::{Cause, Evidence, Finding};
 
     use super::*;
     use crate::report::samples;
+
+    /// Steps that have to be trained again since a checkpoint are lost once: no day costs more than it has hours.
+    #[test]
+    fn what_is_trained_again_has_no_daily_amount() {
+        let mut verdict = samples::verdict(1, Finding::Straggler, samples::rank(5), Cause::Ecc);
+        verdict.lost_gpu_hours = 2.0;
+        let report = samples::report(Vec::new());
+        assert!(of_finding(&verdict, &report).contains(" a day"));
+        verdict.evidence.push(Evidence {
+            what: "no_clean_checkpoint".into(),
+            value: 1.0,
+            peers: None,
+            entries: None,
+        });
+        assert!(!of_finding(&verdict, &report).contains(" a day"));
+    }
 
     #[test]
     fn a_small_loss_is_readable_and_has_no_daily_amount() {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use paceline_health::cards::{Card, cards};
 use paceline_health::report::Report;
 use paceline_health::verdict::{State, Verdict};
 use paceline_health::words::{self, count};
@@ -9,7 +10,7 @@ use paceline_health::{Policy, plain};
 
 use super::block::{coverage_words, nothing_found, short_subject, why};
 use super::cost::of_finding;
-use super::{by_weight, ending, heading, runbook};
+use super::{ending, heading, runbook};
 
 /// Findings that are told in full; the rest have a row each.
 const IN_FULL: usize = 3;
@@ -25,15 +26,15 @@ pub(super) fn render(report: &Report, policy: &Policy) -> String {
         escaped(name(report)),
         escaped(&heading::facts(report).join(", "))
     );
-    let verdicts = by_weight(report);
-    if verdicts.is_empty() {
+    let cards = cards(&report.verdicts);
+    if cards.is_empty() {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n{}", escaped(&nothing_found(report).1));
     }
-    for verdict in verdicts.iter().take(IN_FULL) {
-        finding(&mut text, verdict, report, policy);
+    for card in cards.iter().take(IN_FULL) {
+        finding(&mut text, &card.verdict, report, policy);
     }
-    rest(&mut text, verdicts.get(IN_FULL..).unwrap_or_default());
+    rest(&mut text, cards.get(IN_FULL..).unwrap_or_default());
     if let Some(end) = report.end.as_ref().filter(|end| !end.is_in_order()) {
         let _ = writeln!(text, "\n**ended** {}", escaped(&ending::words(end)));
     }
@@ -83,16 +84,17 @@ fn finding(text: &mut String, verdict: &Verdict, report: &Report, policy: &Polic
     let _ = writeln!(text, "- **runbook** <{}>", runbook(verdict.finding));
 }
 
-fn rest(text: &mut String, verdicts: &[&Verdict]) {
-    if verdicts.is_empty() {
+fn rest(text: &mut String, cards: &[Card<'_>]) {
+    if cards.is_empty() {
         return;
     }
-    let more = count(verdicts.len() as u64, "finding");
+    let more = count(cards.len() as u64, "finding");
     let _ = writeln!(
         text,
         "\n## And {more} more\n\n| severity | finding | who | since |\n|---|---|---|---|"
     );
-    for verdict in verdicts.iter().take(IN_SHORT) {
+    for card in cards.iter().take(IN_SHORT) {
+        let verdict = &card.verdict;
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} |",
@@ -122,7 +124,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use paceline_health::verdict::{Cause, Finding};
+    use paceline_health::verdict::{Cause, Finding, Subject};
 
     use super::*;
     use crate::report::samples;
@@ -148,6 +150,24 @@ mod tests {
         assert!(
             places.iter().all(Option::is_some) && places.is_sorted(),
             "{places:?} {text}"
+        );
+    }
+
+    /// As in the block and on the page.
+    #[test]
+    fn the_same_finding_of_the_gpus_of_a_node_is_one_card() {
+        let hot = |id: u64| {
+            let subject = Subject::Gpu {
+                gpu_uuid: format!("GPU-{id}").as_str().into(),
+                node: "n1".into(),
+            };
+            samples::verdict(id, Finding::GpuThrottled, subject, Cause::Thermal)
+        };
+        let text = render(&samples::report((1..9).map(hot).collect()), &Policy::default());
+        assert_eq!(text.matches("\n## ").count(), 1, "{text}");
+        assert!(
+            text.contains("## WARNING gpu-throttled: 8 GPUs on n1\n"),
+            "{text}"
         );
     }
 

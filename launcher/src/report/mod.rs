@@ -123,7 +123,11 @@ pub(crate) fn runbook(finding: Finding) -> String {
 
 /// Reads `report.json`.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Report> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let place = || path.display().to_string();
+    // A pipe would be waited for.
+    let meta = fs::metadata(path).with_context(place)?;
+    anyhow::ensure!(meta.is_file(), "{}: not a regular file", place());
+    let text = fs::read_to_string(path).with_context(place)?;
     parse(&text).map_err(|problem| anyhow::anyhow!("{}{problem}", path.display()))
 }
 

@@ -17,7 +17,9 @@ pub(super) fn tell(plan: &Plan) {
     // Of several that were started alike one says it.
     if !plan.follows {
         let unknown = variables::unknown(std::env::vars_os().map(|(name, _)| name));
-        for problem in unknown.into_iter().chain(plan.settings.page.warning()) {
+        let mistaken = variables::mistaken(|name| std::env::var(name).ok());
+        let all = unknown.into_iter().chain(mistaken);
+        for problem in all.chain(plan.settings.page.warning()) {
             output::warning(plan.style, problem);
         }
     }

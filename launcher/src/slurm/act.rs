@@ -5,6 +5,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use paceline_sidecar::safe_file;
+
 use super::CheckArgs;
 use super::audit::Decision;
 use super::scontrol::{self, Drained, MARK};
@@ -165,7 +167,7 @@ pub(super) fn may_resume(folder: &Path, node: &str, most: usize, now_s: u64) -> 
     }
     times.push(now_s);
     let text: String = times.iter().map(|at| format!("{at}\n")).collect();
-    fs::create_dir_all(folder).is_ok() && fs::write(&path, text).is_ok()
+    fs::create_dir_all(folder).is_ok() && safe_file::write(&path, text.as_bytes()).is_ok()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use paceline_health::words::evidence;
 use paceline_health::words::{self, count, hours, money, span};
 
 use super::job::Job;
-use super::told::{Report, Verdict};
+use super::told::{Report, Text, Verdict};
 use crate::output::{Paint, Style};
 
 /// Letters of a UUID that tell two GPUs apart.
@@ -42,7 +42,10 @@ pub(super) fn why(verdict: &Verdict) -> String {
         _ => &verdict.why,
     };
     match verdict.slowdown {
-        Some(slowdown) => format!("{cause}; {slowdown:.2}x as long as its peers"),
+        Some(slowdown) => {
+            let beside = or(&verdict.beside, "its peers");
+            format!("{cause}; {slowdown:.2}x as long as {beside}")
+        }
         None => cause.to_string(),
     }
 }
@@ -105,9 +108,21 @@ pub(super) fn whose(job: &Job) -> &'static str {
     if job.has_gpus() { "GPU" } else { "rank" }
 }
 
+fn or<'a>(text: &'a Text, other: &'a str) -> &'a str {
+    if text.as_str().is_empty() {
+        other
+    } else {
+        text.as_str()
+    }
+}
+
 /// What it rests on, as phrases.
 pub(super) fn proof(verdict: &Verdict) -> Vec<String> {
-    verdict.evidence.iter().map(evidence::join).collect()
+    let reference = or(&verdict.reference, "peers");
+    let pieces = verdict.evidence.iter();
+    pieces
+        .map(|piece| evidence::join_with(piece, reference))
+        .collect()
 }
 
 /// What is to be known before it is believed.

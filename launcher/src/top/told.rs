@@ -234,6 +234,9 @@ pub(super) struct Verdict {
     pub(super) cleared_s: Option<f64>,
     pub(super) provenance: Text,
     pub(super) slowdown: Option<f64>,
+    /// What that is beside: `its peers`, `before`; and the same over evidence. Empty: of an older version.
+    pub(super) beside: Text,
+    pub(super) reference: Text,
     pub(super) cause: Text,
     /// The cause in words.
     pub(super) why: Text,

@@ -7,13 +7,13 @@ mod size;
 mod table;
 mod who;
 
-use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use paceline_seal::Key;
+use paceline_sidecar::safe_file;
 
 pub use options::{BenchOptions, Carrier};
 
@@ -236,7 +236,8 @@ pub fn render(report: &Report) -> String {
 fn finish(options: &BenchOptions, report: &Report) -> Result<()> {
     let json = || serde_json::to_string(report).context("writing the result as JSON");
     if let Some(path) = &options.json_file {
-        fs::write(path, json()? + "\n").with_context(|| format!("writing {}", path.display()))?;
+        safe_file::write_named(path, (json()? + "\n").as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
     }
     if options.json {
         put(&(json()? + "\n"))

@@ -137,6 +137,35 @@ pub fn open_existing(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens what the user named for output, emptied: a file, a pipe, a device, and what a link of theirs or root's leads to. What
+/// another user's link leads to, and a file of another user, is refused.
+///
+/// # Errors
+/// As [`append`].
+pub fn create_named(path: &Path) -> io::Result<File> {
+    let refused = match create(path) {
+        Err(error) => error,
+        opened => return opened,
+    };
+    match refused.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(Refused::Link) => match follow_own_links(path) {
+            // /dev/stdout leads to what has no name.
+            Err(error) if error.kind() == ErrorKind::NotFound => File::create(path),
+            target => create(&target?),
+        },
+        Some(Refused::NotAFile) => File::options().write(true).open(path),
+        _ => Err(refused),
+    }
+}
+
+/// Writes a whole file that the user named, as [`create_named`].
+///
+/// # Errors
+/// As [`append`].
+pub fn write_named(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create_named(path)?.write_all(bytes)
+}
+
 /// Writes a whole file that nobody reads meanwhile.
 ///
 /// # Errors

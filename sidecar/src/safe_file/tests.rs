@@ -190,3 +190,22 @@ fn settings_are_read_where_nobody_else_can_have_written_them() {
     set(0o644);
     assert!(give_away(&path) && is_foreign(&path));
 }
+
+/// What the user names for output may be a device or lie behind their own link; behind another user's link nothing is written.
+#[test]
+fn named_outputs() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("target"), "kept, and longer").unwrap();
+    symlink(at("target"), at("link")).unwrap();
+    write_named(&at("new"), b"new").unwrap();
+    write_named(&at("link"), b"ours").unwrap();
+    write_named(Path::new("/dev/null"), b"lost").unwrap();
+    write_named(Path::new("/dev/stdout"), b"").unwrap();
+    assert_eq!(fs::read_to_string(at("new")).unwrap(), "new");
+    assert_eq!(fs::read_to_string(at("target")).unwrap(), "ours");
+    if give_away(&at("link")) {
+        refused(write_named(&at("link"), b"theirs"));
+        assert_eq!(fs::read_to_string(at("target")).unwrap(), "ours");
+    }
+}

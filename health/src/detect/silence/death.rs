@@ -106,13 +106,9 @@ impl SilenceRule {
             return;
         };
         let at = scope.at;
-        let step = self.pulses.get(&death.rank).map(|heard| heard.pulse.step);
-        let step = step.or_else(|| {
-            scope
-                .roster
-                .member(death.rank)
-                .map(|member| member.last_step.saturating_add(1))
-        });
+        // Its last steps may come after its last pulse.
+        let pulse = self.pulses.get(&death.rank).map(|heard| heard.pulse.step);
+        let step = pulse.max(scope.roster.step_of(death.rank));
         let alive = self
             .pulses
             .iter()

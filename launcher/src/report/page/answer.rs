@@ -135,10 +135,13 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
             .iter()
             .find(|piece| &*piece.what == "self_time_s");
         let slower = match own.and_then(|own| own.peers) {
-            Some(peers) => {
-                let own = peers * ratio;
-                let (own, peers) = (words::span_beside(own, peers), words::span_beside(peers, own));
-                format!("{ratio:.2}x the self-time of its peers ({own} beside {peers})")
+            Some(other) => {
+                let (own, beside) = (other * ratio, words::evidence::beside(verdict));
+                let (own, other) = (words::span_beside(own, other), words::span_beside(other, own));
+                match beside {
+                    "its peers" => format!("{ratio:.2}x the self-time of its peers ({own} beside {other})"),
+                    _ => format!("{ratio:.2}x as long as {beside} ({own}, {beside} {other})"),
+                }
             }
             // Steps of the whole job have no peers: they are held against what they were.
             None => format!("{ratio:.2}x as long as it should be"),

@@ -326,7 +326,7 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
 fn costs(verdict: &Verdict, whose: &str) -> String {
     let slower = verdict
         .slowdown_ratio
-        .map(|ratio| format!("{ratio:.2}x as long as its peers"));
+        .map(|ratio| format!("{ratio:.2}x as long as {}", words::evidence::beside(verdict)));
     let share = verdict.impact_ratio.filter(|share| *share > 0.0);
     let share = share.map(|share| words::impact(verdict.finding.name(), share));
     let told: Vec<String> = slower.into_iter().chain(share).collect();

@@ -77,6 +77,8 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "cleared_s": verdict.cleared_s,
         "provenance": verdict.provenance,
         "slowdown": verdict.slowdown_ratio,
+        "beside": evidence::beside(verdict),
+        "reference": evidence::reference(verdict),
         "cause": verdict.cause,
         "why": words::cause(verdict.cause),
         "evidence": evidence.collect::<Vec<_>>(),

@@ -73,7 +73,7 @@ function caseOf(verdict) {
   const fact = (term, ...says) => facts.append(el('dt', null, term), el('dd', term === 'Do' ? 'now' : null, ...says));
   fact('Who', who(verdict));
   fact('Since', since(verdict));
-  const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as its peers`), ': '];
+  const slower = verdict.slowdown === null ? [] : [el('b', null, `${times(verdict.slowdown)} as long as ${verdict.beside}`), ': '];
   // Of what nobody is slow for the sentence above says all that is known.
   if (verdict.cause !== 'unknown' || verdict.slowdown !== null) fact('Why', ...slower, verdict.why);
   fact('Cost', costs(verdict));
@@ -84,7 +84,7 @@ function caseOf(verdict) {
   const runbook = el('a', null, 'runbook');
   Object.assign(runbook, {href: verdict.runbook, target: '_blank', rel: 'noopener noreferrer'});
   fact('More', runbook, ', or ', el('code', null, `paceline explain ${verdict.finding}`));
-  const proof = verdict.evidence.length ? table(['Evidence', 'here', 'peers'], verdict.evidence) : null;
+  const proof = verdict.evidence.length ? table(['Evidence', 'here', verdict.reference], verdict.evidence) : null;
   return el('div', 'case', facts, proof);
 }
 
