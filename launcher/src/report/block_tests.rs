@@ -65,8 +65,7 @@ fn every_kind_of_subject_reads_well() {
    since     step 100 (1 min 40 s after the start), confirmed 12 steps later
    slower    1.25x ############################## 1.25 s
              peers ######################## 1.00 s
-   why       power: the GPU is capped or braked; power throttled 90 %,
-             peers 10 %
+   why       power: the GPU is capped or braked; power throttled 90 %, peers 10 %
    cost      2.00 GPU-hours so far, worth 5.00 (192 a day, worth 480.00); 8.0 % of every
              step
    do        Check power supplies, the rack's power budget and the GPUs' power limits
