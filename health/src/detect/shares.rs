@@ -197,10 +197,12 @@ impl Shares {
         };
         let evidence = |share: f64| {
             let pausing = board.seats.iter().filter(|seat| seat.sample.gc_s > 0.0).count();
-            vec![
-                piece("gc_ratio", share, None),
-                piece("ranks_pausing", pausing as f64, None),
-            ]
+            let mut evidence = vec![piece("gc_ratio", share, None)];
+            // Of a step in which none did it says nothing.
+            if pausing > 0 {
+                evidence.push(piece("ranks_pausing", pausing as f64, None));
+            }
+            evidence
         };
         let share = self.gc.share();
         self.gc.take(

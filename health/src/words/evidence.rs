@@ -13,7 +13,7 @@ enum Reading {
 }
 
 /// Those whose name is not what people say.
-const READINGS: [(&str, Reading); 19] = [
+const READINGS: [(&str, Reading); 21] = [
     ("self_time_s", Reading::Measure("self-time", span)),
     ("wait_s", Reading::Measure("waits for others", span)),
     ("unexplained_wait_s", Reading::Measure("waits for others", span)),
@@ -29,6 +29,8 @@ const READINGS: [(&str, Reading); 19] = [
         "no_clean_checkpoint",
         Reading::Fact("no checkpoint was seen that is older than the error"),
     ),
+    ("warm_up_s", Reading::Measure("warm-up takes", span)),
+    ("warm_up_steps", Reading::Measure("warm-up lasts", steps)),
     ("pause_s", Reading::Measure("each pause takes", span)),
     ("pause_every_steps", Reading::Measure("comes every", steps)),
     (
