@@ -119,11 +119,6 @@ fn doctor_says_what_it_finds_within_ten_seconds() {
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = found["checks"].as_array().unwrap();
     assert_eq!(checks.len(), 11, "{found}");
-    let job = checks.last().unwrap();
-    assert!(
-        job["says"].as_str().unwrap().contains("runs on this host"),
-        "{found}"
-    );
     let check = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap();
     assert_eq!(check("key")["light"], "yellow", "{found}");
     assert!(
