@@ -149,7 +149,8 @@ fn a_rank_that_loads_is_seen_and_not_missing() {
 #[test]
 #[ignore = "needs PyTorch: tests/run"]
 fn a_loop_without_an_optimizer_is_said_with_the_remedy() {
-    let ended = torchrun(&[], 2, "ends.py", "by-hand").run().ok();
+    // Long enough for the line to come while it runs.
+    let ended = torchrun(&[], 2, "ends.py", "by-hand --steps 250").run().ok();
     let report = ended.report();
     assert_eq!(report["steps"], 0);
     let notes = report["coverage"]["notes"].to_string();
