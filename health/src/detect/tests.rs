@@ -201,6 +201,26 @@ fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
 }
 
 /// What cannot be is told and stops nobody: the others' steps are judged as ever.
+/// A rank's end is told at once; its last steps may be on the way yet.
+#[test]
+fn a_rank_died_in_the_step_after_its_last() {
+    let mut job = Job::new(4);
+    for step in 1..=20 {
+        job.step(step, &[0.04; 4]);
+    }
+    job.see(Event::Trouble(crate::event::Trouble {
+        rank: Some(Rank(1)),
+        kind: crate::event::TroubleKind::Error,
+        says: "ValueError: labels".into(),
+        code: Some(1),
+    }));
+    job.step(21, &[0.04; 4]);
+    job.step(22, &[0.04; 4]);
+    let report = job.detector.report();
+    let died = &report.verdicts[0];
+    assert_eq!((died.finding, died.since_step), (Finding::RankDied, Some(23)));
+}
+
 #[test]
 fn a_rank_that_cannot_be_is_told_and_nobody_waits_for_it() {
     for (rank, world_size) in [(9, 4), (u32::MAX, 4), (4, u32::MAX)] {

@@ -230,6 +230,8 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
         assert!(!is_foreign(&path));
+        let problem = read(&path).unwrap_err().to_string();
+        assert!(problem.ends_with("report.json: not a regular file"), "{problem}");
         fs::remove_file(&path).unwrap();
         fs::write(&path, "{}").unwrap();
         assert!(is_foreign(&path));
