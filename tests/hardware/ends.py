@@ -23,9 +23,14 @@ def started(run, name, ranks, seconds, *flags):
     return Job(run.watched(run_dir, train, *flags), run.environment(), run.scratch / (name + ".said")), run_dir
 
 
-def at_step(job, run_dir, step, seconds):
-    """The process of RANK, when the job has come so far."""
-    return job.until(lambda: journal.last_step(run_dir) >= step and journal.pid(run_dir, RANK), seconds)
+def at_step(job, run_dir, step, seconds, checks, fact):
+    """The process of RANK, when the job has come so far; None where it does not: then the job is ended and that is a row."""
+    pid = job.until(lambda: journal.last_step(run_dir) >= step and journal.pid(run_dir, RANK), seconds)
+    if not pid:
+        job.process.terminate()
+        job.end()
+        checks.add(fact, "a job that trains", "step %d" % step, "it did not come so far", False)
+    return pid
 
 
 def hang(run, checks):
@@ -33,11 +38,9 @@ def hang(run, checks):
     flags = ["--set", "silence.suspect_min_s=%d" % SUSPECT_S, "--set", "silence.confirmed_min_s=%d" % CONFIRMED_S]
     flags += ["--set", "silence.unknown_p99_s=1"]
     job, run_dir = started(run, "hang", 4, 12, *flags)
-    pid = at_step(job, run_dir, STOPPED_AT, 25 * patience)
+    pid = at_step(job, run_dir, STOPPED_AT, 25 * patience, checks, "B")
     if not pid:
-        job.process.terminate()
-        job.end()
-        return checks.add("B", "a job to stop a rank of", "step %d" % STOPPED_AT, "it did not come so far", False)
+        return
     os.kill(pid, signal.SIGSTOP)
     stopped = time.monotonic()
     named = lambda: [one for one in journal.verdicts(run_dir) if one["finding"] in SILENT]  # noqa: E731
@@ -85,11 +88,9 @@ def ras():
 
 def killed(run, checks):
     job, run_dir = started(run, "end", 2, 60)
-    pid = at_step(job, run_dir, KILLED_AT, 60 if run.virtual else 15)
+    pid = at_step(job, run_dir, KILLED_AT, 60 if run.virtual else 15, checks, "ends")
     if not pid:
-        job.process.terminate()
-        job.end()
-        return checks.add("ends", "a job to kill a rank of", "step %d" % KILLED_AT, "it did not come so far", False)
+        return
     os.kill(pid, signal.SIGKILL)
     since = time.monotonic()
     found = job.until(lambda: [one for one in journal.verdicts(run_dir) if one["finding"] == "rank-died"], 10)
@@ -97,7 +98,7 @@ def killed(run, checks):
     code = job.end()
     who = ", ".join("rank %s" % one["subject"].get("rank") for one in found or []) or "nobody"
     checks.equal("ends", "who has died when rank %d is killed" % RANK, "rank %d" % RANK, who)
-    checks.at_most("ends", "told after", 6 if run.virtual else 2, took if found else None, " s")
+    checks.at_most("ends", "reported after", 6 if run.virtual else 2, took if found else None, " s")
     checks.add("ends", "the job's exit code", "not 0", code, code != 0)
     end = journal.report(run_dir)["end"] or {}
     checks.equal("ends", "why it ended, in the report", "killed, rank %d" % RANK, "%s, rank %s" % (end.get("reason"), end.get("rank")))

@@ -24,17 +24,17 @@ def part(run, checks):
     words = run.watched(run_dir, ["sh", "-c", command, "sh", *program(run, folder)])
     job = Job(words, run.environment(), folder / "said")
     checks.equal("events", "the program's exit code", 0, job.end())
-    told = list(journal.events(run_dir, "gpu_fault"))
-    print(told, flush=True)
+    result = list(journal.events(run_dir, "gpu_fault"))
+    print(result, flush=True)
     for source, fact in (("nvml", "by NVML"), ("kernel", "by the kernel log")):
-        xids = ", ".join(sorted({str(one["xid"]) for one in told if one["seen_by"] == source})) or "nothing"
+        xids = ", ".join(sorted({str(one["xid"]) for one in result if one["seen_by"] == source})) or "nothing"
         name = "XID %s" % fact
         if source == "kernel" and not os.access("/dev/kmsg", os.R_OK):
             checks.unseen("events", name, XID, "/dev/kmsg cannot be read")
         else:
             checks.equal("events", name, str(XID), xids)
     found = ", ".join(one["finding"] for one in journal.report(run_dir)["verdicts"]) or "none"
-    return checks.equal("events", "findings of one fault that two told of", FINDING, found)
+    return checks.equal("events", "findings of one fault that two sources reported", FINDING, found)
 
 
 def program(run, folder):

@@ -26,7 +26,7 @@ def part(run, checks):
     plain = Case(run, "plain").ended()
     lengths(run, checks, plain)
     waits(run, checks, plain, alone)
-    spent = [one.told.get("host_us") for one in (plain, alone)]
+    spent = [one.result.get("host_us") for one in (plain, alone)]
     cost = None if None in spent else spent[0] - spent[1]
     checks.at_most("A2", "more of the trainer's thread a step, all steps timed", HOST_US[bool(run.virtual)], cost, " µs")
     # All at once: of these nothing is timed, and a compiler takes long.
@@ -48,16 +48,16 @@ class Case:
         self.run_dir = folder / "run"
         self.stats = folder / "stats"
         self.stats.mkdir()
-        command = run.program("phases.py", name, "--out", folder / "told.json", "--steps", REPLAYS if name == "graph" else STEPS)
+        command = run.program("phases.py", name, "--out", folder / "result.json", "--steps", REPLAYS if name == "graph" else STEPS)
         command = run.watched(self.run_dir, command) if is_watched else command
         environment = run.environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", **({"VGPU_STATS": str(self.stats)} if run.virtual else {}))
-        self.job, self.file = Job(command, environment, folder / "said"), folder / "told.json"
-        self.code, self.told = None, {}
+        self.job, self.file = Job(command, environment, folder / "said"), folder / "result.json"
+        self.code, self.result = None, {}
 
     def ended(self):
         self.code = self.job.end()
         if self.file.exists():
-            self.told = json.loads(self.file.read_text())
+            self.result = json.loads(self.file.read_text())
         return self
 
     def steps(self):
@@ -66,7 +66,7 @@ class Case:
 
 def lengths(run, checks, case):
     """Each phase by the hook against the kernels of which it is made."""
-    kernels = case.told.get("kernels_ms")
+    kernels = case.result.get("kernels_ms")
     for phase, asked in ASKED_MS.items():
         seen = [step["phases"][phase] / 1e6 for step in case.steps() if step["phases"]]
         if run.virtual:
@@ -87,15 +87,15 @@ def waits(run, checks, case, alone):
             stats = json.loads((one.stats / "0.json").read_text())
             counted.append(", ".join("%s %s" % (key, stats[key]) for key in same.COMPARED))
         checks.equal("A2", name + ", and kernels", *counted)
-    elif alone.told.get("waits") is None:
+    elif alone.result.get("waits") is None:
         checks.unseen("A2", name, "as many", "the profiler saw nothing")
     else:
-        checks.equal("A2", name, alone.told["waits"], case.told.get("waits"))
+        checks.equal("A2", name, alone.result["waits"], case.result.get("waits"))
 
 
 def looked_at(run, checks, name, case):
     if name in CAPTURED:
-        checks.equal(CAPTURED[name], "capture beside the hook: %s" % name, "captured", case.told.get("captured", "exit %s" % case.code))
+        checks.equal(CAPTURED[name], "capture beside the hook: %s" % name, "captured", case.result.get("captured", "exit %s" % case.code))
     if name == "graph":
         in_graphs(run, checks, case)
     if name in KNOWN:
@@ -105,12 +105,12 @@ def looked_at(run, checks, name, case):
 
 
 def in_graphs(run, checks, case):
-    """Steps that a graph replays: they train, nobody sees them, and that is said."""
+    """Steps that a graph replays: they train and cannot be observed, and the report says so."""
     name = "replays change the weights"
     if run.virtual:
         checks.unseen("A2", name, True, ON_VIRTUAL + ": it computes nothing")
     else:
-        checks.equal("A2", name, True, case.told.get("moved"))
+        checks.equal("A2", name, True, case.result.get("moved"))
     expected = "steps in CUDA graphs are not seen"
     journal_, notes = (case.run_dir / "journal.ndjson").read_text(), "; ".join(journal.report(case.run_dir)["coverage"]["notes"])
     checks.equal("A7", "a note in the journal", expected, expected if expected in journal_ else "none")

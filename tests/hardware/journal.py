@@ -21,7 +21,7 @@ def events(run_dir, kind):
 
 
 def verdicts(run_dir):
-    """All states of all findings, in the order in which they were told."""
+    """All states of all findings, in the order in which they were reported."""
     try:
         with open(pathlib.Path(run_dir, "verdicts.ndjson"), encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
@@ -64,7 +64,7 @@ def lateness_ms(run_dir, rank):
 
 
 def sampling_cost(run_dir, first):
-    """How much longer steps are whose collectives the plugin timed than others from `first` on, as a share; None where it cannot be told.
+    """How much longer steps are whose collectives the plugin timed than others from `first` on, as a share; None where it is not known.
 
     Only steps whose neighbors are alike count: the host's side of a change is none of the cost."""
     with_times = set(timed(run_dir))

@@ -123,8 +123,8 @@ def margin(checks, library, gpu):
 def cost(checks, gpu):
     checks.at_most("B", "all calls of one look", 100, sum(gpu["calls_us"].values()) / 1e3, " ms")
     slowest = sorted(gpu["calls_us"], key=gpu["calls_us"].get)[-3:]
-    told = ", ".join("%s %d µs" % (name[4:], gpu["calls_us"][name]) for name in reversed(slowest))
-    checks.note("B", "slowest calls", told)
+    result = ", ".join("%s %d µs" % (name[4:], gpu["calls_us"][name]) for name in reversed(slowest))
+    checks.note("B", "slowest calls", result)
 
 
 def as_nobody(run, checks, as_root):

@@ -1,4 +1,4 @@
-"""Parts 4 and 5: four ranks of which one is slower. Is it named, and nobody else, and are the figures right?
+"""Parts 4 and 5: four ranks of which one is slower. Is it named, and no other rank, and are the figures right?
 
 What is compared with is what the program does on purpose: work of so many milliseconds a step, a quarter more on one rank.
 """

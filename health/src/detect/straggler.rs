@@ -90,8 +90,8 @@ impl StragglerRule {
         self.signal == Some(Signal::S1)
     }
 
-    /// Whether the hook times phases of some steps, and not of this one: those of which it does decide. What others tell between
-    /// them is less, and as steps they are compared with nothing.
+    /// Whether the hook samples phases and this step lies between two samples. Such a step is no evidence: sums of collectives
+    /// and wall times show less than phases do.
     pub fn is_between_samples(&self) -> bool {
         self.since_phases
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
@@ -137,10 +137,13 @@ impl StragglerRule {
             return;
         }
         if board.is_empty() {
-            self.history.pass();
-            self.raised
-                .iter_mut()
-                .for_each(|raised| raised.account.pass(board.dur_s));
+            // Where phases are gone for good nothing is known of what slow ranks cost.
+            if self.is_between_samples() {
+                self.history.pass();
+                for raised in &mut self.raised {
+                    raised.account.pass(board.dur_s);
+                }
+            }
             return;
         }
         self.born.get_or_insert(board.step.saturating_sub(1));

@@ -125,7 +125,7 @@ impl Detector {
             }
             (Finding::RankSilent | Finding::JobHang | Finding::RankDied, subject) => {
                 if let (Finding::RankDied, Subject::Rank { rank, .. }) = (verdict.finding, subject) {
-                    // Steps that were still on the way when its end was told.
+                    // Its last steps may arrive after its end.
                     verdict.since_step = verdict.since_step.max(self.roster.step_of(*rank));
                 }
                 let cost = self

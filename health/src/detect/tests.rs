@@ -201,7 +201,7 @@ fn an_unheard_node_is_blind_at_its_deadline_whoever_asks_when() {
 }
 
 /// What cannot be is told and stops nobody: the others' steps are judged as ever.
-/// A rank's end is told at once; its last steps may be on the way yet.
+/// A rank's end is reported at once; its last steps may arrive after it.
 #[test]
 fn a_rank_died_in_the_step_after_its_last() {
     let mut job = Job::new(4);

@@ -1,7 +1,7 @@
 """Work of a known length for a GPU, on the current stream.
 
 `torch.cuda._sleep` counts the GPU's own clock, which goes on while other processes have their turn: four ranks on one GPU are each
-as slow as they are told to be.
+as slow as asked.
 """
 
 import torch

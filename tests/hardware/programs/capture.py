@@ -68,21 +68,21 @@ def main():
 
     steps(BEFORE, reduced)
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    told = {"captured": "captured"}
+    result = {"captured": "captured"}
     try:
         with torch.cuda.graph(graph):
             reduced()
-        told["nodes"], told["host_nodes"] = nodes(graph)
+        result["nodes"], result["host_nodes"] = nodes(graph)
         graph.instantiate()
         steps(REPLAYS, graph.replay)
     except RuntimeError as error:
-        told["captured"] = str(error).splitlines()[0]
+        result["captured"] = str(error).splitlines()[0]
     steps(AFTER, reduced)
     del graph
     began = time.monotonic()
     dist.destroy_process_group()
-    told["destroy_s"] = time.monotonic() - began
-    pathlib.Path(options.out, os.environ["RANK"] + ".json").write_text(json.dumps(told))
+    result["destroy_s"] = time.monotonic() - began
+    pathlib.Path(options.out, os.environ["RANK"] + ".json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ def main():
     source, target = (torch.zeros(BYTES, device="cuda", dtype=torch.uint8) for _ in range(2))
     host = torch.zeros(BYTES // 4, dtype=torch.uint8).pin_memory()
     part = target[: BYTES // 4]
-    told = {
+    result = {
         "gemm": 2 * SIDE**3 / timed(lambda: a @ b) / 1e12,
         "gpu_memory": 2 * BYTES / timed(lambda: target.copy_(source)) / 1e9,
         "host_to_device": BYTES / 4 / timed(lambda: part.copy_(host, non_blocking=True)) / 1e9,
         "device_to_host": BYTES / 4 / timed(lambda: host.copy_(part, non_blocking=True)) / 1e9,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

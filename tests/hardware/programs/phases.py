@@ -159,9 +159,9 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
-    told = CASES[options.case](busy.Busy(busy.cycles_a_ms()), options.steps) or {}
+    result = CASES[options.case](busy.Busy(busy.cycles_a_ms()), options.steps) or {}
     torch.cuda.synchronize()
-    pathlib.Path(options.out).write_text(json.dumps(told))
+    pathlib.Path(options.out).write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

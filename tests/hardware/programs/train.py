@@ -70,9 +70,9 @@ def main():
             ended.append((step, time.monotonic()))
             last = min(last, agreed(store, rank, step, deadline))
     torch.cuda.synchronize()
-    told = {"rank": rank, "steps": step}
-    told["ms"] = [1e3 * (now - before) / LOOK_EVERY for (_, before), (_, now) in zip(ended, ended[1:])]
-    pathlib.Path(options.out, "%d.json" % rank).write_text(json.dumps(told))
+    result = {"rank": rank, "steps": step}
+    result["ms"] = [1e3 * (now - before) / LOOK_EVERY for (_, before), (_, now) in zip(ended, ended[1:])]
+    pathlib.Path(options.out, "%d.json" % rank).write_text(json.dumps(result))
     dist.destroy_process_group()
 
 

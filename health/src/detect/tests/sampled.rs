@@ -89,7 +89,7 @@ fn a_rank_that_becomes_slow_between_samples() {
     }
 }
 
-/// All ranks become slower: that is the job, and told within a few samples.
+/// All ranks become slower: that is a finding of the job, within a few samples.
 #[test]
 fn all_ranks_that_become_slow_between_samples() {
     for beside in [false, true] {

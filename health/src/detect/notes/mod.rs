@@ -1,5 +1,9 @@
 //! What limits the verdicts, in words: the notes of the report's coverage.
 
+mod hook;
+
+pub use self::hook::HookNotes;
+
 use super::Detector;
 use crate::report::Undecided;
 use crate::time::Time;

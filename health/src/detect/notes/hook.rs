@@ -115,13 +115,13 @@ mod tests {
             "note: NCCL plugin: CUDA graph: no GPU times from now",
         );
         noted(&mut notes, 5, "checkpoint");
-        let told = [
+        let expected = [
             "hook: no phases: steps on several streams (all 8 ranks)",
             "hook: phases of 1 step in 32, to spare the host (7 of 8 ranks, first 0)",
             "NCCL plugin: CUDA graph: no GPU times from now (rank 5)",
             "hook: phases of 1 step in 64, to spare the host (rank 3)",
         ];
-        assert_eq!(notes.lines(8), told);
+        assert_eq!(notes.lines(8), expected);
         notes.clear();
         assert!(notes.lines(8).is_empty());
     }
