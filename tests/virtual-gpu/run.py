@@ -25,6 +25,7 @@ KNOWN = 0.9  # of the steps
 STARVED = 0.1  # of a case's time, withheld from its ranks' clocks: then it runs once more
 UNSEEN = {"graph": "CUDA graphs"}  # whose steps no hook can see: there it is enough that the report says why
 FINDING = 40  # more steps without a hook: so many pass until steps are found in the collectives
+TIMED_IN = 4  # and then GPU times are taken in one window of so many
 REPLAYS = 80  # more steps of these: so many are replayed before that is certain
 ASKING = ("event_query", "event_synchronize", "stream_query", "stream_synchronize", "device_synchronize", "blocking_copy")
 
@@ -55,7 +56,7 @@ def command(options, case, run_dir):
 
 def job_command(options, case):
     torchrun = os.path.join(options.home, "torch-cuda", "bin", "torchrun")
-    steps = options.steps or WITHIN[case["slower"]] + WARM_UP_STEPS
+    steps = options.steps or within(options, case) + WARM_UP_STEPS
     steps += REPLAYS if case["layout"] in UNSEEN else 0
     steps += FINDING if options.no_hook else 0
     job = [torchrun, "--standalone", "--nproc-per-node=%d" % RANKS, os.path.join(HERE, "programs", "train.py")]
@@ -67,13 +68,18 @@ def job_command(options, case):
     return job
 
 
+def within(options, case):
+    """Steps, from the first that is seen, in which the rank is to be named."""
+    return WITHIN[case["slower"]] * (TIMED_IN if options.no_hook else 1)
+
+
 def environment(options, case, stats):
     made = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU_", "PACELINE_", "NCCL_"))}
     made.update(OMP_NUM_THREADS="1", VGPU_TFLOPS=options.tflops, VGPU_STATS=stats, PYTHONWARNINGS="ignore")
     if case["slower"]:
         made["VGPU_SLOW"] = "%d:%.3f" % (SLOW_RANK, 1 + case["slower"] / 100)
-    if options.no_hook:  # a job of less than a minute: steps are looked for at once, and collectives timed
-        made.update(PACELINE_HOOK="off", PACELINE_STEPS_AFTER="2", PACELINE_NCCL_AFTER="0")
+    if options.no_hook:  # a job of less than a minute: its steps are searched for at once
+        made.update(PACELINE_HOOK="off", PACELINE_STEPS_AFTER="2")
     if options.no_plugin:
         made["NCCL_PROFILER_PLUGIN"] = "none"
     return made
@@ -150,7 +156,7 @@ def measured(options, case):
             return dict(result, wrong=["the job failed"], said=said[-2000:])
         with open(os.path.join(run_dir, "report.json")) as file:
             report = json.load(file)
-        return dict(result, **conclusion(case, report, run_dir, read_stats(stats), said))
+        return dict(result, **conclusion(options, case, report, run_dir, read_stats(stats), said))
 
 
 def measured_or_late(options, case):
@@ -160,12 +166,12 @@ def measured_or_late(options, case):
         return dict(case, wrong=["the job did not end"])
 
 
-def conclusion(case, report, run_dir, stats, said):
+def conclusion(options, case, report, run_dir, stats, said):
     found = list(findings(report))
     first, known = phases(run_dir)
     reason = "; ".join(report["coverage"]["notes"])
     # The plugin alone sees a job's steps after some have passed.
-    limit = WITHIN[case["slower"]] + (first or 1) - 1
+    limit = within(options, case) + (first or 1) - 1
     wrong = judge(case, found, known, reason, limit)
     own_device = not case.get("no_set_device")  # else PyTorch itself may use device 0; same.py compares
     if "CAPTURE FAILED" in said:

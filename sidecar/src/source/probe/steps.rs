@@ -8,6 +8,7 @@ use paceline_health::id::Rank;
 use paceline_ring::{CADENCE_WORDS, Collective, Reader};
 
 use super::collectives::Done;
+use super::pace::Pace;
 
 /// What repeats in the first minute may be a part of one long step. `PACELINE_STEPS_AFTER` says another time, in seconds.
 const PATIENCE_S: u64 = 60;
@@ -22,8 +23,9 @@ pub(super) struct Steps {
     /// What the plugin was told.
     led: Led,
     ended: VecDeque<Ended>,
-    /// The last step that was told or passed over: its number, and when it ended for the host and for the GPU.
-    before: Option<(Ended, Option<u64>)>,
+    /// The last step that was told or passed over.
+    before: Option<Ended>,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,7 @@ impl Steps {
             led: Led::default(),
             ended: VecDeque::new(),
             before: None,
+            pace: Pace::default(),
         }
     }
 
@@ -94,13 +97,14 @@ impl Steps {
             self.ended.pop_front();
         }
         let ended = self.ended.pop_front_if(|ended| ended.step == done.step)?;
-        let before = self.before.replace((ended, done.gpu_end_ns));
-        let (last, last_gpu_ns) = before.filter(|(last, _)| last.step + 1 == ended.step)?;
-        // Both ends by the GPU's clock if it timed them: the host runs ahead of the GPU, now more and now less.
-        let dur_ns = match (last_gpu_ns, done.gpu_end_ns) {
-            (Some(from), Some(to)) if last.end != End::Unlike && to > from => to - from,
-            _ => ended.at_ns.saturating_sub(last.at_ns),
-        };
+        let before = self.before.replace(ended);
+        let before = before.filter(|last| last.step + 1 == ended.step);
+        if before.is_none_or(|last| last.end == End::Unlike) {
+            self.pace.gap();
+        }
+        let known_ns = self.pace.step(ended.at_ns, done.gpu_end_ns);
+        let last = before?;
+        let dur_ns = known_ns.unwrap_or_else(|| ended.at_ns.saturating_sub(last.at_ns));
         let kind = match ended.end {
             End::Usual => StepKind::Train,
             End::Unlike => StepKind::Evaluation,
