@@ -18,9 +18,11 @@ use crate::stats;
 const MAX_OPEN: usize = 4;
 /// Steps that are kept.
 const KEPT: usize = bounds::TRANSFERS;
-/// First steps, which set up connections, and those after them that say how fast it was.
+/// First steps, which set up connections, and those after them that say how fast it was: so many at first, and in the end. Where
+/// transfers vary, a few steps are a baseline too low for the thousands that are compared with it.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
+const LEARNED: u32 = 144;
 /// Standard errors by which a change of transfers must stand out where they vary.
 const SURE: f64 = 4.0;
 /// Steps over which a member's own time is smoothed.
@@ -45,6 +47,9 @@ pub struct Comm {
     rows: u32,
     recent: VecDeque<Transfer>,
     early: Option<Level>,
+    /// Steps that `early` is of.
+    #[serde(default)]
+    early_steps: u32,
     /// By member: its own time in it of late, waiting and transfer, seconds.
     own_s: Vec<f32>,
     /// Bytes of payload a step, and collectives.
@@ -210,13 +215,32 @@ impl Comm {
             summed,
             seconds: (summed - self.blur_s).max(summed.min(usual_s)),
         });
-        if self.early.is_none() && self.recent.len() == EARLY {
-            let mut early = self.latest(EARLY);
-            if let (Some(sigma_s), Some(median_s)) = (stats::lasting_sigma(&early), stats::median(&mut early))
-            {
-                self.early = Some(Level { median_s, sigma_s });
-            }
+        self.learn();
+    }
+
+    /// Learns how fast it was, from its first steps and then from those after them, as long as nothing seems wrong.
+    fn learn(&mut self) {
+        let new = match self.early {
+            None if self.recent.len() == EARLY => EARLY,
+            Some(_) if self.early_steps < LEARNED && !self.is_slow && !self.is_suspect => KEPT,
+            _ => return,
+        };
+        if self.rows < FIRST + self.early_steps + new as u32 {
+            return;
         }
+        let mut latest = self.latest(new);
+        let (Some(sigma_s), Some(median_s)) = (stats::lasting_sigma(&latest), stats::median(&mut latest))
+        else {
+            return;
+        };
+        let (before, new) = (f64::from(self.early_steps), new as f64);
+        let mean = |old: f64, now: f64| (old * before + now * new) / (before + new);
+        let known = self.early.unwrap_or(Level { median_s, sigma_s });
+        self.early = Some(Level {
+            median_s: mean(known.median_s, median_s),
+            sigma_s: mean(known.sigma_s.powi(2), sigma_s.powi(2)).sqrt(),
+        });
+        self.early_steps += new as u32;
     }
 
     /// Single collectives tell the transfer of a step that has closed.
@@ -294,7 +318,7 @@ impl Comm {
             let slow_s = (ratio * usual.median_s).max(usual.median_s + unsure_s);
             (usual.median_s, slow_s)
         };
-        let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, EARLY);
+        let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, self.early_steps as usize);
         let elsewhere_ratio = if self.joins_stages {
             limits.slow_ratio
         } else {

@@ -96,6 +96,29 @@ fn what_is_slow_and_what_only_waits() {
     }
 }
 
+/// Transfers that vary between 20 and 40 ms, and were short by chance in the first steps: what follows is as usual, and not a slow
+/// link; twice as long is one all the same.
+#[test]
+fn first_steps_that_were_short_by_chance() {
+    let varied = |at: u64| match at {
+        0..=21 => 20.0 + (at * 7 % 5) as f64,
+        _ => 20.0 + (at * 7 % 21) as f64,
+    };
+    let lucky = |at: u64| {
+        if (600..640).contains(&at) {
+            33.0 + (at % 3) as f64
+        } else {
+            varied(at)
+        }
+    };
+    assert!(!is_slow_after(lucky, 640, 0.0));
+    assert!(is_slow_after(
+        |at| if at > 600 { 3.0 } else { 1.0 } * varied(at),
+        640,
+        0.0
+    ));
+}
+
 /// Eight pipelines of two stages: what even the shortest waits in a step varies from 5 to 25 ms, and in the first one it is
 /// `first_ms` or a little more.
 fn is_first_of_stages_slow(first_ms: f64) -> bool {
