@@ -20,7 +20,7 @@ fn watch(world: &str, faults: &[&str], is_seen: impl Fn(&Frame) -> bool) -> Seen
 }
 
 fn watch_as(world: &str, faults: &[&str], seen_as: impl Fn(Frame) -> Option<Frame>) -> Seen {
-    let text = format!("{world} comms=on phases=off seed=1000000007");
+    let text = format!("comms=on phases=off {world} seed=1000000007");
     let mut spec = WorldSpec::parse(&text).expect(world);
     spec.faults = faults.iter().map(|fault| fault.parse().expect(fault)).collect();
     let mut detector = Detector::new(Policy::default());
@@ -137,12 +137,29 @@ fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
     }
 }
 
+/// Neither where nothing of the stages' meetings is seen, nor where only the norm of all ranks is, nor as the NCCL plugin has it.
 #[test]
-fn what_joins_stages_was_not_seen_and_nobody_is_named() {
+fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     let seen = watch(PIPELINE, &[SLOW_0], not_of(4));
     assert_eq!(seen.named(), []);
-    assert!(seen.notes().contains("share no communicator"), "{}", seen.notes());
+    assert!(
+        seen.notes().contains("ranks 0, 4, 8, 12 were late together"),
+        "{}",
+        seen.notes()
+    );
     assert_eq!(seen.naive, BTreeSet::from([0, 4, 8, 12]));
+    for layout in ["declared", "undeclared"] {
+        for chunks in [1, 2] {
+            let world = format!("{PIPELINE} layout={layout} chunks={chunks} comms=gpu");
+            let seen = watch(&world, &[SLOW_0], |_| true);
+            assert_eq!(seen.named(), [], "{layout} {chunks}");
+            assert!(
+                seen.notes().contains("were late together"),
+                "{layout} {chunks}: {}",
+                seen.notes()
+            );
+        }
+    }
 }
 
 #[test]

@@ -137,11 +137,12 @@ impl Comms {
         self.has_unfit
     }
 
-    /// Which ranks are joined by communicators in which something was done: a number for each rank that is in one, the
-    /// same for those that are joined. Ranks of different numbers meet in ways that nobody sees.
-    pub fn islands(&self) -> BTreeMap<Rank, u32> {
+    /// Which ranks are joined by communicators of fewer than `below` ranks in which something was done: a number for each rank
+    /// that is in one, the same for those that are joined. Ranks of different numbers meet in ways that are not seen.
+    pub fn islands(&self, below: usize) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
-        for comm in self.all.values().filter(|comm| comm.has_reports()) {
+        let is_seen = |comm: &&Comm| comm.has_reports() && (comm.size as usize) < below;
+        for comm in self.all.values().filter(is_seen) {
             let Some(least) = comm.members.first() else {
                 continue;
             };

@@ -140,6 +140,15 @@ impl Plan {
         self.places.get(rank.0 as usize)?.as_ref()
     }
 
+    /// Ranks of the same pipeline, this one too.
+    pub fn pipeline(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+        let replica = self.place(rank).map(|place| place.replica);
+        let places = self.places.iter().zip(0..);
+        places
+            .filter(move |(place, _)| place.as_ref().map(|place| place.replica) == replica)
+            .map(|(_, rank)| Rank(rank))
+    }
+
     /// Whether the roles are the same, whoever fills them.
     pub fn has_roles_of(&self, other: &Plan) -> bool {
         let names =

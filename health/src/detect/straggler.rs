@@ -51,8 +51,9 @@ pub struct StragglerRule {
     /// Steps since one of which the hook timed phases.
     #[serde(default)]
     since_phases: Option<u32>,
-    /// Ranks were late together, and nobody saw how they hand lateness on to each other.
-    is_inherited: bool,
+    /// Ranks that were late together, and how they pass lateness on to each other was not seen: the latest of them.
+    #[serde(default)]
+    late_together: Vec<Rank>,
     out: VecDeque<Claim>,
 }
 
@@ -67,7 +68,7 @@ impl StragglerRule {
         self.history.clear();
         self.since_phases = None;
         self.born = None;
-        self.is_inherited = false;
+        self.late_together.clear();
     }
 
     /// Where the step times came from.
@@ -97,9 +98,9 @@ impl StragglerRule {
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
     }
 
-    /// Whether some were late together in a way that could not be followed.
-    pub fn is_inherited(&self) -> bool {
-        self.is_inherited
+    /// Ranks that were late together in a way that could not be followed, the latest of them.
+    pub fn late_together(&self) -> &[Rank] {
+        &self.late_together
     }
 
     /// What is slow now.
@@ -293,8 +294,10 @@ impl StragglerRule {
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
         let bar = self.roles.bar(role)?;
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
-        if board.signal == Signal::S1 && view.waits.are_apart(&slow, view.comms) {
-            self.is_inherited = true;
+        if board.signal == Signal::S1
+            && let Some(together) = view.waits.late_together(rank, &slow, view.comms, view.plan)
+        {
+            self.late_together = together;
             return None;
         }
         let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);

@@ -27,6 +27,8 @@ pub struct Layout {
     pub cp: u32,
     /// Micro-batches in a step.
     pub micro: u32,
+    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: interleaved pipelines have several.
+    pub chunks: u32,
     /// Ranks say where they stand.
     pub declared: bool,
 }
@@ -40,6 +42,7 @@ impl Default for Layout {
             ep: 1,
             cp: 1,
             micro: 1,
+            chunks: 1,
             declared: true,
         }
     }
@@ -60,7 +63,7 @@ impl Layout {
     /// # Errors
     /// [`SpecError`] when no such layout has that many ranks.
     pub fn of(mut self, ranks: u32) -> Result<Layout, SpecError> {
-        let axes = [self.tp, self.pp, self.ep, self.cp, self.micro];
+        let axes = [self.tp, self.pp, self.ep, self.cp, self.micro, self.chunks];
         if let Some(low) = axes.into_iter().find(|size| !(1..=1 << 16).contains(size)) {
             return Err(SpecError::Range {
                 what: "the size of an axis",

@@ -53,6 +53,12 @@ impl WorldSpec {
                 "framework=fsdp has no pipeline here; expected pp=1",
             ));
         }
+        within("chunks", f64::from(layout.chunks), 1.0, 64.0, "1 to 64")?;
+        if layout.chunks > 1 && (layout.pp == 1 || !layout.micro.is_multiple_of(layout.pp)) {
+            return Err(SpecError::Conflict(
+                "chunks= interleaves a pipeline; expected pp= above 1 and micro= a multiple of it",
+            ));
+        }
         let beside = f64::from(self.beside);
         within("beside", beside, 0.0, 512.0, "0 to 512 layers or buckets")?;
         if self.beside > 0 && !self.comms_by_gpu {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::spec::{Framework, WorldSpec};
 use super::text::{ScriptError, Word, words};
 
-const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, layout, framework, stages, steps, seed, \
+const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, chunks, layout, framework, stages, steps, seed, \
                      restart, restart-takes, self, transfer, exchange, hop, data, sigma, tail, autocorrelation, \
                      offset, packed, experts, work, warm-up, checkpoint-every, checkpoint, undeclared, \
                      evaluate-every, evaluation, evaluation-declared, gc-every, gc, hang, role, readings, host, \
@@ -41,6 +41,7 @@ impl WorldSpec {
             "ep" => self.layout.ep = word.number()?,
             "cp" => self.layout.cp = word.number()?,
             "micro" => self.layout.micro = word.number()?,
+            "chunks" => self.layout.chunks = word.number()?,
             "layout" => {
                 self.layout.declared = choice(word, "declared or undeclared", ["declared", "undeclared"])?;
             }

@@ -2,7 +2,8 @@
 //!
 //! Ranks of a cell (tensor, context and expert parallel) meet in every micro-batch. Cells of one pipeline pass
 //! micro-batches on in the order of one-forward-one-backward (Narayanan et al., "Efficient large-scale language model
-//! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>). Replicas reduce their
+//! training on GPU clusters using Megatron-LM", SC 2021, <https://arxiv.org/abs/2104.04473>), interleaved where a stage
+//! has several parts of the model (section 2.2 there). Replicas reduce their
 //! gradients at the end, or meet at every layer if their weights are sharded
 //! (<https://docs.pytorch.org/docs/stable/fsdp.html>, with the next layer fetched ahead). At last all ranks meet: the
 //! norm of the gradient is one number. Times are seconds since the last such meeting.
@@ -67,6 +68,7 @@ pub(super) struct Roads {
 #[derive(Clone, Copy, Debug)]
 struct Op {
     stage: usize,
+    chunk: usize,
     micro: usize,
     forward: bool,
 }
@@ -87,7 +89,7 @@ pub(super) struct Timeline {
     pub reduced: Vec<f64>,
     /// By cell: its collectives of replicas, where they are looked at one by one.
     pub met: Vec<Vec<Met>>,
-    /// By stage and micro-batch: duration, forward done, backward done.
+    /// By stage, chunk and micro-batch: duration, forward done, backward done.
     marks: Vec<[f64; 3]>,
 }
 
@@ -98,12 +100,12 @@ impl Timeline {
             sharded: framework == Framework::Fsdp,
             beside_layers: beside_layers as usize,
             met: vec![Vec::new(); cells],
-            order: order(layout.pp as usize, layout.micro as usize),
+            order: order(layout.pp as usize, layout.chunks as usize, layout.micro as usize),
             begin: vec![0.0; cells],
             end: vec![0.0; cells],
             busy: vec![0.0; cells],
             reduced: vec![0.0; (layout.pp * layout.tp) as usize],
-            marks: vec![[0.0; 3]; (layout.pp * layout.micro) as usize],
+            marks: vec![[0.0; 3]; (layout.pp * layout.chunks * layout.micro) as usize],
             layout,
         }
     }
@@ -151,7 +153,7 @@ impl Timeline {
     fn fill(&mut self, stage: usize, pipeline: usize, own: &[Own], shares: &[f64], roads: &Roads) {
         let cell = self.cell(stage, pipeline);
         let (size, block) = (self.layout.cell() as usize, self.layout.block() as usize);
-        let micro = self.layout.micro as usize;
+        let (micro, chunks) = (self.layout.micro as usize, self.layout.chunks as usize);
         let ranks = &own[cell * size..(cell + 1) * size];
         let first = pipeline * self.layout.ep as usize;
         let began = |own: &Own| own.lag + own.write + own.data;
@@ -163,7 +165,10 @@ impl Timeline {
             for (seat, own) in ranks.iter().enumerate() {
                 longest = longest.max(own.in_micro(index, shares[(first + seat / block) * micro + index]));
             }
-            self.marks[stage * micro + index][0] = longest + exchange;
+            for chunk in 0..chunks {
+                let mark = (stage * chunks + chunk) * micro + index;
+                self.marks[mark][0] = (longest + exchange) / chunks as f64;
+            }
             busy += longest + exchange;
         }
         self.busy[cell] = busy;
@@ -173,26 +178,30 @@ impl Timeline {
     /// Micro-batches go down the pipeline and come back.
     fn pass(&mut self, pipeline: usize, roads: &Roads) {
         let (pp, micro) = (self.layout.pp as usize, self.layout.micro as usize);
+        let chunks = self.layout.chunks as usize;
+        let mark = |(stage, chunk): (usize, usize), index: usize| (stage * chunks + chunk) * micro + index;
         for stage in 0..pp {
             let cell = self.cell(stage, pipeline);
             self.end[cell] = self.begin[cell];
         }
         for &Op {
             stage,
+            chunk,
             micro: index,
             forward,
         } in &self.order
         {
             let cell = self.cell(stage, pipeline);
-            let fed = match (forward, stage) {
-                (true, 0) => 0.0,
-                (true, _) => {
-                    self.marks[(stage - 1) * micro + index][1] + roads.hop[self.cell(stage - 1, pipeline)]
+            let (before, after) = neighbors(stage, chunk, pp, chunks);
+            let fed = match (forward, before, after) {
+                (true, None, _) => 0.0,
+                (true, Some(before), _) => {
+                    self.marks[mark(before, index)][1] + roads.hop[self.cell(before.0, pipeline)]
                 }
-                (false, last) if last + 1 == pp => self.marks[stage * micro + index][1],
-                (false, _) => self.marks[(stage + 1) * micro + index][2] + roads.hop[cell],
+                (false, _, None) => self.marks[mark((stage, chunk), index)][1],
+                (false, _, Some(after)) => self.marks[mark(after, index)][2] + roads.hop[cell],
             };
-            let mark = &mut self.marks[stage * micro + index];
+            let mark = &mut self.marks[mark((stage, chunk), index)];
             let share = if forward { FORWARD } else { 1.0 - FORWARD };
             let done = self.end[cell].max(fed) + mark[0] * share;
             mark[if forward { 1 } else { 2 }] = done;
@@ -234,40 +243,70 @@ impl Timeline {
     }
 }
 
+/// Stage and chunk that a micro-batch comes from and goes to: chunk after chunk, each through all stages.
+fn neighbors(
+    stage: usize,
+    chunk: usize,
+    pp: usize,
+    chunks: usize,
+) -> (Option<(usize, usize)>, Option<(usize, usize)>) {
+    let place = chunk * pp + stage;
+    let at = |place: usize| (place % pp, place / pp);
+    let after = (place + 1 < pp * chunks).then(|| at(place + 1));
+    (place.checked_sub(1).map(at), after)
+}
+
 /// The operations of one pipeline, so that each comes after those that it waits for.
-fn order(pp: usize, micro: usize) -> Vec<Op> {
+fn order(pp: usize, chunks: usize, micro: usize) -> Vec<Op> {
+    let total = chunks * micro;
+    // A stage takes as many micro-batches as there are stages through one chunk, then through the next.
+    let turn = |count: usize, forward: bool| {
+        let (group, within) = (count / (pp * chunks), count % (pp * chunks));
+        let chunk = within / pp;
+        let chunk = if forward { chunk } else { chunks - 1 - chunk };
+        (chunk, group * pp + within % pp)
+    };
     let plan = |stage: usize| {
-        let ahead = (pp - 1 - stage).min(micro);
-        let mut ops: Vec<(usize, bool)> = (0..ahead).map(|index| (index, true)).collect();
-        for index in 0..micro {
-            if ahead + index < micro {
-                ops.push((ahead + index, true));
+        let ahead = match chunks {
+            1 => pp - 1 - stage,
+            _ => 2 * (pp - 1 - stage) + (chunks - 1) * pp,
+        };
+        let ahead = ahead.min(total);
+        let mut ops: Vec<(usize, bool)> = (0..ahead).map(|count| (count, true)).collect();
+        for count in 0..total {
+            if ahead + count < total {
+                ops.push((ahead + count, true));
             }
-            ops.push((index, false));
+            ops.push((count, false));
         }
         ops
     };
     let plans: Vec<Vec<(usize, bool)>> = (0..pp).map(plan).collect();
     let mut next = vec![0; pp];
-    let mut done = vec![[false; 2]; pp * micro];
-    let mut order = Vec::with_capacity(2 * pp * micro);
-    while order.len() < 2 * pp * micro {
+    let mut done = vec![[false; 2]; pp * total];
+    let mark =
+        |(stage, chunk): (usize, usize), micro_batch: usize| (stage * chunks + chunk) * micro + micro_batch;
+    let mut order = Vec::with_capacity(2 * pp * total);
+    while order.len() < 2 * pp * total {
         for stage in 0..pp {
-            while let Some(&(index, forward)) = plans[stage].get(next[stage]) {
-                let fed = match (forward, stage) {
-                    (true, 0) => true,
-                    (true, _) => done[(stage - 1) * micro + index][0],
-                    (false, last) if last + 1 == pp => done[stage * micro + index][0],
-                    (false, _) => done[(stage + 1) * micro + index][1],
+            while let Some(&(count, forward)) = plans[stage].get(next[stage]) {
+                let (chunk, micro) = turn(count, forward);
+                let (before, after) = neighbors(stage, chunk, pp, chunks);
+                let fed = match (forward, before, after) {
+                    (true, None, _) => true,
+                    (true, Some(before), _) => done[mark(before, micro)][0],
+                    (false, _, None) => done[mark((stage, chunk), micro)][0],
+                    (false, _, Some(after)) => done[mark(after, micro)][1],
                 };
                 if !fed {
                     break;
                 }
-                done[stage * micro + index][usize::from(!forward)] = true;
+                done[mark((stage, chunk), micro)][usize::from(!forward)] = true;
                 next[stage] += 1;
                 order.push(Op {
                     stage,
-                    micro: index,
+                    chunk,
+                    micro,
                     forward,
                 });
             }

@@ -40,6 +40,19 @@ fn an_even_pipeline_takes_what_the_formula_says() {
     }
 }
 
+/// The same, section 2.2: with v chunks on each stage what is idle is a v-th of that.
+#[test]
+fn an_interleaved_pipeline_takes_what_the_formula_says() {
+    for (pp, chunks, micro) in [(2, 2, 4), (4, 2, 8), (4, 4, 4), (4, 3, 16), (8, 2, 32)] {
+        let layout = layout(&format!("pp={pp} micro={micro} chunks={chunks}"), 4 * pp);
+        let idle = f64::from(pp - 1) / f64::from(chunks);
+        assert_near(
+            meet(layout, Framework::Ddp, |_| 1.0),
+            1.0 + idle / f64::from(micro),
+        );
+    }
+}
+
 /// With a heavier last stage every micro-batch waits for it; the others are seen once, on the way there and back.
 #[test]
 fn a_slow_last_stage_sets_the_pace_of_the_pipeline() {

@@ -10,6 +10,8 @@ use crate::time::Time;
 
 /// Lines of the report's coverage.
 const MOST: usize = 64;
+/// Ranks that one line names.
+const MAX_NAMED: usize = 8;
 
 impl Detector {
     /// Whether steps come from a log of the job.
@@ -151,12 +153,18 @@ impl Detector {
                     .to_owned(),
             );
         }
-        if self.straggler.is_inherited() {
-            notes.push(
-                "ranks that share no communicator were late together: what joins them (sends between pipeline stages) was \
-                 not seen, so that nobody can say with whom it began"
-                    .to_owned(),
-            );
+        let together = self.straggler.late_together();
+        if !together.is_empty() {
+            let named = together.iter().take(MAX_NAMED);
+            let mut ranks: Vec<String> = named.map(|rank| rank.0.to_string()).collect();
+            if together.len() > MAX_NAMED {
+                ranks.push(format!("{} more", together.len() - MAX_NAMED));
+            }
+            notes.push(format!(
+                "ranks {} were late together and share no communicator whose times were seen (sends between pipeline stages \
+                 are not timed without the hook): one of them is slow, and it is not known which",
+                ranks.join(", ")
+            ));
         }
         notes
     }

@@ -1,5 +1,5 @@
-//! Jobs without a hook whose collectives run beside their work, as the NCCL plugin tells them: nothing exposed. And jobs
-//! that do not declare their layout.
+//! Jobs without a hook whose collectives run beside their work, as the NCCL plugin reports them: nothing exposed. Pipelines that
+//! are interleaved. And jobs that do not declare their layout.
 
 use super::{Scenario, Suite};
 
@@ -10,7 +10,7 @@ const RANK_STEPS: u64 = 54_000;
 
 /// Jobs by name, and their ranks.
 type Job = (&'static str, u64, &'static str);
-const OVERLAP: [Job; 6] = [
+const OVERLAP: [Job; 7] = [
     ("fsdp-8", 8, "gpus=8 framework=fsdp beside=32"),
     ("fsdp-32", 32, "nodes=4 gpus=8 framework=fsdp beside=48"),
     ("ddp-16", 16, "nodes=2 gpus=8 beside=8"),
@@ -21,6 +21,16 @@ const OVERLAP: [Job; 6] = [
         32,
         "nodes=4 gpus=8 tp=4 framework=fsdp beside=32",
     ),
+    (
+        "interleaved-32",
+        32,
+        "nodes=4 gpus=8 dp=8 pp=4 micro=8 chunks=2 comms=on phases=on",
+    ),
+];
+/// Pipelines whose sends are not timed: which of a pipeline's ranks is slow cannot be known, so none is to be named.
+const UNTIMED: [(&str, &str); 2] = [
+    ("pipeline-32", "nodes=4 gpus=8 dp=8 pp=4 micro=8"),
+    ("interleaved-32", "nodes=4 gpus=8 dp=8 pp=4 micro=8 chunks=2"),
 ];
 const UNDECLARED: [Job; 6] = [
     (
@@ -57,7 +67,7 @@ const NOISES: [Noise; 2] = [
 pub(super) fn scenarios() -> Vec<Scenario> {
     let undeclared =
         UNDECLARED.map(|(name, ranks, world)| (name, ranks, format!("{world} layout=undeclared")));
-    let overlap = OVERLAP.map(|(name, ranks, world)| (name, ranks, format!("{world} {BESIDE}")));
+    let overlap = OVERLAP.map(|(name, ranks, world)| (name, ranks, format!("{BESIDE} {world}")));
     let mut all = of(Suite::Overlap, &overlap);
     all.push(
         Scenario::new(
@@ -68,6 +78,17 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .fault("slow rank=all factor=1.15 from=200")
         .expect("all-ranks-slow job"),
     );
+    for (job, world) in UNTIMED {
+        for (noise, words, _) in NOISES {
+            let name = format!("overlap-untimed-{noise}-{job}");
+            let scenario = Scenario::new(
+                Suite::Overlap,
+                name,
+                format!("{world} {BESIDE} {words} steps=400"),
+            );
+            all.push(scenario.fault("slow rank={rank} factor=1.25 from=1"));
+        }
+    }
     all.extend(of(Suite::Undeclared, &undeclared));
     all
 }
