@@ -27,6 +27,8 @@ pub struct Comm {
     pub ranks: u32,
     /// Which of them this is.
     pub rank: u32,
+    /// Its calls return when what they ask for is done, or queued.
+    pub blocks: bool,
     line: OnceLock<Line>,
     state: AtomicI32,
     is_aborted: AtomicBool,
@@ -37,10 +39,11 @@ pub struct Comm {
 
 impl Comm {
     /// One that is not ready yet.
-    pub fn new(ranks: u32, rank: u32) -> Comm {
+    pub fn new((ranks, rank): (u32, u32), blocks: bool) -> Comm {
         Comm {
             ranks,
             rank,
+            blocks,
             line: OnceLock::new(),
             state: AtomicI32::new(IN_PROGRESS),
             is_aborted: AtomicBool::new(false),
@@ -49,12 +52,13 @@ impl Comm {
         }
     }
 
-    /// Meets the others.
+    /// Meets the others; returns when all have come, or when it is aborted.
     pub fn join(&self, port: u16) {
         if self.fault.init_hang {
             return self.wait_for_abort();
         }
-        let state = match Line::join(port, self.ranks, self.rank) {
+        let is_aborted = || self.is_aborted.load(Ordering::Acquire);
+        let state = match Line::join(port, self.ranks, self.rank, is_aborted) {
             Ok(line) => {
                 let line = self.line.get_or_init(|| line);
                 if self.is_aborted.load(Ordering::Acquire) {
@@ -62,6 +66,7 @@ impl Comm {
                 }
                 0
             }
+            Err(_) if is_aborted() => return,
             Err(_) => SYSTEM_ERROR,
         };
         self.state.store(state, Ordering::Release);
@@ -70,6 +75,26 @@ impl Comm {
     /// What ncclCommGetAsyncError answers.
     pub fn state(&self) -> i32 {
         self.state.load(Ordering::Acquire)
+    }
+
+    /// Something was asked for and is not queued yet.
+    pub fn begin(&self) {
+        self.state.store(IN_PROGRESS, Ordering::Release);
+    }
+
+    /// It is queued. What went wrong meanwhile stays.
+    pub fn done(&self) {
+        let _ = self
+            .state
+            .compare_exchange(IN_PROGRESS, 0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Reaches its peers before something is queued, as NCCL does at a first collective. `false`: it was aborted.
+    pub fn connects(&self) -> bool {
+        if self.fault.call_hang {
+            self.wait_for_abort();
+        }
+        !self.is_aborted.load(Ordering::Acquire)
     }
 
     /// Ends it: no collective of it goes on.

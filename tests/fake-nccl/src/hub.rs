@@ -167,8 +167,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Goes there, and waits until all have come.
-    pub fn join(port: u16, ranks: u32, rank: u32) -> io::Result<Line> {
+    /// Goes there, and waits until all have come, or until `is_aborted` says so.
+    pub fn join(port: u16, ranks: u32, rank: u32, is_aborted: impl Fn() -> bool) -> io::Result<Line> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         put(&mut stream, ranks.into())?;
@@ -177,7 +177,13 @@ impl Line {
         put(&mut stream, node.len() as u64)?;
         stream.write_all(&node)?;
         let mut spans_nodes = [0];
-        stream.read_exact(&mut spans_nodes)?;
+        stream.set_read_timeout(Some(LOOK))?;
+        while let Err(error) = stream.read_exact(&mut spans_nodes) {
+            if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) || is_aborted() {
+                return Err(error);
+            }
+        }
+        stream.set_read_timeout(None)?;
         let spans_nodes = spans_nodes != [0];
         Ok(Line { stream, spans_nodes })
     }

@@ -12,6 +12,7 @@
 )]
 
 mod comm;
+mod counts;
 mod cublas;
 mod cuda;
 mod cuda_stream;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use crate::comm::{Comm, IN_PROGRESS, SYSTEM_ERROR};
+use crate::counts::{self, Counted};
 use crate::cuda::put;
 use crate::hub::{self, Kind, Wish};
 use crate::math::width;
@@ -13,6 +14,7 @@ use crate::scenario::{failure, scenario};
 use crate::stream::{Handles, STREAMS};
 
 const UNHANDLED_CUDA_ERROR: i32 = 1;
+const INTERNAL_ERROR: i32 = 3;
 pub(crate) const INVALID_ARGUMENT: i32 = 4;
 pub(crate) const INVALID_USAGE: i32 = 5;
 const MAGIC: u32 = 0xcafe_beef;
@@ -96,7 +98,17 @@ fn say_network() {
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
-/// See NCCL. Without `blocking = 0` it waits, for ever if it must.
+/// Whether the communicator blocks: the caller's choice, which the environment overrides as in NCCL.
+fn blocks(config: &Config) -> bool {
+    match std::env::var("NCCL_COMM_BLOCKING").as_deref() {
+        Ok("0") => false,
+        Ok("1") => true,
+        _ => config.blocking != 0,
+    }
+}
+
+/// See NCCL. A communicator that blocks is ready when this returns: for ever if it must, or until it is aborted. Its handle
+/// is written before, as NCCL writes it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRankConfig(
     to: *mut *mut c_void,
@@ -117,15 +129,27 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         crate::cuda::current().ok_or(UNHANDLED_CUDA_ERROR)?;
         say_network();
         let port = u16::from_le_bytes([id.0[8], id.0[9]]);
-        let comm = Arc::new(Comm::new(ranks as u32, rank as u32));
+        let blocks = blocks(config);
+        counts::count(if blocks {
+            Counted::Blocking
+        } else {
+            Counted::NonBlocking
+        });
+        let comm = Arc::new(Comm::new((ranks as u32, rank as u32), blocks));
         let handle = COMMS.insert(Arc::clone(&comm));
         // SAFETY: the caller's pointer.
         unsafe { put(to, handle as *mut c_void) }.map_err(|_| INVALID_ARGUMENT)?;
-        let thread = std::thread::spawn(move || comm.join(port));
-        if config.blocking == 0 {
-            return Err(IN_PROGRESS);
+        if blocks {
+            comm.join(port);
+            return match comm.state() {
+                0 => Ok(()),
+                // It was aborted.
+                IN_PROGRESS => Err(INTERNAL_ERROR),
+                state => Err(state),
+            };
         }
-        thread.join().map_err(|_| SYSTEM_ERROR)
+        std::thread::spawn(move || comm.join(port));
+        Err(IN_PROGRESS)
     })
 }
 
@@ -133,6 +157,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, to: *mut i32) -> i32 {
     result("ncclCommGetAsyncError", || {
+        counts::count(Counted::AsyncError);
         let comm = COMMS.find(comm as usize).ok_or(INVALID_ARGUMENT)?;
         // SAFETY: the caller's pointer.
         unsafe { put(to, comm.state()) }.map_err(|_| INVALID_ARGUMENT)
@@ -167,29 +192,63 @@ fn start(
 ) -> Result<(), i32> {
     let comm = COMMS.find(comm as usize).ok_or(INVALID_ARGUMENT)?;
     let stream = STREAMS.find(stream as usize).ok_or(INVALID_ARGUMENT)?;
-    if comm.state() == IN_PROGRESS {
-        return Err(INVALID_USAGE);
-    }
     if !memory::holds(from as usize, gives) || !memory::holds(to as usize, gets) {
         return Err(INVALID_ARGUMENT);
     }
-    stream.then(move || {
-        // SAFETY: checked above; the caller keeps it until the stream has passed.
-        let gives = unsafe { memory::bytes(from as usize, gives) }.to_vec();
-        let wish = Wish {
-            kind,
-            dtype,
-            root,
-            gives,
-            to: Vec::new(),
-        };
-        let answer = comm.run(&wish).filter(|answer| answer.len() == gets);
-        if let Some(answer) = answer {
-            // SAFETY: as above.
-            unsafe { memory::bytes_mut(to as usize, gets) }.copy_from_slice(&answer);
+    launch(&Arc::clone(&comm), move || {
+        stream.then(move || run(&comm, (kind, dtype, root), (from, gives), (to, gets)));
+    })
+}
+
+/// Queues what a call, or the group that ends, has asked for. A communicator that blocks has it in the stream when the call
+/// returns; one that does not leaves it to a thread for each group, and is not to be used until that is done.
+pub(crate) fn launch(comm: &Arc<Comm>, queue: impl FnOnce() + Send + 'static) -> Result<(), i32> {
+    match comm.state() {
+        0 => {}
+        // "Attempt to use communicator before the previous operation returned ncclSuccess".
+        IN_PROGRESS => return Err(INVALID_ARGUMENT),
+        state => return Err(state),
+    }
+    if comm.blocks {
+        if !comm.connects() {
+            return Err(INTERNAL_ERROR);
+        }
+        queue();
+        return Ok(());
+    }
+    counts::count(Counted::GroupThread);
+    comm.begin();
+    let comm = Arc::clone(comm);
+    std::thread::spawn(move || {
+        if comm.connects() {
+            queue();
+            comm.done();
         }
     });
-    Ok(())
+    Err(IN_PROGRESS)
+}
+
+/// One collective, when the stream comes to it.
+fn run(
+    comm: &Comm,
+    (kind, dtype, root): (Kind, i32, u32),
+    (from, gives): (u64, usize),
+    (to, gets): (u64, usize),
+) {
+    // SAFETY: checked when it was called; the caller keeps it until the stream has passed.
+    let gives = unsafe { memory::bytes(from as usize, gives) }.to_vec();
+    let wish = Wish {
+        kind,
+        dtype,
+        root,
+        gives,
+        to: Vec::new(),
+    };
+    let answer = comm.run(&wish).filter(|answer| answer.len() == gets);
+    if let Some(answer) = answer {
+        // SAFETY: as above.
+        unsafe { memory::bytes_mut(to as usize, gets) }.copy_from_slice(&answer);
+    }
 }
 
 pub(crate) fn ranks(comm: *mut c_void) -> Result<usize, i32> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::comm::Comm;
 use crate::hub::{Kind, Wish};
 use crate::memory;
-use crate::nccl::{COMMS, INVALID_ARGUMENT, INVALID_USAGE, bytes, ranks, result};
+use crate::nccl::{COMMS, INVALID_ARGUMENT, INVALID_USAGE, bytes, launch, ranks, result};
 use crate::stream::{STREAMS, Stream};
 
 /// A send or a receive of a group: the communicator, the stream, the peer, where, how many bytes, and whether it sends.
@@ -116,8 +116,7 @@ pub extern "C" fn ncclGroupEnd() -> i32 {
         }
         let comm = COMMS.find(first.comm).ok_or(INVALID_ARGUMENT)?;
         let stream = STREAMS.find(first.stream).ok_or(INVALID_ARGUMENT)?;
-        exchange(comm, &stream, points);
-        Ok(())
+        launch(&Arc::clone(&comm), move || exchange(comm, &stream, points))
     })
 }
 

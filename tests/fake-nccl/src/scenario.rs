@@ -14,6 +14,7 @@
 //! delay_ms = 20               # its collectives take so much longer
 //! wrong = true                # one byte of what it receives is another
 //! hang = true                 # its collectives end only when it is aborted
+//! call_hang = true            # the calls that queue its collectives return only when it is aborted: a peer does not connect
 //! init_hang = true            # its communicator is never ready
 //! async_error = 6             # what ncclCommGetAsyncError answers after its first collective
 //! die = true                  # its process ends in the middle of a collective
@@ -79,6 +80,8 @@ pub struct Rank {
     pub wrong: bool,
     /// Its collectives end only when it is aborted.
     pub hang: bool,
+    /// The calls that queue its collectives return only when it is aborted.
+    pub call_hang: bool,
     /// Its communicator is never ready.
     pub init_hang: bool,
     /// What ncclCommGetAsyncError answers after its first collective; zero: nothing.
@@ -96,6 +99,7 @@ impl Rank {
             delay_ms: self.delay_ms + other.delay_ms,
             wrong: self.wrong || other.wrong,
             hang: self.hang || other.hang,
+            call_hang: self.call_hang || other.call_hang,
             init_hang: self.init_hang || other.init_hang,
             async_error: self.async_error.max(other.async_error),
             die: self.die || other.die,
