@@ -2,6 +2,8 @@
  * communicator's id. Without arguments: all tests. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -110,6 +112,29 @@ static void an_abort_ends_what_waits(void) {
     GIVES(cudaErrorNotReady, cudaEventQuery(to));
     HOLDS(!ncclCommAbort(comm));
     OK(cudaEventSynchronize(to));
+}
+
+static ncclComm_t lone;
+
+static void *join_alone(void *result) {
+    ncclUniqueId id = {0};
+    snprintf(id.internal, sizeof id.internal, "/vgpu-lone-%d", getpid());
+    *(ncclResult_t *)result = ncclCommInitRank(&lone, 2, id, 0);
+    return NULL;
+}
+
+/* Joining blocks while a member is missing. NCCL writes the handle before, so another thread can abort. */
+static void an_abort_ends_joining(void) {
+    pthread_t thread;
+    ncclResult_t result = ncclSuccess;
+    HOLDS(!pthread_create(&thread, NULL, join_alone, &result));
+    for (int i = 0; i < 2000 && !__atomic_load_n(&lone, __ATOMIC_SEQ_CST); i++)
+        usleep(1000);
+    usleep(20000);
+    HOLDS(pthread_tryjoin_np(thread, NULL) == EBUSY);
+    HOLDS(!ncclCommAbort(lone));
+    HOLDS(!pthread_join(thread, NULL));
+    HOLDS(result == ncclInternalError);
 }
 
 static void a_dead_member_is_an_error(void) {
@@ -238,6 +263,7 @@ static const struct {
     TEST(a_communicator_splits, "", ""),
     TEST(a_collective_waits_for_all, "", ""),
     TEST(an_abort_ends_what_waits, "", ""),
+    TEST(an_abort_ends_joining, "", ""),
     TEST(a_dead_member_is_an_error, "VGPU_NCCL_DEAD_PEER", "error"),
     TEST(a_slow_link, "VGPU_LINK", "1:4"),
     TEST(the_last_to_come_has_the_shortest_time, "", ""),

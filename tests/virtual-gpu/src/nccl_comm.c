@@ -99,7 +99,10 @@ static size_t lay_out(comm *c, char *base) {
     return at;
 }
 
-static ncclResult_t join(comm **out, const char *name, int ranks, int rank, const char *label) {
+/* Blocks until all members have come, or until another thread aborts. `early` gets the handle before: NCCL
+ * writes that of an initialization at once, and that of a split at its end. */
+static ncclResult_t join(comm **out, comm **early, const char *name, int ranks, int rank,
+                         const char *label) {
     if (ranks > 1024 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
     comm *c = calloc(1, sizeof *c);
     snprintf(c->name, sizeof c->name, "%s", name);
@@ -115,9 +118,13 @@ static ncclResult_t join(comm **out, const char *name, int ranks, int rank, cons
     use_bells();
     c->header->pids[rank] = getpid();
     __atomic_add_fetch(&c->header->joined, 1, __ATOMIC_SEQ_CST);
+    if (early) __atomic_store_n(early, c, __ATOMIC_SEQ_CST);
     ns_t until = vgpu_now() + (ns_t)(init_timeout_s * 1e9);
     while (__atomic_load_n(&c->header->joined, __ATOMIC_SEQ_CST) < (uint32_t)ranks) {
-        if (vgpu_now() > until) return ncclSystemError;
+        if (c->is_aborted || vgpu_now() > until) {
+            shm_unlink(name);
+            return c->is_aborted ? ncclInternalError : ncclSystemError;
+        }
         nap(500);
     }
     if (__atomic_add_fetch(&c->header->mapped, 1, __ATOMIC_SEQ_CST) == (uint32_t)ranks) shm_unlink(name);
@@ -140,17 +147,17 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
-    return join(out, id.internal, ranks, rank, label_of(config));
+    return join(out, out, id.internal, ranks, rank, label_of(config));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank) {
-    return join(out, id.internal, ranks, rank, NULL);
+    return join(out, out, id.internal, ranks, rank, NULL);
 }
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int ranks, int rank, int ids, ncclUniqueId *id,
                                       ncclConfig_t *config) {
     (void)ids;
-    return join(out, id->internal, ranks, rank, label_of(config));
+    return join(out, out, id->internal, ranks, rank, label_of(config));
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
@@ -161,8 +168,10 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
     votes[parent->rank].key = key;
     __atomic_store_n(&votes[parent->rank].sequence, sequence, __ATOMIC_SEQ_CST);
     for (int i = 0; i < parent->ranks; i++)
-        while (__atomic_load_n(&votes[i].sequence, __ATOMIC_SEQ_CST) < sequence)
+        while (__atomic_load_n(&votes[i].sequence, __ATOMIC_SEQ_CST) < sequence) {
+            if (parent->is_aborted) return ncclInternalError;
             nap(200);
+        }
     *out = NULL;
     if (color < 0) return ncclSuccess; /* NCCL_SPLIT_NOCOLOR */
     int ranks = 0, rank = 0;
@@ -173,7 +182,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *ou
     }
     snprintf(name, sizeof name, "/vgpu-%llx-%lld-%d", (unsigned long long)parent->hash, (long long)sequence,
              color);
-    return join(out, name, ranks, rank, label_of(config));
+    return join(out, NULL, name, ranks, rank, label_of(config));
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t c, int *ranks) {
