@@ -134,7 +134,28 @@ impl Deadline {
             phase: self.phase.clone(),
             limit: self.limit,
             peer: Who(peer),
+            call: Within(None),
         }
+    }
+
+    /// The error of a call of a library that did not return in time.
+    pub fn passed_in(&self, call: Option<&'static str>) -> TransportError {
+        TransportError::Deadline {
+            phase: self.phase.clone(),
+            limit: self.limit,
+            peer: Who(None),
+            call: Within(call),
+        }
+    }
+}
+
+/// The call that did not return: prints as ` in ncclAllReduce`, or as nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Within(pub Option<&'static str>);
+
+impl std::fmt::Display for Within {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |call| write!(f, " in {call}"))
     }
 }
 
@@ -155,7 +176,7 @@ impl std::fmt::Display for Who {
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// Time is up.
-    #[error("{phase}: not done within {:.1} s{peer}", limit.as_secs_f64())]
+    #[error("{phase}: not done within {:.1} s{peer}{call}", limit.as_secs_f64())]
     Deadline {
         /// What was under way.
         phase: String,
@@ -163,6 +184,8 @@ pub enum TransportError {
         limit: Duration,
         /// The rank that was waited for.
         peer: Who,
+        /// The call that did not return.
+        call: Within,
     },
     /// A rank's connection broke, or it ended.
     #[error("{phase}: lost rank {peer}: {source}")]

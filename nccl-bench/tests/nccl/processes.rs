@@ -8,6 +8,10 @@ use paceline_nccl_bench::measure::Report;
 use crate::stage::Stage;
 
 fn bench(stage: &Stage, ranks: &str, more: &[&str]) -> Output {
+    command(stage, ranks, more).output().unwrap()
+}
+
+fn command(stage: &Stage, ranks: &str, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-nccl-bench"));
     command
         .args([
@@ -24,11 +28,8 @@ fn bench(stage: &Stage, ranks: &str, more: &[&str]) -> Output {
             "--nccl-lib",
         ])
         .arg(stage.library());
+    command.env("PACELINE_CUDA_LIB", stage.library()).args(more);
     command
-        .env("PACELINE_CUDA_LIB", stage.library())
-        .args(more)
-        .output()
-        .unwrap()
 }
 
 fn said(output: &Output) -> String {
@@ -115,4 +116,33 @@ fn a_collective_that_hangs_ends_by_the_timeout() {
         "{}",
         said(&output)
     );
+}
+
+#[test]
+fn a_rank_that_never_joins_is_waited_for_no_longer_than_said() {
+    let began = Instant::now();
+    let output = bench(
+        &Stage::new("[rank.1]\ninit_hang = true"),
+        "2",
+        &["--join-timeout", "3"],
+    );
+    assert_eq!(output.status.code(), Some(3));
+    // The thread that joins never comes back, and the process ends without it.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let text = said(&output);
+    assert!(text.contains("in ncclCommInitRankConfig"), "{text}");
+}
+
+#[test]
+fn a_communicator_that_the_environment_keeps_from_blocking_is_refused() {
+    let stage = Stage::new("");
+    let mut command = command(&stage, "2", &[]);
+    let output = command.env("NCCL_COMM_BLOCKING", "0").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let text = said(&output);
+    assert!(
+        text.contains("nccl cannot do a communicator that does not block"),
+        "{text}"
+    );
+    assert!(text.contains("NCCL_COMM_BLOCKING=0"), "{text}");
 }

@@ -18,6 +18,15 @@ pub struct Stage {
     dir: TempDir,
 }
 
+/// Communicators that block and that do not, threads that queue for the latter, and questions for asynchronous errors.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub blocking: u64,
+    pub non_blocking: u64,
+    pub group_threads: u64,
+    pub async_errors: u64,
+}
+
 impl Stage {
     pub fn new(scenario: &str) -> Stage {
         let stage = Stage {
@@ -33,6 +42,24 @@ impl Stage {
 
     pub fn library(&self) -> PathBuf {
         self.dir.path().join("libfake.so")
+    }
+
+    /// What this copy of the library has counted.
+    pub fn counts(&self) -> Counts {
+        let mut counts = [0; 4];
+        // SAFETY: the library that the ranks have opened; its function takes a pointer to four numbers.
+        unsafe {
+            let library = libloading::Library::new(self.library()).unwrap();
+            let function = library.get::<unsafe extern "C" fn(*mut [u64; 4])>(b"fakeNcclCounts");
+            function.unwrap()(&mut counts);
+        }
+        let [blocking, non_blocking, group_threads, async_errors] = counts;
+        Counts {
+            blocking,
+            non_blocking,
+            group_threads,
+            async_errors,
+        }
     }
 
     /// Takes a function away: its name becomes another, which no lookup finds.

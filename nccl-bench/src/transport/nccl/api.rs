@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::NAME;
 use crate::cuda::{LoadError, Loaded, NCCL, functions};
 use crate::transport::{Deadline, TransportError};
 
@@ -54,20 +55,21 @@ pub struct Config {
 }
 
 impl Config {
-    /// One whose calls return before they are done, so that a deadline can end them.
-    pub fn not_blocking() -> Config {
+    /// One whose calls return when they are done: a collective is in its stream then. One that does not block has NCCL start a
+    /// thread for each group and be asked for its state before the next, which takes longer than a small collective.
+    pub fn blocking() -> Config {
         Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
             version: LEAST.0 as u32,
-            blocking: 0,
+            blocking: 1,
         }
     }
 }
 
-/// ncclInProgress: no error.
-pub const IN_PROGRESS: i32 = 7;
-/// The oldest that has communicators whose calls do not block.
+/// ncclInProgress: no error, and what a communicator that blocks never answers.
+const IN_PROGRESS: i32 = 7;
+/// The oldest that takes a configuration, and so says by itself that its calls block.
 pub const LEAST: Version = Version(21400);
 /// The oldest in which ranks may share a GPU.
 pub const SHARING: Version = Version(23000);
@@ -112,7 +114,7 @@ impl Nccl {
                 path: library.path,
                 found: version.to_string(),
                 least: LEAST.to_string(),
-                what: "to give up on a collective that hangs",
+                what: "to choose that calls block",
             });
         }
         Ok(Nccl {
@@ -127,36 +129,43 @@ impl Nccl {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the signature is the header's; the pointer is valid for the call.
         let code = unsafe { (self.functions.unique_id)(&mut id) };
-        self.check("ncclGetUniqueId", code, std::ptr::null_mut(), deadline)?;
+        self.check("ncclGetUniqueId", code, deadline)?;
         Ok(id)
     }
 
-    /// An answer as a result. "In progress" is none.
+    /// An answer as a result. "In progress" is an error: times of a communicator that does not block are the host's.
     pub(super) fn check(
         &self,
         call: &'static str,
         code: i32,
-        comm: *mut c_void,
         deadline: &Deadline,
     ) -> Result<(), TransportError> {
-        if code == 0 || code == IN_PROGRESS {
+        if code == 0 {
             return Ok(());
+        }
+        if code == IN_PROGRESS {
+            return Err(TransportError::Unsupported {
+                transport: NAME,
+                what: format!(
+                    "a communicator that does not block, which {call} answers to have: is NCCL_COMM_BLOCKING=0 set?"
+                ),
+            });
         }
         let phase = deadline.phase().to_owned();
         Err(TransportError::Library {
             phase,
             call,
             code: code.into(),
-            message: self.describe(code, comm),
+            message: self.describe(code),
         })
     }
 
-    fn describe(&self, code: i32, comm: *mut c_void) -> String {
+    fn describe(&self, code: i32) -> String {
         // SAFETY: the signature is the header's; its texts are static.
         let text = unsafe { copied((self.functions.error_text)(code)) };
         let last = self.functions.last_error.map(|last_error| {
-            // SAFETY: as above; the communicator is null or lives. The text is copied at once.
-            unsafe { copied((last_error)(comm)) }
+            // SAFETY: as above; NCCL does not use the communicator, and takes none. The text is copied at once.
+            unsafe { copied((last_error)(std::ptr::null_mut())) }
         });
         let last = last.unwrap_or_default();
         if last.is_empty() {

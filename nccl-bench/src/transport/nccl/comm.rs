@@ -1,20 +1,26 @@
-//! A communicator: one rank's place among the others. None of its calls waits for ever: it is made so that NCCL answers
-//! "in progress", and whoever waits gives it up when time is up.
+//! A communicator: one rank's place among the others. Its calls block, as those of nccl-tests and PyTorch do: they are made
+//! by [`super::worker`]'s thread, and another thread aborts the communicator when time is up.
+//!
+//! Joining is not aborted. NCCL has it only for communicators that do not block (`ncclConfig_t.blocking`): in one that does,
+//! ncclCommAbort may free what the call that joins still uses. A thread that does not come back from joining is left behind,
+//! and the process ends without it.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::api::{Config, IN_PROGRESS, Nccl, UniqueId};
+use super::api::{Config, Nccl, UniqueId};
 use super::errors::of_gpu;
+use super::worker::{Call, leave_behind};
 use crate::collective::{Collective, Plan};
-use crate::cuda::{Gpu, Stream, pause};
+use crate::cuda::{Gpu, Stream};
 use crate::dtype::Dtype;
 use crate::transport::{Deadline, TransportError};
 
 /// How long ending one may take. It waits for kernels; one that does not come back is left behind.
 const ENDING: Duration = Duration::from_secs(5);
+const INIT: &str = "ncclCommInitRankConfig";
 /// ncclSum.
 const SUM: i32 = 0;
 
@@ -22,15 +28,15 @@ const SUM: i32 = 0;
 #[derive(Debug)]
 pub struct Comm {
     nccl: Arc<Nccl>,
-    /// `None` when it was given up.
-    handle: Option<Handle>,
+    /// `None` when it was given up, maybe by another thread than the one that calls.
+    handle: Mutex<Option<Handle>>,
     gpu: Arc<Gpu>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Handle(*mut c_void);
 
-// SAFETY: a handle that is only passed back to NCCL, one thread at a time; NCCL has no thread of its own in mind.
+// SAFETY: a handle that is only passed back to NCCL, one thread at a time except to abort, which NCCL allows another thread.
 unsafe impl Send for Handle {}
 
 /// Addresses on the GPU of what a collective reads and writes.
@@ -43,71 +49,61 @@ pub struct Buffers {
 }
 
 impl Comm {
-    /// Joins the others, who must have the same id.
+    /// Joins the others, which must have the same id. Returns when all have come: without a bound.
     pub fn join(
         nccl: &Arc<Nccl>,
         gpu: &Arc<Gpu>,
         id: UniqueId,
         (rank, ranks): (usize, usize),
         deadline: &Deadline,
+        call: &Call,
     ) -> Result<Comm, TransportError> {
         gpu.enter().map_err(|error| of_gpu(error, deadline))?;
-        let (mut handle, mut config) = (std::ptr::null_mut(), Config::not_blocking());
+        let (mut handle, mut config) = (std::ptr::null_mut(), Config::blocking());
+        call.set(Some(INIT));
         // SAFETY: the signature is the header's; the pointers are valid for the call, which copies what they point to.
         let code = unsafe { (nccl.functions.init)(&mut handle, ranks as i32, id, rank as i32, &mut config) };
-        nccl.check("ncclCommInitRankConfig", code, std::ptr::null_mut(), deadline)?;
-        let mut comm = Comm {
+        call.set(None);
+        nccl.check(INIT, code, deadline)?;
+        Ok(Comm {
             nccl: Arc::clone(nccl),
-            handle: Some(Handle(handle)),
+            handle: Mutex::new(Some(Handle(handle))),
             gpu: Arc::clone(gpu),
-        };
-        let joined = comm.settle("ncclCommInitRankConfig", deadline);
-        if joined.is_err() {
-            comm.abort();
-        }
-        joined.map(|()| comm)
+        })
     }
 
-    fn handle(&self) -> *mut c_void {
-        self.handle.map_or(std::ptr::null_mut(), |handle| handle.0)
+    fn taken(&self) -> std::sync::MutexGuard<'_, Option<Handle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether NCCL is done with the last call; what went wrong since, if anything did.
-    pub fn is_settled(&self, call: &'static str, deadline: &Deadline) -> Result<bool, TransportError> {
-        let Some(Handle(handle)) = self.handle else {
-            return Err(deadline.passed(None));
-        };
+    fn handle(&self, deadline: &Deadline) -> Result<*mut c_void, TransportError> {
+        let handle = *self.taken();
+        handle.map(|handle| handle.0).ok_or_else(|| deadline.passed(None))
+    }
+
+    /// What went wrong since the last call, if anything did: a peer that is lost, as its network has it.
+    pub fn is_well(&self, deadline: &Deadline) -> Result<(), TransportError> {
+        const ASKED: &str = "ncclCommGetAsyncError";
+        let handle = self.handle(deadline)?;
         let mut state = 0;
         // SAFETY: the communicator lives; the pointer is valid for the call.
         let code = unsafe { (self.nccl.functions.async_error)(handle, &mut state) };
-        self.nccl.check("ncclCommGetAsyncError", code, handle, deadline)?;
-        self.nccl.check(call, state, handle, deadline)?;
-        Ok(state != IN_PROGRESS)
+        self.nccl.check(ASKED, code, deadline)?;
+        self.nccl.check(ASKED, state, deadline)
     }
 
-    fn settle(&self, call: &'static str, deadline: &Deadline) -> Result<(), TransportError> {
-        for looks in 0u32.. {
-            if self.is_settled(call, deadline)? {
-                break;
-            }
-            deadline.remaining().ok_or_else(|| deadline.passed(None))?;
-            pause(looks);
-        }
-        Ok(())
-    }
-
-    /// Takes an answer, and waits until NCCL has queued what it was asked for: an event recorded earlier would stand before
-    /// it.
-    fn queued(&self, call: &'static str, code: i32, deadline: &Deadline) -> Result<(), TransportError> {
-        self.nccl.check(call, code, self.handle(), deadline)?;
-        if code == IN_PROGRESS {
-            self.settle(call, deadline)
-        } else {
-            Ok(())
+    /// Which call [`Comm::queue`] makes last.
+    pub fn call_of(collective: Collective) -> &'static str {
+        match collective {
+            Collective::AllReduce => "ncclAllReduce",
+            Collective::ReduceScatter => "ncclReduceScatter",
+            Collective::AllGather => "ncclAllGather",
+            Collective::Broadcast => "ncclBroadcast",
+            Collective::AllToAll => "ncclGroupEnd",
         }
     }
 
-    /// Queues one collective.
+    /// Queues one collective: it is in the stream when this returns.
     pub fn queue(
         &self,
         plan: &Plan,
@@ -117,31 +113,25 @@ impl Comm {
     ) -> Result<(), TransportError> {
         let Buffers { send, receive } = buffers;
         let (count, dtype, root) = (plan.count, code_of(plan.dtype), plan.root as i32);
-        let (functions, comm, stream) = (&self.nccl.functions, self.handle(), stream.handle());
+        let (functions, comm, stream) = (&self.nccl.functions, self.handle(deadline)?, stream.handle());
         // SAFETY: the signatures are the header's; the buffers are on this communicator's GPU and as long as the plan says;
         // communicator and stream live.
-        let (call, code) = unsafe {
+        let code = unsafe {
             match plan.collective {
-                Collective::AllReduce => (
-                    "ncclAllReduce",
-                    (functions.all_reduce)(send, receive, count, dtype, SUM, comm, stream),
-                ),
-                Collective::ReduceScatter => (
-                    "ncclReduceScatter",
-                    (functions.reduce_scatter)(send, receive, count, dtype, SUM, comm, stream),
-                ),
-                Collective::AllGather => (
-                    "ncclAllGather",
-                    (functions.all_gather)(send, receive, count, dtype, comm, stream),
-                ),
-                Collective::Broadcast => (
-                    "ncclBroadcast",
-                    (functions.broadcast)(send, receive, count, dtype, root, comm, stream),
-                ),
+                Collective::AllReduce => {
+                    (functions.all_reduce)(send, receive, count, dtype, SUM, comm, stream)
+                }
+                Collective::ReduceScatter => {
+                    (functions.reduce_scatter)(send, receive, count, dtype, SUM, comm, stream)
+                }
+                Collective::AllGather => (functions.all_gather)(send, receive, count, dtype, comm, stream),
+                Collective::Broadcast => {
+                    (functions.broadcast)(send, receive, count, dtype, root, comm, stream)
+                }
                 Collective::AllToAll => return self.all_to_all(plan, buffers, stream, deadline),
             }
         };
-        self.queued(call, code, deadline)
+        self.nccl.check(Comm::call_of(plan.collective), code, deadline)
     }
 
     /// A send to everyone and a receive from everyone, as one group.
@@ -152,7 +142,7 @@ impl Comm {
         stream: *mut c_void,
         deadline: &Deadline,
     ) -> Result<(), TransportError> {
-        let (functions, comm) = (&self.nccl.functions, self.handle());
+        let (functions, comm) = (&self.nccl.functions, self.handle(deadline)?);
         let (count, dtype, block) = (
             plan.count,
             code_of(plan.dtype),
@@ -160,34 +150,37 @@ impl Comm {
         );
         // SAFETY: the signature is the header's.
         let begun = unsafe { (functions.group_start)() };
-        self.nccl.check("ncclGroupStart", begun, comm, deadline)?;
+        self.nccl.check("ncclGroupStart", begun, deadline)?;
         let mut points = Ok(());
         for peer in 0..plan.ranks {
             let (at, peer) = (peer as u64 * block, peer as i32);
             // SAFETY: as in `queue`; each block lies within its buffer.
             let code = unsafe { (functions.send)(buffers.send + at, count, dtype, peer, comm, stream) };
-            let sent = self.nccl.check("ncclSend", code, comm, deadline);
+            let sent = self.nccl.check("ncclSend", code, deadline);
             // SAFETY: as above.
             let code = unsafe { (functions.receive)(buffers.receive + at, count, dtype, peer, comm, stream) };
-            points = points
-                .and(sent)
-                .and(self.nccl.check("ncclRecv", code, comm, deadline));
+            points = points.and(sent).and(self.nccl.check("ncclRecv", code, deadline));
         }
         // A group that was begun must be ended, whatever happened in it.
         // SAFETY: as above.
         let code = unsafe { (functions.group_end)() };
         points?;
-        self.queued("ncclGroupEnd", code, deadline)
+        self.nccl.check("ncclGroupEnd", code, deadline)
     }
 
     /// Gives it up: what it has queued ends at once, on every GPU that waits for this one too.
-    pub fn abort(&mut self) {
+    pub fn abort(&self) {
         self.end(self.nccl.functions.abort);
     }
 
+    /// Ends it when what it has queued is done.
+    pub fn destroy(&self) {
+        self.end(self.nccl.functions.destroy);
+    }
+
     /// Ends it in a thread, because that may wait for a GPU.
-    fn end(&mut self, function: unsafe extern "C" fn(*mut c_void) -> i32) {
-        let Some(handle) = self.handle.take() else {
+    fn end(&self, function: unsafe extern "C" fn(*mut c_void) -> i32) {
+        let Some(handle) = self.taken().take() else {
             return;
         };
         let (sender, ended) = channel();
@@ -206,16 +199,9 @@ impl Comm {
                 // Who asked may have given up.
                 let _ = sender.send(());
             });
-        if thread.is_ok() {
-            // Not back in time: left behind.
-            let _ = ended.recv_timeout(ENDING);
+        if thread.is_ok() && ended.recv_timeout(ENDING).is_err() {
+            leave_behind();
         }
-    }
-}
-
-impl Drop for Comm {
-    fn drop(&mut self) {
-        self.end(self.nccl.functions.destroy);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::api::{Nccl, SHARING, UniqueId, Version};
 use super::comm::Comm;
 use super::errors::{missing, of_gpu};
+use super::worker::{Call, Worker};
 use super::{NAME, Options, SHARE, STAGE};
 use crate::cuda::{Driver, Gpu, Pinned, Stream};
 use crate::transport::{Deadline, Transport, TransportError};
@@ -13,6 +14,7 @@ use paceline_health::hash::fnv;
 /// Opens the libraries and the GPU, and joins the other ranks.
 pub fn join(
     side: &mut dyn Transport,
+    worker: &Worker,
     options: &Options,
     deadline: &Deadline,
 ) -> Result<(Comm, Pinned, Stream, Arc<Nccl>), TransportError> {
@@ -26,8 +28,25 @@ pub fn join(
             share_id(side, mine, deadline)?
         }
     };
-    let comm = Comm::join(&nccl, &gpu, id, (side.rank(), side.ranks()), deadline)?;
+    let comm = communicator(worker, &nccl, &gpu, id, (side.rank(), side.ranks()), deadline)?;
     Ok((comm, stage, stream, nccl))
+}
+
+/// A communicator, joined by the worker: the call returns when all have come, and one that never comes is waited for until the
+/// deadline. See [`super::comm`] for why nothing is aborted then.
+pub fn communicator(
+    worker: &Worker,
+    nccl: &Arc<Nccl>,
+    gpu: &Arc<Gpu>,
+    id: UniqueId,
+    place: (usize, usize),
+    deadline: &Deadline,
+) -> Result<Comm, TransportError> {
+    let (nccl, gpu, own) = (Arc::clone(nccl), Arc::clone(gpu), deadline.clone());
+    let join = move |call: &Call| Comm::join(&nccl, &gpu, id, place, &own, call);
+    let (in_time, joined) = worker.run(deadline, join, || ());
+    in_time?;
+    joined.unwrap_or_else(|| Err(deadline.passed(None)))
 }
 
 /// Opens the rank's GPU ahead of [`join`], and so tells one that hangs from ranks that wait for it.

@@ -1,5 +1,7 @@
 //! Collectives of NCCL, one rank on one GPU, timed by the GPU's own events.
 //!
+//! All calls that may block are made by a thread of their own (`worker`), on a communicator that blocks (`comm`).
+//!
 //! NCCL carries the collectives and nothing else: a second transport, over sockets, brings the unique id to the ranks,
 //! agrees and gathers. It works where NCCL does not, and so tells of it.
 
@@ -8,21 +10,24 @@ mod comm;
 mod errors;
 pub(crate) mod id;
 mod join;
+mod lane;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::api::Nccl;
-use self::comm::{Buffers, Comm};
-use self::errors::of_gpu;
+use self::comm::Comm;
 pub use self::id::{Id, ids};
 pub(crate) use self::join::gpu;
+use self::lane::{Lane, With};
+use self::worker::Worker;
+pub(crate) use self::worker::is_any_left_behind;
 use super::{About, Deadline, Transport, TransportError};
 use crate::collective::Plan;
-use crate::cuda::{Event, Gpu, LoadError, Memory, Pinned, Stream, pause};
+use crate::cuda::{Gpu, LoadError};
 use crate::measure::{RankPlace, RankTimes};
-use crate::pattern;
 
 const NAME: &str = "nccl";
 /// The variable that allows ranks to share a GPU, and its value: in the environment before NCCL is opened.
@@ -62,11 +67,10 @@ pub(crate) fn version_text(code: &str) -> Option<String> {
 /// One rank. See the module.
 pub struct NcclTransport {
     /// Before what it uses: it is ended first.
-    comm: Comm,
-    prepared: Option<Prepared>,
-    events: Vec<Event>,
-    stage: Pinned,
-    stream: Stream,
+    comm: Ended,
+    /// `None` while a job of the worker has it, and when one was left behind with it.
+    lane: Option<Lane>,
+    worker: Worker,
     gpu: Arc<Gpu>,
     nccl: Arc<Nccl>,
     side: Box<dyn Transport>,
@@ -74,12 +78,13 @@ pub struct NcclTransport {
     rank: usize,
 }
 
-/// A plan and its memory.
-struct Prepared {
-    plan: Plan,
-    memory: Memory,
-    /// The second buffer, out of place.
-    second: Option<Memory>,
+/// A communicator that is destroyed with this, whoever else knows it.
+struct Ended(Arc<Comm>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.destroy();
+    }
 }
 
 impl NcclTransport {
@@ -93,16 +98,14 @@ impl NcclTransport {
         options: &Options,
         deadline: &Deadline,
     ) -> Result<NcclTransport, TransportError> {
-        match join::join(side.as_mut(), options, deadline) {
+        let worker = Worker::start(deadline)?;
+        match join::join(side.as_mut(), &worker, options, deadline) {
             Ok((comm, stage, stream, nccl)) => {
-                let gpu = Arc::clone(stream.gpu());
-                let (prepared, events, rank) = (None, Vec::new(), side.rank());
+                let (gpu, rank) = (Arc::clone(stream.gpu()), side.rank());
                 Ok(NcclTransport {
-                    comm,
-                    prepared,
-                    events,
-                    stage,
-                    stream,
+                    comm: Ended(Arc::new(comm)),
+                    lane: Some(Lane::new(stage, stream)),
+                    worker,
                     gpu,
                     nccl,
                     side,
@@ -127,8 +130,12 @@ impl NcclTransport {
         (rank, ranks): (usize, usize),
         deadline: &Deadline,
     ) -> Result<(), TransportError> {
-        self.prepared = None;
-        self.comm = Comm::join(&self.nccl, &self.gpu, id.unique(), (rank, ranks), deadline)?;
+        if let Some(lane) = &mut self.lane {
+            lane.clear();
+        }
+        let id = id.unique();
+        let comm = join::communicator(&self.worker, &self.nccl, &self.gpu, id, (rank, ranks), deadline)?;
+        self.comm = Ended(Arc::new(comm));
         self.rank = rank;
         Ok(())
     }
@@ -138,159 +145,40 @@ impl NcclTransport {
         format!("{} {} {}", self.gpu.model, self.gpu.pci, self.gpu.uuid)
     }
 
-    fn prepared(&self) -> Result<&Prepared, TransportError> {
-        let what = || "a run before it is prepared".into();
-        self.prepared.as_ref().ok_or_else(|| TransportError::Unsupported {
-            transport: NAME,
-            what: what(),
-        })
-    }
-
-    fn queue(&self, deadline: &Deadline) -> Result<(), TransportError> {
-        let prepared = self.prepared()?;
-        let buffers = prepared.buffers(self.rank);
-        self.comm.queue(&prepared.plan, buffers, &self.stream, deadline)
-    }
-
-    /// Waits for an event, and looks at the communicator meanwhile: when a rank is lost the kernel would wait on.
-    fn wait(&self, event: &Event, deadline: &Deadline) -> Result<(), TransportError> {
-        for looks in 0u32.. {
-            if event.is_passed().map_err(|error| of_gpu(error, deadline))? {
-                break;
-            }
-            self.comm.is_settled("ncclCommGetAsyncError", deadline)?;
-            deadline.remaining().ok_or_else(|| deadline.passed(None))?;
-            pause(looks);
-        }
-        Ok(())
-    }
-
-    fn timed(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
-        let marks = iterations as usize + 1;
-        let gpu_error = |error| of_gpu(error, deadline);
-        self.gpu.enter().map_err(gpu_error)?;
-        while self.events.len() < marks {
-            self.events.push(self.gpu.event().map_err(gpu_error)?);
-        }
-        let events = &self.events[..marks];
-        events[0].record(&self.stream).map_err(gpu_error)?;
-        for event in &events[1..] {
-            self.queue(deadline)?;
-            event.record(&self.stream).map_err(gpu_error)?;
-        }
-        self.wait(&events[marks - 1], deadline)?;
-        events
-            .windows(2)
-            .map(|pair| pair[1].since(&pair[0]).map_err(gpu_error))
-            .collect()
-    }
-
-    fn checked(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
-        let rank = self.rank;
-        self.gpu.enter().map_err(|error| of_gpu(error, deadline))?;
-        let prepared = self.prepared.take().ok_or_else(|| deadline.passed(None))?;
-        let counted = self.check_prepared(&prepared, rank, deadline);
-        self.prepared = Some(prepared);
-        counted
-    }
-
-    fn check_prepared(
+    /// Has the worker do something with the lane. By the deadline it has done it, or the communicator is aborted.
+    fn on_lane<T: Send + 'static>(
         &mut self,
-        prepared: &Prepared,
-        rank: usize,
         deadline: &Deadline,
-    ) -> Result<u64, TransportError> {
-        let plan = &prepared.plan;
-        let size = plan.dtype.size();
-        let (send, receive) = prepared.offsets(rank);
-        // What an earlier run left may be right: it must not be taken for the result of this one.
-        let output = prepared.second.as_ref().unwrap_or(&prepared.memory);
-        self.fill(output, 0, &vec![0xFF; output.bytes()], deadline)?;
-        self.fill(&prepared.memory, send, &pattern::input(plan, rank), deadline)?;
-        self.comm
-            .queue(plan, prepared.buffers(rank), &self.stream, deadline)?;
-        let done = self
-            .gpu
-            .event()
-            .and_then(|event| event.record(&self.stream).map(|()| event));
-        self.wait(&done.map_err(|error| of_gpu(error, deadline))?, deadline)?;
-        let seen = self.fetch(output, receive, plan.receive_elements() * size, deadline)?;
-        Ok(pattern::wrong(plan, rank, &seen))
-    }
-
-    /// Writes to the GPU, from `offset` on.
-    fn fill(
-        &mut self,
-        to: &Memory,
-        offset: usize,
-        from: &[u8],
-        deadline: &Deadline,
-    ) -> Result<(), TransportError> {
-        let until = until(deadline)?;
-        for (part, bytes) in from.chunks(STAGE).enumerate() {
-            self.stage.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-            let queued = self
-                .stream
-                .copy_in(to, offset + part * STAGE, &self.stage, bytes.len());
-            queued
-                .and_then(|()| self.stream.finish("the copy to the GPU", until))
-                .map_err(|error| of_gpu(error, deadline))?;
-        }
-        Ok(())
-    }
-
-    /// Reads from the GPU.
-    fn fetch(
-        &mut self,
-        from: &Memory,
-        offset: usize,
-        bytes: usize,
-        deadline: &Deadline,
-    ) -> Result<Vec<u8>, TransportError> {
-        let until = until(deadline)?;
-        let mut all = Vec::with_capacity(bytes);
-        while all.len() < bytes {
-            let part = (bytes - all.len()).min(STAGE);
-            let queued = self
-                .stream
-                .copy_out(&mut self.stage, from, offset + all.len(), part);
-            queued
-                .and_then(|()| self.stream.finish("the copy from the GPU", until))
-                .map_err(|error| of_gpu(error, deadline))?;
-            all.extend_from_slice(&self.stage.as_slice()[..part]);
-        }
-        Ok(all)
+        job: impl FnOnce(&mut Lane, &With<'_>) -> Result<T, TransportError> + Send + 'static,
+    ) -> Result<T, TransportError> {
+        let mut lane = self.lane.take().ok_or_else(|| deadline.passed(None))?;
+        let (comm, rank, own) = (Arc::clone(&self.comm.0), self.rank, deadline.clone());
+        let (in_time, given) = self.worker.run(
+            deadline,
+            move |call| {
+                let with = With {
+                    comm: &comm,
+                    rank,
+                    deadline: &own,
+                    call,
+                };
+                let result = job(&mut lane, &with);
+                (lane, result)
+            },
+            || self.comm.0.abort(),
+        );
+        let (lane, result) = given.unzip();
+        self.lane = lane;
+        in_time?;
+        result.unwrap_or_else(|| Err(deadline.passed(None)))
     }
 
     /// After an error nothing of it is of use, and kernels that wait for others must end.
     fn or_give_up<T>(&mut self, result: Result<T, TransportError>) -> Result<T, TransportError> {
         if result.is_err() {
-            self.comm.abort();
+            self.comm.0.abort();
         }
         result
-    }
-}
-
-impl Prepared {
-    /// Where in their buffers a rank reads and writes, in bytes.
-    fn offsets(&self, rank: usize) -> (usize, usize) {
-        if self.second.is_some() {
-            return (0, 0);
-        }
-        let size = self.plan.dtype.size();
-        (
-            self.plan.send_offset(rank) * size,
-            self.plan.receive_offset(rank) * size,
-        )
-    }
-
-    fn buffers(&self, rank: usize) -> Buffers {
-        let (send, receive) = self.offsets(rank);
-        let output = self.second.as_ref().unwrap_or(&self.memory);
-        Buffers {
-            send: self.memory.address() + send as u64,
-            receive: output.address() + receive as u64,
-        }
     }
 }
 
@@ -329,38 +217,17 @@ impl Transport for NcclTransport {
                 what,
             });
         }
-        // What was prepared before leaves room first.
-        self.prepared = None;
-        let memory = |elements: usize| {
-            self.gpu
-                .memory(elements * plan.dtype.size())
-                .map_err(|error| of_gpu(error, deadline))
-        };
-        let (send, receive) = (plan.send_elements(), plan.receive_elements());
-        self.prepared = Some(if plan.in_place {
-            Prepared {
-                plan: *plan,
-                memory: memory(send.max(receive))?,
-                second: None,
-            }
-        } else {
-            Prepared {
-                plan: *plan,
-                memory: memory(send)?,
-                second: Some(memory(receive)?),
-            }
-        });
-        Ok(())
+        let plan = *plan;
+        self.on_lane(deadline, move |lane, with| lane.prepare(&plan, with.deadline))
     }
 
     fn run(&mut self, iterations: u32, deadline: &Deadline) -> Result<Vec<Duration>, TransportError> {
-        let times = self.timed(iterations, deadline);
+        let times = self.on_lane(deadline, move |lane, with| lane.timed(iterations, with));
         self.or_give_up(times)
     }
 
     fn verify(&mut self, deadline: &Deadline) -> Result<u64, TransportError> {
-        self.prepared()?;
-        let wrong = self.checked(deadline);
+        let wrong = self.on_lane(deadline, Lane::checked);
         self.or_give_up(wrong)
     }
 
@@ -388,13 +255,6 @@ impl Transport for NcclTransport {
     fn abort(&mut self) {
         // The others first: ending a communicator may take a while.
         self.side.abort();
-        self.comm.abort();
+        self.comm.0.abort();
     }
-}
-
-fn until(deadline: &Deadline) -> Result<Instant, TransportError> {
-    deadline
-        .remaining()
-        .map(|left| Instant::now() + left)
-        .ok_or_else(|| deadline.passed(None))
 }

@@ -1,0 +1,131 @@
+//! The thread that makes all calls which may block in NCCL or in the driver. Calls of a communicator that blocks return when
+//! they are done, so nothing inside them looks at a clock: whoever asks for them waits here, no longer than a deadline, and
+//! then aborts the communicator from outside.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::transport::{Deadline, TransportError};
+
+/// What a job that gives up by itself at its deadline has to say so: then no call is under way when the abort comes.
+const GRACE: Duration = Duration::from_millis(250);
+/// How long a call that was aborted may take to return.
+const RETURNING: Duration = Duration::from_secs(2);
+
+static LEFT_BEHIND: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread of this process is stuck in a call of NCCL or of the driver. What runs at the exit of a process may wait
+/// for it.
+pub(crate) fn is_any_left_behind() -> bool {
+    LEFT_BEHIND.load(Ordering::Acquire)
+}
+
+/// Leaves a thread to itself.
+pub(super) fn leave_behind() {
+    LEFT_BEHIND.store(true, Ordering::Release);
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// See the module. It ends when this is dropped, once its last job is done.
+#[derive(Debug)]
+pub(super) struct Worker {
+    jobs: Sender<Job>,
+    call: Call,
+}
+
+/// Which call the thread is in, for the error of one that does not return.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Call(Arc<Mutex<Option<&'static str>>>);
+
+impl Call {
+    /// From here on it is in this one; `None`: in none that could block for ever.
+    pub(super) fn set(&self, call: Option<&'static str>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    }
+
+    fn get(&self) -> Option<&'static str> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(super) fn start(deadline: &Deadline) -> Result<Worker, TransportError> {
+        let (jobs, queue) = channel::<Job>();
+        std::thread::Builder::new()
+            .name("nccl-calls".into())
+            .spawn(move || queue.into_iter().for_each(|job| job()))
+            .map_err(|error| deadline.local("a thread for NCCL's calls", error))?;
+        Ok(Worker {
+            jobs,
+            call: Call::default(),
+        })
+    }
+
+    /// Has the thread do `job`, and waits for it until the deadline. When that passes within a call, `abort` is called, which
+    /// should make the call return; a thread that stays in it is left behind, with what `job` owns.
+    ///
+    /// The second value is what the job gave. It is there with the error too, when the call has returned after the abort.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        deadline: &Deadline,
+        job: impl FnOnce(&Call) -> T + Send + 'static,
+        abort: impl FnOnce(),
+    ) -> (Result<(), TransportError>, Option<T>) {
+        let (sender, answer) = channel();
+        let call = self.call.clone();
+        let job = move || {
+            let given = job(&call);
+            call.set(None);
+            // Whoever asked may have given up.
+            let _ = sender.send(given);
+        };
+        // A thread that is gone does not answer either.
+        let _ = self.jobs.send(Box::new(job));
+        let until = deadline.at().max(Instant::now()) + GRACE;
+        match receive(&answer, until) {
+            Ok(given) => (Ok(()), Some(given)),
+            Err(_) => {
+                let late = deadline.passed_in(self.call.get());
+                abort();
+                let given = receive(&answer, Instant::now() + RETURNING).ok();
+                if given.is_none() {
+                    leave_behind();
+                }
+                (Err(late), given)
+            }
+        }
+    }
+}
+
+fn receive<T>(from: &Receiver<T>, until: Instant) -> Result<T, RecvTimeoutError> {
+    from.recv_timeout(until.saturating_duration_since(Instant::now()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_aborted_returns_what_it_had() {
+        let deadline = Deadline::new("run", Duration::from_millis(10));
+        let worker = Worker::start(&deadline).unwrap();
+        let (abort, aborted) = channel();
+        let job = move |call: &Call| {
+            call.set(Some("ncclAllReduce"));
+            aborted.recv().unwrap();
+            7
+        };
+        let (result, given) = worker.run(&deadline, job, || abort.send(()).unwrap());
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error, "run: not done within 0.0 s in ncclAllReduce");
+        assert_eq!(given, Some(7));
+        // It takes the next one.
+        let (result, given) = worker.run(&Deadline::new("run", Duration::from_secs(5)), |_| 8, || ());
+        assert!(result.is_ok() && given == Some(8));
+        assert!(!is_any_left_behind());
+    }
+}
