@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 
+use crate::drivers::{Driver, Kind};
 use crate::world::{self, INVALID_ARGUMENT, SUCCESS, device};
 use crate::{code, put};
 
-/// Every event type that the header of CUDA 13 has.
-const ALL: u64 = 0xff9f;
 const TIMEOUT: u32 = 10;
+
+/// Every event type that the driver's header has.
+fn all(driver: Driver) -> u64 {
+    driver.names(Kind::Event).fold(0, |all, (_, bit)| all | bit)
+}
 
 /// What is behind a set's pointer: GPUs and masks.
 #[derive(Default)]
@@ -44,7 +48,7 @@ pub unsafe extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> u32 {
 pub unsafe extern "C" fn nvmlDeviceGetSupportedEventTypes(of: nvmlDevice_t, to: *mut u64) -> u32 {
     let result = device(of as usize, "nvmlDeviceGetSupportedEventTypes");
     // SAFETY: the caller's pointer.
-    code(result.and_then(|_| unsafe { put(to, ALL) }))
+    code(result.and_then(|of| unsafe { put(to, all(of.view.driver)) }))
 }
 
 /// See NVML.
@@ -53,7 +57,7 @@ pub unsafe extern "C" fn nvmlDeviceRegisterEvents(of: nvmlDevice_t, mask: u64, s
     code(device(of as usize, "nvmlDeviceRegisterEvents").and_then(|of| {
         // SAFETY: null, or what nvmlEventSetCreate made.
         let set = unsafe { set.cast::<Set>().as_ref() }.ok_or(INVALID_ARGUMENT)?;
-        if mask & !ALL != 0 {
+        if mask & !all(of.view.driver) != 0 {
             return Err(INVALID_ARGUMENT);
         }
         set.0

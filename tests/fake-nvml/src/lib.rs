@@ -3,7 +3,8 @@
 //! and `.toml`; see [`scenario`].
 //!
 //! Only what Paceline calls is here; a function that is missing is a case that its callers must stand. Signatures and
-//! structures are those of nvml.h as `nvml-wrapper-sys` has them.
+//! structures are those of nvml.h as `nvml-wrapper-sys` has them. Which functions, structures, events and field numbers
+//! there are depends on the scenario's driver: see [`drivers`].
 
 #![allow(non_snake_case, reason = "the names are NVML's")]
 #![allow(
@@ -11,6 +12,7 @@
     reason = "what callers must hold is in NVML's documentation"
 )]
 
+pub mod drivers;
 mod events;
 mod gpm;
 pub mod profile;
@@ -19,6 +21,8 @@ pub mod scenario;
 mod system;
 #[allow(missing_docs, reason = "private to the library")]
 mod world;
+
+use drivers::{Driver, Kind};
 
 /// The answer of a query: its code.
 pub(crate) fn code(result: Result<(), u32>) -> u32 {
@@ -38,8 +42,9 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> Result<(), u32> {
     Ok(())
 }
 
-/// Whether a structure's `version` member says the version that this library knows.
-pub(crate) fn check_version<T>(found: u32, number: u32) -> Result<(), u32> {
-    let known = size_of::<T>() as u32 | number << 24;
-    if found == known { Ok(()) } else { Err(25) }
+/// Whether a structure's `version` member is that of this name, and the driver's header has the name.
+pub(crate) fn check_version<T>(driver: Driver, name: &str, found: u32) -> Result<(), u32> {
+    let known = driver.number(Kind::Structure, name);
+    let known = known.map(|number| size_of::<T>() as u32 | (number as u32) << 24);
+    if known == Some(found) { Ok(()) } else { Err(25) }
 }

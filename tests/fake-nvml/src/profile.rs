@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use nvml_wrapper_sys::bindings::field_id::*;
-
 use crate::scenario::{Failure, Item};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -17,148 +15,171 @@ pub const UNSIGNED_LONG_LONG: u32 = 3;
 /// See [`UNSIGNED`].
 pub const SIGNED: u32 = 5;
 
-/// A field: its number (in driver 575.51), the item that it reads, and its type.
-pub const FIELDS: &[(u32, &str, u32)] = &[
-    (NVML_FI_DEV_ECC_CURRENT, "ecc_enabled", UNSIGNED),
-    (NVML_FI_DEV_ECC_PENDING, "ecc_enabled_pending", UNSIGNED),
-    (NVML_FI_DEV_ECC_SBE_VOL_TOTAL, "ecc_corrected", UNSIGNED_LONG_LONG),
+/// A field: its name in nvml.h, the item that it reads, and its type. Its number is the driver's ([`crate::drivers`]).
+pub const FIELDS: &[(&str, &str, u32)] = &[
+    ("NVML_FI_DEV_ECC_CURRENT", "ecc_enabled", UNSIGNED),
+    ("NVML_FI_DEV_ECC_PENDING", "ecc_enabled_pending", UNSIGNED),
     (
-        NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+        "NVML_FI_DEV_ECC_SBE_VOL_TOTAL",
+        "ecc_corrected",
+        UNSIGNED_LONG_LONG,
+    ),
+    (
+        "NVML_FI_DEV_ECC_DBE_VOL_TOTAL",
         "ecc_uncorrected",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_ECC_SBE_AGG_TOTAL,
+        "NVML_FI_DEV_ECC_SBE_AGG_TOTAL",
         "ecc_corrected_aggregate",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_ECC_DBE_AGG_TOTAL,
+        "NVML_FI_DEV_ECC_DBE_AGG_TOTAL",
         "ecc_uncorrected_aggregate",
         UNSIGNED_LONG_LONG,
     ),
-    (NVML_FI_DEV_RETIRED_SBE, "retired_single", UNSIGNED),
-    (NVML_FI_DEV_RETIRED_DBE, "retired_double", UNSIGNED),
-    (NVML_FI_DEV_RETIRED_PENDING, "retired_pending", UNSIGNED),
+    ("NVML_FI_DEV_RETIRED_SBE", "retired_single", UNSIGNED),
+    ("NVML_FI_DEV_RETIRED_DBE", "retired_double", UNSIGNED),
+    ("NVML_FI_DEV_RETIRED_PENDING", "retired_pending", UNSIGNED),
     (
-        NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+        "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         "nvlink_crc_flit",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+        "NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
         "nvlink_crc_data",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+        "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
         "nvlink_replays",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+        "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
         "nvlink_recoveries",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP,
+        "NVML_FI_DEV_PERF_POLICY_POWER",
         "throttle_power_ns",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_PERF_POLICY_THERMAL,
+        "NVML_FI_DEV_PERF_POLICY_THERMAL",
         "policy_thermal_ns",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST,
+        "NVML_FI_DEV_PERF_POLICY_SYNC_BOOST",
         "throttle_sync_ns",
         UNSIGNED_LONG_LONG,
     ),
-    (NVML_FI_DEV_MEMORY_TEMP, "memory_temperature", UNSIGNED),
+    ("NVML_FI_DEV_MEMORY_TEMP", "memory_temperature", UNSIGNED),
     (
-        NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+        "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
         "energy_mj",
         UNSIGNED_LONG_LONG,
     ),
-    (NVML_FI_DEV_NVLINK_LINK_COUNT, "nvlink_count", UNSIGNED),
-    (NVML_FI_DEV_PCIE_REPLAY_COUNTER, "pcie_replays", UNSIGNED),
+    ("NVML_FI_DEV_NVLINK_LINK_COUNT", "nvlink_count", UNSIGNED),
+    ("NVML_FI_DEV_PCIE_REPLAY_COUNTER", "pcie_replays", UNSIGNED),
     (
-        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
         "nvlink_sent_kib",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
         "nvlink_received_kib",
         UNSIGNED_LONG_LONG,
     ),
-    (NVML_FI_DEV_REMAPPED_COR, "remapped_correctable", UNSIGNED),
-    (NVML_FI_DEV_REMAPPED_UNC, "remapped_uncorrectable", UNSIGNED),
-    (NVML_FI_DEV_REMAPPED_PENDING, "remap_pending", UNSIGNED),
-    (NVML_FI_DEV_REMAPPED_FAILURE, "remap_failed", UNSIGNED),
-    (NVML_FI_DEV_NVLINK_GET_STATE, "nvlink_up", UNSIGNED),
-    (NVML_FI_DEV_POWER_AVERAGE, "power_mw", UNSIGNED),
-    (NVML_FI_DEV_POWER_INSTANT, "power_instant_mw", UNSIGNED),
+    ("NVML_FI_DEV_REMAPPED_COR", "remapped_correctable", UNSIGNED),
+    ("NVML_FI_DEV_REMAPPED_UNC", "remapped_uncorrectable", UNSIGNED),
+    ("NVML_FI_DEV_REMAPPED_PENDING", "remap_pending", UNSIGNED),
+    ("NVML_FI_DEV_REMAPPED_FAILURE", "remap_failed", UNSIGNED),
+    ("NVML_FI_DEV_NVLINK_GET_STATE", "nvlink_up", UNSIGNED),
+    ("NVML_FI_DEV_POWER_AVERAGE", "power_mw", UNSIGNED),
+    ("NVML_FI_DEV_POWER_INSTANT", "power_instant_mw", UNSIGNED),
     (
-        NVML_FI_DEV_POWER_DEFAULT_LIMIT,
+        "NVML_FI_DEV_POWER_DEFAULT_LIMIT",
         "power_limit_default_mw",
         UNSIGNED,
     ),
-    (NVML_FI_DEV_POWER_CURRENT_LIMIT, "power_limit_mw", UNSIGNED),
-    (NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, "slowdown_tlimit", SIGNED),
+    ("NVML_FI_DEV_POWER_CURRENT_LIMIT", "power_limit_mw", UNSIGNED),
     (
-        NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
+        "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT",
+        "slowdown_tlimit",
+        SIGNED,
+    ),
+    (
+        "NVML_FI_DEV_PCIE_COUNT_TX_BYTES",
         "pcie_sent_bytes",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_PCIE_COUNT_RX_BYTES,
+        "NVML_FI_DEV_PCIE_COUNT_RX_BYTES",
         "pcie_received_bytes",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS,
+        "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS",
         "nvlink_malformed",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
+        "NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS",
+        "nvlink_overruns",
+        UNSIGNED_LONG_LONG,
+    ),
+    (
+        "NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+        "nvlink_integrity_errors",
+        UNSIGNED_LONG_LONG,
+    ),
+    (
+        "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
         "nvlink_receive_errors",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+        "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
         "nvlink_recoveries_failed",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+        "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
         "nvlink_link_recoveries",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS,
+        "NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS",
         "nvlink_symbol_errors",
         UNSIGNED_LONG_LONG,
     ),
-    (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, "recovery_action", UNSIGNED),
+    ("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "recovery_action", UNSIGNED),
     (
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+        "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
         "throttle_thermal_sw_ns",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN,
+        "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
         "throttle_thermal_hw_ns",
         UNSIGNED_LONG_LONG,
     ),
     (
-        NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN,
+        "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
         "throttle_brake_ns",
         UNSIGNED_LONG_LONG,
     ),
 ];
+
+/// What all fields with this beginning read: power smoothing, which is off, at the lowest privilege level.
+pub const POWER_SMOOTHING: (&str, &str) = ("NVML_FI_PWR_SMOOTHING_", "power_smoothing");
+/// The item of every other field that the driver defines.
+pub const OTHER_FIELDS: &str = "other_fields";
 
 /// GPM metrics: number and item, in percent.
 pub const METRICS: [(u32, &str); 5] = [
@@ -180,6 +201,8 @@ const ZERO: &[&str] = &[
     "nvlink_replays",
     "nvlink_recoveries",
     "nvlink_malformed",
+    "nvlink_overruns",
+    "nvlink_integrity_errors",
     "nvlink_receive_errors",
     "nvlink_recoveries_failed",
     "nvlink_link_recoveries",
@@ -187,6 +210,7 @@ const ZERO: &[&str] = &[
     "throttle_power_ns",
     "throttle_sync_ns",
     "policy_thermal_ns",
+    POWER_SMOOTHING.1,
     "throttle_thermal_sw_ns",
     "throttle_thermal_hw_ns",
     "throttle_brake_ns",
@@ -261,6 +285,8 @@ const NOT_H100: &[&str] = &[
 /// Per-link counters that came with Blackwell.
 const BLACKWELL: &[&str] = &[
     "nvlink_malformed",
+    "nvlink_overruns",
+    "nvlink_integrity_errors",
     "nvlink_receive_errors",
     "nvlink_recoveries_failed",
     "nvlink_link_recoveries",
@@ -282,6 +308,7 @@ pub fn items(profile: &str) -> Option<BTreeMap<&'static str, Item>> {
     let mut items: BTreeMap<&str, Item> = ZERO.iter().map(|name| (*name, Item::Number(0.0))).collect();
     items.extend(H100.iter().map(|(name, value)| (*name, Item::Number(*value))));
     items.extend(NOT_H100.iter().map(|name| (*name, NOT_SUPPORTED)));
+    items.insert(OTHER_FIELDS, NOT_SUPPORTED);
     if profile != "b200" {
         items.extend(BLACKWELL.iter().map(|name| (*name, NOT_SUPPORTED)));
     }

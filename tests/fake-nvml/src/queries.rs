@@ -2,11 +2,10 @@
 
 use nvml_wrapper_sys::bindings::*;
 
-use crate::profile::{FIELDS, SIGNED, UNSIGNED, UNSIGNED_LONG_LONG};
+use crate::drivers::Kind;
+use crate::profile::{FIELDS, OTHER_FIELDS, POWER_SMOOTHING, SIGNED, UNSIGNED, UNSIGNED_LONG_LONG};
 use crate::world::{Device, INVALID_ARGUMENT, NOT_SUPPORTED, device};
 use crate::{check_version, code, put};
-
-const LINKS: u32 = 18;
 
 /// Defines a query of one item as an unsigned number.
 macro_rules! number {
@@ -59,12 +58,12 @@ macro_rules! structure {
 
 structure! {
     nvmlDeviceGetTemperatureV(|of, to: nvmlTemperature_t| {
-        check_version::<nvmlTemperature_t>(to.version, 1)?;
+        check_version::<nvmlTemperature_t>(of.view.driver, "nvmlTemperature_v1", to.version)?;
         to.temperature = of.item("temperature")? as i32;
         Ok(())
     });
     nvmlDeviceGetMarginTemperature(|of, to: nvmlMarginTemperature_t| {
-        check_version::<nvmlMarginTemperature_t>(to.version, 1)?;
+        check_version::<nvmlMarginTemperature_t>(of.view.driver, "nvmlMarginTemperature_v1", to.version)?;
         to.marginTemperature = of.item("margin")? as i32;
         Ok(())
     });
@@ -81,7 +80,7 @@ structure! {
         Ok(())
     });
     nvmlDeviceGetMemoryInfo_v2(|of, to: nvmlMemory_v2_t| {
-        check_version::<nvmlMemory_v2_t>(to.version, 2)?;
+        check_version::<nvmlMemory_v2_t>(of.view.driver, "nvmlMemory_v2", to.version)?;
         // An instance has an even share.
         let parts = of.instance.map_or(1.0, |_| f64::from(of.instances()));
         to.total = (of.item("memory_total")? / parts) as u64;
@@ -98,7 +97,7 @@ structure! {
         Ok(())
     });
     nvmlDeviceGetSramEccErrorStatus(|of, to: nvmlEccSramErrorStatus_t| {
-        check_version::<nvmlEccSramErrorStatus_t>(to.version, 1)?;
+        check_version::<nvmlEccSramErrorStatus_t>(of.view.driver, "nvmlEccSramErrorStatus_v1", to.version)?;
         to.bThresholdExceeded = of.item("sram_exceeded")? as u32;
         Ok(())
     });
@@ -113,7 +112,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
     code(device(of as usize, "nvmlDeviceGetGpuFabricInfoV").and_then(|of| {
         // SAFETY: null, or the caller's structure.
         let to = unsafe { to.as_mut() }.ok_or(INVALID_ARGUMENT)?;
-        check_version::<nvmlGpuFabricInfo_v2_t>(to.version, 2)?;
+        check_version::<nvmlGpuFabricInfo_v2_t>(of.view.driver, "nvmlGpuFabricInfo_v2", to.version)?;
         to.state = of.item("fabric_state")? as u8;
         to.status = of.item("fabric_status")? as u32;
         to.healthMask = of.item("fabric_health")? as u32;
@@ -157,7 +156,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(of: nvmlDevice_t, link: u32, to: *mut u32) -> u32 {
     code(device(of as usize, "nvmlDeviceGetNvLinkState").and_then(|of| {
-        if f64::from(link) >= of.item("nvlink_count")? {
+        if link >= links(&of) || f64::from(link) >= of.item("nvlink_count")? {
             return Err(INVALID_ARGUMENT);
         }
         let up = f64::from(link) < of.item("nvlink_up")?;
@@ -185,56 +184,43 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }))
 }
 
-/// A field of the table, or one that an H100 answers without a counter behind it.
-enum Field {
-    Known(u32),
-    PowerSmoothing(u32),
+/// Most links of a GPU that the driver knows of.
+fn links(of: &Device) -> u32 {
+    let links = of.view.driver.number(Kind::Constant, "NVML_NVLINK_MAX_LINKS");
+    links.map_or(0, |links| links as u32)
 }
 
-/// What a field number means, as nvml.h of each driver has it.
-///
-/// 251 to 253 are power smoothing up to 570, the clock event reasons in 575.51 and 580.65, and power smoothing again from
-/// 580.82 on, where the reasons are 269 to 273. Before 570 there is nothing from 251 on; 75 is in all of them.
-fn as_of_575(id: u32, driver: &str) -> Result<Field, u32> {
-    let mut parts = driver.split('.').map_while(|part| part.parse::<u32>().ok());
-    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    // Power smoothing: off, at the lowest privilege level, without an immediate ramp-down.
-    let smoothing = Field::PowerSmoothing(0);
-    match id {
-        269..=273 if version >= (580, 82) => Ok(Field::Known(id - 18)),
-        251..=268 if version >= (580, 82) => Ok(smoothing),
-        251..=255 if version >= (575, 51) => Ok(Field::Known(id)),
-        251..=253 if version >= (570, 0) => Ok(smoothing),
-        251.. => Err(INVALID_ARGUMENT),
-        _ => Ok(Field::Known(id)),
-    }
-}
-
+/// Answers a field as this driver numbers it. A number that its header does not have is an invalid argument.
 fn field(of: &Device, value: &mut nvmlFieldValue_t) -> Result<(), u32> {
-    let id = match as_of_575(value.fieldId, &of.view.scenario.driver)? {
-        Field::Known(id) => id,
-        Field::PowerSmoothing(number) => {
-            value.valueType = UNSIGNED;
-            value.value.uiVal = number;
-            return Ok(());
-        }
+    let names = of.view.driver.fields(value.fieldId);
+    let known = FIELDS.iter().find(|(name, ..)| names.contains(name));
+    let (name, item, kind) = match (known, names.first()) {
+        (Some(known), _) => *known,
+        (None, Some(name)) if name.starts_with(POWER_SMOOTHING.0) => (*name, POWER_SMOOTHING.1, UNSIGNED),
+        (None, Some(name)) => (*name, OTHER_FIELDS, UNSIGNED),
+        (None, None) => return Err(INVALID_ARGUMENT),
     };
-    let (_, item, kind) = FIELDS
-        .iter()
-        .find(|(known, ..)| *known == id)
-        .ok_or(INVALID_ARGUMENT)?;
     let mut number = of.item(item)?;
     // The state is one link's (from Hopper on), the counters that came with Blackwell are of all links.
-    match id {
-        165 if of.view.scenario.profile == "a100" => return Err(NOT_SUPPORTED),
-        165 if value.scopeId >= LINKS => return Err(INVALID_ARGUMENT),
-        165 => number = f64::from(u32::from(f64::from(value.scopeId) < number)),
-        206..=222 if value.scopeId != u32::MAX => return Err(INVALID_ARGUMENT),
-        138 | 139 if value.scopeId != u32::MAX => number /= f64::from(LINKS),
+    match name {
+        "NVML_FI_DEV_NVLINK_GET_STATE" => {
+            if of.view.scenario.profile == "a100" {
+                return Err(NOT_SUPPORTED);
+            }
+            if value.scopeId >= links(of) {
+                return Err(INVALID_ARGUMENT);
+            }
+            number = f64::from(u32::from(f64::from(value.scopeId) < number));
+        }
+        _ if value.scopeId == u32::MAX => {}
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX" | "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX" => {
+            number /= of.item("nvlink_count")?;
+        }
+        _ if name.starts_with("NVML_FI_DEV_NVLINK_COUNT_") => return Err(INVALID_ARGUMENT),
         _ => {}
     }
-    value.valueType = *kind;
-    match *kind {
+    value.valueType = kind;
+    match kind {
         UNSIGNED => value.value.uiVal = number as u32,
         UNSIGNED_LONG_LONG => value.value.ullVal = number as u64,
         SIGNED => value.value.siVal = number as i32,

@@ -1,7 +1,7 @@
 //! The scenario file: which GPUs there are, what they read, and what goes wrong. It is read again when it changes.
 //!
 //! ```toml
-//! driver = "580.82.07"
+//! driver = "580.82.07"        # played by the column of tables/nvml.tsv for the newest driver up to it
 //! profile = "h100"            # a100, h100, h200, b200
 //! gpus = 8
 //! init = "driver_not_loaded"  # what nvmlInit_v2 answers; left out: success

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t};
 
+use crate::drivers::Driver;
 use crate::profile;
 use crate::scenario::{Gpu, Item, Scenario};
 
@@ -17,6 +18,7 @@ pub const SUCCESS: u32 = 0;
 pub const UNINITIALIZED: u32 = 1;
 pub const INVALID_ARGUMENT: u32 = 2;
 pub const NOT_SUPPORTED: u32 = 3;
+pub const FUNCTION_NOT_FOUND: u32 = 13;
 pub const UNKNOWN: u32 = 999;
 
 static WORLD: Mutex<World> = Mutex::new(World::new());
@@ -37,9 +39,10 @@ struct Loaded {
     view: Result<Arc<View>, String>,
 }
 
-/// A scenario with the items of its profile.
+/// A scenario with its driver and the items of its profile.
 pub struct View {
     pub scenario: Scenario,
+    pub driver: Driver,
     pub items: BTreeMap<&'static str, Item>,
 }
 
@@ -103,7 +106,12 @@ fn load(path: &PathBuf) -> Result<Arc<View>, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let scenario = Scenario::parse(&text)?;
     let items = profile::items(&scenario.profile).unwrap_or_default();
-    Ok(Arc::new(View { scenario, items }))
+    let driver = Driver::of(&scenario.driver);
+    Ok(Arc::new(View {
+        scenario,
+        driver,
+        items,
+    }))
 }
 
 /// `PACELINE_FAKE_NVML`, or beside this library: its path and `.toml`.
@@ -178,6 +186,10 @@ pub fn device(handle: usize, call: &str) -> Result<Device, u32> {
     let mut slept = false;
     loop {
         let view = view()?;
+        // A file that went through `Driver::library` lacks the function; one that did not can only refuse it.
+        if !view.driver.declares(call) {
+            return Err(FUNCTION_NOT_FOUND);
+        }
         if index >= view.scenario.gpus as usize {
             return Err(INVALID_ARGUMENT);
         }

@@ -1,0 +1,119 @@
+//! What the NVML of each driver defines, by NVIDIA's own headers: `tables/nvml.tsv`, which `tables/generate.py` writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+/// Generated from nvml.h.
+const TABLE: &str = include_str!("../tables/nvml.tsv");
+
+/// What a row of the table is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A `#define` that is none of the others.
+    Constant,
+    /// The version number of a structure.
+    Structure,
+    /// The bit of an event type.
+    Event,
+    /// The number of a field.
+    Field,
+    /// A function; its number is 1.
+    Function,
+}
+
+/// The table, read.
+struct Table {
+    /// The first driver of each column, as in `580.82`.
+    drivers: Vec<&'static str>,
+    /// Numbers by name, one for each column.
+    rows: BTreeMap<(Kind, &'static str), Vec<Option<u64>>>,
+}
+
+static READ: LazyLock<Table> = LazyLock::new(|| {
+    let mut lines = TABLE.lines().filter(|line| !line.starts_with('#'));
+    let head = lines.next().unwrap_or_default();
+    let rows = lines.filter_map(|line| {
+        let mut cells = line.split('\t');
+        let kind = match cells.next()? {
+            "constant" => Kind::Constant,
+            "structure" => Kind::Structure,
+            "event" => Kind::Event,
+            "field" => Kind::Field,
+            "function" => Kind::Function,
+            _ => return None,
+        };
+        let name = cells.next()?;
+        Some(((kind, name), cells.map(|cell| cell.parse().ok()).collect()))
+    });
+    Table {
+        drivers: head.split('\t').skip(2).collect(),
+        rows: rows.collect(),
+    }
+});
+
+/// Major and minor number of a driver's version; zero for what it does not say.
+fn version(text: &str) -> (u32, u32) {
+    let mut parts = text.split('.').map_while(|part| part.parse().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+/// The first driver of each column of the table, oldest first.
+pub fn all() -> &'static [&'static str] {
+    &READ.drivers
+}
+
+/// One driver: a column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Driver(usize);
+
+impl Driver {
+    /// The newest driver of the table that is not newer than this version, such as `580.82.07`; the oldest for a version
+    /// that is older than all of them.
+    pub fn of(text: &str) -> Driver {
+        let wanted = version(text);
+        let newest = READ.drivers.iter().rposition(|driver| version(driver) <= wanted);
+        Driver(newest.unwrap_or(0))
+    }
+
+    /// The number that this driver's header has for a name; `None` where it does not define the name.
+    pub fn number(self, kind: Kind, name: &str) -> Option<u64> {
+        READ.rows.get(&(kind, name)).and_then(|row| *row.get(self.0)?)
+    }
+
+    /// Every name of a kind that this driver's header defines, with its number.
+    pub fn names(self, kind: Kind) -> impl Iterator<Item = (&'static str, u64)> {
+        let of_kind = READ.rows.iter().filter(move |((of, _), _)| *of == kind);
+        of_kind.filter_map(move |((_, name), row)| Some((*name, (*row.get(self.0)?)?)))
+    }
+
+    /// What a field number means to this driver. One number may have several names.
+    pub fn fields(self, id: u32) -> Vec<&'static str> {
+        let named = self.names(Kind::Field);
+        named
+            .filter_map(|(name, number)| (number == u64::from(id)).then_some(name))
+            .collect()
+    }
+
+    /// Whether this driver's header declares a function.
+    pub fn declares(self, function: &str) -> bool {
+        self.number(Kind::Function, function).is_some()
+    }
+
+    /// This library as the driver would have it: without the functions that its header does not declare.
+    ///
+    /// A library's symbols cannot change while it runs, so those names are changed in the file, in the string table
+    /// that its symbols refer to. The hash table still has them, and the comparison of names that follows fails.
+    pub fn library(self, mut file: Vec<u8>) -> Vec<u8> {
+        let functions = READ.rows.iter().filter(|((kind, _), _)| *kind == Kind::Function);
+        let missing: BTreeSet<&[u8]> = functions
+            .filter(|(_, row)| row.get(self.0).is_some_and(Option::is_none))
+            .map(|((_, name), _)| name.as_bytes())
+            .collect();
+        for text in file.split_mut(|byte| *byte == 0) {
+            if text.starts_with(b"nvml") && missing.contains(&*text) {
+                text[0] = b'-';
+            }
+        }
+        file
+    }
+}
