@@ -280,7 +280,7 @@ fn remap_banks(gpu: &Gpu) -> Result<Vec<f64>, Code> {
 /// Links that are up; a link that the GPU has not is an invalid argument.
 fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
     let mut up = 0;
-    for link in 0..NVML_NVLINK_MAX_LINKS {
+    for link in 0..super::fields::MOST_LINKS {
         let mut state = 0;
         match ask!(gpu, nvmlDeviceGetNvLinkState, link, &mut state) {
             Ok(()) => up += u32::from(state != 0),

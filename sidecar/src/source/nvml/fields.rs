@@ -61,6 +61,8 @@ const fn links(scope: Scope, signal: GpuSignal, id: u32, per: f64, pace: Pace) -
 
 /// Until 575.51 there is one counter for heat: NVML_FI_DEV_PERF_POLICY_THERMAL, nanoseconds.
 const POLICY_THERMAL: u32 = 75;
+/// NVML_FI_DEV_NVLINK_LINK_COUNT.
+const LINK_COUNT: u32 = 91;
 
 impl Field {
     /// What a value adds to the signal. Of a link's state that is one for a link that is up or asleep
@@ -93,7 +95,7 @@ pub const FIELDS: &[Field] = &[
     field(GpuSignal::ThrottleSyncNs, 76, 1.0, Fast),
     field(GpuSignal::MemoryTemperatureC, 82, 1.0, Slow),
     field(GpuSignal::EnergyJ, 83, 1e3, Slow),
-    field(GpuSignal::NvlinkCount, 91, 1.0, Slow),
+    field(GpuSignal::NvlinkCount, LINK_COUNT, 1.0, Slow),
     field(GpuSignal::PcieReplays, 94, 1.0, Fast),
     links(
         Scope::AllLinks,
@@ -133,8 +135,11 @@ pub const FIELDS: &[Field] = &[
     field(GpuSignal::ThrottleBrakeNs, 253, 1.0, Fast),
 ];
 
-/// Most NVLinks of a GPU (NVML_NVLINK_MAX_LINKS).
+/// NVLinks that are asked for their state at least, and where the GPU does not say how many it has: NVML_NVLINK_MAX_LINKS
+/// of drivers before 610.
 const LINKS: u32 = 18;
+/// NVLinks that are asked at most. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
+pub(super) const MOST_LINKS: u32 = 144;
 /// Fields in one call.
 const BATCH: usize = 64;
 
@@ -153,6 +158,16 @@ pub fn number(id: u32, driver: &str) -> Option<u32> {
         252 | 253 => None,
         _ => Some(id),
     }
+}
+
+/// How many NVLinks are asked for their state.
+fn links_of(gpu: &Gpu) -> u32 {
+    // SAFETY: numbers only, for which zero is a value.
+    let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+    field.fieldId = LINK_COUNT;
+    let asked = ask!(gpu, nvmlDeviceGetFieldValues, 1, &mut field);
+    let count = asked.and_then(|()| decode(&field)).unwrap_or_default();
+    (count as u32).clamp(LINKS, MOST_LINKS)
 }
 
 /// The last field of ECC counters and modes, and of retired pages.
@@ -191,7 +206,12 @@ pub struct Fields {
 
 impl Fields {
     /// All of them, not probed yet.
-    pub fn new(driver: &str) -> Fields {
+    pub fn new(gpu: &Gpu) -> Fields {
+        Fields::of(&gpu.library.driver, links_of(gpu))
+    }
+
+    /// For a driver, and a GPU with so many NVLinks.
+    fn of(driver: &str, links: u32) -> Fields {
         let mut asked = Vec::new();
         for field in FIELDS {
             let Some(number) = number(field.id, driver) else {
@@ -200,7 +220,7 @@ impl Fields {
             let scopes = match field.scope {
                 Scope::Device => 0..1,
                 Scope::AllLinks => u32::MAX - 1..u32::MAX,
-                Scope::EachLink => 0..LINKS,
+                Scope::EachLink => 0..links,
             };
             for scope in scopes {
                 // SAFETY: numbers only, for which zero is a value.
@@ -297,12 +317,13 @@ mod tests {
             ("580.82", [Some(269), Some(270), Some(271)]),
             ("580.82.07", [Some(269), Some(270), Some(271)]),
             ("615.12", [Some(269), Some(270), Some(271)]),
+            ("999.1", [Some(269), Some(270), Some(271)]),
             ("", [Some(75), None, None]),
         ] {
             assert_eq!([251, 252, 253].map(|id| number(id, driver)), wanted, "{driver}");
         }
         assert_eq!(number(230, "590.44"), Some(230));
-        let asked = Fields::new("590.44").asked;
+        let asked = Fields::of("590.44", LINKS).asked;
         let ids: Vec<u32> = asked.iter().map(|(_, value)| value.fieldId).collect();
         assert!([269, 270, 271].iter().all(|id| ids.contains(id)) && !ids.contains(&251));
     }

@@ -44,7 +44,7 @@ impl Reader {
     /// For a GPU that was just found.
     pub fn new(gpu: Gpu) -> Reader {
         Reader {
-            fields: Fields::new(&gpu.library.driver),
+            fields: Fields::new(&gpu),
             calls: Calls::new(),
             gpm: Gpm::new(&gpu),
             throttle: Throttle::default(),
