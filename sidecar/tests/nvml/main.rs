@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod access;
+mod drivers;
 mod faults;
 mod signals;
 mod stage;

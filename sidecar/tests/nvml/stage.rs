@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use paceline_fake_nvml::drivers::Driver;
+use paceline_fake_nvml::scenario::Scenario;
 use paceline_health::event::{
     Access, Event, GpuAccess, GpuFault, GpuHolders, GpuReading, GpuSignal, Missing, Reading,
 };
@@ -31,10 +33,11 @@ pub struct Stage {
     dir: TempDir,
 }
 
-/// Its own copy of the library: each has a state of its own.
+/// Its own copy of the library, with the functions of the scenario's driver: each has a state of its own.
 pub fn install(dir: &Path, scenario: &str) -> PathBuf {
     let library = dir.join("libnvidia-ml.so.1");
-    fs::copy(fake_nvml(), &library).unwrap();
+    let driver = Driver::of(&Scenario::parse(scenario).unwrap().driver);
+    fs::write(&library, driver.library(fs::read(fake_nvml()).unwrap())).unwrap();
     play(&library, scenario);
     library
 }
