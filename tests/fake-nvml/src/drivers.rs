@@ -27,6 +27,8 @@ struct Table {
     drivers: Vec<&'static str>,
     /// Numbers by name, one for each column.
     rows: BTreeMap<(Kind, &'static str), Vec<Option<u64>>>,
+    /// Names by column and field number, as GPUs are asked for many fields each second.
+    fields: BTreeMap<(usize, u64), Vec<&'static str>>,
 }
 
 static READ: LazyLock<Table> = LazyLock::new(|| {
@@ -45,9 +47,19 @@ static READ: LazyLock<Table> = LazyLock::new(|| {
         let name = cells.next()?;
         Some(((kind, name), cells.map(|cell| cell.parse().ok()).collect()))
     });
+    let rows: BTreeMap<(Kind, &str), Vec<Option<u64>>> = rows.collect();
+    let mut fields: BTreeMap<(usize, u64), Vec<&str>> = BTreeMap::new();
+    for ((_, name), row) in rows.iter().filter(|((kind, _), _)| *kind == Kind::Field) {
+        for (column, number) in row.iter().enumerate() {
+            if let Some(number) = number {
+                fields.entry((column, *number)).or_default().push(name);
+            }
+        }
+    }
     Table {
         drivers: head.split('\t').skip(2).collect(),
-        rows: rows.collect(),
+        rows,
+        fields,
     }
 });
 
@@ -87,11 +99,9 @@ impl Driver {
     }
 
     /// What a field number means to this driver. One number may have several names.
-    pub fn fields(self, id: u32) -> Vec<&'static str> {
-        let named = self.names(Kind::Field);
-        named
-            .filter_map(|(name, number)| (number == u64::from(id)).then_some(name))
-            .collect()
+    pub fn fields(self, id: u32) -> &'static [&'static str] {
+        let names = READ.fields.get(&(self.0, u64::from(id)));
+        names.map_or(&[], Vec::as_slice)
     }
 
     /// Whether this driver's header declares a function.
