@@ -179,7 +179,7 @@ impl Timeline {
     fn pass(&mut self, pipeline: usize, roads: &Roads) {
         let (pp, micro) = (self.layout.pp as usize, self.layout.micro as usize);
         let chunks = self.layout.chunks as usize;
-        let mark = |(stage, chunk): (usize, usize), index: usize| (stage * chunks + chunk) * micro + index;
+        let mark = |(stage, chunk): Part, index: usize| (stage * chunks + chunk) * micro + index;
         for stage in 0..pp {
             let cell = self.cell(stage, pipeline);
             self.end[cell] = self.begin[cell];
@@ -192,7 +192,7 @@ impl Timeline {
         } in &self.order
         {
             let cell = self.cell(stage, pipeline);
-            let (before, after) = neighbors(stage, chunk, pp, chunks);
+            let [before, after] = neighbors((stage, chunk), pp, chunks);
             let fed = match (forward, before, after) {
                 (true, None, _) => 0.0,
                 (true, Some(before), _) => {
@@ -243,17 +243,15 @@ impl Timeline {
     }
 }
 
-/// Stage and chunk that a micro-batch comes from and goes to: chunk after chunk, each through all stages.
-fn neighbors(
-    stage: usize,
-    chunk: usize,
-    pp: usize,
-    chunks: usize,
-) -> (Option<(usize, usize)>, Option<(usize, usize)>) {
+/// A stage and one of its chunks.
+type Part = (usize, usize);
+
+/// What a micro-batch comes from and goes to: chunk after chunk, each through all stages.
+fn neighbors((stage, chunk): Part, pp: usize, chunks: usize) -> [Option<Part>; 2] {
     let place = chunk * pp + stage;
     let at = |place: usize| (place % pp, place / pp);
     let after = (place + 1 < pp * chunks).then(|| at(place + 1));
-    (place.checked_sub(1).map(at), after)
+    [place.checked_sub(1).map(at), after]
 }
 
 /// The operations of one pipeline, so that each comes after those that it waits for.
@@ -284,14 +282,13 @@ fn order(pp: usize, chunks: usize, micro: usize) -> Vec<Op> {
     let plans: Vec<Vec<(usize, bool)>> = (0..pp).map(plan).collect();
     let mut next = vec![0; pp];
     let mut done = vec![[false; 2]; pp * total];
-    let mark =
-        |(stage, chunk): (usize, usize), micro_batch: usize| (stage * chunks + chunk) * micro + micro_batch;
+    let mark = |(stage, chunk): Part, micro_batch: usize| (stage * chunks + chunk) * micro + micro_batch;
     let mut order = Vec::with_capacity(2 * pp * total);
     while order.len() < 2 * pp * total {
         for stage in 0..pp {
             while let Some(&(count, forward)) = plans[stage].get(next[stage]) {
                 let (chunk, micro) = turn(count, forward);
-                let (before, after) = neighbors(stage, chunk, pp, chunks);
+                let [before, after] = neighbors((stage, chunk), pp, chunks);
                 let fed = match (forward, before, after) {
                     (true, None, _) => true,
                     (true, Some(before), _) => done[mark(before, micro)][0],
