@@ -318,7 +318,8 @@ impl Comm {
             let slow_s = (ratio * usual.median_s).max(usual.median_s + unsure_s);
             (usual.median_s, slow_s)
         };
-        let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, self.early_steps as usize);
+        let early_steps = (self.early_steps as usize).max(EARLY);
+        let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, early_steps);
         let elsewhere_ratio = if self.joins_stages {
             limits.slow_ratio
         } else {
