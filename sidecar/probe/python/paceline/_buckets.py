@@ -118,6 +118,8 @@ def _size_limits(model):
         return list(config.per_bucket_bytes_caps)
     if config is not None:
         return [config.first_bucket_bytes_cap, config.bucket_bytes_cap]
+    if not getattr(model, "bucket_bytes_cap_default", True):  # a size that was asked for is the first bucket's too
+        return [model.bucket_bytes_cap] * 2
     return [min(_FIRST_BUCKET_BYTES, model.bucket_bytes_cap), model.bucket_bytes_cap]
 
 

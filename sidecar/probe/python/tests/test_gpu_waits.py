@@ -2,6 +2,7 @@
 timeline that notes what it is told. No GPU, no torch."""
 
 import threading
+import types
 import unittest
 
 import support  # noqa: F401 - puts the hook on sys.path
@@ -273,6 +274,13 @@ class DdpBuckets(Watched):
         model.said["num_parameter_tensors"] = 5
         self.watched(model)
         self.assertEqual(self.waits(model), [])
+
+    def test_sizes_that_an_older_ddp_has(self):
+        """Older versions of torch, such as 2.7, have no _bucket_config: the first bucket is small where no size was asked for."""
+        mib = 1 << 20
+        for by_default, expected in ((True, [mib, 25 * mib]), (False, [25 * mib] * 2)):
+            model = types.SimpleNamespace(bucket_bytes_cap=25 * mib, bucket_bytes_cap_default=by_default)
+            self.assertEqual(_buckets._size_limits(model), expected)
 
     def test_bucket_ends(self):
         def check(order, buckets, ends, parameters=4):
