@@ -32,17 +32,24 @@ LIBRARIES = (
     ("libcublasLt", ["cublaslt"], r"cublasLt", 0),
     ("libcudnn", ["cudnn"], r"cudnn", 3000),  # CUDNN_STATUS_NOT_SUPPORTED
 )
+# By the libcudart that torch wants: where it looks for that, and the versions that are played of what its wheel asks for
+# beside CUDA itself, whose version is that of the headers.
+CUDA = {
+    "libcudart.so.13": ("cu13", ("-DNCCL_PLAYED=22809", "-DCUDNN_PLAYED=92000")),
+    "libcudart.so.12": ("cuda_runtime", ("-DNCCL_PLAYED=22602", "-DCUDNN_PLAYED=90501")),
+}
+NEWEST = "libcudart.so.13"
 FLAGS = """-std=gnu11 -O2 -g -fPIC -Wall -Wextra -Werror
 -Wno-missing-field-initializers -Wno-unused-function -pthread""".split()
 
 
-def compiled(sources, headers, folder):
+def compiled(sources, headers, played, folder):
     """Object files of these sources."""
     objects = []
     for name in sources:
         target = os.path.join(folder, name + ".o")
         source = os.path.join(HERE, "src", name + ".c")
-        run("gcc", *FLAGS, "-isystem", headers, "-c", "-o", target, source)
+        run("gcc", *FLAGS, *played, "-isystem", headers, "-c", "-o", target, source)
         objects.append(target)
     return objects
 
@@ -73,10 +80,20 @@ def wanted(site):
     return made, symbols
 
 
-def library(name, parts, site, headers, temporary, target):
+def looked_up(site):
+    """The driver's functions that a torch which opens libcuda by itself, as 2.7 does, looks up by name: it fails where one
+    of them is missing. A newer one asks cudaGetDriverEntryPointByVersion."""
+    with open(os.path.join(site, "torch", "lib", "libc10_cuda.so"), "rb") as library:
+        content = library.read()
+    if b"libcuda.so.1\0" not in content:
+        return set()
+    return {name.decode() for name in re.findall(rb"\0(cu[A-Z][A-Za-z0-9]+)(?=\0)", content)}
+
+
+def library(name, parts, site, headers, played, temporary, target):
     """Compile and link one library; gives what it holds."""
     beginning, sources, pattern, code = parts
-    objects = compiled(sources, headers, temporary)
+    objects = compiled(sources, headers, played, temporary)
     has = defined(objects)
     _, symbols = site
     wants = {n: v for n, (v, owner) in symbols.items() if re.match(pattern, n) and (not v or owner == name)}
@@ -103,20 +120,23 @@ def library(name, parts, site, headers, temporary, target):
 
 def build(site, headers):
     torch = wanted(site)
-    target = os.path.join(site, "nvidia", "cu13", "lib")
+    for name in looked_up(site):
+        torch[1].setdefault(name, ("", None))
+    folder, played = CUDA[next(name for name in torch[0] if name in CUDA)]
+    target = os.path.join(site, "nvidia", folder, "lib")
     os.makedirs(target, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         for parts in LIBRARIES:
             name = next((n for n in sorted(torch[0]) if n.startswith(parts[0])), None)
             if name:
-                print(library(name, parts, torch, headers, temporary, target))
+                print(library(name, parts, torch, headers, played, temporary, target))
 
 
 def only_test(headers, target):
     os.makedirs(target, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         for name, sources in (("libcudart.so", RUNTIME), ("libnccl.so", NCCL)):
-            objects = compiled(sources, headers, temporary)
+            objects = compiled(sources, headers, CUDA[NEWEST][1], temporary)
             run("gcc", "-shared", "-pthread", "-o", os.path.join(target, name), *objects, "-ldl", "-lrt", "-lm")
 
 

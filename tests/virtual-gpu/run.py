@@ -34,8 +34,9 @@ def arguments(layouts=",".join(LAYOUTS), backends="nccl,nccl-legacy", slower="25
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__.splitlines()[0])
     parser.add_argument("--home", required=True, help="where torch_cuda.sh has put torch-cuda")
     parser.add_argument("--paceline", required=True, help="the program; the NCCL plugin beside it is used")
+    parser.add_argument("--torch", help="an older PyTorch's version, such as 2.7: torch_cuda.sh's second argument")
     parser.add_argument("--layouts", default=layouts)
-    parser.add_argument("--backends", default=backends)
+    parser.add_argument("--backends", default=backends, help="with --torch nccl alone, unless some are named")
     parser.add_argument("--slower", default=slower, help="percent, 0 for a healthy job")
     parser.add_argument("--steps", type=int, default=steps, help="instead of as many as it may take")
     parser.add_argument("--hook", help="a folder with the Python hook, instead of the program's own")
@@ -45,7 +46,10 @@ def arguments(layouts=",".join(LAYOUTS), backends="nccl,nccl-legacy", slower="25
     parser.add_argument("--tflops", default="80", help="of a virtual GPU; fewer make longer steps")
     parser.add_argument("--keep", help="a folder in which run directories stay")
     parser.add_argument("--json", help="a file for the results")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.torch and options.backends == backends:
+        options.backends = "nccl"
+    return options
 
 
 def command(options, case, run_dir):
@@ -55,7 +59,8 @@ def command(options, case, run_dir):
 
 
 def job_command(options, case):
-    torchrun = os.path.join(options.home, "torch-cuda", "bin", "torchrun")
+    environment = "torch-cuda-" + options.torch if options.torch else "torch-cuda"
+    torchrun = os.path.join(options.home, environment, "bin", "torchrun")
     steps = options.steps or within(options, case) + WARM_UP_STEPS
     steps += REPLAYS if case["layout"] in UNSEEN else 0
     steps += FINDING if options.no_hook else 0

@@ -206,6 +206,17 @@ static void messages_are_told(void) {
     HOLDS(!ncclCommDestroy(comm) && r->finalized == 1);
 }
 
+/* NCCL before 2.27 looks for older interfaces than a plugin of 4 to 7 has. */
+static void up_to_2_26_no_plugin_is_loaded(void) {
+    all_reduce(4);
+    settle();
+    HOLDS(!told()->interface && !told()->count);
+}
+
+static void in_2_27_a_plugin_is_called_by_interface_4(void) {
+    HOLDS(told()->interface == 4);
+}
+
 /* One long collective that is not timed, then a short one that is. */
 static double short_after_untimed_long(void) {
     recording *r = told();
@@ -268,6 +279,8 @@ static const struct {
     TEST(a_slow_link, "VGPU_LINK", "1:4"),
     TEST(the_last_to_come_has_the_shortest_time, "", ""),
     TEST(messages_are_told, "", ""),
+    TEST(up_to_2_26_no_plugin_is_loaded, "VGPU_NCCL_VERSION", "22602"),
+    TEST(in_2_27_a_plugin_is_called_by_interface_4, "VGPU_NCCL_VERSION", "22703"),
     TEST(up_to_2_30_windows_are_right, "", ""),
     TEST(since_2_31_windows_are_foreign, "VGPU_NCCL_VERSION", "23102"),
     TEST(replays_make_times_foreign, "", ""),

@@ -15,6 +15,13 @@ static int init5(void **context, uint64_t id, int *mask, const char *name, int n
     return 0;
 }
 
+static int init4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+                 logger log) {
+    init5(context, id, mask, name, nodes, ranks, rank, log);
+    recorded.interface = 4;
+    return 0;
+}
+
 static int init7(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
                  logger log) {
     init5(context, id, mask, name, nodes, ranks, rank, log);
@@ -63,5 +70,6 @@ static int finalize(void *context) {
     return 0;
 }
 
+const profiler ncclProfiler_v4 = {"recorder", {.v4 = init4}, start, stop, record, finalize};
 const profiler ncclProfiler_v5 = {"recorder", {.v5 = init5}, start, stop, record, finalize};
 const profiler ncclProfiler_v7 = {"recorder", {.v5 = init7}, start, stop, record, finalize};

@@ -167,10 +167,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureSta
 }
 
 /* Dependencies are not told: who asks for them wants to add nodes of its own, which is not played. */
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
-                                     unsigned long long *id, cudaGraph_t *out,
-                                     const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges,
-                                     size_t *dependency_count) {
+static cudaError_t capture_info(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                                unsigned long long *id, cudaGraph_t *out,
+                                const cudaGraphNode_t **dependencies, size_t *dependency_count) {
     vgpu_lock();
     stream *s = stream_of(handle);
     cudaError_t error = status_of(s, status);
@@ -179,10 +178,18 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCapture
         if (out) *out = s->capture->graph;
     }
     if (dependencies) *dependencies = NULL;
-    if (edges) *edges = NULL;
     if (dependency_count) *dependency_count = 0;
     vgpu_unlock();
     return failed(error);
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *out,
+                                     const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges,
+                                     size_t *dependency_count) {
+    if (edges) *edges = NULL;
+    return capture_info(handle, status, id, out, dependencies, dependency_count);
 }
 
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t s, cudaGraphNode_t *dependencies,
@@ -191,3 +198,11 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t s, cudaGraphNode_t 
     (void)s, (void)dependencies, (void)edges, (void)dependency_count, (void)flags;
     return cudaSuccess;
 }
+#else
+/* Its name in CUDA 12 is cudaStreamGetCaptureInfo_v2, by the header; edges came later. */
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *out,
+                                     const cudaGraphNode_t **dependencies, size_t *dependency_count) {
+    return capture_info(handle, status, id, out, dependencies, dependency_count);
+}
+#endif

@@ -2,14 +2,16 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#define VERSION 92000
+#include "cuda_runtime_api.h"
+
+#define VERSION CUDNN_PLAYED /* build.py's */
 
 size_t cudnnGetVersion(void) {
     return VERSION;
 }
 
 size_t cudnnGetCudartVersion(void) {
-    return 13020;
+    return CUDART_VERSION;
 }
 
 const char *cudnnGetErrorString(int error) {

@@ -4,8 +4,6 @@
 
 #include "engine.h"
 
-#define CUDA_VERSION_PLAYED 13020
-
 static const int H100[][2] = {
     {cudaDevAttrMaxThreadsPerBlock, 1024},
     {cudaDevAttrMaxBlockDimX, 1024},
@@ -49,7 +47,10 @@ static int is_device(int device) {
     return device >= 0 && device < settings.devices;
 }
 
+/* The first call that every program makes: NVIDIA's runtime has loaded libcuda after it, which PyTorch 2.7 looks
+ * for among the libraries that are loaded. */
 cudaError_t cudaGetDeviceCount(int *count_out) {
+    driver_library();
     *count_out = settings.devices;
     return settings.devices ? cudaSuccess : failed(cudaErrorNoDevice);
 }
@@ -69,12 +70,12 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDA_VERSION_PLAYED;
+    *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
-    *version = CUDA_VERSION_PLAYED;
+    *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
@@ -113,6 +114,10 @@ static void limits(struct cudaDeviceProp *p) {
     p->memoryBusWidth = attribute(cudaDevAttrGlobalMemoryBusWidth);
     p->multiProcessorCount = attribute(cudaDevAttrMultiProcessorCount);
     p->asyncEngineCount = attribute(cudaDevAttrAsyncEngineCount);
+#if CUDART_VERSION < 13000 /* CUDA 13 tells the clocks as attributes only */
+    p->clockRate = attribute(cudaDevAttrClockRate);
+    p->memoryClockRate = attribute(cudaDevAttrMemoryClockRate);
+#endif
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {

@@ -172,4 +172,7 @@ enum counted {
 void count(enum counted what);
 void context_made(int device);
 
+/* entry_point.c: libcuda, loaded; without the lock. NULL where there is none. */
+void *driver_library(void);
+
 #endif

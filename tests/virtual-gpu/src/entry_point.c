@@ -9,14 +9,19 @@ static long not_supported(void) {
     return cudaErrorNotSupported;
 }
 
+void *driver_library(void) {
+    static void *driver;
+    if (!driver) driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    return driver;
+}
+
 /* The one of that name, or its second version; else one that says that it is not supported. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result) {
-    static void *driver;
+    void *driver = driver_library();
     char second[128];
     (void)version, (void)flags;
-    if (!driver) driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     snprintf(second, sizeof second, "%s_v2", name);
     *function = driver ? dlsym(driver, name) : NULL;
     if (!*function && driver) *function = dlsym(driver, second);
@@ -26,4 +31,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     }
     if (result) *result = cudaDriverEntryPointSuccess;
     return cudaSuccess;
+}
+
+/* What CUDA 12 has instead: the version is that of the headers. */
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *result) {
+    return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, result);
 }

@@ -135,12 +135,14 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *cou
     return cudaSuccess;
 }
 
+#if CUDART_VERSION >= 13000 /* PyTorch for CUDA 12.6 does not ask, and arguments were others */
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *dependencies,
                                          cudaGraphEdgeData *edges, size_t *count) {
     (void)node, (void)dependencies, (void)edges;
     *count = 0;
     return cudaSuccess;
 }
+#endif
 
 /* Objects that a graph keeps: they live as long as the process. */
 cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *at, cudaHostFn_t destroy, unsigned refs,

@@ -51,6 +51,12 @@ void __cudaRegisterFatBinaryEnd(void **handle) {
     (void)handle;
 }
 
+/* Called by host code of CUDA 12 before it asks for a kernel that is loaded lazily. */
+char __cudaInitModule(void **handle) {
+    (void)handle;
+    return 1;
+}
+
 void __cudaUnregisterFatBinary(void **handle) {
     (void)handle;
 }

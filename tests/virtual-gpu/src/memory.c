@@ -150,6 +150,13 @@ cudaError_t cudaHostRegister(void *at, size_t size, unsigned flags) {
     return cudaSuccess;
 }
 
+/* One address for both: cudaDevAttrUnifiedAddressing. */
+cudaError_t cudaHostGetDevicePointer(void **out, void *at, unsigned flags) {
+    (void)flags;
+    *out = at;
+    return cudaSuccess;
+}
+
 cudaError_t cudaHostUnregister(void *at) {
     vgpu_lock();
     block *found = block_of(at);

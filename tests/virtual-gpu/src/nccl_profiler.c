@@ -1,5 +1,6 @@
-/* The profiler plugin, called as NCCL calls it: version 4 of the interface up to NCCL 2.27, 5 in 2.28, 6
- * in 2.29 and 2.30, 7 since 2.31 (VGPU_NCCL_VERSION), or the newest below that the plugin has.
+/* The profiler plugin, called as NCCL calls it: version 4 of the interface in NCCL 2.27, 5 in 2.28, 6 in 2.29
+ * and 2.30, 7 since 2.31 (VGPU_NCCL_VERSION), or the newest below that the plugin has. NCCL before 2.27 has
+ * older interfaces alone, which Paceline's plugin does not: there no plugin is loaded.
  *
  * What goes wrong in NCCL goes wrong here: a device counts the works that it times and the host those that it
  * asked for. Where the two differ, times are foreign, or never come (NCCL's src/device/common.h and
@@ -15,6 +16,7 @@
 #include "nccl_fake.h"
 
 #define CHANNELS 4
+#define OLDEST_INTERFACE 4
 #define TASKS (EVENT_COLL | EVENT_P2P | EVENT_PROXY_OP | EVENT_PROXY_STEP | EVENT_KERNEL_CH)
 
 static profiler *plugin;
@@ -38,7 +40,7 @@ static const char *const type_names[ncclNumTypes] = {
 
 int nccl_version(void) {
     static int version;
-    if (!version) version = (int)vgpu_number("VGPU_NCCL_VERSION", 22809);
+    if (!version) version = (int)vgpu_number("VGPU_NCCL_VERSION", NCCL_PLAYED);
     return version;
 }
 
@@ -98,6 +100,16 @@ static void report_later(void *context, void *parent, ns_t start, ns_t end) {
     pthread_mutex_unlock(&reports_lock);
 }
 
+/* 0 before NCCL 2.27, whose older interfaces are not played. */
+static int newest_interface(void) {
+    static const struct {
+        int nccl, interface;
+    } since[] = {{23100, 7}, {22900, 6}, {22800, 5}, {22700, 4}};
+    for (size_t i = 0; i < sizeof since / sizeof *since; i++)
+        if (nccl_version() >= since[i].nccl) return since[i].interface;
+    return 0;
+}
+
 static void load_plugin(void) {
     const char *path = getenv("NCCL_PROFILER_PLUGIN");
     char symbol[32];
@@ -107,8 +119,8 @@ static void load_plugin(void) {
         fprintf(stderr, "virtual NCCL: profiler plugin: %s\n", dlerror());
         return;
     }
-    int newest = nccl_version() >= 23100 ? 7 : nccl_version() >= 22900 ? 6 : nccl_version() >= 22800 ? 5 : 4;
-    for (int version = newest; version >= 4 && !plugin; version--) {
+    int newest = newest_interface();
+    for (int version = newest; version >= OLDEST_INTERFACE && !plugin; version--) {
         snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
         plugin = dlsym(library, symbol);
         interface = version;
