@@ -47,8 +47,8 @@ static int is_device(int device) {
     return device >= 0 && device < settings.devices;
 }
 
-/* The first call that every program makes: NVIDIA's runtime has loaded libcuda after it, which PyTorch 2.7 looks
- * for among the libraries that are loaded. */
+/* The first call that every program makes: NVIDIA's runtime has loaded libcuda after it, which PyTorch 2.7
+ * looks for among the libraries that are loaded. */
 cudaError_t cudaGetDeviceCount(int *count_out) {
     driver_library();
     *count_out = settings.devices;
