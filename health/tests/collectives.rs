@@ -143,7 +143,8 @@ fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     let seen = watch(PIPELINE, &[SLOW_0], not_of(4));
     assert_eq!(seen.named(), []);
     assert!(
-        seen.notes().contains("ranks 0, 4, 8, 12 were late together"),
+        seen.notes()
+            .contains("ranks 0, 4, 8, 12 of one pipeline were late together"),
         "{}",
         seen.notes()
     );
@@ -158,6 +159,27 @@ fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
                 "{layout} {chunks}: {}",
                 seen.notes()
             );
+        }
+    }
+}
+
+/// Ranks that are slow together in a job without a pipeline are found, whether its layout is declared or not.
+#[test]
+fn several_slow_ranks_without_a_pipeline() {
+    for layout in ["declared", "undeclared"] {
+        for axis in ["cp=2", "ep=8"] {
+            let world = format!("nodes=4 gpus=8 {axis} steps=300 layout={layout} comms=gpu");
+            let seen = watch(&world, &["slow node=1 factor=1.3 from=50"], |_| true);
+            let found: Vec<Finding> = seen.named().iter().map(|(finding, _)| *finding).collect();
+            assert_eq!(found, [Finding::StragglerNode], "{world}: {:?}", seen.named());
+            let two = [
+                "slow rank=3 factor=1.3 from=50",
+                "slow rank=20 factor=1.3 from=50",
+            ];
+            let mut named = watch(&world, &two, |_| true).named();
+            named.sort();
+            let ranks = ["rank 20", "rank 3"].map(|rank| (Finding::Straggler, rank.to_owned()));
+            assert_eq!(named, ranks, "{world}");
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::stats;
 const MAX_OPEN: usize = 4;
 /// Steps that are kept.
 const KEPT: usize = bounds::TRANSFERS;
-/// First steps, which set up connections, and those after them that say how fast it was: so many at first, and in the end. Where
-/// transfers vary, a few steps are a baseline too low for the thousands that are compared with it.
+/// First steps, which set up connections; those after them that are its first baseline; and those that are in its last one. Where
+/// transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
 const LEARNED: u32 = 144;
@@ -47,9 +47,11 @@ pub struct Comm {
     rows: u32,
     recent: VecDeque<Transfer>,
     early: Option<Level>,
-    /// Steps that `early` is of.
+    /// Steps that `early` is of, and latest steps in which nothing seemed wrong.
     #[serde(default)]
     early_steps: u32,
+    #[serde(default)]
+    well_steps: u32,
     /// By member: its own time in it of late, waiting and transfer, seconds.
     own_s: Vec<f32>,
     /// Bytes of payload a step, and collectives.
@@ -215,6 +217,10 @@ impl Comm {
             summed,
             seconds: (summed - self.blur_s).max(summed.min(usual_s)),
         });
+        self.well_steps = match self.is_slow || self.is_suspect {
+            true => 0,
+            false => self.well_steps.saturating_add(1),
+        };
         self.learn();
     }
 
@@ -222,25 +228,28 @@ impl Comm {
     fn learn(&mut self) {
         let new = match self.early {
             None if self.recent.len() == EARLY => EARLY,
-            Some(_) if self.early_steps < LEARNED && !self.is_slow && !self.is_suspect => KEPT,
+            Some(_) if self.early_steps < LEARNED && self.well_steps >= KEPT as u32 => KEPT,
             _ => return,
         };
-        if self.rows < FIRST + self.early_steps + new as u32 {
-            return;
-        }
         let mut latest = self.latest(new);
         let (Some(sigma_s), Some(median_s)) = (stats::lasting_sigma(&latest), stats::median(&mut latest))
         else {
             return;
         };
-        let (before, new) = (f64::from(self.early_steps), new as f64);
-        let mean = |old: f64, now: f64| (old * before + now * new) / (before + new);
+        // Snapshots of before this was counted have the first ones.
+        let before = match self.early {
+            Some(_) => self.early_steps.max(EARLY as u32),
+            None => 0,
+        };
+        let share = new as f64 / (f64::from(before) + new as f64);
+        let mean = |old: f64, now: f64| old + (now - old) * share;
         let known = self.early.unwrap_or(Level { median_s, sigma_s });
         self.early = Some(Level {
             median_s: mean(known.median_s, median_s),
             sigma_s: mean(known.sigma_s.powi(2), sigma_s.powi(2)).sqrt(),
         });
-        self.early_steps += new as u32;
+        self.early_steps = before + new as u32;
+        self.well_steps = 0;
     }
 
     /// Single collectives tell the transfer of a step that has closed.

@@ -18,6 +18,8 @@ const MAX_COMMS: usize = 1 << 17;
 /// Steps between two judgements, and communicators alike that one is compared with.
 const JUDGED_EVERY: u64 = 4;
 const ELSEWHERE: usize = 3;
+/// A collective of fewer bytes is latency alone.
+const SMALL_BYTES: u64 = 8192;
 
 /// All communicators.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -137,11 +139,16 @@ impl Comms {
         self.has_unfit
     }
 
-    /// Which ranks are joined by communicators of fewer than `below` ranks in which something was done: a number for each rank
-    /// that is in one, the same for those that are joined. Ranks of different numbers meet in ways that are not seen.
-    pub fn islands(&self, below: usize) -> BTreeMap<Rank, u32> {
+    /// Which ranks are joined by communicators that pass lateness on and were seen: a number for each rank that is in one, the
+    /// same for those that are joined. Ranks of different numbers meet in ways that are not seen.
+    pub fn islands(&self) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
-        let is_seen = |comm: &&Comm| comm.has_reports() && (comm.size as usize) < below;
+        // Ranks meet in a norm or a loss when their work is done. And a GPU times no sends, so where it does, what joins the
+        // stages of a pipeline is something else: gradients of layers that two stages share.
+        let is_seen = |comm: &&Comm| {
+            let is_small = comm.bytes < SMALL_BYTES * u64::from(comm.collectives.max(1));
+            comm.has_reports() && !is_small && !(self.by_gpu && comm.joins_stages)
+        };
         for comm in self.all.values().filter(is_seen) {
             let Some(least) = comm.members.first() else {
                 continue;

@@ -51,9 +51,9 @@ pub struct StragglerRule {
     /// Steps since one of which the hook timed phases.
     #[serde(default)]
     since_phases: Option<u32>,
-    /// Ranks that were late together, and how they pass lateness on to each other was not seen: the latest of them.
+    /// The latest ranks that were late together, and by which step; how they pass lateness on to each other was not seen.
     #[serde(default)]
-    late_together: Vec<Rank>,
+    late_together: Option<(u64, Vec<Rank>)>,
     out: VecDeque<Claim>,
 }
 
@@ -68,7 +68,7 @@ impl StragglerRule {
         self.history.clear();
         self.since_phases = None;
         self.born = None;
-        self.late_together.clear();
+        self.late_together = None;
     }
 
     /// Where the step times came from.
@@ -98,9 +98,10 @@ impl StragglerRule {
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
     }
 
-    /// Ranks that were late together in a way that could not be followed, the latest of them.
-    pub fn late_together(&self) -> &[Rank] {
-        &self.late_together
+    /// The latest ranks that were late together in a way that could not be followed, and by which step.
+    pub fn late_together(&self) -> Option<(u64, &[Rank])> {
+        let (step, ranks) = self.late_together.as_ref()?;
+        Some((*step, ranks))
     }
 
     /// What is slow now.
@@ -294,10 +295,8 @@ impl StragglerRule {
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
         let bar = self.roles.bar(role)?;
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
-        if board.signal == Signal::S1
-            && let Some(together) = view.waits.late_together(rank, &slow, view.comms, view.plan)
-        {
-            self.late_together = together;
+        if board.signal == Signal::S1 && view.waits.are_apart(rank, &slow, view.comms, view.plan) {
+            self.late_together = Some((board.step, slow));
             return None;
         }
         let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);

@@ -177,22 +177,15 @@ impl Waits {
         f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
     }
 
-    /// Ranks that may be late because one of them is, `rank` and those that are late with it or are in its pipeline: they share no
+    /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they share no
     /// communicator, over any others, that was seen. What joins them (the sends of a pipeline, which the NCCL plugin does not
-    /// time) passes lateness on, and the first of them is not known. `None`: the rank is late by itself.
-    pub fn late_together(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> Option<Vec<Rank>> {
-        // All ranks meet after the pipelines, in a norm or a loss: nothing is passed on there.
-        let may_pipe = plan.stages > 1 || !plan.is_declared;
-        let islands = comms.islands(if may_pipe { plan.ranks } else { usize::MAX });
-        let mut together = late.to_vec();
-        if plan.stages > 1 {
-            together.extend(plan.pipeline(rank));
-            together.sort_unstable();
-            together.dedup();
-        }
-        let mut of_late = together.iter().map(|rank| islands.get(rank));
-        let first = of_late.next();
-        of_late.any(|island| Some(island) != first).then_some(together)
+    /// time) passes lateness on, and the first of them is not known.
+    pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
+        let islands = comms.islands();
+        let first = islands.get(&rank);
+        let pipeline = plan.pipeline(rank).filter(|_| plan.stages > 1);
+        let mut others = late.iter().copied().chain(pipeline);
+        others.any(|other| islands.get(&other) != first)
     }
 
     /// A rank that came last in more than its share of the latest steps, in collectives that run beside the work: as it

@@ -22,6 +22,9 @@ fn within(
     })
 }
 
+/// Parts of micro-batches in a step of an interleaved pipeline.
+const MOST_PARTS: u64 = 1 << 22;
+
 impl WorldSpec {
     /// Whether it can be simulated.
     ///
@@ -57,6 +60,12 @@ impl WorldSpec {
         if layout.chunks > 1 && (layout.pp == 1 || !layout.micro.is_multiple_of(layout.pp)) {
             return Err(SpecError::Conflict(
                 "chunks= interleaves a pipeline; expected pp= above 1 and micro= a multiple of it",
+            ));
+        }
+        let parts = u64::from(layout.pp) * u64::from(layout.chunks) * u64::from(layout.micro);
+        if layout.chunks > 1 && parts > MOST_PARTS {
+            return Err(SpecError::Conflict(
+                "pp= × chunks= × micro= is too much for a step; expected 4,194,304 at most",
             ));
         }
         let beside = f64::from(self.beside);

@@ -47,14 +47,14 @@ pub fn main(options: &BenchOptions) -> ExitCode {
     ended(command(options))
 }
 
-/// What runs at the exit of a process may wait for a thread that is stuck in NCCL or in the driver: with such a one it ends at
-/// once. All has been said by then.
+/// Handlers that run at the exit of a process may wait for a thread that is stuck in NCCL or in the driver. With such a thread the
+/// process ends without them, after all output.
 fn ended(code: ExitCode) -> ExitCode {
     if !nccl::is_any_left_behind() {
         return code;
     }
     let number = (0..=u8::MAX).find(|number| ExitCode::from(*number) == code);
-    // What cannot be written is written to nobody.
+    // The exit code says more than a failed write of the last line.
     let _ = io::stdout().flush();
     // SAFETY: ends the process; nothing of it is used again.
     unsafe { libc::_exit(number.unwrap_or(NOT_MEASURED).into()) }

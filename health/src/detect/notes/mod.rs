@@ -153,17 +153,22 @@ impl Detector {
                     .to_owned(),
             );
         }
-        let together = self.straggler.late_together();
-        if !together.is_empty() {
-            let named = together.iter().take(MAX_NAMED);
-            let mut ranks: Vec<String> = named.map(|rank| rank.0.to_string()).collect();
-            if together.len() > MAX_NAMED {
-                ranks.push(format!("{} more", together.len() - MAX_NAMED));
+        if let Some((step, ranks)) = self.straggler.late_together() {
+            let named = ranks.iter().take(MAX_NAMED);
+            let mut names: Vec<String> = named.map(|rank| rank.0.to_string()).collect();
+            if ranks.len() > MAX_NAMED {
+                names.push(format!("{} more", ranks.len() - MAX_NAMED));
             }
+            let pipeline = if self.plan.stages > 1 {
+                " of one pipeline"
+            } else {
+                ""
+            };
             notes.push(format!(
-                "ranks {} were late together and share no communicator whose times were seen (sends between pipeline stages \
-                 are not timed without the hook): one of them is slow, and it is not known which",
-                ranks.join(", ")
+                "ranks {}{pipeline} were late together by step {step}: at least one of them was slow. Which one is not known, \
+                 because what passes lateness on between them was not timed (the NCCL plugin does not time sends between \
+                 pipeline stages; the hook does)",
+                names.join(", ")
             ));
         }
         notes

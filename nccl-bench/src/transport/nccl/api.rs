@@ -67,9 +67,9 @@ impl Config {
     }
 }
 
-/// ncclInProgress: no error, and what a communicator that blocks never answers.
+/// ncclInProgress: no error; a blocking communicator never returns it.
 const IN_PROGRESS: i32 = 7;
-/// The oldest that takes a configuration, and so says by itself that its calls block.
+/// The oldest with ncclConfig_t, which chooses blocking calls.
 pub const LEAST: Version = Version(21400);
 /// The oldest in which ranks may share a GPU.
 pub const SHARING: Version = Version(23000);
@@ -114,7 +114,7 @@ impl Nccl {
                 path: library.path,
                 found: version.to_string(),
                 least: LEAST.to_string(),
-                what: "to choose that calls block",
+                what: "a blocking communicator by ncclConfig_t",
             });
         }
         Ok(Nccl {
@@ -133,7 +133,7 @@ impl Nccl {
         Ok(id)
     }
 
-    /// An answer as a result. "In progress" is an error: times of a communicator that does not block are the host's.
+    /// A return code as a result. "In progress" is an error: a nonblocking communicator would time the host.
     pub(super) fn check(
         &self,
         call: &'static str,
@@ -147,7 +147,7 @@ impl Nccl {
             return Err(TransportError::Unsupported {
                 transport: NAME,
                 what: format!(
-                    "a communicator that does not block, which {call} answers to have: is NCCL_COMM_BLOCKING=0 set?"
+                    "a nonblocking communicator ({call} returned ncclInProgress): unset NCCL_COMM_BLOCKING"
                 ),
             });
         }

@@ -36,7 +36,7 @@ pub struct Comm {
 #[derive(Clone, Copy, Debug)]
 struct Handle(*mut c_void);
 
-// SAFETY: a handle that is only passed back to NCCL, one thread at a time except to abort, which NCCL allows another thread.
+// SAFETY: a handle that is only passed back to NCCL, one thread at a time except to abort, for which NCCL documents another.
 unsafe impl Send for Handle {}
 
 /// Addresses on the GPU of what a collective reads and writes.
@@ -190,9 +190,9 @@ impl Comm {
             .spawn(move || {
                 // The whole handle moves here, which may be sent; its pointer alone may not.
                 let handle = handle;
-                // Without its GPU it ends nothing; there is nobody left to tell.
+                // Without its GPU it ends nothing.
                 if gpu.enter().is_ok() {
-                    // SAFETY: the communicator lives, and nobody has its handle any more.
+                    // SAFETY: the communicator lives, and no one else has its handle.
                     unsafe { function(handle.0) };
                 }
                 drop(nccl);

@@ -111,6 +111,10 @@ impl Lane {
         with.call.set(Some(Comm::call_of(prepared.plan.collective)));
         events[0].record(&self.stream).map_err(gpu_error)?;
         for event in &events[1..] {
+            // So that a deadline aborts a call that does not return, and none that would.
+            with.deadline
+                .remaining()
+                .ok_or_else(|| with.deadline.passed(None))?;
             with.comm
                 .queue(&prepared.plan, buffers, &self.stream, with.deadline)?;
             event.record(&self.stream).map_err(gpu_error)?;

@@ -78,12 +78,22 @@ pub struct NcclTransport {
     rank: usize,
 }
 
-/// A communicator that is destroyed with this, whoever else knows it.
+/// A communicator that is destroyed with this, also if the worker still holds it.
 struct Ended(Arc<Comm>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
         self.0.destroy();
+    }
+}
+
+impl Drop for NcclTransport {
+    fn drop(&mut self) {
+        self.comm.0.destroy();
+        // Freeing memory waits for kernels, and one that hangs would keep the process.
+        if is_any_left_behind() {
+            std::mem::forget(self.lane.take());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! The thread that makes all calls which may block in NCCL or in the driver. Calls of a communicator that blocks return when
-//! they are done, so nothing inside them looks at a clock: whoever asks for them waits here, no longer than a deadline, and
-//! then aborts the communicator from outside.
+//! The thread that makes all calls which may block in NCCL or in the driver. Calls of a blocking communicator return when they
+//! are done, and have no time-out of their own: the caller waits here until its deadline, and then aborts the communicator from
+//! its own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::transport::{Deadline, TransportError};
 
-/// What a job that gives up by itself at its deadline has to say so: then no call is under way when the abort comes.
+/// Time for a job that stops by itself at its deadline to say so: then no call is in progress when the abort comes.
 const GRACE: Duration = Duration::from_millis(250);
 /// How long a call that was aborted may take to return.
 const RETURNING: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub(super) fn leave_behind() {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// See the module. It ends when this is dropped, once its last job is done.
+/// A thread for blocking calls. It ends after its last job when this is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     jobs: Sender<Job>,
@@ -80,10 +80,10 @@ impl Worker {
         let job = move || {
             let given = job(&call);
             call.set(None);
-            // Whoever asked may have given up.
+            // The caller may have given up.
             let _ = sender.send(given);
         };
-        // A thread that is gone does not answer either.
+        // A thread that has ended is seen below, as no answer.
         let _ = self.jobs.send(Box::new(job));
         let until = deadline.at().max(Instant::now()) + GRACE;
         match receive(&answer, until) {

@@ -285,6 +285,8 @@ fn links_up(gpu: &Gpu) -> Result<Vec<f64>, Code> {
         match ask!(gpu, nvmlDeviceGetNvLinkState, link, &mut state) {
             Ok(()) => up += u32::from(state != 0),
             Err(Code::INVALID_ARGUMENT) if link > 0 => break,
+            // Older drivers know 18 links, and what they answer to more is their own.
+            Err(_) if link >= super::fields::LINKS => break,
             Err(code) => return Err(code),
         }
     }

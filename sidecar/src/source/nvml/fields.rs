@@ -137,7 +137,7 @@ pub const FIELDS: &[Field] = &[
 
 /// NVLinks that are asked for their state at least, and where the GPU does not say how many it has: NVML_NVLINK_MAX_LINKS
 /// of drivers before 610.
-const LINKS: u32 = 18;
+pub(super) const LINKS: u32 = 18;
 /// NVLinks that are asked at most. NVML_NVLINK_MAX_LINKS is 36 from driver 610 on; a driver refuses links past its own.
 pub(super) const MOST_LINKS: u32 = 144;
 /// Fields in one call.

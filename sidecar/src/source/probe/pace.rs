@@ -1,46 +1,41 @@
-//! How long steps took of which the GPU timed none of the collectives. A host enqueues up to ten steps at once and then waits, so the
-//! time between two enqueues says little of one step. A GPU does one step after the other: each ends about a usual step after the one
-//! before, and not before it was enqueued.
+//! Durations of steps in which the GPU timed no collectives. A host enqueues up to ten steps at once and then waits, so the
+//! time between two enqueues says little of one step. A GPU does one step after the other: each ends about a usual step after the
+//! one before, and not before it was enqueued.
 
 use std::collections::VecDeque;
 
-/// Steps whose median is a usual one.
-const USUAL: usize = 8;
-/// Timed steps after which the least delay is measured anew: clocks drift apart by up to 0.1 ms a second.
-const MAX_DELAYS: u32 = 256;
+/// Timed steps whose mean is a usual one, and the multiple of their median from which on one is an exception.
+const USUAL: usize = 32;
+const EXCEPTION: u64 = 4;
+/// By one part in so many the clocks of host and GPU may drift apart.
+const DRIFT: i128 = 50_000;
 
-/// When a rank's steps end on its GPU, known or estimated.
+/// When a rank's steps end on its GPU, measured or estimated.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The last step: when the host enqueued its end, and when the GPU came there, if its clock is known.
+    /// The last step: when the host enqueued its end, and when the GPU ended it, by the GPU's clock.
     last: Option<(u64, Option<i128>)>,
     was_timed: bool,
     /// Durations of the latest steps of which both ends were timed, ns.
     timed: VecDeque<u64>,
-    /// Least time from enqueueing to the end on the GPU, which holds the difference of both clocks: of this period and of the one
-    /// before, ns.
-    delays: [Option<i128>; 2],
-    measured: u32,
+    /// The least time from enqueue to the end on the GPU, with the difference of both clocks in it, ns; and when it was measured.
+    least_delay: Option<(i128, u64)>,
 }
 
 impl Pace {
-    /// How long a step took, ns, that was enqueued at `at_ns` by the host's clock and ended at `gpu_end_ns` by the GPU's, if that was
-    /// timed. To be asked of each step in turn; `None`: the one before is not known.
+    /// The duration of a step, ns, that was enqueued at `at_ns` by the host's clock and ended at `gpu_end_ns` by the GPU's, if that
+    /// was timed. Takes all steps in their order. `None`: the step before is not known.
     pub(super) fn step(&mut self, at_ns: u64, gpu_end_ns: Option<u64>) -> Option<u64> {
         let was_timed = std::mem::replace(&mut self.was_timed, gpu_end_ns.is_some());
         let last = self.last.take();
-        let usual = self.usual();
         let from = last.and_then(|(_, end)| end);
-        let after_usual = from.zip(usual).map(|(from, usual)| from + i128::from(usual));
-        let enqueued = self.delay().map(|delay| i128::from(at_ns) + delay);
-        // Without a usual step only the host's clock is known.
-        let estimate = after_usual.zip(enqueued).map(|(end, enqueued)| end.max(enqueued));
+        let estimate = self.estimate(from, at_ns);
         let timed = gpu_end_ns.map(i128::from);
         if let Some(end) = timed {
-            self.measure(end - i128::from(at_ns));
+            self.measure(at_ns, end - i128::from(at_ns));
         }
         self.last = Some((at_ns, timed.or(estimate)));
-        // An error of the estimates in between is not this step's.
+        // An error of the estimates before it is not this step's.
         let end = if was_timed { timed.or(estimate) } else { estimate };
         let by_gpu = from
             .zip(end)
@@ -56,29 +51,38 @@ impl Pace {
         Some(dur_ns.unwrap_or_else(|| at_ns.saturating_sub(last_at_ns)))
     }
 
-    /// A step of which nothing is known was between.
+    /// The step before the next one is not known.
     pub(super) fn gap(&mut self) {
         self.last = None;
         self.was_timed = false;
     }
 
+    /// When a step ends on the GPU that follows one which ended at `from`; `None` before any were timed.
+    fn estimate(&self, from: Option<i128>, at_ns: u64) -> Option<i128> {
+        let usual = i128::from(self.usual()?);
+        let (delay, measured_ns) = self.least_delay?;
+        // Less than it may be: what the clocks have drifted apart is no delay.
+        let drift = i128::from(at_ns.saturating_sub(measured_ns)) / DRIFT;
+        let earliest = i128::from(at_ns) + delay - drift;
+        Some(from.map_or(earliest, |from| earliest.max(from + usual)))
+    }
+
     fn usual(&self) -> Option<u64> {
         let mut sorted: Vec<u64> = self.timed.iter().copied().collect();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
+        let most = sorted.get(sorted.len() / 2)?.saturating_mul(EXCEPTION);
+        let ordinary = sorted.partition_point(|ns| *ns <= most);
+        let sum: u128 = sorted[..ordinary].iter().map(|ns| u128::from(*ns)).sum();
+        u64::try_from(sum / ordinary.max(1) as u128).ok()
     }
 
-    fn delay(&self) -> Option<i128> {
-        self.delays.iter().flatten().copied().min()
-    }
-
-    fn measure(&mut self, delay: i128) {
-        self.measured += 1;
-        if self.measured > MAX_DELAYS {
-            self.measured = 1;
-            self.delays = [None, self.delays[0]];
+    fn measure(&mut self, at_ns: u64, delay: i128) {
+        let is_least = self.least_delay.is_none_or(|(least, measured_ns)| {
+            delay <= least + i128::from(at_ns.saturating_sub(measured_ns)) / DRIFT
+        });
+        if is_least {
+            self.least_delay = Some((delay, at_ns));
         }
-        self.delays[0] = Some(self.delays[0].map_or(delay, |least| least.min(delay)));
     }
 }
 
@@ -102,7 +106,7 @@ mod tests {
             let is_timed = step % 32 < 8;
             out.extend(
                 pace.step(host, is_timed.then_some(gpu - BEHIND))
-                    .map(|ns| ns / MS),
+                    .map(|ns| (ns + MS / 2) / MS),
             );
         }
         out
@@ -125,6 +129,46 @@ mod tests {
         let untimed = durations(|step| 300 * u64::from(step == 45));
         assert_eq!(untimed.iter().filter(|ms| **ms != 100).count(), 1, "{untimed:?}");
         assert_eq!(untimed.iter().position(|ms| *ms == 400), Some(49), "{untimed:?}");
+    }
+
+    /// Steps that differ in turn: estimates add up to what they took, as far as seven steps of a window can say.
+    #[test]
+    fn steps_that_alternate() {
+        let durations = durations(|step| 100 * (step % 2));
+        let mean = durations.iter().sum::<u64>() as f64 / durations.len() as f64;
+        assert!((mean - 150.0).abs() < 10.0, "{mean}: {durations:?}");
+    }
+
+    /// A step that is not known, as one of which records were lost: the estimates go on after it.
+    #[test]
+    fn estimates_go_on_after_a_gap() {
+        let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
+        for step in 0..30 {
+            let host = gpu / (10 * STEP) * (10 * STEP);
+            gpu += STEP;
+            if step == 20 {
+                pace.gap();
+                continue;
+            }
+            let dur = pace.step(host + step, (step < 8).then_some(gpu));
+            assert!(step < 22 || dur == Some(STEP), "{step}: {dur:?}");
+        }
+    }
+
+    /// The GPU is ten steps behind for a thousand steps, and then the host stalls: the queue hides that, and it is no long step.
+    #[test]
+    fn a_stall_of_the_host_that_the_queue_hides() {
+        let (mut pace, mut gpu) = (Pace::default(), 10_000_000 * MS);
+        for step in 0..3000_u64 {
+            let ahead = match step {
+                0..=1 => 1,
+                _ if step > 2000 && step % 100 == 50 => 1,
+                _ => 10,
+            };
+            gpu += STEP;
+            let dur = pace.step(gpu - ahead * STEP, (step % 32 < 8).then_some(gpu));
+            assert!(step < 8 || dur == Some(STEP), "{step}: {dur:?}");
+        }
     }
 
     /// Where nothing is ever timed the host's clock is all there is.

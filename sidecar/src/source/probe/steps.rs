@@ -23,7 +23,7 @@ pub(super) struct Steps {
     /// What the plugin was told.
     led: Led,
     ended: VecDeque<Ended>,
-    /// The last step that was told or passed over.
+    /// The last step, reported or left out.
     before: Option<Ended>,
     pace: Pace,
 }
