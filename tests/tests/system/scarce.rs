@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::launched::{Place, text};
 
-/// As in the README.
+/// As in docs/python.md.
 const GUARDED: &str = "
 try:
     import paceline
@@ -200,11 +200,11 @@ fn python_that_looks_at_no_variable() {
     assert_eq!((code, &*printed), (Some(0), "trained True\n"), "{said}");
 }
 
-/// The README's own lines are what is tried above.
+/// The page's own lines are what is tried above.
 #[test]
 fn the_docs_show_the_guard() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    for page in ["README.md", "docs/trackers.md"] {
+    for page in ["docs/python.md", "docs/trackers.md"] {
         let text = fs::read_to_string(format!("{root}/{page}")).unwrap();
         for block in text.split("```python").skip(1) {
             let block = block.split("```").next().unwrap();
