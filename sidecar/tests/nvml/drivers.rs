@@ -310,11 +310,11 @@ fn every_event_is_what_the_drivers_header_says() {
         let mut stage = Stage::new(&scenario);
         while !missing.is_empty() {
             let (_, event) = stage.expect(5 * S, |event| fault(event).is_some());
-            let told = fault(&event).unwrap();
-            let of_kind = missing.iter_mut().find(|(kind, _)| *kind == told.kind);
-            let (_, left) = of_kind.unwrap_or_else(|| panic!("{version}: {told:?}"));
-            let rest = left.checked_sub(told.count);
-            *left = rest.unwrap_or_else(|| panic!("{version}: too many of {told:?}"));
+            let found = fault(&event).unwrap();
+            let of_kind = missing.iter_mut().find(|(kind, _)| *kind == found.kind);
+            let (_, left) = of_kind.unwrap_or_else(|| panic!("{version}: {found:?}"));
+            let rest = left.checked_sub(found.count);
+            *left = rest.unwrap_or_else(|| panic!("{version}: too many of {found:?}"));
             missing.retain(|(_, left)| *left > 0);
         }
     }

@@ -158,8 +158,8 @@ static void a_slow_link(void) {
     HOLDS(ms_between(from, to) > 2.0 && ms_between(from, to) < 2.5);
 }
 
-/* What the plugin was told. */
-static recording *told(void) {
+/* What the plugin recorded. */
+static recording *plugin_recording(void) {
     return dlsym(dlopen(getenv("NCCL_PROFILER_PLUGIN"), RTLD_NOW), "recorded");
 }
 
@@ -176,7 +176,7 @@ static double timed_ms(const recording *r, int n) {
 }
 
 static void the_last_to_come_has_the_shortest_time(void) {
-    const recording *r = told();
+    const recording *r = plugin_recording();
     OK(work(stream, rank ? 100 : 1));
     all_reduce(LONG);
     settle();
@@ -188,8 +188,8 @@ static void the_last_to_come_has_the_shortest_time(void) {
     if (!rank) HOLDS(timed_ms(r, 0) > 15);
 }
 
-static void messages_are_told(void) {
-    const recording *r = told();
+static void messages_are_recorded(void) {
+    const recording *r = plugin_recording();
     int sends = 0, receives = 0;
     ncclGroupStart();
     HOLDS(!ncclSend(data, 7, ncclFloat32, !rank, comm, stream));
@@ -210,16 +210,16 @@ static void messages_are_told(void) {
 static void up_to_2_26_no_plugin_is_loaded(void) {
     all_reduce(4);
     settle();
-    HOLDS(!told()->interface && !told()->count);
+    HOLDS(!plugin_recording()->interface && !plugin_recording()->count);
 }
 
 static void in_2_27_a_plugin_is_called_by_interface_4(void) {
-    HOLDS(told()->interface == 4);
+    HOLDS(plugin_recording()->interface == 4);
 }
 
 /* One long collective that is not timed, then a short one that is. */
 static double short_after_untimed_long(void) {
-    recording *r = told();
+    recording *r = plugin_recording();
     *r->mask = EVENT_COLL;
     all_reduce(LONG);
     *r->mask = EVENT_COLL | EVENT_KERNEL_CH;
@@ -236,14 +236,14 @@ static void up_to_2_30_windows_are_right(void) {
  * before. */
 static void since_2_31_windows_are_foreign(void) {
     double ms = short_after_untimed_long();
-    HOLDS(told()->interface == 7);
+    HOLDS(plugin_recording()->interface == 7);
     HOLDS(ms > 0.45);
 }
 
 /* A graph that was captured while nothing was timed moves the device's count at each replay (NCCL pull
  * request 2368). */
 static void replays_make_times_foreign(void) {
-    recording *r = told();
+    recording *r = plugin_recording();
     cudaGraph_t graph;
     cudaGraphExec_t executable;
     *r->mask = EVENT_COLL | EVENT_COLL_API;
@@ -278,7 +278,7 @@ static const struct {
     TEST(a_dead_member_is_an_error, "VGPU_NCCL_DEAD_PEER", "error"),
     TEST(a_slow_link, "VGPU_LINK", "1:4"),
     TEST(the_last_to_come_has_the_shortest_time, "", ""),
-    TEST(messages_are_told, "", ""),
+    TEST(messages_are_recorded, "", ""),
     TEST(up_to_2_26_no_plugin_is_loaded, "VGPU_NCCL_VERSION", "22602"),
     TEST(in_2_27_a_plugin_is_called_by_interface_4, "VGPU_NCCL_VERSION", "22703"),
     TEST(up_to_2_30_windows_are_right, "", ""),

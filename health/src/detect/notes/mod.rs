@@ -159,16 +159,16 @@ impl Detector {
             if ranks.len() > MAX_NAMED {
                 names.push(format!("{} more", ranks.len() - MAX_NAMED));
             }
-            let pipeline = if self.plan.stages > 1 {
-                " of one pipeline"
-            } else {
-                ""
+            let names = names.join(", ");
+            let late = match (ranks.len(), self.plan.stages > 1) {
+                (1, _) => format!("rank {names} and the ranks of its pipeline"),
+                (_, true) => format!("ranks {names} of one pipeline"),
+                (_, false) => format!("ranks {names}"),
             };
             notes.push(format!(
-                "ranks {}{pipeline} were late together by step {step}: at least one of them was slow. Which one is not known, \
+                "{late} were late together by step {step}: at least one of them was slow. Which one is not known, \
                  because what passes lateness on between them was not timed (the NCCL plugin does not time sends between \
-                 pipeline stages; the hook does)",
-                names.join(", ")
+                 pipeline stages; the hook does)"
             ));
         }
         notes
