@@ -236,11 +236,7 @@ impl Comm {
         else {
             return;
         };
-        // Snapshots of before this was counted have the first ones.
-        let before = match self.early {
-            Some(_) => self.early_steps.max(EARLY as u32),
-            None => 0,
-        };
+        let before = self.early_steps();
         let share = new as f64 / (f64::from(before) + new as f64);
         let mean = |old: f64, now: f64| old + (now - old) * share;
         let known = self.early.unwrap_or(Level { median_s, sigma_s });
@@ -250,6 +246,11 @@ impl Comm {
         });
         self.early_steps = before + new as u32;
         self.well_steps = 0;
+    }
+
+    /// Steps that the baseline is of. A snapshot of an older version does not count them, and has the first ones.
+    fn early_steps(&self) -> u32 {
+        self.early.map_or(0, |_| self.early_steps.max(EARLY as u32))
     }
 
     /// Single collectives tell the transfer of a step that has closed.
@@ -327,7 +328,7 @@ impl Comm {
             let slow_s = (ratio * usual.median_s).max(usual.median_s + unsure_s);
             (usual.median_s, slow_s)
         };
-        let early_steps = (self.early_steps as usize).max(EARLY);
+        let early_steps = self.early_steps() as usize;
         let of_past = |early: Level| bar(early, limits.slow_ratio, early.sigma_s, early_steps);
         let elsewhere_ratio = if self.joins_stages {
             limits.slow_ratio

@@ -102,9 +102,9 @@ impl Steps {
         if before.is_none_or(|last| last.end == End::Unlike) {
             self.pace.gap();
         }
-        let known_ns = self.pace.step(ended.at_ns, done.gpu_end_ns);
+        let by_gpu_ns = self.pace.step(ended.at_ns, done.gpu_end_ns);
         let last = before?;
-        let dur_ns = known_ns.unwrap_or_else(|| ended.at_ns.saturating_sub(last.at_ns));
+        let dur_ns = by_gpu_ns.unwrap_or_else(|| ended.at_ns.saturating_sub(last.at_ns));
         let kind = match ended.end {
             End::Usual => StepKind::Train,
             End::Unlike => StepKind::Evaluation,
