@@ -37,7 +37,7 @@ static struct {
 static unsigned long enqueued, timed, abandoned;
 
 /* What the plugin asks for at first. */
-static int asked(void) { return EVENT_COLL | EVENT_KERNEL_CH | (version > 4 ? EVENT_GROUP_API : 0); }
+static int asked(void) { return EVENT_COLL | EVENT_P2P | EVENT_KERNEL_CH | (version > 4 ? EVENT_GROUP_API : 0); }
 
 static void load(const char *path) {
     char symbol[32];
@@ -80,6 +80,9 @@ static void *start(int type, void *context, void *parent, uint64_t number, size_
             (v).coll.algo = "RING", (v).coll.proto = "SIMPLE";                                                         \
         } else if (type == EVENT_GROUP_API) {                                                                          \
             *(unsigned char *)&(v).coll = (unsigned char)number; /* groupApi.graphCaptured */                          \
+        } else if (type == EVENT_P2P) {                                                                                \
+            (v).p2p.func = func, (v).p2p.peer = (int)number, (v).p2p.count = count;                                    \
+            (v).p2p.datatype = "ncclBfloat16", (v).p2p.nChannels = CHANNELS;                                           \
         } else {                                                                                                       \
             (v).kernelCh.channelId = (uint8_t)count, (v).kernelCh.pTimer = number;                                     \
         }                                                                                                              \
@@ -94,6 +97,11 @@ static void *start(int type, void *context, void *parent, uint64_t number, size_
 static void *enqueue(int i, size_t count, const char *func) {
     enqueued++;
     return start(EVENT_COLL, comms[i].context, NULL, comms[i].sequence++, count, func);
+}
+
+/* A message with another rank of the communicator, of which this is rank 0. */
+static void *pass(int i, int peer, size_t count, const char *func) {
+    return start(EVENT_P2P, comms[i].context, NULL, (uint64_t)peer, count, func);
 }
 
 /* The kernel of a collective: all of its channels, begun in one order and ended in another. */
@@ -234,6 +242,24 @@ static void captured(unsigned long collectives) {
         timed++;
     }
     finalize_all(1);
+}
+
+/* A stage of a pipeline, and an exchange between all. */
+static void messages(unsigned long steps) {
+    join(0, 4), join(1, 3);
+    for (unsigned long n = 0; n < steps; n++) {
+        void *received = pass(0, 3, 12, "Recv"), *sent = pass(0, 1, 1 << 20, "Send");
+        CHECK(received && sent);
+        /* Of a short one not all channels tell. */
+        run_kernel(comms[0].context, received, 1000000 * (n + 1), 1);
+        run_kernel(comms[0].context, sent, 1000000 * (n + 1), CHANNELS);
+        CHECK(!pass(0, 1, 0, "Send")); /* nothing to wait for */
+        enqueued += 3, timed += 2;
+    }
+    CHECK(!pass(0, 2, 1 << 20, "Recv")); /* a third rank: all exchange with all */
+    CHECK(!pass(0, 1, 1 << 20, "Recv"));
+    CHECK(!pass(1, 0, 1 << 20, "Recv") && !pass(1, 1, 1 << 20, "Recv")); /* with itself: likewise */
+    finalize_all(2);
 }
 
 static void reload(const char *path) {
@@ -418,6 +444,7 @@ int main(int count, char **words) {
     else if (!strcmp(scenario, "reload")) reload(words[1]);
     else if (!strcmp(scenario, "fork")) forked();
     else if (!strcmp(scenario, "shared")) shared();
+    else if (!strcmp(scenario, "messages")) messages(collectives);
     else if (!strcmp(scenario, "costly")) costly();
     else if (!strcmp(scenario, "bench")) bench(collectives);
     else if (!strcmp(scenario, "train") && count > 7) train(collectives, atoi(words[5]), atoi(words[6]), atof(words[7]));

@@ -6,7 +6,7 @@ from typing import Callable
 
 # The interface of each minor version: src/plugin/profiler.cc of https://github.com/NVIDIA/nccl.
 INTERFACES = {"2.27": 4, "2.28": 5, "2.29": 6, "2.30": 6, "2.31": 7, "2.32": 7}
-COLL, KERNEL_CH, GROUP_API = 1 << 1, 1 << 6, 1 << 8
+COLL, P2P, KERNEL_CH, GROUP_API = 1 << 1, 1 << 2, 1 << 6, 1 << 8
 RANK = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 # As probe.py gives it to NCCL.
 COMMUNICATOR = {"id": 0x0000_0002_0000_0002, "ranks": 2, "name": b"wheels"}
@@ -29,7 +29,7 @@ class Case:
     def mask(self, interface):
         if self.is_silent:
             return 0
-        return COLL | (GROUP_API if interface > 4 else 0) | (KERNEL_CH if self.has_times(interface) else 0)
+        return COLL | P2P | (GROUP_API if interface > 4 else 0) | (KERNEL_CH if self.has_times(interface) else 0)
 
 
 # run.py prints the masks of the first three.

@@ -191,6 +191,16 @@ impl Cadence {
         }
     }
 
+    /// A send or receive, which ends no step and has a ticket as collectives have. Gives the step that it is in; 0: not
+    /// known yet.
+    pub fn pass(&mut self, ticket: u32) -> u64 {
+        if self.is_late || self.resumed_at.is_some() {
+            return 0;
+        }
+        self.follow(ticket);
+        self.found.map_or(0, |found| found.step + 1)
+    }
+
     /// Whether the reader before this one has counted it.
     fn is_counted(&mut self, did: &Did) -> bool {
         let (Some(at), Some(found)) = (self.resumed_at, self.found) else {
@@ -205,8 +215,7 @@ impl Cadence {
 
     /// Records may be lost. The next ticket says so at once; how many of a function, its next number, maybe steps later.
     fn miss(&mut self, did: &Did) {
-        let last = self.ticket.replace(did.ticket);
-        self.is_broken |= last.is_some_and(|last| did.ticket != last.wrapping_add(1));
+        self.follow(did.ticket);
         let key = (did.comm, did.function);
         let next = self.next.insert(key, did.sequence.wrapping_add(1));
         let gap = next.map_or(0, |next| did.sequence.saturating_sub(next));
@@ -224,6 +233,11 @@ impl Cadence {
             Some(_) => {}
             None => *self.missed.entry(key).or_default() += gap,
         }
+    }
+
+    fn follow(&mut self, ticket: u32) {
+        let last = self.ticket.replace(ticket);
+        self.is_broken |= last.is_some_and(|last| ticket != last.wrapping_add(1));
     }
 
     fn go_on(&mut self, found: Memory, number: u16) -> Place {

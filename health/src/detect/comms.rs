@@ -143,11 +143,11 @@ impl Comms {
     /// same for those that are joined. Ranks of different numbers meet in ways that are not seen.
     pub fn islands(&self) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
-        // Ranks meet in a norm or a loss when their work is done. And a GPU times no sends, so where it does, what joins the
-        // stages of a pipeline is something else: gradients of layers that two stages share.
+        // Ranks meet in a norm or a loss when their work is done. And what joins the stages of a pipeline without sends
+        // and receives, where the GPU times these, is something else: gradients of layers that two stages share.
         let is_seen = |comm: &&Comm| {
             let is_small = comm.bytes < SMALL_BYTES * u64::from(comm.collectives.max(1));
-            comm.has_reports() && !is_small && !(self.by_gpu && comm.joins_stages)
+            comm.has_reports() && !is_small && !(self.by_gpu && comm.joins_stages && !comm.has_messages)
         };
         for comm in self.all.values().filter(is_seen) {
             let Some(least) = comm.members.first() else {

@@ -127,7 +127,7 @@ impl Waits {
             own_s: seconds(did.dur_ns),
             exposed_s: did.exposed_ns.map(|ns| seconds(ns.min(did.dur_ns))),
             surely_s: seconds(surely_ns),
-            collectives: did.collectives * u32::from(did.gpu),
+            collectives: did.collectives.saturating_sub(did.unfit) * u32::from(did.gpu),
             is_fit: did.unfit == 0,
             functions: did.functions.clone(),
         });
@@ -178,8 +178,8 @@ impl Waits {
     }
 
     /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they share no
-    /// communicator, over any others, that was seen. What joins them (the sends of a pipeline, which the NCCL plugin does not
-    /// time) passes lateness on, and the first of them is not known.
+    /// communicator, over any others, that was seen. What joins them (the sends of a pipeline, where nothing
+    /// tells of them) passes lateness on, and the first of them is not known.
     pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
         let islands = comms.islands();
         let first = islands.get(&rank);
@@ -244,6 +244,8 @@ impl Met {
                     .filter(|_| told.insert(part.rank))
                 {
                     let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
+                    // What stages receive is waited for whatever goes on beside it.
+                    let is_told = is_told || !part.is_fit;
                     stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
                     stood.is_told = true;
                     stood.is_beside |= !is_told;

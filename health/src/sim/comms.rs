@@ -101,9 +101,9 @@ impl Ran<'_> {
             if size > 1 && *kind == Kind::Data && self.timeline.beside_layers > 0 {
                 return Some(self.beside(rank, restart, step, kind.id(number)));
             }
-            let is_seen = size > 1 && !(self.by_gpu && *kind == Kind::Pipeline);
             let dur_ns = (seconds.max(0.0) * 1e9).round() as u64;
-            is_seen.then(|| Comm {
+            let are_messages = self.by_gpu && *kind == Kind::Pipeline;
+            (size > 1).then(|| Comm {
                 rank: Rank(rank),
                 restart,
                 step,
@@ -112,7 +112,7 @@ impl Ran<'_> {
                 bytes,
                 dur_ns,
                 exposed_ns: self.by_gpu.then_some(dur_ns),
-                unfit: 0,
+                unfit: collectives * u32::from(are_messages),
                 gpu: self.by_gpu,
                 functions: Vec::new(),
             })

@@ -9,7 +9,7 @@ mod harness;
 mod job;
 
 use harness::{Harness, Read};
-use paceline_ring::{Duty, Function, Record};
+use paceline_ring::{Collective, Duty, Function, Record};
 
 /// Each version of the interface: communicator, collectives and GPU times arrive, field by field.
 #[test]
@@ -46,12 +46,12 @@ fn each_version_of_the_interface() {
 #[test]
 fn kernel_events_are_off_by_default_where_they_are_costly() {
     for (version, sample, mask, timed) in [
-        (7, None, 258, 0),
-        (7, Some("4"), 258, 0),
-        (7, Some("1"), 322, 40),
-        (6, None, 322, 40),
-        (6, Some("off"), 258, 0),
-        (4, None, 66, 40),
+        (7, None, 262, 0),
+        (7, Some("4"), 262, 0),
+        (7, Some("1"), 326, 40),
+        (6, None, 326, 40),
+        (6, Some("off"), 262, 0),
+        (4, None, 70, 40),
     ] {
         let mut harness = Harness::new();
         harness.set("PACELINE_NCCL_SAMPLE", sample);
@@ -75,7 +75,7 @@ fn nothing_is_timed_in_the_first_steps() {
     let mut harness = Harness::new();
     harness.set("PACELINE_NCCL_AFTER", None);
     let said = harness.run(5, "order", 40);
-    assert_eq!((said["mask"], said["timed"]), (258, 0));
+    assert_eq!((said["mask"], said["timed"]), (262, 0));
     assert_eq!(
         harness.read().collectives().len(),
         40,
@@ -89,7 +89,7 @@ fn once_a_graph_captures_nothing_is_timed_again() {
     for version in [5, 6, 7] {
         let mut harness = Harness::new();
         let said = harness.run(version, "captured", 40);
-        assert_eq!((said["mask"], said["timed"]), (258, 20), "v{version}");
+        assert_eq!((said["mask"], said["timed"]), (262, 20), "v{version}");
         let read = harness.read();
         let timed = read.collectives().iter().filter(|did| did.is_timed).count();
         assert_eq!((read.collectives().len(), timed), (40, 20));
@@ -116,6 +116,35 @@ fn stale_and_double_calls() {
         "given up, not told wrongly"
     );
     assert_eq!(read.given_up, 1);
+}
+
+/// What a stage of a pipeline sends and receives, timed by any of its channels. An exchange between all ranks would be two
+/// records for each of them, and is left out.
+#[test]
+fn messages_of_a_pipeline() {
+    for version in [4, 5, 6, 7] {
+        let mut harness = Harness::new();
+        let said = harness.run(version, "messages", 30);
+        let read = harness.read();
+        assert_eq!(
+            (said["enqueued"], said["timed"], read.given_up),
+            (90, 60, 0),
+            "v{version}"
+        );
+        assert_eq!((read.collectives().len(), read.timed().len()), (90, 60));
+        for of_step in read.collectives().chunks(3) {
+            let did = |did: &Collective| (did.function, did.sequence, did.bytes, did.is_timed);
+            let (received, sent) = (Function::Receive, Function::Send);
+            assert_eq!(did(&of_step[0]), (received, 3, 24, true));
+            assert_eq!(did(&of_step[1]), (sent, 1, 2 << 20, true));
+            assert_eq!(did(&of_step[2]), (sent, 1, 0, false));
+        }
+        assert!(
+            read.timed()
+                .iter()
+                .all(|timed| (5_000..5_032).contains(&timed.duration_ns))
+        );
+    }
 }
 
 #[test]

@@ -206,6 +206,27 @@ static void messages_are_recorded(void) {
     HOLDS(!ncclCommDestroy(comm) && r->finalized == 1);
 }
 
+/* Channels of which the last message of so many bytes told. */
+static int channels_told(size_t bytes) {
+    const recording *r = plugin_recording();
+    int from = r->count, told = 0;
+    if (rank) HOLDS(!ncclSend(data, bytes, ncclInt8, 0, comm, stream));
+    if (!rank) HOLDS(!ncclRecv(data, bytes, ncclInt8, 1, comm, stream));
+    settle();
+    for (int i = from; i < r->count; i++)
+        told += r->events[i].type == EVENT_KERNEL_CH;
+    return told;
+}
+
+/* All say that they have four (NCCL's issue 2056). */
+static void up_to_2_30_short_messages_tell_of_one_channel(void) {
+    HOLDS(channels_told(24) == 1 && channels_told(1 << 20) == 4);
+}
+
+static void since_2_31_messages_tell_of_all_channels(void) {
+    HOLDS(channels_told(24) == 4);
+}
+
 /* NCCL before 2.27 looks for older interfaces than a plugin of 4 to 7 has. */
 static void up_to_2_26_no_plugin_is_loaded(void) {
     all_reduce(4);
@@ -279,6 +300,8 @@ static const struct {
     TEST(a_slow_link, "VGPU_LINK", "1:4"),
     TEST(the_last_to_come_has_the_shortest_time, "", ""),
     TEST(messages_are_recorded, "", ""),
+    TEST(up_to_2_30_short_messages_tell_of_one_channel, "", ""),
+    TEST(since_2_31_messages_tell_of_all_channels, "VGPU_NCCL_VERSION", "23102"),
     TEST(up_to_2_26_no_plugin_is_loaded, "VGPU_NCCL_VERSION", "22602"),
     TEST(in_2_27_a_plugin_is_called_by_interface_4, "VGPU_NCCL_VERSION", "22703"),
     TEST(up_to_2_30_windows_are_right, "", ""),

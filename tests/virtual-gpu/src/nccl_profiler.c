@@ -16,6 +16,7 @@
 #include "nccl_fake.h"
 
 #define CHANNELS 4
+#define CHUNK ((size_t)128 << 10) /* NCCL_P2P_NVL_CHUNKSIZE is 512 KiB on NVLink, NCCL_P2P_NET_CHUNKSIZE 128 KiB */
 #define OLDEST_INTERFACE 4
 #define TASKS (EVENT_COLL | EVENT_P2P | EVENT_PROXY_OP | EVENT_PROXY_STEP | EVENT_KERNEL_CH)
 
@@ -29,6 +30,7 @@ typedef struct report {
     struct report *next;
     void *context, *parent;
     ns_t start, end;
+    int channels; /* that have any */
 } report;
 static report *reports;
 static pthread_mutex_t reports_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -51,7 +53,7 @@ ncclResult_t ncclGetVersion(int *version) {
 
 static void tell_times(const report *r) {
     void *handles[CHANNELS] = {0};
-    for (int channel = 0; channel < CHANNELS; channel++) {
+    for (int channel = 0; channel < r->channels; channel++) {
         /* The layout of kernelCh is the same in all versions; version 4's type is one byte, the first of
          * eight. */
         descr_v7 d = {.type = EVENT_KERNEL_CH, .parentObj = r->parent};
@@ -88,9 +90,9 @@ static void *proxy(void *unused) {
     return NULL;
 }
 
-static void report_later(void *context, void *parent, ns_t start, ns_t end) {
+static void report_later(void *context, void *parent, ns_t start, ns_t end, int channels) {
     report *made = malloc(sizeof *made), **at = &reports;
-    *made = (report){NULL, context, parent, start, end};
+    *made = (report){NULL, context, parent, start, end, channels};
     pthread_mutex_lock(&reports_lock);
     while (*at && (*at)->end <= end)
         at = &(*at)->next;
@@ -258,6 +260,11 @@ void profiler_finish(flight *f, ns_t end) {
     if (!f->is_timed || !c->profiler || f->behind >= TIMED)
         return; /* its times are overwritten: they never come */
     int64_t seen = (f->work - f->behind) % TIMED;
-    for (int i = 0; i < count; i++)
-        if (f->events[i]) report_later(c->profiler, f->events[i], c->times[seen].start, c->times[seen].end);
+    for (int i = 0; i < count; i++) {
+        /* Up to NCCL 2.30 a message says more channels than tell their times, if it is short (NCCL's issue 2056). */
+        int is_short = f->of->kind == P2P && f->of->legs[i].bytes < CHANNELS * CHUNK && nccl_version() < 23100;
+        if (f->events[i])
+            report_later(c->profiler, f->events[i], c->times[seen].start, c->times[seen].end,
+                         is_short ? 1 : CHANNELS);
+    }
 }

@@ -167,8 +167,8 @@ impl Detector {
             };
             notes.push(format!(
                 "{late} were late together by step {step}: at least one of them was slow. Which one is not known, \
-                 because what passes lateness on between them was not timed (the NCCL plugin does not time sends between \
-                 pipeline stages; the hook does)"
+                 because what passes lateness on between them was not timed (sends and receives between pipeline stages, \
+                 which the hook and NCCL's GPU times show)"
             ));
         }
         notes

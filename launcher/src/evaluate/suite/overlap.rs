@@ -10,7 +10,7 @@ const RANK_STEPS: u64 = 54_000;
 
 /// Jobs by name, and their ranks.
 type Job = (&'static str, u64, &'static str);
-const OVERLAP: [Job; 7] = [
+const OVERLAP: [Job; 9] = [
     ("fsdp-8", 8, "gpus=8 framework=fsdp beside=32"),
     ("fsdp-32", 32, "nodes=4 gpus=8 framework=fsdp beside=48"),
     ("ddp-16", 16, "nodes=2 gpus=8 beside=8"),
@@ -26,13 +26,14 @@ const OVERLAP: [Job; 7] = [
         32,
         "nodes=4 gpus=8 dp=8 pp=4 micro=8 chunks=2 comms=on phases=on",
     ),
+    ("pipeline-plugin-32", 32, "nodes=4 gpus=8 dp=8 pp=4 micro=8"),
+    (
+        "interleaved-plugin-32",
+        32,
+        "nodes=4 gpus=8 dp=8 pp=4 micro=8 chunks=2",
+    ),
 ];
-/// Pipelines whose sends are not timed: which of a pipeline's ranks is slow cannot be known, so none is to be named.
-const UNTIMED: [(&str, &str); 2] = [
-    ("pipeline-32", "nodes=4 gpus=8 dp=8 pp=4 micro=8"),
-    ("interleaved-32", "nodes=4 gpus=8 dp=8 pp=4 micro=8 chunks=2"),
-];
-const UNDECLARED: [Job; 6] = [
+const UNDECLARED: [Job; 7] = [
     (
         "fsdp-tensor-32",
         32,
@@ -44,6 +45,11 @@ const UNDECLARED: [Job; 6] = [
         "nodes=4 gpus=8 tp=4 beside=16 comms=gpu phases=off",
     ),
     ("tensor-hook-32", 32, "nodes=4 gpus=8 tp=4 comms=on"),
+    (
+        "pipeline-plugin-16",
+        16,
+        "nodes=4 gpus=4 dp=4 pp=4 micro=8 comms=gpu phases=off",
+    ),
     (
         "pipeline-16",
         16,
@@ -78,17 +84,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .fault("slow rank=all factor=1.15 from=200")
         .expect("all-ranks-slow job"),
     );
-    for (job, world) in UNTIMED {
-        for (noise, words, _) in NOISES {
-            let name = format!("overlap-untimed-{noise}-{job}");
-            let scenario = Scenario::new(
-                Suite::Overlap,
-                name,
-                format!("{world} {BESIDE} {words} steps=400"),
-            );
-            all.push(scenario.fault("slow rank={rank} factor=1.25 from=1"));
-        }
-    }
     all.extend(of(Suite::Undeclared, &undeclared));
     all
 }

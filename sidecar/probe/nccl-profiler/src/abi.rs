@@ -7,6 +7,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// Bits of the activation mask, and kinds of events.
 pub const COLL: u64 = 1 << 1;
+/// Sends and receives.
+pub const P2P: u64 = 1 << 2;
 /// Times of a kernel on one channel.
 pub const KERNEL_CH: u64 = 1 << 6;
 /// A group of calls, since version 5. NCCL tells it where anything below it is asked for as well.
@@ -59,6 +61,24 @@ pub struct Coll {
     pub proto: *const c_char,
 }
 
+/// `p2p` of the union.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Message {
+    /// `Send` or `Recv`.
+    pub func: *const c_char,
+    /// Not looked at.
+    pub buff: *mut c_void,
+    /// `ncclFloat32`.
+    pub datatype: *const c_char,
+    /// Elements.
+    pub count: usize,
+    /// The other rank's number in the communicator.
+    pub peer: c_int,
+    /// That may carry it. Up to NCCL 2.30 a short one uses fewer (<https://github.com/NVIDIA/nccl/issues/2056>).
+    pub channels: u8,
+}
+
 /// `kernelCh` of the union.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -84,6 +104,8 @@ pub union Of {
     pub group: GroupApi,
     /// When the type is [`COLL`].
     pub coll: Coll,
+    /// When the type is [`P2P`].
+    pub message: Message,
     /// When the type is [`KERNEL_CH`].
     pub kernel: KernelCh,
 }
@@ -93,7 +115,7 @@ pub union Of {
 pub struct Descr<T> {
     /// One of the bits above.
     pub kind: T,
-    /// Of a kernel: the handle of its collective.
+    /// Of a kernel: the handle of its collective or message.
     pub parent: *mut c_void,
     /// In the communicator.
     pub rank: c_int,
@@ -202,6 +224,14 @@ mod tests {
         ];
         assert_eq!(coll.map(|at| at + 24), [24, 32, 56, 64, 72, 80, 88, 96]);
         assert_eq!(offset_of!(KernelCh, timer) + 24, 32);
+        let message = [
+            offset_of!(Message, func),
+            offset_of!(Message, datatype),
+            offset_of!(Message, count),
+            offset_of!(Message, peer),
+            offset_of!(Message, channels),
+        ];
+        assert_eq!(message.map(|at| at + 24), [24, 40, 48, 56, 60]);
         assert_eq!(offset_of!(StateArgs, timer), 0);
     }
 }

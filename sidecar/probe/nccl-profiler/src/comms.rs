@@ -3,12 +3,15 @@
 //! Where no hook tells steps, one communicator leads: all of its members cut their windows by its collectives.
 
 use std::cmp::Reverse;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Communicators at once; more are not watched.
 pub const COMMS: usize = 512;
+/// Ranks that a stage of a pipeline sends to and receives from. One that meets more, or itself, exchanges something with all:
+/// that would be two records for each rank.
+const NEIGHBORS: usize = 2;
 /// Words of a name.
 pub const NAME: usize = 3;
 
@@ -35,6 +38,10 @@ pub struct Comm {
     /// How many they were at the last look.
     before: AtomicU64,
     is_shared: AtomicBool,
+    /// Ranks that this one sends to or receives from, one more than their numbers; 0: none yet.
+    neighbors: [AtomicU32; NEIGHBORS],
+    /// There are more than fit there.
+    exchanges: AtomicBool,
 }
 
 /// What is told of one.
@@ -75,6 +82,10 @@ impl Comms {
         comm.collectives.store(0, Relaxed);
         comm.before.store(0, Relaxed);
         comm.is_shared.store(false, Relaxed);
+        comm.exchanges.store(false, Relaxed);
+        for neighbor in &comm.neighbors {
+            neighbor.store(0, Relaxed);
+        }
         for (word, value) in comm.name.iter().zip(member.name) {
             word.store(value, Relaxed);
         }
@@ -208,6 +219,8 @@ impl Comm {
             collectives: AtomicU64::new(0),
             before: AtomicU64::new(0),
             is_shared: AtomicBool::new(false),
+            neighbors: [const { AtomicU32::new(0) }; NEIGHBORS],
+            exchanges: AtomicBool::new(false),
         }
     }
 
@@ -219,6 +232,23 @@ impl Comm {
     /// Whether this process has several of its ranks, one for each GPU: which of them did what cannot be told then.
     pub fn is_shared(&self) -> bool {
         self.is_shared.load(Relaxed)
+    }
+
+    /// Whether messages between this rank, `own`, and another are those of a pipeline.
+    pub fn is_neighbor(&self, peer: c_int, own: c_int) -> bool {
+        if self.exchanges.load(Relaxed) {
+            return false;
+        }
+        let number = (peer.unsigned_abs()).wrapping_add(1);
+        let is_it = |place: &AtomicU32| {
+            let taken = place.compare_exchange(0, number, Relaxed, Relaxed);
+            taken.is_ok() || taken == Err(number)
+        };
+        let is_neighbor = peer != own && self.neighbors.iter().any(is_it);
+        if !is_neighbor {
+            self.exchanges.store(true, Relaxed);
+        }
+        is_neighbor
     }
 
     fn has_moved(&self) -> bool {

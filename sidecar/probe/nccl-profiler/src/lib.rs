@@ -19,7 +19,7 @@ pub mod text;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use abi::{
-    COLL, Descr, GROUP_API, Init4, Init5, Interface, KERNEL_CH, KERNEL_CH_STOP, Logger, OK, Profiler,
+    COLL, Descr, GROUP_API, Init4, Init5, Interface, KERNEL_CH, KERNEL_CH_STOP, Logger, OK, P2P, Profiler,
     StateArgs,
 };
 use comms::Member;
@@ -152,6 +152,7 @@ extern "C" fn start<T: Copy + Into<u64>>(
         let descr = &*descr;
         *handle = match descr.kind.into() {
             COLL => PLUGIN.enqueue(context, &descr.of.coll),
+            P2P => PLUGIN.message(context, &descr.of.message, descr.rank),
             GROUP_API => {
                 if descr.of.group.captured != 0 {
                     PLUGIN.captured();

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64};
 
 use paceline_ring::{
-    Bare, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote, monotonic_ns,
+    Bare, Collective, KIND_COLLECTIVE, KIND_TIMED, StepGlance, TOOK_ITSELF_OUT, Timed, Wrote, monotonic_ns,
 };
 
-use crate::abi::{COLL, Coll, GROUP_API, Interface, KERNEL_CH, KernelCh};
+use crate::abi::{COLL, Coll, GROUP_API, Interface, KERNEL_CH, KernelCh, Message, P2P};
 use crate::budget::{self, Budget, TIMED_ONE_IN};
-use crate::comms::{Comms, Member};
+use crate::comms::{Comm, Comms, Member};
 use crate::records;
 use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
@@ -127,24 +127,42 @@ impl Plugin {
 
     /// A collective is enqueued; gives its handle, null where nothing more of it is wanted.
     pub fn enqueue(&self, context: *mut c_void, coll: &Coll) -> *mut c_void {
-        let Some((comm, member)) = self.comms.of(context) else {
+        let Some((comm, member)) = self.watched(context) else {
             return std::ptr::null_mut();
         };
+        comm.count();
+        self.tell(|ticket, now_ns, step| records::collective(coll, member, ticket, now_ns, step))
+    }
+
+    /// A send or receive of the communicator's rank `own` is enqueued; as for a collective.
+    pub fn message(&self, context: *mut c_void, message: &Message, own: c_int) -> *mut c_void {
+        match self.watched(context) {
+            Some((comm, member)) if comm.is_neighbor(message.peer, own) => {
+                self.tell(|ticket, now_ns, step| records::message(message, member, ticket, now_ns, step))
+            }
+            _ => std::ptr::null_mut(),
+        }
+    }
+
+    /// The communicator of a context; `None` where nothing of it is recorded.
+    fn watched(&self, context: *mut c_void) -> Option<(&Comm, Member)> {
+        let (comm, member) = self.comms.of(context)?;
         // Another thread may have asked for events at the moment when the plugin took itself out.
         if self.ring.is_off() || self.state.load(Relaxed) != READY {
             self.set_mask(0);
-            return std::ptr::null_mut();
+            return None;
         }
-        if comm.is_shared() {
-            return std::ptr::null_mut();
-        }
+        (!comm.is_shared()).then_some((comm, member))
+    }
+
+    /// Records what is enqueued. `record` is made of its ticket, the time and the step.
+    fn tell(&self, record: impl FnOnce(u64, u64, Option<u64>) -> Collective) -> *mut c_void {
         let now_ns = monotonic_ns();
         let ticket = self.tickets.fetch_add(1, Relaxed) + 1;
-        comm.count();
         let step = self.steps.step();
-        let mut did = records::collective(coll, member, ticket, now_ns, step);
-        if did.is_fit() && self.is_timing.load(Relaxed) {
-            match self.table.claim(ticket, member.id, did.channels, now_ns) {
+        let mut did = record(ticket, now_ns, step);
+        if let Some(channels) = did.awaited_channels().filter(|_| self.is_timing.load(Relaxed)) {
+            match self.table.claim(ticket, did.comm, channels, now_ns) {
                 Claim::Taken => did.is_timed = true,
                 Claim::Evicted(old) => {
                     did.is_timed = true;
@@ -307,7 +325,7 @@ impl Plugin {
             } else {
                 0
             };
-            self.set_mask(COLL | captures | if timing { KERNEL_CH } else { 0 });
+            self.set_mask(COLL | P2P | captures | if timing { KERNEL_CH } else { 0 });
         }
     }
 

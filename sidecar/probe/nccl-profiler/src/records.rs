@@ -2,7 +2,7 @@
 
 use paceline_ring::{Collective, Function};
 
-use crate::abi::Coll;
+use crate::abi::{Coll, Message};
 use crate::comms::{Member, NAME};
 use crate::rank::Identity;
 use crate::text::{self, Word};
@@ -63,6 +63,24 @@ pub fn collective(coll: &Coll, member: Member, ticket: u64, now_ns: u64, step: O
         protocol: text::protocol(proto),
         channels: coll.channels,
         is_timed: false,
+    }
+}
+
+/// A send or receive that is enqueued.
+#[inline]
+pub fn message(message: &Message, member: Member, ticket: u64, now_ns: u64, step: Option<u64>) -> Collective {
+    // SAFETY: NCCL's names are literals of its own, or null.
+    let [func, datatype] = [message.func, message.datatype].map(|name| unsafe { Word::new(name) });
+    Collective {
+        comm: member.id,
+        sequence: u64::from(message.peer.unsigned_abs()),
+        bytes: (message.count as u64).saturating_mul(text::element_bytes(datatype)),
+        enqueued_ns: now_ns,
+        ticket: ticket as u32,
+        step: step.unwrap_or(0) as u32,
+        function: text::function(func),
+        channels: message.channels,
+        ..Collective::default()
     }
 }
 

@@ -42,6 +42,8 @@ pub fn function(word: Word) -> Function {
         (b"AllGathe", Function::AllGather as u8),
         (b"Broadcas", Function::Broadcast as u8),
         (b"Reduce\0", Function::Reduce as u8),
+        (b"Send\0", Function::Send as u8),
+        (b"Recv\0", Function::Receive as u8),
     ]))
 }
 

@@ -26,6 +26,10 @@ pub enum Function {
     Broadcast = 4,
     /// Reduce to a root.
     Reduce = 5,
+    /// A message to another rank.
+    Send = 6,
+    /// A message from another rank.
+    Receive = 7,
 }
 
 impl Function {
@@ -37,6 +41,8 @@ impl Function {
             3 => Function::AllGather,
             4 => Function::Broadcast,
             5 => Function::Reduce,
+            6 => Function::Send,
+            7 => Function::Receive,
             _ => Function::Other,
         }
     }
@@ -48,6 +54,11 @@ impl Function {
             Function::AllReduce | Function::ReduceScatter | Function::AllGather
         )
     }
+
+    /// Whether it is a message between two ranks, and no collective.
+    pub const fn is_message(self) -> bool {
+        matches!(self, Function::Send | Function::Receive)
+    }
 }
 
 /// A collective was enqueued.
@@ -55,7 +66,8 @@ impl Function {
 pub struct Collective {
     /// The communicator.
     pub comm: u64,
-    /// Its number among those of its function in the communicator, as NCCL counts: the same on all members.
+    /// Its number among those of its function in the communicator, as NCCL counts: the same on all members. Of a message
+    /// the other rank's number in the communicator.
     pub sequence: u64,
     /// The largest buffer of all ranks together, as nccl-tests counts.
     pub bytes: u64,
@@ -81,6 +93,21 @@ impl Collective {
     /// Whether its time on the GPU tells who came late: all meet in it, it is no mere latency, and NCCL says its channels.
     pub const fn is_fit(&self) -> bool {
         self.function.all_meet() && self.bytes >= MIN_BYTES && self.channels > 0
+    }
+
+    /// Whether it is a message that is waited for, however short: what it brings may be the shape of another.
+    pub const fn is_message(&self) -> bool {
+        self.function.is_message() && self.bytes > 0 && self.channels > 0
+    }
+
+    /// Channels of whose times its own is made; `None`: it is not timed. A message is over with any of them: NCCL up to 2.30
+    /// does not tell of all (<https://github.com/NVIDIA/nccl/issues/2056>).
+    pub const fn awaited_channels(&self) -> Option<u8> {
+        match () {
+            () if self.is_fit() => Some(self.channels),
+            () if self.is_message() => Some(1),
+            () => None,
+        }
     }
 
     /// The payload.

@@ -5,11 +5,22 @@
 //! collective runs beside the work if another communicator's begins while it is on, or if the next one of its own
 //! begins as it ends, as buckets do that were queued while the GPU was at work on the next. Of communicators in which
 //! such were seen nothing is said.
+//!
+//! Messages are another matter: what a stage of a pipeline receives it needs, and what it sends goes on beside its work. So
+//! it stood still in receives and not in sends, and neither says anything of the collectives beside them.
 
 use std::collections::BTreeMap;
 
-/// One collective on the GPU: its communicator, start and end.
-pub(super) type Interval = (u64, u64, u64);
+use paceline_ring::Function;
+
+/// One collective or message on the GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) comm: u64,
+    pub(super) start_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) function: Function,
+}
 
 /// Kept of one step; of more nothing is said.
 pub(super) const MOST: usize = 4096;
@@ -18,27 +29,31 @@ const QUEUED_NS: u64 = 20_000;
 
 /// By communicator: how long the rank stood still in it; `None`: it may have worked meanwhile.
 pub(super) fn exposed(intervals: &mut [Interval]) -> BTreeMap<u64, Option<u64>> {
-    intervals.sort_unstable_by_key(|(comm, start, end)| (*start, *end, *comm));
+    intervals.sort_unstable_by_key(|met| (met.start_ns, met.end_ns, met.comm));
     let mut all: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
     // Those that are on, and the end of what is covered.
     let mut on: Vec<(u64, u64)> = Vec::new();
     let mut covered = 0;
-    for &(comm, start, end) in intervals.iter() {
-        on.retain(|(_, until)| *until > start.saturating_add(QUEUED_NS));
-        for (other, _) in on.iter().filter(|(other, _)| *other != comm) {
-            all.insert(*other, None);
+    for met in intervals.iter() {
+        let (comm, start, end) = (met.comm, met.start_ns, met.end_ns);
+        if !met.function.is_message() {
+            on.retain(|(_, until)| *until > start.saturating_add(QUEUED_NS));
+            for (other, _) in on.iter().filter(|(other, _)| *other != comm) {
+                all.insert(*other, None);
+            }
+            let before = latest.insert(comm, end);
+            if before.is_some_and(|before| start <= before.saturating_add(QUEUED_NS)) {
+                all.insert(comm, None);
+            }
+            on.push((comm, end));
         }
-        let before = latest.insert(comm, end);
-        if before.is_some_and(|before| start <= before.saturating_add(QUEUED_NS)) {
-            all.insert(comm, None);
+        let sum = all.entry(comm).or_insert(Some(0));
+        if met.function != Function::Send {
+            let more = end.saturating_sub(start.max(covered));
+            *sum = sum.map(|sum| sum + more);
+            covered = covered.max(end);
         }
-        let more = end.saturating_sub(start.max(covered));
-        if let Some(sum) = all.entry(comm).or_insert(Some(0)) {
-            *sum += more;
-        }
-        covered = covered.max(end);
-        on.push((comm, end));
     }
     all
 }
@@ -49,8 +64,21 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn met(function: Function, (comm, start, end): (u64, u64, u64)) -> Interval {
+        Interval {
+            comm,
+            start_ns: start * MS,
+            end_ns: end * MS,
+            function,
+        }
+    }
+
     fn check(name: &str, intervals: &[(u64, u64, u64)], wanted: &[(u64, Option<u64>)]) {
-        let mut scaled: Vec<Interval> = intervals.iter().map(|(c, s, e)| (*c, s * MS, e * MS)).collect();
+        let collective = |interval: &(u64, u64, u64)| met(Function::AllReduce, *interval);
+        check_all(name, intervals.iter().map(collective).collect(), wanted);
+    }
+
+    fn check_all(name: &str, mut scaled: Vec<Interval>, wanted: &[(u64, Option<u64>)]) {
         scaled.reverse();
         let wanted: BTreeMap<u64, Option<u64>> = wanted
             .iter()
@@ -86,13 +114,38 @@ mod tests {
     }
 
     #[test]
+    fn stages_stand_still_for_what_they_receive() {
+        let (sent, received) = (Function::Send, Function::Receive);
+        check_all(
+            "one forward, one backward; the last send goes on beside the work",
+            vec![
+                met(received, (1, 10, 15)),
+                met(sent, (1, 20, 28)),
+                met(received, (1, 20, 28)),
+                met(sent, (1, 30, 60)),
+            ],
+            &[(1, Some(13))],
+        );
+        check_all(
+            "neither tells of tensor parallel ones beside it",
+            vec![
+                met(sent, (1, 10, 30)),
+                met(Function::AllReduce, (2, 12, 14)),
+                met(Function::AllReduce, (2, 20, 40)),
+                met(received, (1, 30, 50)),
+            ],
+            &[(1, Some(10)), (2, Some(22))],
+        );
+    }
+
+    #[test]
     fn what_is_covered_is_no_more_than_what_passed() {
         for apart in 1..12 {
-            let of = |n: u64| (n % 5, n * apart * MS, (n * apart + n % 11) * MS);
+            let of = |n: u64| met(Function::AllReduce, (n % 5, n * apart, n * apart + n % 11));
             let mut intervals: Vec<Interval> = (0..500).map(of).collect();
             let told: u64 = exposed(&mut intervals).values().flatten().sum();
             assert!(told <= (500 * apart + 11) * MS, "{apart}");
-            let all: u64 = intervals.iter().map(|(_, start, end)| end - start).sum();
+            let all: u64 = intervals.iter().map(|met| met.end_ns - met.start_ns).sum();
             assert_eq!(told == all, apart >= 10, "{apart}: all of it where nothing meets");
         }
     }

@@ -3,12 +3,15 @@
 //!
 //! A sum is only told when it holds the same collectives on every member: all that are fit to compare, each with its
 //! times on the GPU. A step of which a record was lost, or that was sampled in part, is no sum and is counted.
+//!
+//! A communicator's sends and receives are in its sum as well, which is then marked as unfit: what members spend in them is
+//! no transfer. They may never be timed, so they are not waited for as long, and only their own communicator goes without.
 
 use std::collections::BTreeMap;
 
 use paceline_health::event::{self, Want};
 use paceline_health::id::Rank;
-use paceline_ring::{Collective, Timed};
+use paceline_ring::{Collective, Function, Timed};
 
 use super::beside::{self, Interval};
 use super::exact::{Singles, is_wanted};
@@ -17,13 +20,15 @@ use super::functions::{self, Met};
 /// The host runs ahead of the GPU: so many later steps are waited for, and so many collectives.
 const MAX_STEPS: usize = 64;
 const MAX_WAITING: usize = 1 << 14;
+/// Later steps that times of messages are waited for.
+const MAX_MESSAGE_STEPS: usize = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Collectives {
     steps: BTreeMap<u64, Step>,
     /// Enqueued, and not timed yet: by ticket the step, communicator and function.
-    waiting: BTreeMap<u32, (u64, u64, u8)>,
+    waiting: BTreeMap<u32, (u64, u64, Function)>,
     /// Steps up to this one were told or are lost. The first that is seen is seen in part.
     closed: Option<u64>,
     /// The last ticket before the first of those that are open.
@@ -53,7 +58,9 @@ struct Step {
     first: u32,
     last: u32,
     seen: u32,
+    /// Not timed yet: collectives, and messages.
     waiting: u32,
+    waiting_messages: u32,
     sums: BTreeMap<u64, Sum>,
     singles: Singles,
     /// One more than may be laid side by side, at most: a step need not end.
@@ -66,9 +73,20 @@ struct Step {
 #[derive(Debug, Default)]
 struct Sum {
     collectives: u32,
+    /// Of these.
+    messages: u32,
     timed: u32,
     bytes: u64,
     dur_ns: u64,
+}
+
+impl Step {
+    fn waits_for(&mut self, function: Function) -> &mut u32 {
+        match function.is_message() {
+            true => &mut self.waiting_messages,
+            false => &mut self.waiting,
+        }
+    }
 }
 
 impl Collectives {
@@ -102,16 +120,17 @@ impl Collectives {
         step.seen += 1;
         step.first = step.first.min(did.ticket);
         step.last = step.last.max(did.ticket);
-        if did.is_fit() {
+        let is_message = did.is_message();
+        if did.is_fit() || is_message {
             let sum = step.sums.entry(did.comm).or_default();
             sum.collectives += 1;
+            sum.messages += u32::from(is_message);
             sum.bytes = sum.bytes.saturating_add(did.bytes);
         }
         if did.is_timed {
-            step.waiting += 1;
+            *step.waits_for(did.function) += 1;
             step.is_sampled = true;
-            self.waiting
-                .insert(did.ticket, (number, did.comm, did.function as u8));
+            self.waiting.insert(did.ticket, (number, did.comm, did.function));
             if did.is_fit() && is_wanted(&self.wants, self.restart, did.comm, number) {
                 step.singles.enqueued(did);
             }
@@ -126,9 +145,10 @@ impl Collectives {
         let Some(step) = self.steps.get_mut(&step) else {
             return;
         };
-        step.waiting -= 1;
+        *step.waits_for(function) -= 1;
         if timed.duration_ns == 0 {
-            step.is_broken = true;
+            step.is_broken |= !function.is_message();
+            return;
         }
         step.singles.timed(timed);
         if let Some(sum) = step.sums.get_mut(&comm) {
@@ -137,12 +157,15 @@ impl Collectives {
             let end_ns = timed.start_ns.saturating_add(timed.duration_ns);
             step.gpu_end_ns = step.gpu_end_ns.max(Some(end_ns));
             if step.met.len() <= beside::MOST {
-                step.met.push(Met {
+                let at = Interval {
                     comm,
-                    function,
-                    ticket: timed.ticket,
                     start_ns: timed.start_ns,
                     end_ns,
+                    function,
+                };
+                step.met.push(Met {
+                    ticket: timed.ticket,
+                    at,
                 });
             }
         }
@@ -152,8 +175,12 @@ impl Collectives {
     pub(super) fn next(&mut self, rank: Rank, restart: u32) -> Option<Done> {
         let latest = *self.steps.keys().next_back()?;
         let (&number, step) = self.steps.iter().next()?;
-        let is_late = self.steps.len() > MAX_STEPS;
-        if number == latest || (step.waiting > 0 && !is_late) {
+        let most = match step.waiting {
+            0 => MAX_MESSAGE_STEPS,
+            _ => MAX_STEPS,
+        };
+        let is_waiting = step.waiting + step.waiting_messages > 0;
+        if number == latest || (is_waiting && self.steps.len() <= most) {
             return None;
         }
         let mut step = self.steps.remove(&number)?;
@@ -163,9 +190,11 @@ impl Collectives {
             && step.last.wrapping_sub(step.first) == step.seen - 1
             && behind == step.last.wrapping_add(1);
         self.before = step.last;
-        if step.waiting > 0 {
+        if is_waiting {
             self.waiting.retain(|_, (of, ..)| *of != number);
         }
+        step.sums
+            .retain(|_, sum| sum.messages == 0 || sum.timed == sum.collectives);
         let is_whole =
             is_complete && !step.is_broken && step.sums.values().all(|sum| sum.timed == sum.collectives);
         if step.is_sampled && !is_whole {
@@ -185,8 +214,7 @@ impl Collectives {
         let is_bounded = step.met.len() <= beside::MOST;
         let (exposed, mut by_function) = match is_bounded {
             true => {
-                let interval = |met: &Met| (met.comm, met.start_ns, met.end_ns);
-                let mut intervals: Vec<Interval> = step.met.iter().map(interval).collect();
+                let mut intervals: Vec<Interval> = step.met.iter().map(|met| met.at).collect();
                 (
                     beside::exposed(&mut intervals),
                     functions::sums(&mut step.met, step.first),
@@ -195,7 +223,10 @@ impl Collectives {
             false => Default::default(),
         };
         let told = step.sums.iter().map(|(comm, sum)| {
-            let (dur_ns, functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
+            let (dur_ns, mut functions) = by_function.remove(comm).unwrap_or((sum.dur_ns, Vec::new()));
+            if sum.messages > 0 {
+                functions.clear();
+            }
             event::Comm {
                 rank,
                 restart,
@@ -205,7 +236,7 @@ impl Collectives {
                 bytes: sum.bytes,
                 dur_ns,
                 exposed_ns: exposed.get(comm).copied().flatten(),
-                unfit: 0,
+                unfit: sum.messages,
                 gpu: true,
                 functions,
             }
@@ -344,6 +375,62 @@ mod tests {
             (done.sums[0].collectives, done.sums[0].exposed_ns),
             (many - 1, None)
         );
+    }
+
+    /// What a stage of a pipeline does in a step: it receives and sends, and all meet for the gradients.
+    fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
+        let mut collectives = Collectives::default();
+        let mut told = Vec::new();
+        for ticket in 3..=60 {
+            let (comm, function) = match ticket % 3 {
+                0 => (8, Function::Receive),
+                1 => (8, Function::Send),
+                _ => (7, Function::AllReduce),
+            };
+            let of = Collective {
+                function,
+                bytes: 24,
+                ..did(ticket, ticket / 3, comm, true)
+            };
+            let of = if comm == 7 {
+                Collective { bytes: 1 << 20, ..of }
+            } else {
+                of
+            };
+            collectives.enqueued(&of, of.step.into());
+            if let Some(ns) = times(ticket) {
+                collectives.timed(&timed(ticket, ns));
+            }
+            while let Some(done) = collectives.next(Rank(3), 0) {
+                told.extend(done.sums);
+            }
+        }
+        (told, collectives.in_part)
+    }
+
+    #[test]
+    fn messages_are_sums_of_their_own() {
+        let (told, in_part) = stage(|ticket| Some(100_000 + u64::from(ticket)));
+        assert_eq!(in_part, 0);
+        let of: Vec<_> = told
+            .iter()
+            .map(|sum| (sum.step, sum.comm, sum.collectives, sum.unfit, sum.bytes))
+            .collect();
+        assert_eq!(of[..2], [(2, 7, 1, 0, 1 << 20), (2, 8, 2, 2, 48)]);
+        // Step 2 has tickets 6, 7 and 8: it stood still for what it received and for the gradients.
+        let exposed: Vec<_> = told[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
+        assert_eq!(exposed, [(100_008, Some(100_008)), (200_013, Some(100_006))]);
+        assert!(told[1].functions.is_empty());
+    }
+
+    /// NCCL may give no times of a message: the gradients' sums come all the same.
+    #[test]
+    fn messages_that_are_never_timed() {
+        for never in [None, Some(0)] {
+            let (told, in_part) = stage(|ticket| if ticket % 3 == 1 { never } else { Some(100) });
+            assert!(told.iter().all(|sum| sum.comm == 7) && in_part == 0, "{told:?}");
+            assert!(told.len() >= 20 - 2 - MAX_MESSAGE_STEPS, "{}", told.len());
+        }
     }
 
     #[test]

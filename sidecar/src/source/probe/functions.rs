@@ -7,37 +7,36 @@ use std::collections::BTreeMap;
 
 use paceline_health::event::FunctionSum;
 
-/// One collective on the GPU.
+use super::beside::Interval;
+
+/// One collective or message on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
-    pub(super) comm: u64,
-    pub(super) function: u8,
     pub(super) ticket: u32,
-    pub(super) start_ns: u64,
-    pub(super) end_ns: u64,
+    pub(super) at: Interval,
 }
 
 /// By communicator: time in it, nanoseconds, and the same by function. `first`: the step's first ticket, as they begin anew at
 /// 2³².
 pub(super) fn sums(met: &mut [Met], first: u32) -> BTreeMap<u64, (u64, Vec<FunctionSum>)> {
-    met.sort_unstable_by_key(|met| (met.comm, met.ticket.wrapping_sub(first)));
+    met.sort_unstable_by_key(|met| (met.at.comm, met.ticket.wrapping_sub(first)));
     let mut all = BTreeMap::new();
-    for of_comm in met.chunk_by(|one, next| one.comm == next.comm) {
-        let begin_ns = of_comm.iter().map(|met| met.start_ns).min().unwrap_or(0);
+    for of_comm in met.chunk_by(|one, next| one.at.comm == next.at.comm) {
+        let begin_ns = of_comm.iter().map(|met| met.at.start_ns).min().unwrap_or(0);
         let mut covered_ns = begin_ns;
         let mut each: BTreeMap<u8, Vec<(u64, u64)>> = BTreeMap::new();
         let mut sum_ns = 0;
-        for met in of_comm {
+        for Met { at: met, .. } in of_comm {
             let alone_ns = met.end_ns.saturating_sub(met.start_ns.max(covered_ns));
             covered_ns = covered_ns.max(met.end_ns);
             sum_ns += alone_ns;
-            let of_function = each.entry(met.function).or_default();
+            let of_function = each.entry(met.function as u8).or_default();
             of_function.push((met.start_ns - begin_ns, alone_ns));
         }
         let functions = each
             .iter()
             .map(|(function, each)| FunctionSum::of(*function, each));
-        all.insert(of_comm[0].comm, (sum_ns, functions.collect()));
+        all.insert(of_comm[0].at.comm, (sum_ns, functions.collect()));
     }
     all
 }
@@ -46,15 +45,16 @@ pub(super) fn sums(met: &mut [Met], first: u32) -> BTreeMap<u64, (u64, Vec<Funct
 mod tests {
     use super::*;
     use paceline_health::event::{ALL_GATHER, OrderPart, REDUCE_SCATTER};
+    use paceline_ring::Function;
 
     fn met(ticket: u32, function: u8, start_us: u64, end_us: u64) -> Met {
-        Met {
+        let at = Interval {
             comm: 7,
-            function,
-            ticket,
+            function: Function::of(function),
             start_ns: start_us * 1000,
             end_ns: end_us * 1000,
-        }
+        };
+        Met { ticket, at }
     }
 
     #[test]

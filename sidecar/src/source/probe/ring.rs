@@ -181,6 +181,7 @@ impl Ring {
 
     fn collective(&mut self, did: &Collective, send: &mut Send<'_>) {
         let step = match did.step {
+            0 if !self.has_hook && did.function.is_message() => self.steps.of_message(did),
             0 if !self.has_hook => {
                 let ranks = self.groups.get(&did.comm).map_or(0, |group| group.size);
                 self.steps.of_collective(did, ranks, &self.reader)

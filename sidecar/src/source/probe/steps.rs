@@ -91,6 +91,11 @@ impl Steps {
         place.step
     }
 
+    /// The step of a send or receive; 0: not known yet.
+    pub(super) fn of_message(&mut self, did: &Collective) -> u64 {
+        self.cadence.pass(did.ticket)
+    }
+
     /// The step that is over, if how long it took is known, and whether it was like others.
     pub(super) fn told(&mut self, rank: Rank, restart: u32, done: &Done) -> Option<event::Step> {
         while self.ended.front().is_some_and(|ended| ended.step < done.step) {
