@@ -62,7 +62,7 @@ def read(path):
 
 
 def table(device, parts):
-    """The table of docs/hardware.md."""
+    """The table of docs/measurements/hardware-check.md."""
     lines = ["On %s, driver %s, torch %s, NCCL %s, %s:" % tuple(device[key] for key in ("gpu", "driver", "torch", "nccl", "on")), ""]
     lines += ["| part | fact | what | expected | measured | |", "|---|---|---|---|---|---|"]
     for part in parts:

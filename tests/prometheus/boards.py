@@ -119,7 +119,7 @@ def play(world, boards):
     job_ends(world, ends, 3)
     asked = [(name, title, query) for name, board in boards.items() for title, query in queries(board)]
     asked += [("docs/metrics.md", "", query) for query in told()]
-    asked += [("docs/autoscaling.md", "", name) for name in recorded()]
+    asked += [("docs/remedies.md", "", name) for name in recorded()]
     # A mark is there for a moment: it has to have been there.
     asked += [(name, mark["name"], f"max_over_time(({mark['expr']})[10m:1s])") for name, board in boards.items()
               for mark in board["annotations"]["list"]]

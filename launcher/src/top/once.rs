@@ -1,4 +1,4 @@
-//! The whole as JSON: what scripts read. Its form is in docs/top.md; `schema_version` changes with it.
+//! The whole as JSON: what scripts read. Its form is in docs/wire.md; `schema_version` changes with it.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-"""The pictures in docs/page.md and docs/top.md, of simulated jobs at a real aggregator. Look at them; a busy machine makes other ones.
+"""The pictures in docs/page.md, of simulated jobs at a real aggregator. Look at them; a busy machine makes other ones.
 
     cargo build --release -p paceline && python3 tests/bench/page/pictures.py [--only page-8,page-512,page-16384,top-64]
 """

@@ -1,4 +1,4 @@
-"""One aggregator and the sidecars of a whole job, on this machine: what docs/scale.md shows.
+"""One aggregator and the sidecars of a whole job, on this machine: what docs/measurements/scale.md shows.
 
     cargo build --release -p paceline
     python3 tests/bench/scale/run.py [--sizes 64,512,4096,16384] [--steps 70] [--no-kill] [--json FILE]

@@ -240,7 +240,7 @@ impl Transport for Tcp {
 }
 
 /// What is small is over before a sleeper would be awake again; what is large leaves the core to who needs it, if anybody
-/// does (docs/preflight.md has the figures).
+/// does (docs/measurements/allreduce.md has the figures).
 fn patience(plan: &Plan, is_crowded: bool) -> Patience {
     let sleeps = is_crowded && plan.bytes() > SMALL;
     Patience {

@@ -1,4 +1,4 @@
-//! Which algorithm for which size: a table, from measurements (docs/preflight.md says how to repeat them).
+//! Which algorithm for which size: a table, from measurements (docs/measurements/allreduce.md says how to repeat them).
 
 use serde::{Deserialize, Serialize};
 
