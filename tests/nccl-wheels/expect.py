@@ -1,4 +1,4 @@
-"""What each NCCL is expected to do with the plugin, by docs/nccl-profiler.md and sidecar/probe/ring/layout.md."""
+"""What each NCCL is expected to do with the plugin, by docs/measurements/nccl-plugin.md and sidecar/probe/ring/layout.md."""
 
 import struct
 from dataclasses import dataclass, field

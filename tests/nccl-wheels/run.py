@@ -5,7 +5,7 @@
 
 Takes the newest version of tests/setup/nccl_wheels.txt, or --all. NCCL's own code loads the plugin (probe.py), in a
 process of its own for each version and case. Prints a row for each version; ends with 1 when something is not as
-expected (expect.py), or not as docs/nccl-profiler.md has it. --fetch only downloads.
+expected (expect.py), or not as docs/measurements/nccl-plugin.md has it. --fetch only downloads.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import fetch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FUNCTIONS_OF_BENCH = os.path.join(HERE, "..", "..", "nccl-bench", "src", "transport", "nccl", "api.rs")
-PAGE = os.path.join(HERE, "..", "..", "docs", "nccl-profiler.md")
+PAGE = os.path.join(HERE, "..", "..", "docs", "measurements", "nccl-plugin.md")
 ROW = "%-8s %-9s %-6s %-9s %-8s %-9s %-7s %-12s %s"
 HEAD = ("NCCL", "asks for", "given", "at first", "AFTER=0", "SAMPLE=1", "silent", "nccl-bench", "")
 
