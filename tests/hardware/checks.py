@@ -14,7 +14,7 @@ class Checks:
         self.path = path
 
     def add(self, fact, name, expected, measured, ok, why=None, known=False):
-        """`ok` is None where it is not known, and `why` then says so. `known`: that it is wrong stands in docs/gpu-jobs.md."""
+        """`ok` is None where it is not known, and `why` then says so. `known`: that it is wrong is in docs/measurements/gpu-jobs.md."""
         check = {"fact": fact, "name": name, "expected": str(expected), "measured": str(measured), "ok": ok, "why": why}
         check["known"] = known and ok is False
         with open(self.path, "a", encoding="utf-8") as file:
