@@ -9,6 +9,7 @@
 pub mod abi;
 pub mod budget;
 pub mod comms;
+pub mod environment;
 pub mod plugin;
 pub mod rank;
 pub mod records;

@@ -1,7 +1,7 @@
 //! What the callbacks do. NCCL calls from several threads at once: the one that enqueues, and those that watch kernels.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64};
 
@@ -12,10 +12,11 @@ use paceline_ring::{
 use crate::abi::{COLL, Coll, GROUP_API, Interface, KERNEL_CH, KernelCh, Message, P2P};
 use crate::budget::{self, Budget, TIMED_ONE_IN};
 use crate::comms::{Comm, Comms, Member};
+use crate::environment::{self, variable};
+use crate::rank;
 use crate::records;
 use crate::sampler::{NEVER, Sampler, Step};
 use crate::table::{Claim, Handle, Table};
-use crate::{rank, text};
 
 /// Once in so many collectives the hook's ring is looked for and the cost is judged: never at one of those that are timed
 /// and stand for others.
@@ -31,7 +32,6 @@ const DIR: usize = 400;
 const PATIENCE: u32 = 1 << 20;
 
 unsafe extern "C" {
-    fn getenv(name: *const c_char) -> *const c_char;
     fn sched_yield() -> c_int;
 }
 
@@ -370,28 +370,8 @@ impl Plugin {
         for (to, from) in kept.iter_mut().zip(bytes) {
             *to = *from;
         }
-        match variable(c"PACELINE_NCCL_SAMPLE").map(CStr::to_bytes) {
-            Some(b"off") => self.sampler.every(NEVER),
-            Some(digits) => {
-                if let Some(windows) = text::number(digits) {
-                    self.sampler.every(windows);
-                }
-            }
-            None if interface == Interface::V7 => self.sampler.every(NEVER),
-            None => {}
-        }
-        if interface == Interface::V7 {
-            self.sampler.fix();
-        }
-        if let Some(steps) = variable(c"PACELINE_NCCL_AFTER").and_then(|text| text::number(text.to_bytes())) {
-            self.sampler.after(steps);
-        }
+        environment::configure(&self.sampler, &self.budget, interface);
         self.tells_captures.store(interface != Interface::V4, Relaxed);
-        if let Some(ppm) =
-            variable(c"PACELINE_NCCL_BUDGET_PPM").and_then(|text| text::number(text.to_bytes()))
-        {
-            self.budget.allow(ppm);
-        }
         self.told_ns.store(monotonic_ns(), Relaxed);
         self.ring.create(dir)
             && self.ring.write(records::ATTACH, records::attach(identity)) == Wrote::Published
@@ -400,14 +380,5 @@ impl Plugin {
     fn dir(&self) -> &CStr {
         // SAFETY: only called with READY seen by way of a context. The bytes end in a zero and do not change any more.
         unsafe { CStr::from_ptr(self.dir.get().cast()) }
-    }
-}
-
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends in a zero. The value is read at once; a program that changes its environment from another
-    // thread at that moment is in the same danger with each getenv of NCCL itself.
-    unsafe {
-        let value = getenv(name.as_ptr());
-        (!value.is_null() && *value != 0).then(|| CStr::from_ptr(value))
     }
 }

@@ -27,7 +27,7 @@ PHASES = {
 }
 STEP_KINDS = {"checkpoint": CHECKPOINT_STEP, "evaluation": EVALUATION_STEP, "warm-up": WARM_UP_STEP}
 
-_HOLD = 200_000_000  # ns that the record of a finished step may wait for others
+_HOLD = 500_000_000  # ns that the record of a finished step may wait for others: written together they cost a fifth
 _MOST_HELD = 64  # steps
 _CHECKPOINT_SHARE = 20  # a step is a checkpoint step from 1/20 of it on: small saves every step are ordinary
 _MOST_PENDING = 16  # marks before the first step
@@ -243,10 +243,11 @@ class Tracker:
             progress[0] = running | phase
             progress[1] = now
             if self.timeline is not None:
-                self.timeline.end_step(phase, fields)
+                held = self.timeline.end_step(phase, fields)
             else:
                 self._held.append(fields)
-            if now >= self._flush_at or len(self._held) >= _MOST_HELD:
+                held = len(self._held)
+            if now >= self._flush_at or held >= _MOST_HELD:
                 self._flush(now)
         except Exception as error:
             self.fail(error)
@@ -264,6 +265,8 @@ class Tracker:
         held, self._held = self._held, []
         for fields in held:
             self._write(fields, True)
+        if self.timeline is not None:
+            self.timeline.drain()
         self._flush_at = now + _HOLD
 
     def _write(self, fields, known):

@@ -70,6 +70,7 @@ class Phases(unittest.TestCase):
     def end(self, ms, step, host_ns=77, comms=None):
         self.cuda.now = ms
         self.timeline.end_step(COMPUTE, (step, host_ns, [0] * 7, 1, 0, 0, None, comms))
+        self.timeline.drain()
 
     def test_a_step(self):
         self.at(1, DATA)

@@ -72,6 +72,7 @@ class Steps(unittest.TestCase):
             self.assertEqual(cuda.recorded - recorded, 2 if timeline.is_timed else 0)
             cuda.now += 100
             timeline.end_step(COMPUTE, (step, 77, [0] * 7, 1, 0, 0, None, None))
+            timeline.drain()
         self.assertEqual({duration for duration, _ in written}, {100 * MS})
         self.assertEqual([known for _, known in written[-8:]].count(True), 2)
         self.assertTrue(all(known for _, known in written[: FULL_STEPS - 1]))

@@ -87,7 +87,7 @@ FOUR = """
         {setup}
         for _ in range(8):
             {body}
-        time.sleep(0.25)
+        time.sleep(0.6)
         step()  # writes what was held: such a child ends without a word
         dist.barrier()
         dist.destroy_process_group()
