@@ -63,7 +63,7 @@ def certificates_of_its_own(world):
     """Its authority changes while it is asked without pause: nobody who reads the ConfigMap meets a certificate that he does not trust."""
     world.job(1)
     place, own = "/api/v1/namespaces/paceline/configmaps/paceline-remediator-ca", "paceline-remediator-own"
-    words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "10"]
+    words = ["--self-signed", own, "--service", "remediator", "--authority", "paceline-remediator-ca", "--certificate-life", "20"]
     first, second = world.leader(certificate=words), world.remediator(certificate=words)
     before = until("whom to trust", lambda: world.call("GET", place)[0] == 200 and world.ask("GET", place)["data"]["ca.crt"])
     for process in (first, second):
