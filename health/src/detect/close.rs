@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Detector;
-use super::board::Board;
-use super::ledger::Stood;
-use super::plan::Plan;
-use super::roster;
-use super::series::Stamp;
+use super::cause::series::Stamp;
+use super::cost::ledger::Stood;
+use super::members::roster;
+use super::step::board::Board;
+use super::step::plan::Plan;
 use super::view::view;
 use crate::event::{Step, StepKind};
 use crate::frame::Frame;

@@ -5,108 +5,48 @@
 //! something to do. `verdicts = f(policy, journal)`: `observe(at)` first fires every deadline up to `at`, and a verdict
 //! carries its deadline and not the time of the call, so that it does not matter who asked when.
 
-mod activity;
-mod arrivals;
-mod away;
-mod before;
-mod birth;
-mod blind;
-mod board;
-mod book;
-mod causes;
-mod checkpoints;
+mod cause;
 mod claim;
 mod close;
 mod comm;
-mod comms;
-#[cfg(test)]
-mod comms_tests;
 mod cost;
-mod cusum;
-mod endings;
-mod exact;
-mod facts;
 mod faults;
-mod fit;
-mod front;
-mod gaps;
-mod gauge;
-mod gpus;
-mod history;
-mod hosts;
-mod imbalance;
-mod incidents;
-mod infer;
 mod job;
-mod job_end;
-mod kinds;
-mod late;
-mod ledger;
-mod link;
 mod links;
-mod localise;
-mod noise;
-mod notes;
-mod path;
-mod plan;
-#[cfg(test)]
-mod plan_tests;
-mod price;
-mod raised;
-mod ras;
-mod readiness;
-mod remaining;
-mod roster;
-mod rounds;
-mod rows;
-mod scene;
-mod series;
-mod shares;
-mod shift;
-mod signs;
-mod silence;
-mod slower;
-mod standstill;
+mod liveness;
+mod members;
+mod report;
+mod step;
 mod straggler;
-mod summary;
-mod tempo;
 #[cfg(test)]
 mod tests;
-mod times;
-mod track;
-mod versions;
-mod victims;
 mod view;
-mod waits;
-mod wander;
-mod warm_ups;
-mod work;
 
 use serde::{Deserialize, Serialize};
 
-use self::arrivals::ArrivalRule;
-use self::away::Away;
-use self::before::Before;
-use self::blind::BlindRule;
-use self::causes::Causes;
-use self::comms::Comms;
+use self::cause::before::Before;
+use self::cause::causes::Causes;
+use self::comm::communicators::Comms;
+use self::cost::times::Times;
 use self::faults::FaultRule;
-use self::incidents::Incidents;
-use self::infer::{Inference, Stages};
 use self::job::JobRules;
-use self::job_end::JobEnd;
 use self::links::LinkRule;
-use self::notes::HookNotes;
-use self::plan::Plan;
-use self::roster::Roster;
-use self::rows::Rows;
-use self::silence::SilenceRule;
+use self::liveness::arrivals::ArrivalRule;
+use self::liveness::blind::BlindRule;
+use self::liveness::job_end::JobEnd;
+use self::liveness::silence::SilenceRule;
+use self::members::roster::Roster;
+use self::report::away::Away;
+use self::report::incidents::Incidents;
+use self::report::notes::HookNotes;
+use self::step::infer::{Inference, Stages};
+use self::step::plan::Plan;
+use self::step::rows::Rows;
+use self::step::tempo::Tempo;
+use self::step::waits::Waits;
+use self::step::work::WorkModels;
 use self::straggler::StragglerRule;
-use self::tempo::Tempo;
-use self::times::Times;
 use self::view::view;
-use self::waits::Waits;
-use self::work::WorkModels;
 use crate::event::Event;
 use crate::frame::{AGGREGATOR, Frame};
 use crate::id::JobId;
@@ -394,6 +334,6 @@ impl Detector {
     }
 
     fn seconds(&self, at: Time) -> f64 {
-        incidents::round(at.since(self.origin.unwrap_or_default()).as_secs_f64())
+        report::incidents::round(at.since(self.origin.unwrap_or_default()).as_secs_f64())
     }
 }

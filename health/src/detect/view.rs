@@ -1,10 +1,10 @@
 //! What the rules that take a closed step may look at beside it.
 
-use super::causes::{Causes, Scope};
-use super::comms::Comms;
-use super::plan::Plan;
-use super::roster::Roster;
-use super::waits::Waits;
+use super::cause::causes::{Causes, Scope};
+use super::comm::communicators::Comms;
+use super::members::roster::Roster;
+use super::step::plan::Plan;
+use super::step::waits::Waits;
 use crate::id::JobId;
 use crate::policy::Thresholds;
 use crate::time::Time;

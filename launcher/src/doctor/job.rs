@@ -5,7 +5,7 @@ use crate::output::NoJob;
 use crate::top::{self, Seen};
 
 const NAME: &str = "job";
-/// What the hook says of itself begins so in the report's coverage (`health/src/detect/notes/hook.rs`).
+/// What the hook says of itself begins so in the report's coverage (`health/src/detect/report/notes/hook.rs`).
 const OF_HOOK: &str = "hook: ";
 /// That only some steps are timed is no trouble.
 const SAMPLED: &str = "hook: phases of ";

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::Detector;
-use super::super::claim::{Body, Claim};
-use super::super::roster::Member;
 use super::Scene;
+use crate::detect::Detector;
+use crate::detect::claim::{Body, Claim};
+use crate::detect::members::roster::Member;
 use crate::frame::Frame;
 use crate::time::Time;
 use crate::verdict::{Cause, Finding, Severity, Subject};

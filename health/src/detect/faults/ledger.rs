@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::claim::{self, Body, Claim, Detail, Outcome};
 use super::Scene;
+use crate::detect::claim;
+use crate::detect::claim::{Body, Claim, Detail, Outcome};
 use crate::event::Signal;
 use crate::fault::{Order, Remedy, When};
 use crate::frame::Provenance;

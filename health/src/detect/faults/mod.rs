@@ -7,20 +7,11 @@
 //! second while anything is watched, and a claim carries its deadline all the same.
 
 mod access;
-mod fleet;
-mod gpu;
 mod hook;
-mod job;
 mod ledger;
-mod memory;
-mod nvlinks;
 mod ports;
 mod readings;
-mod remap;
-mod reported;
-mod slow;
 mod suspect;
-mod values;
 mod window;
 mod xids;
 
@@ -30,16 +21,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::access::Accesses;
-use self::fleet::Fleet;
-use self::gpu::Gpu;
-use self::job::JobXids;
 use self::ledger::{Ledger, Told};
-use self::nvlinks::Wiring;
 use self::ports::Ports;
+use self::readings::fleet::Fleet;
+use self::readings::gpu::Gpu;
+use self::readings::nvlinks::Wiring;
 use self::suspect::Suspect;
+use self::xids::job::JobXids;
 
-use super::roster::Roster;
-use super::rounds::Rounds;
+use super::members::roster::Roster;
+use super::members::rounds::Rounds;
 use crate::event::{Event, KernelAccess, KernelWatch};
 use crate::fault::{Branch, FaultTables, pci_id};
 use crate::frame::{Frame, Provenance};
@@ -231,7 +222,7 @@ impl FaultRule {
             let was_asked = self.ledger.is_open(Finding::GpuLost, &subject)
                 || self.ledger.is_open(Finding::GpuFault, &subject);
             gpu.rebooted(was_asked);
-            for finding in gpu::ENDED_BY_RESET {
+            for finding in readings::gpu::ENDED_BY_RESET {
                 self.ledger.over(scene.at, finding, &subject);
             }
         }

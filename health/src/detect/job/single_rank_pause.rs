@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::detect::board::Board;
 use crate::detect::claim::{Body, Claim, Detail, Outcome, over, piece};
-use crate::detect::kinds::{Kinds, Track};
-use crate::detect::ledger::{Ledger, Stood};
-use crate::detect::rows::Sample;
+use crate::detect::cost::ledger::{Ledger, Stood};
+use crate::detect::step::board::Board;
+use crate::detect::step::kinds::{Kinds, Track};
+use crate::detect::step::rows::Sample;
 use crate::detect::view::View;
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;

@@ -2,8 +2,8 @@
 
 use super::StragglerRule;
 use crate::detect::claim::{Body, Claim, Detail, over, piece};
-use crate::detect::raised::{Raised, Whom};
-use crate::detect::roster::Roster;
+use crate::detect::members::roster::Roster;
+use crate::detect::straggler::raised::{Raised, Whom};
 use crate::detect::view::View;
 use crate::event::Signal;
 use crate::id::{JobId, Rank};

@@ -1,8 +1,8 @@
 //! The rank that looks slow and is not named yet, and the steps that the sequential test still needs.
 
 use super::StragglerRule;
-use crate::detect::cusum::Progress;
-use crate::detect::plan::Plan;
+use crate::detect::step::plan::Plan;
+use crate::detect::straggler::cusum::Progress;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
 use crate::report::Undecided;

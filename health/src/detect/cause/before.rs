@@ -1,0 +1,251 @@
+//! What a preflight found before the job began: evidence for what is slow now.
+//!
+//! A preflight's figures do not say how long a step should take, so none of them is a baseline of one: nothing is raised
+//! here. What it *found* of a GPU, a node or a way, judged by its own table, stands beside a verdict on the same that it
+//! can explain. Where it found nothing, nothing is said.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::claim::{Body, Claim};
+use crate::event::{Bench, Event, Preflight};
+use crate::frame::{Frame, Provenance};
+use crate::id::NodeId;
+use crate::preflight::{Against, Metric, NodeRow, Noted, Place, Problem, Section};
+use crate::verdict::{Cause, Evidence, Finding, Subject};
+
+/// Nodes that are kept; more than that is not one job.
+const MAX_NODES: usize = 1 << 17;
+/// Findings and problems that are kept.
+const MAX_NOTES: usize = 1 << 14;
+/// Pieces of evidence that one verdict gets.
+const MAX_PIECES: usize = 3;
+/// What began within so many steps was there from the first on: steps that warm up hide it, and a small slowdown is dated
+/// a few steps late.
+const FROM_BIRTH: u64 = 20;
+/// Nodes and notes that the report shows.
+const SHOWN: usize = 64;
+
+const COMPUTE: &[Metric] = &[
+    Metric::Gemm,
+    Metric::GpuMemory,
+    Metric::CpuGemm,
+    Metric::CpuMemory,
+];
+const COPIES: &[Metric] = &[Metric::HostToDevice, Metric::DeviceToHost];
+const HOST: &[Metric] = &[Metric::CpuGemm, Metric::CpuMemory];
+const WAYS: &[Metric] = &[Metric::PairBusbw, Metric::PairLatency, Metric::PairLoss];
+const INSIDE: &[Metric] = &[Metric::LocalBusbw, Metric::LocalBusbwHost];
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Before {
+    header: Option<Preflight>,
+    nodes: BTreeMap<NodeId, Bench>,
+    /// By place and metric or fact, each with its journal entry.
+    findings: BTreeMap<(Place, Arc<str>), (Noted, u64)>,
+    problems: Vec<Problem>,
+    provenance: Provenance,
+}
+
+impl Before {
+    /// Takes what a node tells. What a new header or a node's new figures replace is forgotten.
+    pub fn observe(&mut self, entry: u64, frame: &Frame) {
+        self.provenance = self.provenance.max(frame.provenance);
+        match &frame.event {
+            // Every node tells the same one.
+            Event::Preflight(header) if self.header.as_ref() != Some(header) => {
+                self.forget(None);
+                self.header = Some(header.clone());
+            }
+            Event::Bench(bench) => {
+                self.forget(Some(&bench.node));
+                if self.nodes.len() < MAX_NODES || self.nodes.contains_key(&bench.node) {
+                    self.nodes.insert(bench.node.clone(), bench.clone());
+                }
+            }
+            Event::PreflightFinding(noted) if self.findings.len() < MAX_NOTES => {
+                let key = (noted.place.clone(), Arc::clone(&noted.what));
+                self.findings.insert(key, (noted.clone(), entry));
+            }
+            Event::PreflightProblem(problem)
+                if self.problems.len() < MAX_NOTES && !self.problems.contains(problem) =>
+            {
+                self.problems.push(problem.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets what was noted of a node, or of no single one.
+    fn forget(&mut self, node: Option<&NodeId>) {
+        self.findings.retain(|(place, _), _| place.node() != node);
+        self.problems.retain(|problem| problem.node.as_ref() != node);
+    }
+
+    /// Puts what was found of the same, and can explain it, beside what a rule has found now. `first`: the first step of
+    /// the epoch. What kept pace after it and became slow later is not slow for what was there before.
+    pub fn support(&self, claim: &mut Claim, first: Option<u64>) {
+        let Body::Holds(detail) = &mut claim.body else {
+            return;
+        };
+        let is_later = |since: u64| first.is_some_and(|first| since > first + FROM_BIRTH);
+        if self.findings.is_empty() || detail.since_step.is_some_and(is_later) {
+            return;
+        }
+        let metrics = metrics(claim.finding, &claim.subject, detail.cause);
+        let mut fitting: Vec<&(Noted, u64)> = self
+            .findings
+            .values()
+            .filter(|(noted, _)| {
+                noted.sure
+                    && noted.metric().is_some_and(|metric| metrics.contains(&metric))
+                    && std::iter::once(&noted.place)
+                        .chain(&noted.or)
+                        .any(|place| is_of(place, &claim.subject))
+            })
+            .collect();
+        fitting.sort_by_key(|(noted, _)| std::cmp::Reverse(noted.severity));
+        for (noted, entry) in fitting.into_iter().take(MAX_PIECES) {
+            detail.evidence.extend(pieces(noted, *entry));
+            detail.provenance = detail.provenance.max(self.provenance);
+        }
+    }
+
+    /// The section of the report; `None`: nobody told of a preflight.
+    pub fn section(&self) -> Option<Section> {
+        if self.header.is_none() && self.nodes.is_empty() && self.problems.is_empty() {
+            return None;
+        }
+        let mut findings: Vec<&Noted> = self.findings.values().map(|(noted, _)| noted).collect();
+        findings.sort_by_key(|noted| std::cmp::Reverse((noted.severity, noted.sure)));
+        let named = |node: &NodeId| findings.iter().any(|noted| noted.place.node() == Some(node));
+        // All, or those of which there is something to say.
+        let many = self.nodes.len() > SHOWN;
+        let rows = self
+            .nodes
+            .iter()
+            .filter(|(node, bench)| !many || !bench.there || named(node));
+        let nobody = || Preflight {
+            nodes: self.nodes.len() as u32,
+            ..Preflight::default()
+        };
+        Some(Section {
+            told: self.header.clone().unwrap_or_else(nobody),
+            simulated: self.provenance == Provenance::Sim,
+            rows: rows
+                .take(SHOWN)
+                .map(|(node, bench)| (node.clone(), row(bench)))
+                .collect(),
+            findings: findings.into_iter().take(SHOWN).cloned().collect(),
+            problems: self.problems.iter().take(SHOWN).cloned().collect(),
+        })
+    }
+
+    /// What limits the verdicts, in words.
+    pub fn note(&self) -> Option<String> {
+        let out = self.header.iter().flat_map(|header| &header.left_out);
+        let out: Vec<&NodeId> = out.map(|out| &out.node).collect();
+        // Of who takes no part nothing is missing.
+        let takes_part = |problem: &&Problem| problem.node.as_ref().is_none_or(|node| !out.contains(&node));
+        let failed = self
+            .problems
+            .iter()
+            .filter(|problem| problem.lost)
+            .find(takes_part)?;
+        let node = failed.node.as_ref().map_or("a node", NodeId::as_str);
+        Some(format!("the preflight did not see {node}: {}", failed.what))
+    }
+}
+
+fn row(bench: &Bench) -> NodeRow {
+    NodeRow {
+        there: bench.there,
+        model: Arc::clone(&bench.model),
+        gpus: bench.gpus,
+        values: bench.values.clone(),
+        address: "".into(),
+    }
+}
+
+/// The metrics that can explain a finding of that cause. Data loading waits for copies, a throttled GPU computes slowly;
+/// what sits in garbage collection or in the work itself no machine explains.
+fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metric] {
+    match (finding, subject) {
+        (Finding::SlowLink, Subject::Node { .. }) => INSIDE,
+        (Finding::SlowLink, _) => WAYS,
+        (Finding::CommunicationBound, _) => &[Metric::AllBusbw],
+        (Finding::StepRegression | Finding::SlowFromBirth, Subject::Job { .. }) => &[Metric::AllBusbw],
+        (Finding::Straggler | Finding::StragglerNode | Finding::SlowFromBirth, _) => match cause {
+            Cause::Unknown | Cause::Thermal | Cause::Power | Cause::ClockStuck | Cause::Ecc => COMPUTE,
+            Cause::Pcie | Cause::DataLoading => COPIES,
+            Cause::CpuContention => HOST,
+            Cause::Nvlink => INSIDE,
+            Cause::Network => WAYS,
+            Cause::GcPause | Cause::Imbalance | Cause::Checkpoint | Cause::Evaluation => &[],
+        },
+        _ => &[],
+    }
+}
+
+/// Whether what was measured there is the subject's.
+fn is_of(place: &Place, subject: &Subject) -> bool {
+    match (subject, place) {
+        (
+            Subject::Rank {
+                gpu_uuid: Some(own), ..
+            },
+            Place::Gpu { gpu, .. },
+        ) => own == gpu,
+        // A rank uses its node's CPU and ports, and none of its other GPUs.
+        (Subject::Rank { node: own, .. }, Place::Node { node } | Place::Port { node, .. }) => own == node,
+        (Subject::Node { node: own }, place) => place.node() == Some(own),
+        (
+            Subject::Link {
+                node,
+                peer: Some(peer),
+            },
+            Place::Pair { .. },
+        ) => *place == Place::pair(node, peer),
+        (Subject::Link { node: own, peer }, Place::Node { node } | Place::Port { node, .. }) => {
+            own == node || peer.as_ref() == Some(node)
+        }
+        (Subject::Job { .. }, Place::Job) => true,
+        _ => false,
+    }
+}
+
+/// What was measured, and what was expected: of peers, or of its own past, published values or the user's floor.
+fn pieces(noted: &Noted, entry: u64) -> Vec<Evidence> {
+    let (Some(metric), Some(value)) = (noted.metric(), noted.value) else {
+        return Vec::new();
+    };
+    let (unit, scale) = metric.base_unit();
+    let piece = |what: String, value: f64, peers: Option<f64>| Evidence {
+        what: what.into(),
+        value: value * scale,
+        peers: peers.map(|peers| peers * scale),
+        entries: Some((entry, entry)),
+    };
+    let expected = |wanted| {
+        let mut found = noted.comparisons.iter();
+        Some(found.find(|found| found.against == wanted)?.expected)
+    };
+    let mut pieces = vec![piece(
+        format!("preflight_{metric}_{unit}"),
+        value,
+        expected(Against::Fleet),
+    )];
+    let others = [
+        (Against::History, "past"),
+        (Against::Reference, "published"),
+        (Against::Floor, "asked"),
+    ];
+    pieces.extend(others.into_iter().filter_map(|(against, word)| {
+        let value = expected(against)?;
+        Some(piece(format!("preflight_{metric}_{word}_{unit}"), value, None))
+    }));
+    pieces
+}

@@ -1,0 +1,375 @@
+//! Why something is slow: joined evidence, or none. Each cause needs its own counter in the window.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::activity::Activity;
+use super::facts::{Fact, Facts};
+use super::gpus::Gpus;
+use super::hosts::Hosts;
+use super::series::Stamp;
+use super::signs::{Case, SIGNS, Sign, ports_fail};
+use crate::detect::comm::communicators::Comms;
+use crate::detect::members::roster::Roster;
+use crate::detect::step::plan::Plan;
+use crate::event::{GpuReading, HostReading, Signal};
+use crate::frame::Provenance;
+use crate::id::{GpuId, NodeId, Rank};
+use crate::policy::Thresholds;
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence};
+
+/// Peers that are looked at for a cause, and ranks of a suspect.
+const PEERS: usize = 64;
+/// What a node shares must not hide among its own ranks: peers elsewhere are enough from so many on.
+const ELSEWHERE: usize = 3;
+
+/// What counters said lately.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Causes {
+    gpus: Gpus,
+    hosts: Hosts,
+    activity: Activity,
+}
+
+/// What is slow, and what is known of it from its steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Suspect<'a> {
+    /// In order.
+    pub ranks: &'a [Rank],
+    pub since: Time,
+    /// Self-time beyond the peers', seconds a step.
+    pub excess_s: f64,
+    /// The same as a share of the steps' time, and of the peers' self-time.
+    pub excess_ratio: f64,
+    pub slower_ratio: f64,
+    /// How much of that sits in the data phase and in garbage collection.
+    pub data_excess_s: f64,
+    pub gc_excess_s: f64,
+    /// First and last journal entry of those steps.
+    pub entries: (u64, u64),
+}
+
+/// What the counters of a suspect may be compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    pub roster: &'a Roster,
+    pub plan: &'a Plan,
+    pub comms: &'a Comms,
+    pub limits: &'a Thresholds,
+}
+
+/// A cause with the evidence for it, and how far that can be trusted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    pub cause: Cause,
+    pub evidence: Vec<Evidence>,
+    pub signals: Vec<Signal>,
+    pub provenance: Provenance,
+}
+
+/// What the counters of a suspect say, all in all.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Judgment {
+    /// The cause that explains most of the excess.
+    pub cause: Option<Explained>,
+    /// What explains some of it.
+    pub contributing: Vec<Evidence>,
+    /// Readings that are still to come may say more.
+    pub is_early: bool,
+}
+
+/// One rank of a suspect beside its peers.
+struct Beside {
+    own: Facts,
+    peers: Facts,
+    inside_is_slow: Option<bool>,
+    outside_is_slow: Option<bool>,
+}
+
+impl Causes {
+    /// Takes a reading of a GPU. True when it was never read before.
+    pub fn gpu(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
+        self.activity.reading(reading);
+        self.gpus.observe(stamp, reading)
+    }
+
+    /// A step was made: what GPUs do from now on is training.
+    pub fn begin_steps(&mut self) {
+        self.activity.begin();
+    }
+
+    /// What GPUs did since the first step.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
+    }
+
+    /// GPUs that were read.
+    pub fn gpus_read(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Takes a reading of a node, or of a rank's process on it.
+    pub fn host(&mut self, stamp: Stamp, node: &NodeId, reading: &HostReading) {
+        self.hosts.observe(stamp, node, reading);
+    }
+
+    /// A new group of ranks has come: what was read of their processes is of others.
+    pub fn clear_ranks(&mut self) {
+        self.hosts.clear_ranks();
+    }
+
+    /// The model of a GPU that was read.
+    pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
+        self.gpus.model(gpu)
+    }
+
+    /// Seconds that a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
+    /// `since`: throttled by its quota or ready with no CPU free, the larger; and when it was last read. `None`: not since.
+    pub fn waited_for_cpu(&self, rank: Rank, since: Time, roster: &Roster) -> Option<(f64, Time)> {
+        self.hosts.waited_for_cpu(rank, &roster.member(rank)?.node, since)
+    }
+
+    /// The cause that counters show for what is slow; none without a counter that explains most of the excess. Of several
+    /// ranks most must show it. `known`: what was found before, and stays while it still holds.
+    pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
+        let beside = self.beside(suspect, scope);
+        let cases: Vec<Case<'_>> = beside.iter().map(|one| one.case(suspect, scope)).collect();
+        let most = |holds: &dyn Fn(&Case<'_>) -> bool| {
+            cases.iter().filter(|case| holds(case)).count() * 2 > cases.len()
+        };
+        let is_cause = |sign: &&Sign| most(&|case| sign.is_cause(case));
+        let found = SIGNS
+            .iter()
+            .find(|sign| most(&|case| sign.is_cause(case) && !sign.yields(case)));
+        // The bus explains a slow data phase further.
+        let is_finer = |sign: &&Sign| {
+            sign.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
+        };
+        let stays = SIGNS
+            .iter()
+            .filter(|sign| Some(sign.cause) == known)
+            .find(is_cause)
+            .filter(|sign| !is_finer(sign));
+        let cause = stays.or(found).and_then(|sign| {
+            let first = cases.iter().position(|case| sign.is_cause(case))?;
+            Some(beside[first].explained(sign, &cases[first], suspect))
+        });
+        // What comes over the bus is the data.
+        let is_bus = |explained: &Explained| explained.cause == Cause::Pcie;
+        let is_same = |sign: &Sign| sign.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
+        let contributing = SIGNS.iter().filter(|sign| !is_same(sign)).filter_map(|sign| {
+            let mut shares: Vec<f64> = cases.iter().filter_map(|case| sign.contribution(case)).collect();
+            let is_of_most = shares.len() * 2 > cases.len();
+            let share = stats::median(&mut shares).filter(|_| is_of_most)?;
+            Some(explains(sign.cause, share, suspect.entries))
+        });
+        let contributing = contributing.collect();
+        Judgment {
+            cause,
+            contributing,
+            is_early: most(&|case| case.is_early()),
+        }
+    }
+
+    /// The ranks of a suspect, each beside its peers.
+    fn beside(&self, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Vec<Beside> {
+        let stride = suspect.ranks.len().div_ceil(PEERS).max(1);
+        let mut of_peers: BTreeMap<(u32, u32), Facts> = BTreeMap::new();
+        let mut beside = Vec::new();
+        for rank in suspect.ranks.iter().step_by(stride) {
+            let Some(place) = scope.plan.place(*rank) else {
+                continue;
+            };
+            let peers = *of_peers
+                .entry((place.role, place.node))
+                .or_insert_with(|| self.peers(*rank, suspect, scope));
+            beside.push(Beside {
+                own: self.facts(*rank, suspect.since, scope),
+                peers,
+                inside_is_slow: scope.comms.is_slow_inside(*rank),
+                outside_is_slow: scope.comms.is_slow_outside(*rank),
+            });
+        }
+        beside
+    }
+
+    /// Errors on the NVLinks of any of `ranks`, as they stand out among their peers.
+    pub fn nvlink(&self, ranks: &[Rank], since: Time, scope: &Scope<'_>) -> Option<Explained> {
+        let sign = SIGNS.iter().find(|sign| sign.cause == Cause::Nvlink)?;
+        ranks.iter().take(PEERS).find_map(|rank| {
+            let alone = [*rank];
+            let suspect = Suspect {
+                ranks: &alone,
+                since,
+                excess_s: 0.0,
+                excess_ratio: 0.0,
+                slower_ratio: 0.0,
+                data_excess_s: 0.0,
+                gc_excess_s: 0.0,
+                entries: (0, 0),
+            };
+            let beside = Beside {
+                own: self.facts(*rank, since, scope),
+                peers: self.peers(*rank, &suspect, scope),
+                inside_is_slow: Some(true),
+                outside_is_slow: None,
+            };
+            let case = beside.case(&suspect, scope);
+            (sign.shows)(&case).then(|| beside.explained(sign, &case, &suspect))
+        })
+    }
+
+    /// Whether the ports of `node` count errors that those of `others` do not, with the evidence.
+    pub fn ports(
+        &self,
+        node: &NodeId,
+        others: &[NodeId],
+        since: Time,
+        limits: &Thresholds,
+    ) -> Option<Explained> {
+        let facts = |node: &NodeId| {
+            let mut facts = Facts::default();
+            // No rank has this number: only the node answers.
+            self.hosts.tell(Rank(u32::MAX), node, since, &mut facts);
+            facts
+        };
+        let own = facts(node);
+        let peers: Vec<Facts> = others
+            .iter()
+            .filter(|other| *other != node)
+            .take(PEERS)
+            .map(facts)
+            .collect();
+        let peers = Facts::medians(&peers);
+        ports_fail(&own, &peers, &limits.causes).then(|| Explained {
+            cause: Cause::Network,
+            evidence: own.evidence(&[Fact::NetErrorRate, Fact::NetRate], &peers),
+            signals: vec![Signal::S4],
+            provenance: own.provenance.max(peers.provenance),
+        })
+    }
+
+    /// All that is known of a rank since `since`.
+    fn facts(&self, rank: Rank, since: Time, scope: &Scope<'_>) -> Facts {
+        let mut facts = Facts::default();
+        if let Some(member) = scope.roster.member(rank) {
+            if let Some(gpu) = &member.gpu {
+                self.gpus.tell(gpu, since, &scope.limits.causes, &mut facts);
+            }
+            self.hosts.tell(rank, &member.node, since, &mut facts);
+        }
+        facts
+    }
+
+    /// What most ranks of the job read since `since`: medians over some of them, spread evenly.
+    pub fn of_job(&self, since: Time, scope: &Scope<'_>) -> Facts {
+        let roles = scope.plan.roles.iter();
+        let ranks: Vec<Rank> = roles.flat_map(|role| role.members.iter().copied()).collect();
+        let stride = ranks.len().div_ceil(PEERS).max(1);
+        let some = ranks.iter().step_by(stride);
+        let facts: Vec<Facts> = some.map(|rank| self.facts(*rank, since, scope)).collect();
+        Facts::medians(&facts)
+    }
+
+    /// Medians over the ranks that do the same work and are not suspect themselves: on other nodes where there are
+    /// enough, spread evenly over the role.
+    fn peers(&self, rank: Rank, suspect: &Suspect<'_>, scope: &Scope<'_>) -> Facts {
+        let Some(place) = scope.plan.place(rank) else {
+            return Facts::default();
+        };
+        let of_role = scope.plan.roles[place.role as usize]
+            .members
+            .iter()
+            .copied()
+            .filter(|peer| suspect.ranks.binary_search(peer).is_err());
+        let (mut peers, near): (Vec<Rank>, Vec<Rank>) = of_role.partition(|peer| {
+            scope
+                .plan
+                .place(*peer)
+                .is_some_and(|peer| peer.node != place.node)
+        });
+        if peers.len() < ELSEWHERE {
+            peers.extend(near);
+        }
+        let stride = peers.len().div_ceil(PEERS).max(1);
+        let facts: Vec<Facts> = peers
+            .iter()
+            .step_by(stride)
+            .map(|peer| self.facts(*peer, suspect.since, scope))
+            .collect();
+        Facts::medians(&facts)
+    }
+}
+
+impl Beside {
+    fn case<'a>(&'a self, suspect: &Suspect<'_>, scope: &Scope<'a>) -> Case<'a> {
+        let share = |part: f64| {
+            if suspect.excess_s > 0.0 {
+                part / suspect.excess_s
+            } else {
+                0.0
+            }
+        };
+        Case {
+            own: &self.own,
+            peers: &self.peers,
+            excess_ratio: suspect.excess_ratio,
+            slower_ratio: suspect.slower_ratio,
+            data_share: share(suspect.data_excess_s),
+            gc_share: share(suspect.gc_excess_s),
+            inside_is_slow: self.inside_is_slow,
+            outside_is_slow: self.outside_is_slow,
+            limits: scope.limits,
+        }
+    }
+
+    fn explained(&self, sign: &Sign, case: &Case<'_>, suspect: &Suspect<'_>) -> Explained {
+        let excess = match sign.cause {
+            Cause::Pcie | Cause::DataLoading => Some(("data_excess_s", suspect.data_excess_s)),
+            Cause::GcPause => Some(("gc_excess_s", suspect.gc_excess_s)),
+            _ => None,
+        };
+        let mut evidence: Vec<Evidence> = excess
+            .into_iter()
+            .map(|(what, value)| Evidence {
+                what: what.into(),
+                value,
+                peers: None,
+                entries: Some(suspect.entries),
+            })
+            .collect();
+        if let Some(share) = (sign.explains)(case) {
+            evidence.push(explains(sign.cause, share, suspect.entries));
+        }
+        let counters = self.own.evidence(sign.evidence, &self.peers);
+        let mut signals = vec![sign.signal];
+        let mut provenance = Provenance::Live;
+        if !counters.is_empty() {
+            provenance = self.own.provenance.max(self.peers.provenance);
+            if sign.cause == Cause::DataLoading {
+                signals.push(Signal::S4);
+            }
+        }
+        evidence.extend(counters);
+        Explained {
+            cause: sign.cause,
+            evidence,
+            signals,
+            provenance,
+        }
+    }
+}
+
+/// How much of the excess a cause explains, as evidence.
+pub fn explains(cause: Cause, share: f64, entries: (u64, u64)) -> Evidence {
+    Evidence {
+        what: format!("explained_by_{}_ratio", cause.name().replace('-', "_")).into(),
+        value: share,
+        peers: None,
+        entries: Some(entries),
+    }
+}

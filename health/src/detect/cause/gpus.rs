@@ -1,0 +1,205 @@
+//! What the GPUs read lately.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::{Fact, Facts};
+use super::series::{Series, Stamp};
+use crate::detect::members::rounds::Rounds;
+use crate::event::{GpuReading, GpuSignal};
+use crate::id::GpuId;
+use crate::policy::CauseThresholds;
+use crate::stats;
+use crate::time::Time;
+
+/// GPUs that are kept; more than that is not one job.
+const MAX_GPUS: usize = 1 << 17;
+
+/// How the readings of a window become one number.
+#[derive(Clone, Copy)]
+enum Reduce {
+    /// A quantity: its median.
+    Median,
+    /// The last one.
+    Latest,
+    /// One of few values, which was set: the most frequent one.
+    Setting,
+    /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are enough.
+    Link,
+}
+
+/// Signals that are kept as they were read.
+const GAUGES: [(GpuSignal, Fact, Reduce); 13] = [
+    (GpuSignal::SmClockMhz, Fact::SmClock, Reduce::Median),
+    (GpuSignal::SmClockSetMhz, Fact::SmClockSet, Reduce::Setting),
+    (GpuSignal::TemperatureC, Fact::Temperature, Reduce::Median),
+    (GpuSignal::MarginC, Fact::Margin, Reduce::Latest),
+    (GpuSignal::PowerW, Fact::Power, Reduce::Median),
+    (GpuSignal::PowerLimitW, Fact::PowerLimit, Reduce::Setting),
+    (GpuSignal::UtilizationRatio, Fact::Busy, Reduce::Median),
+    (GpuSignal::PcieGen, Fact::PcieGen, Reduce::Link),
+    (GpuSignal::PcieGenMax, Fact::PcieGenMax, Reduce::Setting),
+    (GpuSignal::PcieWidth, Fact::PcieLanes, Reduce::Link),
+    (GpuSignal::PcieWidthMax, Fact::PcieLanesMax, Reduce::Setting),
+    (GpuSignal::RemapPending, Fact::RemapPending, Reduce::Latest),
+    (GpuSignal::RemapFailed, Fact::RemapFailed, Reduce::Latest),
+];
+
+/// Signals of which the growth is kept, in the same order after the gauges.
+const COUNTERS: [GpuSignal; 13] = [
+    GpuSignal::ThrottleThermalSwNs,
+    GpuSignal::ThrottleThermalHwNs,
+    GpuSignal::ThrottlePowerNs,
+    GpuSignal::ThrottleBrakeNs,
+    GpuSignal::EccUncorrected,
+    GpuSignal::EccCorrected,
+    GpuSignal::PcieReplays,
+    GpuSignal::NvlinkCrcErrors,
+    GpuSignal::NvlinkReplays,
+    GpuSignal::NvlinkErrors,
+    GpuSignal::NvlinkSymbolErrors,
+    GpuSignal::NvlinkRecoveries,
+    GpuSignal::NvlinkRecoveriesFailed,
+];
+
+const COLUMNS: usize = GAUGES.len() + COUNTERS.len();
+type Readings = Series<{ GAUGES.len() }, COLUMNS>;
+
+/// The latest readings of every GPU.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Gpus {
+    gpus: Rounds<GpuId, Gpu>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Gpu {
+    model: Arc<str>,
+    readings: Readings,
+}
+
+impl Gpus {
+    /// Takes a reading. True when the GPU was never read before.
+    pub fn observe(&mut self, stamp: Stamp, reading: &GpuReading) -> bool {
+        let mut read = [None; COLUMNS];
+        for (signal, value) in &reading.readings {
+            if let Some(column) = column(*signal) {
+                read[column] = value.value().filter(|value| value.is_finite());
+            }
+        }
+        if let Some(gpu) = self.gpus.get_mut(&reading.gpu) {
+            gpu.readings.push(stamp, &read);
+            return false;
+        }
+        if self.gpus.len() >= MAX_GPUS {
+            return false;
+        }
+        let mut gpu = Gpu {
+            model: reading.model.clone(),
+            readings: Readings::default(),
+        };
+        gpu.readings.push(stamp, &read);
+        self.gpus.insert(reading.gpu.clone(), gpu);
+        true
+    }
+
+    /// How many were read.
+    pub fn len(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// The model of a GPU that was read.
+    pub fn model(&self, gpu: &GpuId) -> Option<Arc<str>> {
+        Some(self.gpus.get(gpu)?.model.clone())
+    }
+
+    /// Adds what is known of a GPU since `since`.
+    pub fn tell(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
+        let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
+            return;
+        };
+        if let Some((entries, provenance)) = readings.origin(since) {
+            facts.rest_on(entries, provenance);
+            facts.gpu_readings = Some(readings.readings(since));
+        }
+        for (index, (_, fact, reduce)) in GAUGES.iter().enumerate() {
+            let value = match reduce {
+                Reduce::Median => readings.gauge(index, since),
+                Reduce::Latest => readings.latest(index),
+                Reduce::Setting => readings.setting(index, since),
+                Reduce::Link => link(readings, index, since, limits),
+            };
+            facts.set(*fact, value);
+        }
+        let rate = |signal| readings.rate(column(signal)?, since);
+        let rise = |signal| readings.rise(column(signal)?, since);
+        let share = |ns: Option<f64>| Some((ns? / 1e9).min(1.0));
+        facts.set(
+            Fact::Thermal,
+            share(sum([
+                rate(GpuSignal::ThrottleThermalSwNs),
+                rate(GpuSignal::ThrottleThermalHwNs),
+            ])),
+        );
+        facts.set(Fact::PowerCap, share(rate(GpuSignal::ThrottlePowerNs)));
+        facts.set(Fact::PowerBrake, share(rate(GpuSignal::ThrottleBrakeNs)));
+        facts.set(Fact::EccUncorrected, rise(GpuSignal::EccUncorrected));
+        facts.set(Fact::EccCorrectedRate, rate(GpuSignal::EccCorrected));
+        facts.set(Fact::PcieReplays, rise(GpuSignal::PcieReplays));
+        facts.set(
+            Fact::NvlinkErrors,
+            sum([
+                rise(GpuSignal::NvlinkCrcErrors),
+                rise(GpuSignal::NvlinkReplays),
+                rise(GpuSignal::NvlinkErrors),
+                rise(GpuSignal::NvlinkSymbolErrors),
+            ]),
+        );
+        facts.set(
+            Fact::NvlinkRecoveries,
+            sum([
+                rise(GpuSignal::NvlinkRecoveries),
+                rise(GpuSignal::NvlinkRecoveriesFailed),
+            ]),
+        );
+    }
+}
+
+/// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree. Without
+/// a utilization it is not known whether it was busy.
+fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
+    let busy = column(GpuSignal::UtilizationRatio)?;
+    let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);
+    if values.len() < limits.min_readings as usize {
+        return None;
+    }
+    let (value, count) = stats::mode(&mut values)?;
+    (count as f64 >= limits.agreeing_ratio * values.len() as f64).then_some(value)
+}
+
+/// The sum of what is known, if anything is.
+fn sum<const N: usize>(parts: [Option<f64>; N]) -> Option<f64> {
+    parts.into_iter().flatten().reduce(|sum, part| sum + part)
+}
+
+/// The column in which a signal is kept.
+fn column(signal: GpuSignal) -> Option<usize> {
+    let column = *PLACES.get(signal as usize)?;
+    (column < COLUMNS).then_some(column)
+}
+
+/// By signal: its column, or one that there is not.
+const PLACES: [usize; GpuSignal::COUNT] = {
+    let mut places = [COLUMNS; GpuSignal::COUNT];
+    let mut column = 0;
+    while column < COLUMNS {
+        let signal = if column < GAUGES.len() {
+            GAUGES[column].0
+        } else {
+            COUNTERS[column - GAUGES.len()]
+        };
+        places[signal as usize] = column;
+        column += 1;
+    }
+    places
+};

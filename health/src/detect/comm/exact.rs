@@ -1,0 +1,288 @@
+//! Collectives one by one, of the few communicators of which the sidecars are asked for it.
+//!
+//! Sums over a step blur two ranks that are late to different collectives of it: each stood still for less by its own
+//! lateness, so the shortest sum is the transfer and the smaller of the two latenesses, and nobody came last. In one
+//! collective the last one is plain. What is asked for follows from what was taken in and from nothing else, so a
+//! replay asks the same, and nobody has to answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::communicator::Comm;
+use super::communicators::Comms;
+use crate::detect::Detector;
+use crate::event::{Collectives, MOST_OF_STEP, Want};
+use crate::id::{NodeId, Rank};
+
+/// Communicators asked for at once, and so many of them for slow ranks.
+const MOST_WANTS: usize = 8;
+const MOST_OF_RANK: usize = 2;
+/// Steps for which one is asked for: three windows of the plugin's sampling.
+const STEPS: u64 = 96;
+/// Steps until it is asked for again: if all was well in between, and if it is still the same trouble.
+const BREAK: u64 = 384;
+const REST: u64 = 2048;
+/// Steps in which what was asked for may still come.
+const LATE: u64 = 64;
+/// Most that a communicator may do in a step, over all members, to be asked for: half a megabyte of the
+/// journal.
+const MOST_IN_STEP: u64 = 1 << 14;
+/// Steps of communicators that are open, and those of which it is kept who came last.
+const MOST_OPEN: usize = 64;
+const MOST_FOUND: usize = 512;
+/// Share of the members without which nobody can say who came last.
+const ENOUGH: f64 = 0.75;
+/// Share of all that members lay apart in a step by which a rank must have come last. By chance each of three ranks is
+/// alone last in a third of the collectives, and by less than half of what they lie apart.
+const NOTABLE: f64 = 0.25;
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Exact {
+    wants: Vec<Want>,
+    /// How often.
+    asked: u64,
+    /// By communicator: since when it is not asked for.
+    rests: BTreeMap<u64, Rest>,
+    /// By step and communicator.
+    open: BTreeMap<(u64, u64), Meetings>,
+    found: BTreeMap<(u64, u64), Vec<Rank>>,
+}
+
+/// A communicator that was asked for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Rest {
+    asked_until: u64,
+    /// There was no reason for a while.
+    was_well: bool,
+}
+
+/// The collectives of one communicator in one step.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Meetings {
+    told: BTreeSet<Rank>,
+    /// By function and number: who took how long, seconds.
+    each: BTreeMap<(u8, u64), Vec<(Rank, f64)>>,
+    /// Some member could not tell of all.
+    is_partial: bool,
+}
+
+/// What single collectives say of a step.
+#[derive(Debug, Default, PartialEq)]
+struct Found {
+    /// Who came last by more than the others lay apart, in some of them, notably.
+    last: Vec<Rank>,
+    /// The transfer: the shortest time of a member, less what it waited for those; seconds.
+    transfer_s: Option<f64>,
+}
+
+impl Detector {
+    /// How often single collectives have been asked for: [`Detector::wants_of`] may be another than at another count.
+    pub fn asked(&self) -> u64 {
+        self.comms.exact.asked
+    }
+
+    /// The communicators of which each collective should be told.
+    pub fn wants(&self) -> &[Want] {
+        self.comms.exact.wants()
+    }
+
+    /// The communicators of which a node should tell each collective.
+    pub fn wants_of(&self, node: &NodeId) -> Vec<Want> {
+        let is_there = |rank: &Rank| {
+            let member = self.roster.member(*rank);
+            member.is_some_and(|member| member.node == *node)
+        };
+        let wants = self.comms.exact.wants().iter().copied();
+        let comm = |want: &Want| self.comms.get(want.comm);
+        wants
+            .filter(|want| comm(want).is_some_and(|comm| comm.members.iter().any(is_there)))
+            .collect()
+    }
+}
+
+impl Exact {
+    /// For a new group of ranks: nothing is asked for, and it is still known how often something was.
+    pub fn again(&self) -> Exact {
+        Exact {
+            asked: self.asked,
+            ..Exact::default()
+        }
+    }
+
+    /// What is asked for.
+    pub fn wants(&self) -> &[Want] {
+        &self.wants
+    }
+
+    /// Takes what a member tells.
+    pub fn add(&mut self, did: &Collectives) {
+        let is_asked = |want: &Want| want.comm == did.comm && did.step <= want.until;
+        if !self.wants.iter().any(is_asked) {
+            return;
+        }
+        let met = self.open.entry((did.step, did.comm)).or_default();
+        if !met.told.insert(did.rank) {
+            return;
+        }
+        met.is_partial |= did.left_out > 0 || did.each.len() > MOST_OF_STEP;
+        for one in did.each.iter().take(MOST_OF_STEP) {
+            let seconds = one.dur_ns as f64 / 1e9;
+            let of = met.each.entry((one.function, one.sequence)).or_default();
+            of.push((did.rank, seconds));
+        }
+        while self.open.len() > MOST_OPEN {
+            self.open.pop_first();
+        }
+    }
+
+    /// A communicator has closed all steps up to `step`. Gives the steps of which single collectives tell the transfer,
+    /// and that, seconds.
+    pub fn close(&mut self, id: u64, size: u32, step: u64) -> Vec<(u64, f64)> {
+        let due: Vec<(u64, u64)> = self
+            .open
+            .range(..=(step, u64::MAX))
+            .map(|(key, _)| *key)
+            .filter(|(_, comm)| *comm == id)
+            .collect();
+        let mut transfers = Vec::new();
+        for key in due {
+            let Some(found) = self.open.remove(&key).and_then(|met| met.judge(size)) else {
+                continue;
+            };
+            self.found.insert(key, found.last);
+            transfers.extend(found.transfer_s.map(|transfer_s| (key.0, transfer_s)));
+        }
+        while self.found.len() > MOST_FOUND {
+            self.found.pop_first();
+        }
+        transfers
+    }
+
+    /// Who came last in a step of a communicator; `None`: its collectives were not told one by one.
+    pub fn came_last(&self, id: u64, step: u64) -> Option<&[Rank]> {
+        self.found.get(&(step, id)).map(Vec::as_slice)
+    }
+
+    /// Asks for what is worth it after `step`. `slow`: communicators of ranks that are slow, as far as collectives tell.
+    fn ask(&mut self, all: &BTreeMap<u64, Comm>, slow: &BTreeSet<u64>, restart: u32, step: u64) {
+        self.wants.retain(|want| step <= want.until + LATE);
+        let is_ill = |id: u64, comm: &Comm| comm.is_suspect || comm.is_slow || slow.contains(&id);
+        for (id, rest) in &mut self.rests {
+            rest.was_well |= all.get(id).is_none_or(|comm| !is_ill(*id, comm));
+        }
+        self.rests.retain(|_, rest| step < rest.until());
+        let is_worth = |comm: &Comm| {
+            let load = u64::from(comm.size) * u64::from(comm.collectives);
+            let all_fit = load <= MOST_IN_STEP && comm.collectives as usize <= MOST_OF_STEP;
+            comm.size > 2 && comm.collectives > 1 && all_fit
+        };
+        let (suspects, others): (Vec<_>, Vec<_>) = all
+            .iter()
+            .filter(|(id, comm)| is_ill(**id, comm) && is_worth(comm))
+            .partition(|(_, comm)| comm.is_suspect);
+        for (id, _) in suspects.into_iter().chain(others) {
+            if self.rests.contains_key(id) {
+                continue;
+            }
+            self.wants.retain(|want| want.comm != *id);
+            if self.wants.len() >= MOST_WANTS {
+                break;
+            }
+            let until = step + STEPS;
+            let was_well = false;
+            self.rests.insert(
+                *id,
+                Rest {
+                    asked_until: until,
+                    was_well,
+                },
+            );
+            self.asked += 1;
+            self.wants.push(Want {
+                comm: *id,
+                restart,
+                until,
+            });
+        }
+    }
+}
+
+impl Rest {
+    /// The step before which it is not asked for again.
+    fn until(&self) -> u64 {
+        self.asked_until + if self.was_well { BREAK } else { REST }
+    }
+}
+
+impl Comms {
+    /// Asks for single collectives, if they were judged at this step. `late`: ranks that are slow by what collectives
+    /// leave of their steps.
+    pub fn ask(&mut self, late: &[Rank], restart: u32, step: u64) {
+        if self.judged != step || !self.is_by_gpu() {
+            return;
+        }
+        let of = |rank: &Rank| {
+            let large = self.of(*rank).filter(|(_, comm)| comm.size > 2);
+            large.take(MOST_OF_RANK).map(|(id, _)| id)
+        };
+        let slow: BTreeSet<u64> = late.iter().take(MOST_WANTS).flat_map(of).collect();
+        self.exact.ask(&self.all, &slow, restart, step);
+    }
+}
+
+impl Meetings {
+    /// `size` of the communicator. `None`: too few told.
+    fn judge(&self, size: u32) -> Option<Found> {
+        if size < 3 || (self.told.len() as f64) < ENOUGH * f64::from(size) {
+            return None;
+        }
+        let mut apart_s = 0.0;
+        let mut late: BTreeMap<Rank, f64> = BTreeMap::new();
+        let mut last = BTreeMap::new();
+        for (key, parts) in &self.each {
+            let enough = parts.len() as f64 >= ENOUGH * f64::from(size);
+            let Some((rank, gap_s, span_s)) = alone(parts).filter(|_| enough) else {
+                continue;
+            };
+            apart_s += span_s;
+            if gap_s > span_s - gap_s {
+                *late.entry(rank).or_default() += gap_s;
+                last.insert(*key, (rank, gap_s));
+            }
+        }
+        late.retain(|_, late_s| *late_s >= NOTABLE * apart_s);
+        let is_whole = !self.is_partial && self.each.values().all(|parts| parts.len() == self.told.len());
+        let mut own: BTreeMap<Rank, f64> = BTreeMap::new();
+        for (key, parts) in &self.each {
+            let waited_for = last.get(key).filter(|(rank, _)| late.contains_key(rank));
+            for (rank, seconds) in parts {
+                let waited_s = waited_for
+                    .filter(|(last, _)| last != rank)
+                    .map_or(0.0, |(_, gap)| *gap);
+                *own.entry(*rank).or_default() += seconds - waited_s;
+            }
+        }
+        let shortest = own.into_values().min_by(f64::total_cmp);
+        // Of a part nothing follows if it shows nobody: then the sums speak.
+        (is_whole || !late.is_empty()).then(|| Found {
+            last: late.into_keys().collect(),
+            transfer_s: shortest.filter(|_| is_whole),
+        })
+    }
+}
+
+/// Who was shortest in a collective, by how much, and how far all lay apart, seconds.
+fn alone(parts: &[(Rank, f64)]) -> Option<(Rank, f64, f64)> {
+    let mut order = parts.to_vec();
+    order.sort_unstable_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+    let [first, next, .., longest] = order[..] else {
+        return None;
+    };
+    Some((first.0, next.1 - first.1, longest.1 - first.1))
+}
+
+#[cfg(test)]
+#[path = "exact_tests.rs"]
+mod tests;

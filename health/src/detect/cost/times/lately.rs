@@ -1,0 +1,109 @@
+//! Steps as they were compared, for whoever draws them. Kept only where somebody asked; nothing is concluded from it.
+
+use std::collections::VecDeque;
+
+use crate::detect::step::board::Board;
+use crate::detect::step::rows::{Row, Sample};
+use crate::event::Signal;
+use crate::seen::{ABSENT, Seen, cell};
+
+/// The last steps that nobody has fetched yet.
+#[derive(Debug, Default)]
+pub struct Lately {
+    most: usize,
+    steps: VecDeque<Seen>,
+}
+
+impl Lately {
+    /// Keeps so many from now on; the oldest is dropped for the next.
+    pub fn keep(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// The oldest.
+    pub fn poll(&mut self) -> Option<Seen> {
+        self.steps.pop_front()
+    }
+
+    /// Takes a step.
+    pub fn take(&mut self, seen: Seen) {
+        if self.most == 0 {
+            return;
+        }
+        if self.steps.len() >= self.most {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(seen);
+    }
+}
+
+/// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody came.
+pub fn seen(row: &Row, board: &Board<'_>, about: (f64, u32, u32)) -> Option<Seen> {
+    if row.len() == 0 {
+        return None;
+    }
+    let (at_s, restart, ranks) = about;
+    let mut durations: Vec<f64> = row.samples().map(|(_, sample)| sample.dur_s).collect();
+    let p99_s = nth(&mut durations, 0.99);
+    let p50_s = nth(&mut durations, 0.5);
+    let max_s = durations.iter().copied().fold(0.0, f64::max);
+    let mut cells = vec![ABSENT; ranks as usize];
+    if board.is_empty() {
+        for (rank, sample) in row.samples() {
+            put(&mut cells, rank.0, (sample.dur_s / p50_s).ln());
+        }
+    }
+    for seat in &board.seats {
+        put(&mut cells, seat.rank.0, seat.x);
+    }
+    Some(Seen {
+        step: row.step,
+        restart,
+        kind: board.kind,
+        signal: if board.is_empty() {
+            Signal::S0
+        } else {
+            board.signal
+        },
+        at_s,
+        p50_s,
+        p99_s,
+        max_s,
+        phases_s: phases(row),
+        cells,
+    })
+}
+
+fn put(cells: &mut [u8], rank: u32, x: f64) {
+    if let Some(place) = cells.get_mut(rank as usize) {
+        *place = cell(x);
+    }
+}
+
+fn nth(values: &mut [f64], share: f64) -> f64 {
+    let index = ((values.len() as f64 * share).ceil() as usize).clamp(1, values.len()) - 1;
+    *values.select_nth_unstable_by(index, f64::total_cmp).1
+}
+
+/// Means over the ranks that told where their step went.
+fn phases(row: &Row) -> Option<[f64; 5]> {
+    let mut sums = [0.0; 5];
+    let mut told = 0_u32;
+    for (_, sample) in row.samples() {
+        let Sample {
+            data_s,
+            compute_s: Some(compute_s),
+            wait_s,
+            optimizer_s,
+            checkpoint_s,
+            ..
+        } = sample
+        else {
+            continue;
+        };
+        told += 1;
+        let own = [*data_s, *compute_s, *wait_s, *optimizer_s, *checkpoint_s];
+        sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+    }
+    (told > 0).then(|| sums.map(|sum| sum / f64::from(told)))
+}

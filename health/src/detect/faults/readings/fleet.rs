@@ -1,0 +1,130 @@
+//! What is told only beside the other GPUs: the power cap that one has and its peers do not, clocks and limits that are
+//! set differently.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Look, Told};
+use crate::detect::faults::ledger::Part;
+use crate::detect::faults::window::{Streak, Window};
+use crate::event::GpuSignal;
+use crate::fault::{Remedy, When};
+use crate::verdict::{Cause, Finding, Severity};
+
+/// GPUs below this are no fleet to differ from.
+const MIN_GPUS: usize = 4;
+/// One value is the others' when it has so many times the GPUs that this one has.
+const MAJORITY: usize = 3;
+/// Readings in a row in which a setting must differ.
+const APART: u32 = 3;
+/// Settings that should be alike on GPUs of one model.
+const ALIKE: [(&str, GpuSignal, &str); 2] = [
+    ("clock_set", GpuSignal::SmClockSetMhz, "sm_clock_set_mhz"),
+    ("power_limit", GpuSignal::PowerLimitW, "power_limit_w"),
+];
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Fleet {
+    /// GPUs with a power counter, and those under the cap.
+    gpus: usize,
+    capped: usize,
+    /// How many GPUs of a model have which value of a setting.
+    values: BTreeMap<Arc<str>, BTreeMap<GpuSignal, Counts>>,
+}
+
+/// GPUs by the value that they have.
+type Counts = BTreeMap<i64, usize>;
+
+/// What is remembered of one GPU.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Member {
+    power: Window,
+    counted: bool,
+    capped: bool,
+    /// Readings in which it was one of few under the cap: those that reach it together do not in the same instant.
+    lonely: Streak,
+    settings: BTreeMap<GpuSignal, i64>,
+    /// Readings in which a setting was not the others': those that are set together are not read in the same instant.
+    apart: BTreeMap<GpuSignal, Streak>,
+}
+
+impl Fleet {
+    /// Takes one reading of one GPU.
+    pub fn take(&mut self, look: &Look<'_>, member: &mut Member, told: &mut Told) {
+        if let Some(slowed) = look.value(GpuSignal::ThrottlePowerNs) {
+            told.say(
+                Finding::GpuThrottled,
+                "power_cap",
+                self.power(look, member, slowed),
+            );
+        }
+        for (name, signal, what) in ALIKE {
+            if let Some(value) = look.value(signal) {
+                let part = self.alike(look, member, (signal, what), value.round() as i64);
+                told.say(Finding::GpuConfig, name, part);
+            }
+        }
+    }
+
+    fn power(&mut self, look: &Look<'_>, member: &mut Member, slowed: f64) -> Option<Part> {
+        let limits = look.scene.limits;
+        let span = Duration::from_secs_f64(limits.throttle_window_s);
+        let rise = member.power.per_span(look.scene.at, slowed, span);
+        let ratio = rise / 1e9 / limits.throttle_window_s;
+        let capped = ratio >= limits.throttle_power_ratio;
+        self.gpus += usize::from(!std::mem::replace(&mut member.counted, true));
+        match (std::mem::replace(&mut member.capped, capped), capped) {
+            (false, true) => self.capped += 1,
+            (true, false) => self.capped -= 1,
+            _ => {}
+        }
+        let few = self.capped as f64 <= (limits.throttle_power_peers_ratio * self.gpus as f64).max(1.0);
+        let readings = member.lonely.push(capped && few && self.gpus >= MIN_GPUS);
+        (readings >= limits.clear_readings).then(|| {
+            let mut part = look
+                .part(Severity::Warning, "The power cap holds it and not its peers")
+                .asks(Remedy::Diagnose, When::JobEnd)
+                .shows("power_capped_ratio", ratio.min(1.0));
+            part.cause = Cause::Power;
+            part
+        })
+    }
+
+    fn alike(
+        &mut self,
+        look: &Look<'_>,
+        member: &mut Member,
+        (signal, what): (GpuSignal, &str),
+        value: i64,
+    ) -> Option<Part> {
+        let model = &look.reading.model;
+        let settings = match self.values.get_mut(model) {
+            Some(settings) => settings,
+            None => self.values.entry(model.clone()).or_default(),
+        };
+        let counts = settings.entry(signal).or_default();
+        let before = member.settings.insert(signal, value);
+        if before != Some(value) {
+            *counts.entry(value).or_default() += 1;
+            if let Some(count) = before.and_then(|before| counts.get_mut(&before)) {
+                *count -= 1;
+            }
+            counts.retain(|_, count| *count > 0);
+        }
+        let own = counts.get(&value).copied().unwrap_or(0);
+        let (other, count) = counts.iter().max_by_key(|(_, count)| **count)?;
+        let differs = *other != value && *count >= MAJORITY * own && own + count >= MIN_GPUS;
+        let readings = member.apart.entry(signal).or_default().push(differs);
+        (readings >= APART).then(|| {
+            let mut part = look.part(Severity::Warning, "It is set up in another way than its peers");
+            part.evidence
+                .push((what.to_owned(), value as f64, Some(*other as f64)));
+            part.more = "Bring its settings to those of the others before the next job.".to_owned();
+            part
+        })
+    }
+}

@@ -1,0 +1,343 @@
+//! Counters and flags that NVML reads: each rule takes one reading and says whether its part holds.
+
+pub mod fleet;
+pub mod gpu;
+mod memory;
+pub mod nvlinks;
+mod remap;
+mod slow;
+mod values;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::values::{Rises, Values};
+use super::ledger::Part;
+use super::window::{Since, Streak, Window};
+use super::xids::subject;
+use super::{FaultRule, Scene};
+use crate::event::{GpuReading, GpuSignal};
+use crate::fault::{Order, Remedy, When, recovery_order};
+use crate::id::{GpuId, NodeId};
+use crate::time::Time;
+use crate::verdict::{Finding, Severity};
+use gpu::Gpu;
+
+/// While no more than this holds, the evidence of all of it is renewed with every reading.
+const RENEWED: usize = 1024;
+
+/// What is remembered of a GPU's readings.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    pub first_read: Option<Time>,
+    pub rises: Rises,
+    /// Most NVLinks that were up.
+    pub most_links: f64,
+    /// The last reading in which no uncorrectable error had been added.
+    pub clean: Option<Time>,
+    pub thermal: Window,
+    pub corrected: Window,
+    pub corrected_short: Window,
+    pub replays: Window,
+    pub slowdowns: VecDeque<Time>,
+    pub brake: Streak,
+    pub warm: Since,
+    pub hot: Since,
+    pub narrow: Streak,
+    pub links_down: Streak,
+    pub answers: Streak,
+    /// Readings in which the driver asked for no recovery.
+    pub unasked: Streak,
+    /// Parts that hold: for how many readings their reason has been gone, and what they asked for.
+    holding: BTreeMap<Cow<'static, str>, (u32, (Severity, Order))>,
+}
+
+/// What the rules say of one reading: which parts hold, and of those that held, which have no reason any more.
+pub struct Told {
+    parts: Vec<(Finding, &'static str, Option<Part>)>,
+    any_held: bool,
+}
+
+impl Told {
+    /// A part, or that its reason is not there.
+    pub fn say(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
+        // Nothing is wrong with most GPUs at most times.
+        if part.is_some() || self.any_held {
+            self.parts.push((finding, name, part));
+        }
+    }
+}
+
+/// One reading of one GPU.
+pub struct Look<'a> {
+    pub scene: &'a Scene<'a>,
+    pub reading: &'a GpuReading,
+    pub values: &'a Values,
+}
+
+impl Look<'_> {
+    pub fn value(&self, signal: GpuSignal) -> Option<f64> {
+        self.values.get(signal)
+    }
+
+    pub fn flag(&self, signal: GpuSignal) -> Option<bool> {
+        self.value(signal).map(|value| value > 0.5)
+    }
+
+    pub fn part(&self, severity: Severity, why: &str) -> Part {
+        Part::new(self.scene, severity, why)
+    }
+}
+
+impl Counters {
+    /// How much a counter has risen since the job's start, and whether it has since the reading before.
+    pub fn risen(&mut self, look: &Look<'_>, signal: GpuSignal) -> Option<(f64, bool)> {
+        Some(self.rises.take(signal, look.value(signal)?))
+    }
+
+    /// Whether a part is news: it holds and did not, or asks for something else, or its reason has been gone for long
+    /// enough. `renew`: its evidence is renewed with every reading. `None`: nothing to be said.
+    fn latch(
+        &mut self,
+        name: &'static str,
+        part: Option<Part>,
+        clear_after: u32,
+        renew: bool,
+    ) -> Option<Option<Part>> {
+        if let Some(part) = part {
+            let asks = (part.severity, part.order);
+            let before = self.holding.insert(Cow::Borrowed(name), (0, asks));
+            let is_news = renew || before.is_none_or(|(_, before)| before != asks);
+            return is_news.then_some(Some(part));
+        }
+        let (gone, _) = self.holding.get_mut(name)?;
+        *gone += 1;
+        if *gone < clear_after {
+            return None;
+        }
+        self.holding.remove(name);
+        Some(None)
+    }
+}
+
+impl FaultRule {
+    /// One reading of one GPU.
+    pub(super) fn reading(&mut self, scene: &Scene<'_>, reading: &GpuReading) {
+        let key = (scene.node.clone(), reading.gpu.clone());
+        let known = self.gpus.get_mut(&key).is_some_and(|gpu| gpu.pci == reading.pci);
+        if !known {
+            let Some(id) = self.resolve(scene, Some(&reading.gpu), &reading.pci) else {
+                return;
+            };
+            let Some(gpu) = self.gpu(scene, &id) else { return };
+            gpu.pci = reading.pci.clone();
+        }
+        let Some(gpu) = self.gpus.get_mut(&key) else {
+            return;
+        };
+        let mut values = std::mem::take(&mut gpu.known).unwrap_or_default();
+        values.take(reading);
+        let look = Look {
+            scene,
+            reading,
+            values: &values,
+        };
+        self.judge(&look, &key);
+        if let Some(gpu) = self.gpus.get_mut(&key) {
+            gpu.known = Some(values);
+        }
+    }
+
+    /// Everything that is known of one GPU, once a reading.
+    fn judge(&mut self, look: &Look<'_>, key: &(NodeId, GpuId)) {
+        let (scene, reading) = (look.scene, look.reading);
+        let Some(gpu) = self.gpus.get_mut(key) else {
+            return;
+        };
+        gpu.counters.first_read.get_or_insert(scene.at);
+        let mut told = Told {
+            parts: Vec::new(),
+            any_held: !gpu.counters.holding.is_empty(),
+        };
+        let asks_no_more = asked(look, gpu, &mut told);
+        memory_errors(look, &mut gpu.counters, &mut told);
+        remap::remaps(look, &mut gpu.counters, &mut told);
+        slow::throttles(look, &mut gpu.counters, &mut told);
+        slow::pcie(look, &mut gpu.counters, &mut told);
+        nvlinks::nvlinks(look, &mut gpu.counters, &mut self.wiring, &mut told);
+        gpu.memory.take(look, &gpu.holders, &mut told);
+        self.fleet.take(look, &mut gpu.member, &mut told);
+        let clear_after = scene.limits.clear_readings;
+        let renew = self.ledger.len() <= RENEWED;
+        for (finding, name, part) in told.parts {
+            let fresh = !gpu.counters.holding.contains_key(name);
+            let Some(news) = gpu.counters.latch(name, part, clear_after, renew) else {
+                continue;
+            };
+            let subject = subject(scene, &reading.gpu);
+            match news {
+                Some(mut part) => {
+                    if fresh {
+                        part.since_step = scene.rank_on(&reading.gpu).map(|(_, step)| step);
+                    }
+                    self.ledger.hold(scene, finding, &subject, name, part);
+                }
+                None => self.ledger.drop_part(scene.at, finding, &subject, name),
+            }
+        }
+        let (uncorrected, was_reset) = (uncorrected(look, gpu), was_reset(look, gpu));
+        if was_reset {
+            self.reset(scene, &reading.gpu);
+        } else if asks_no_more {
+            self.recovered(scene, &reading.gpu);
+        }
+        if let Some((risen, clean)) = uncorrected {
+            self.tainted(look, risen, clean);
+        }
+        if !self.ledger.is_empty() {
+            self.returns(look);
+        }
+    }
+
+    /// A GPU that was lost answers again.
+    fn returns(&mut self, look: &Look<'_>) {
+        let (scene, id) = (look.scene, &look.reading.gpu);
+        if !self.ledger.is_open(Finding::GpuLost, &subject(scene, id)) {
+            return;
+        }
+        let answers = look.values.has_any();
+        let clear_after = scene.limits.clear_readings;
+        let Some(gpu) = self.gpu(scene, id) else { return };
+        if gpu.counters.answers.push(answers) >= clear_after {
+            gpu.counters.answers = Streak::default();
+            self.ledger.over(scene.at, Finding::GpuLost, &subject(scene, id));
+        }
+    }
+
+    /// Uncorrectable errors: what was computed since the last reading without them is suspect.
+    fn tainted(&mut self, look: &Look<'_>, risen: f64, clean: Time) {
+        let (scene, id) = (look.scene, &look.reading.gpu);
+        let mut part = look
+            .part(Severity::Critical, "Uncorrectable memory errors")
+            .asks(Remedy::DrainReset, When::Now)
+            .shows("uncorrected_errors", risen);
+        part.count = risen as u64;
+        let rank = scene.rank_on(id);
+        part.since_step = rank.map(|(_, step)| step);
+        if rank.is_some() {
+            let why = format!("Uncorrectable memory errors on {id}");
+            let card = (Finding::EccUncorrectable, subject(scene, id));
+            self.suspect.taint(scene, &mut self.ledger, clean, &why, card);
+        }
+        self.ledger.hold(
+            scene,
+            Finding::EccUncorrectable,
+            &subject(scene, id),
+            "uncorrected",
+            part,
+        );
+    }
+}
+
+/// How many uncorrectable errors there are since the job's start, and when the last reading without new ones was.
+/// `None`: no new ones.
+fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
+    let (risen, now) = gpu.counters.risen(look, GpuSignal::EccUncorrected)?;
+    if !now {
+        gpu.counters.clean = Some(look.scene.at);
+        return None;
+    }
+    Some((risen, gpu.counters.clean.unwrap_or(look.scene.at)))
+}
+
+/// Counters since driver load that begin anew: the GPU was reset, or its driver loaded again.
+fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
+    [GpuSignal::EnergyJ, GpuSignal::EccUncorrected]
+        .into_iter()
+        .any(|signal| {
+            let Some(value) = look.value(signal) else {
+                return false;
+            };
+            let before = gpu.loaded.insert(signal, value);
+            before.is_some_and(|before| value < before)
+        })
+}
+
+/// The recovery that the driver asks for. Gives whether it has asked for none again for long enough.
+fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Told) -> bool {
+    let Some(number) = look.value(GpuSignal::RecoveryAction) else {
+        return false;
+    };
+    let quiet = gpu.counters.unasked.push(number == 0.0);
+    if number == 0.0 {
+        told.say(Finding::GpuFault, "recovery", None);
+        return gpu.recovery_asked && quiet >= look.scene.limits.clear_readings;
+    }
+    gpu.recovery_asked = true;
+    let remedy = Remedy::of_recovery_action(number as u64);
+    let asked = remedy.map(recovery_order);
+    let severity = asked.map_or(Severity::Warning, |(severity, _)| severity);
+    let mut part = look
+        .part(severity, "The driver asks for a recovery")
+        .shows("recovery_action", number);
+    part.order = asked.map_or(part.order, |(_, order)| order);
+    told.say(Finding::GpuFault, "recovery", Some(part));
+    false
+}
+
+/// Corrected errors by their rate, SRAM by its flag, ECC by its mode.
+fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
+    let limits = look.scene.limits;
+    if let Some(corrected) = look.value(GpuSignal::EccCorrected) {
+        let span = Duration::from_secs_f64(limits.corrected_window_s);
+        let (rise, over) = counters.corrected.push(look.scene.at, corrected, span);
+        let (burst, short) = counters.corrected_short.push(look.scene.at, corrected, span / 10);
+        // The whole window for a warning; a storm shows in a tenth of it.
+        let rate = |rise: f64, over: Duration| rise / over.as_secs_f64().max(1.0);
+        let slow = over >= span && rate(rise, over) >= limits.corrected_warning_per_s;
+        let storm = short >= span / 10 && rate(burst, short) >= limits.corrected_critical_per_s;
+        let part = (slow || storm).then(|| {
+            let severity = if storm {
+                Severity::Critical
+            } else {
+                Severity::Warning
+            };
+            let rate = if storm {
+                rate(burst, short)
+            } else {
+                rate(rise, over)
+            };
+            look.part(severity, "Corrected memory errors at a high rate")
+                .asks(Remedy::Diagnose, When::JobEnd)
+                .shows("corrected_errors_per_s", rate)
+        });
+        told.say(Finding::EccCorrected, "corrected", part);
+    }
+    let sram = look.flag(GpuSignal::SramThresholdExceeded);
+    let part = sram.filter(|exceeded| *exceeded).map(|_| {
+        look.part(Severity::Critical, "Errors in SRAM passed the threshold")
+            .asks(Remedy::Inspect, When::NextCheckpoint)
+            .shows("sram_threshold_exceeded", 1.0)
+    });
+    told.say(Finding::EccUncorrectable, "sram", part);
+    let (now, pending) = (
+        look.flag(GpuSignal::EccEnabled),
+        look.flag(GpuSignal::EccEnabledPending),
+    );
+    let part = match (now, pending) {
+        (Some(false), _) => Some(look.part(Severity::Warning, "ECC is off")),
+        (Some(now), Some(pending)) if now != pending => {
+            Some(look.part(Severity::Warning, "ECC changes with the next reset"))
+        }
+        _ => None,
+    };
+    let part = part.map(|part| {
+        let mut part = part.shows("ecc_enabled", f64::from(u8::from(now == Some(true))));
+        part.more = "Set ECC as on the other GPUs before the next job.".to_owned();
+        part
+    });
+    told.say(Finding::GpuConfig, "ecc_mode", part);
+}

@@ -1,0 +1,111 @@
+//! NVLinks of a GPU: error counters, and links that are down.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Counters, Look, Told};
+use crate::event::GpuSignal;
+use crate::fault::{Remedy, When};
+use crate::id::NodeId;
+use crate::verdict::{Finding, Severity};
+
+/// Models of the GPUs of one node that are kept.
+const MAX_MODELS: usize = 16;
+
+/// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its silicon
+/// has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
+
+impl Wiring {
+    /// Takes one reading; gives how many links should be up on this GPU. 0: nothing says that any is wired.
+    fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
+        let models = self.0.entry(look.scene.node.clone()).or_default();
+        if models.len() >= MAX_MODELS && !models.contains_key(&look.reading.model) {
+            return 0.0;
+        }
+        let most = models.entry(look.reading.model.clone()).or_default();
+        *most = most.max(up);
+        *most
+    }
+}
+
+/// Errors, and links that are down.
+pub fn nvlinks(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mut Told) {
+    errors(look, counters, told);
+    down(look, counters, wiring, told);
+}
+
+fn errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
+    for (name, signal, severity, why) in [
+        (
+            "recoveries",
+            GpuSignal::NvlinkRecoveries,
+            Severity::Warning,
+            "NVLinks had to recover",
+        ),
+        (
+            "nvlink_replays",
+            GpuSignal::NvlinkReplays,
+            Severity::Warning,
+            "NVLinks repeat themselves",
+        ),
+        (
+            "nvlink_errors",
+            GpuSignal::NvlinkErrors,
+            Severity::Warning,
+            "NVLinks count errors that they could not correct",
+        ),
+        (
+            "recoveries_failed",
+            GpuSignal::NvlinkRecoveriesFailed,
+            Severity::Critical,
+            "NVLinks could not recover",
+        ),
+    ] {
+        let Some((risen, now)) = counters.risen(look, signal) else {
+            continue;
+        };
+        // One that stopped rising is over after a while.
+        let part = now.then(|| {
+            let part = look.part(severity, why).shows(name, risen);
+            match severity {
+                Severity::Info => part,
+                Severity::Warning => part.asks(Remedy::Diagnose, When::JobEnd),
+                Severity::Critical => part.asks(Remedy::ResetGpu, When::NextCheckpoint),
+            }
+        });
+        told.say(Finding::NvlinkErrors, name, part);
+    }
+}
+
+fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mut Told) {
+    let limits = look.scene.limits;
+    let Some(up) = look.value(GpuSignal::NvlinkUp) else {
+        return;
+    };
+    let expected = wiring.expected(look, up);
+    counters.most_links = counters.most_links.max(up);
+    // Links train after a boot; a GPU seen with all of them up has trained.
+    let trained = counters.most_links >= expected || has_trained(look, counters);
+    let readings = counters.links_down.push(up < expected);
+    let part = (trained && readings >= limits.nvlink_down_readings).then(|| {
+        let mut part = look
+            .part(Severity::Critical, "NVLinks are down")
+            .asks(Remedy::ResetGpu, When::NextCheckpoint);
+        let shown = ("nvlinks_up".to_owned(), up, Some(expected));
+        part.evidence.push(shown);
+        part
+    });
+    told.say(Finding::NvlinkErrors, "links_down", part);
+}
+
+fn has_trained(look: &Look<'_>, counters: &Counters) -> bool {
+    let training = Duration::from_secs_f64(look.scene.limits.nvlink_training_s);
+    counters
+        .first_read
+        .is_some_and(|first| look.scene.at.since(first) >= training)
+}

@@ -1,0 +1,88 @@
+//! Memory rows and pages that were remapped or retired, wait for it, or could not be.
+
+use super::{Counters, Look, Told};
+use crate::detect::faults::ledger::Part;
+use crate::event::GpuSignal;
+use crate::fault::{Remedy, When};
+use crate::verdict::{Finding, Severity};
+
+/// Rows and pages that were taken out of use, wait for it, or could not be.
+pub fn remaps(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
+    let limits = look.scene.limits;
+    let mut say = |name, part: Option<Part>| told.say(Finding::RowRemap, name, part);
+    let is_set = |signal| look.flag(signal) == Some(true);
+    say(
+        "pending",
+        (is_set(GpuSignal::RemapPending) || is_set(GpuSignal::RetiredPagesPending)).then(|| {
+            look.part(
+                Severity::Warning,
+                "A row waits to be remapped, and running work stays correct",
+            )
+            .asks(Remedy::ResetGpu, When::JobEnd)
+            .shows("remap_pending", 1.0)
+        }),
+    );
+    say(
+        "failed",
+        is_set(GpuSignal::RemapFailed).then(|| {
+            look.part(Severity::Critical, "A row could not be remapped")
+                .asks(Remedy::Inspect, When::NextCheckpoint)
+                .shows("remap_failed", 1.0)
+        }),
+    );
+    let rows = look.value(GpuSignal::RowsRemappedUncorrectable);
+    let risen = counters.risen(look, GpuSignal::RowsRemappedUncorrectable);
+    say(
+        "rows",
+        rows.zip(risen).and_then(|(rows, (risen, _))| {
+            if rows >= f64::from(limits.remapped_rows_max) {
+                let part = look.part(Severity::Critical, "As many rows are remapped as a GPU may have");
+                Some(
+                    part.asks(Remedy::Inspect, When::JobEnd)
+                        .shows("rows_remapped", rows),
+                )
+            } else {
+                (risen > 0.0).then(|| {
+                    let part = look.part(Severity::Warning, "Rows were remapped after uncorrectable errors");
+                    part.shows("rows_remapped", rows)
+                        .shows("rows_remapped_in_job", risen)
+                })
+            }
+        }),
+    );
+    let correctable = counters.risen(look, GpuSignal::RowsRemappedCorrectable);
+    say(
+        "rows_correctable",
+        correctable.filter(|(risen, _)| *risen > 0.0).map(|(risen, _)| {
+            look.part(Severity::Info, "Rows were remapped after correctable errors")
+                .shows("rows_remapped_correctable_in_job", risen)
+        }),
+    );
+    let none = look.value(GpuSignal::RemapBanksNone).filter(|banks| *banks > 0.0);
+    let low = counters
+        .risen(look, GpuSignal::RemapBanksLow)
+        .filter(|(risen, _)| *risen > 0.0);
+    say(
+        "banks",
+        (none.is_some() || low.is_some()).then(|| {
+            look.part(Severity::Warning, "Banks of memory run out of spare rows")
+                .asks(Remedy::Inspect, When::JobEnd)
+                .shows("banks_without_spare_rows", none.unwrap_or(0.0))
+        }),
+    );
+    let single = look.value(GpuSignal::RetiredPagesSingleBit).unwrap_or(0.0);
+    let double = look.value(GpuSignal::RetiredPagesDoubleBit).unwrap_or(0.0);
+    let doubled = counters
+        .risen(look, GpuSignal::RetiredPagesDoubleBit)
+        .is_some_and(|(risen, _)| risen > 0.0);
+    let worn = single + double >= f64::from(limits.retired_pages_max)
+        || (doubled && double > f64::from(limits.retired_double_bit_max));
+    say(
+        "pages",
+        worn.then(|| {
+            look.part(Severity::Critical, "As many pages are retired as a GPU may have")
+                .asks(Remedy::Inspect, When::JobEnd)
+                .shows("pages_retired", single + double)
+        }),
+    );
+}

@@ -1,0 +1,184 @@
+//! XIDs that concern the job and not a GPU: counted once for all of them, and those that only follow others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CONTAINED, EXCEPTION, PAGE_FAULT, SYMPATHETIC, Seen};
+use crate::detect::faults::ledger::{Ledger, Part};
+use crate::detect::faults::{FaultRule, Scene, xid_name};
+use crate::frame::Provenance;
+use crate::id::{GpuId, NodeId};
+use crate::time::Time;
+use crate::verdict::Finding;
+
+/// XIDs of the job that are told apart, and GPUs that are counted for each.
+const MAX_CODES: usize = 64;
+const MAX_GPUS: usize = 1024;
+
+/// XIDs of the whole job: what concerns it and not a GPU.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct JobXids {
+    codes: BTreeMap<(Finding, u32), JobCode>,
+    /// XIDs 45 that wait for another to follow, by GPU: until when, how many so far, since when.
+    alone: BTreeMap<(NodeId, GpuId), (Time, Waiting)>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Waiting {
+    count: u64,
+    entries: (u64, u64),
+    provenance: Provenance,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct JobCode {
+    count: u64,
+    last: Time,
+    gpus: BTreeSet<(NodeId, GpuId)>,
+    first: String,
+}
+
+impl JobXids {
+    /// Another XID came on this GPU: those that waited for it belong to it.
+    pub fn followed(&mut self, node: &NodeId, gpu: &GpuId) {
+        self.alone.remove(&(node.clone(), gpu.clone()));
+    }
+
+    /// On how many GPUs of the job an XID was seen.
+    pub fn gpus(&self, finding: Finding, xid: u32) -> usize {
+        self.codes.get(&(finding, xid)).map_or(1, |code| code.gpus.len())
+    }
+
+    pub fn clear(&mut self) {
+        self.codes.clear();
+        self.alone.clear();
+    }
+
+    /// Ends what has not been seen for long.
+    pub fn quiet(&mut self, scene: &Scene<'_>, ledger: &mut Ledger) {
+        let span = Duration::from_secs_f64(scene.limits.xid_quiet_s);
+        let job = scene.job_subject();
+        self.codes.retain(|(finding, xid), code| {
+            let over = code.last + span;
+            if over <= scene.at {
+                ledger.drop_part(over, *finding, &job, &xid_name(*xid));
+            }
+            over > scene.at
+        });
+    }
+
+    pub fn add(&mut self, scene: &Scene<'_>, ledger: &mut Ledger, seen: &Seen<'_>) {
+        let key = (seen.judged.finding, seen.xid);
+        if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&key) {
+            return;
+        }
+        let place = || match scene.rank_on(seen.gpu) {
+            Some((rank, _)) => format!("rank {rank} on {} ({})", scene.node, seen.gpu),
+            None => format!("{} on {}", seen.gpu, scene.node),
+        };
+        let code = self.codes.entry(key).or_insert_with(|| JobCode {
+            count: 0,
+            last: scene.at,
+            gpus: BTreeSet::new(),
+            first: place(),
+        });
+        code.count = code.count.saturating_add(seen.new);
+        code.last = scene.at;
+        if code.gpus.len() < MAX_GPUS {
+            code.gpus.insert((scene.node.clone(), seen.gpu.clone()));
+        }
+        let gpus = code.gpus.len();
+        let why = match gpus {
+            1 => format!("XID {} ({}) of {}", seen.xid, seen.judged.means, code.first),
+            _ => format!(
+                "XID {} ({}) on several GPUs, first of {}",
+                seen.xid, seen.judged.means, code.first
+            ),
+        };
+        let mut part = Part::new(scene, seen.judged.severity, why)
+            .asks(seen.judged.order.remedy, seen.judged.order.when)
+            .shows(&*xid_name(seen.xid), code.count as f64)
+            .shows(format!("xid_{}_gpus", seen.xid), gpus as f64);
+        part.count = code.count;
+        if gpus > 1 && matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
+            part.more = "It is a bug in the application, no GPU's fault.".to_owned();
+        }
+        if seen.xid == CONTAINED {
+            part.more = "The error was contained: reset this GPU when the job has ended.".to_owned();
+        }
+        ledger.hold(
+            scene,
+            seen.judged.finding,
+            &scene.job_subject(),
+            &xid_name(seen.xid),
+            part,
+        );
+    }
+}
+
+impl FaultRule {
+    /// XID 45 follows another of its GPU: it is attached to that, and told alone only when none came.
+    pub(super) fn sympathetic(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) {
+        if seen.new == 0 {
+            return;
+        }
+        let span = Duration::from_secs_f64(scene.limits.xid_follows_s);
+        let key = (scene.node.clone(), seen.gpu.clone());
+        if self
+            .gpus
+            .get(&key)
+            .and_then(|gpu| gpu.other_than(SYMPATHETIC, scene.at, span))
+            .is_some()
+        {
+            return;
+        }
+        let entry = (scene.entry, scene.entry);
+        let (_, waiting) = self.job_xids.alone.entry(key).or_insert((
+            scene.at + span,
+            Waiting {
+                count: 0,
+                entries: entry,
+                provenance: scene.provenance,
+            },
+        ));
+        waiting.count = waiting.count.saturating_add(seen.new);
+        waiting.entries.1 = scene.entry;
+    }
+
+    /// Those XIDs 45 that nothing came after.
+    pub(crate) fn follow_alone(&mut self, scene: &Scene<'_>) {
+        let due: Vec<(NodeId, GpuId)> = self
+            .job_xids
+            .alone
+            .iter()
+            .filter(|(_, (until, _))| *until <= scene.at)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for (node, id) in due {
+            let Some((until, waiting)) = self.job_xids.alone.remove(&(node.clone(), id.clone())) else {
+                continue;
+            };
+            let then = Scene {
+                at: until,
+                entry: waiting.entries.1,
+                provenance: waiting.provenance,
+                node: &node,
+                ..*scene
+            };
+            let judged = scene.tables.judge(SYMPATHETIC, "", None);
+            let (xid, gpu, new) = (SYMPATHETIC, &id, waiting.count);
+            self.job_xids.add(
+                &then,
+                &mut self.ledger,
+                &Seen {
+                    xid,
+                    gpu,
+                    judged,
+                    new,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What was reported: XIDs and their like, from the kernel log and from NVML, counted once.
+
+pub mod job;
+mod reported;
+
+use std::time::Duration;
+
+use super::ledger::Part;
+use super::{FaultRule, Scene, xid_name};
+use crate::event::{FaultSource, GpuFault, GpuFaultKind};
+use crate::fault::{Judgement, NvlinkLine, Remedy, When};
+use crate::id::GpuId;
+use crate::verdict::{Finding, Severity, Subject};
+
+/// Follows another XID of its GPU.
+pub const SYMPATHETIC: u32 = 45;
+/// Uncorrectable ECC; what stands beside it says where, and how far it goes.
+const DOUBLE_BIT: u32 = 48;
+const REMAPS: [u32; 2] = [63, 64];
+const IN_DRAM: u32 = 171;
+const IN_SRAM: u32 = 172;
+/// The driver's own recovery verdict.
+const RECOVERY: u32 = 154;
+/// A fault of the application, told apart by GPC and TPC.
+pub const EXCEPTION: u32 = 13;
+/// Also a fault of the application.
+pub const PAGE_FAULT: u32 = 31;
+/// Contained: the application ends, the GPU goes on until the job has ended.
+pub const CONTAINED: u32 = 94;
+/// One report of an XID, resolved and judged.
+pub struct Seen<'a> {
+    pub xid: u32,
+    pub gpu: &'a GpuId,
+    pub judged: Judgement,
+    /// How many more than before.
+    pub new: u64,
+}
+
+impl FaultRule {
+    /// Something was reported of a GPU.
+    pub(super) fn fault(&mut self, scene: &Scene<'_>, fault: &GpuFault) {
+        if fault.kind == GpuFaultKind::Switch {
+            return self.switch(scene, fault);
+        }
+        let Some(id) = self.resolve(scene, fault.gpu.as_ref(), &fault.pci) else {
+            return self.nameless(scene, fault);
+        };
+        if fault.seen_by == FaultSource::KernelBefore {
+            return self.seen_before(scene, &id, fault);
+        }
+        match fault.kind {
+            GpuFaultKind::Xid => self.xid(scene, &id, fault),
+            _ => self.reported(scene, &id, fault),
+        }
+    }
+
+    fn xid(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
+        let (xid, limits) = (fault.xid, scene.limits);
+        let judged = scene.tables.judge(xid, &fault.text, self.branch(scene.node));
+        let Some(gpu) = self.gpu(scene, id) else { return };
+        let Some(code) = gpu.code(xid) else { return };
+        let before = code.count();
+        let by = match fault.seen_by {
+            FaultSource::Nvml => &mut code.by_nvml,
+            _ => &mut code.by_kernel,
+        };
+        *by = by.saturating_add(u64::from(fault.count.max(1)));
+        let new = code.count() - before;
+        if new > 0 || code.last().is_none() {
+            code.seen(scene.at, limits);
+        }
+        code.entries = Some((code.entries.map_or(scene.entry, |(first, _)| first), scene.entry));
+        // The kernel log's words say more than NVML's number; of several the worst stands. A verdict of the driver's
+        // own replaces the one before.
+        let worse = code.judged.as_ref().is_none_or(|known| {
+            xid == RECOVERY || (judged.severity, judged.order) >= (known.severity, known.order)
+        });
+        if worse {
+            code.judged = Some(judged.clone());
+        }
+        let judged = code.judged.clone().unwrap_or(judged);
+        let seen = Seen {
+            xid,
+            gpu: id,
+            judged,
+            new,
+        };
+        match xid {
+            SYMPATHETIC => self.sympathetic(scene, &seen),
+            RECOVERY => self.recovery(scene, &seen),
+            _ => self.book_xid(scene, &seen, fault),
+        }
+    }
+
+    /// Puts an XID into the ledger, on its GPU or on the job.
+    fn book_xid(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, fault: &GpuFault) {
+        self.job_xids.followed(scene.node, seen.gpu);
+        if matches!(
+            seen.judged.finding,
+            Finding::ApplicationFault | Finding::XidRecorded
+        ) {
+            if seen.new > 0 {
+                self.job_xids.add(scene, &mut self.ledger, seen);
+                self.repeats(scene, seen, fault);
+            }
+            return;
+        }
+        if seen.new > 0 && seen.judged.suspect && scene.rank_on(seen.gpu).is_some() {
+            let until = scene.at - Duration::from_secs(1);
+            let why = format!("XID {} ({}) on {}", seen.xid, seen.judged.means, seen.gpu);
+            let card = (seen.judged.finding, subject(scene, seen.gpu));
+            self.suspect.taint(scene, &mut self.ledger, until, &why, card);
+        }
+        self.hold_xid(scene, seen, &fault.text);
+        // What stands beside XID 48 changes what 48 asks for, whichever came first.
+        if REMAPS.contains(&seen.xid) || matches!(seen.xid, IN_DRAM | IN_SRAM) {
+            let key = (scene.node.clone(), seen.gpu.clone());
+            let double_bit = self.gpus.get(&key).and_then(|gpu| gpu.codes.get(&DOUBLE_BIT));
+            if let Some(judged) = double_bit.and_then(|code| code.judged.clone()) {
+                let (xid, new) = (DOUBLE_BIT, 0);
+                self.hold_xid(
+                    scene,
+                    &Seen {
+                        xid,
+                        judged,
+                        new,
+                        gpu: seen.gpu,
+                    },
+                    "",
+                );
+            }
+        }
+    }
+
+    fn hold_xid(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, text: &str) {
+        let subject = subject(scene, seen.gpu);
+        let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), seen.gpu.clone())) else {
+            return;
+        };
+        let limits = scene.limits;
+        let span = Duration::from_secs_f64(limits.xid_follows_s);
+        let beside = |xid| gpu.saw(xid, scene.at, span);
+        let (dram, sram, remap) = (beside(IN_DRAM), beside(IN_SRAM), REMAPS.into_iter().any(beside));
+        let follows = gpu.other_than(seen.xid, scene.at, span).is_some();
+        let Some(code) = gpu.codes.get_mut(&seen.xid) else {
+            return;
+        };
+        let mut severity = seen.judged.severity;
+        let mut order = seen.judged.order;
+        let mut more = String::new();
+        if let Some(repeat) = seen.judged.repeat {
+            let place = repeat
+                .link
+                .map_or("no link".to_owned(), |link| format!("link {link}"));
+            let new = u32::try_from(seen.new).unwrap_or(u32::MAX);
+            let (times, _) = code.spot(&place, new, scene.at, limits);
+            if times < repeat.after {
+                order.remedy = Remedy::None;
+                severity = severity.min(Severity::Warning);
+            }
+        }
+        if order.remedy == Remedy::Support && severity == Severity::Info && follows {
+            // It is sympathetic, and what it follows is there.
+            order.remedy = Remedy::None;
+        }
+        if seen.xid == DOUBLE_BIT && remap {
+            order.remedy = Remedy::DrainReset;
+        }
+        if seen.xid == DOUBLE_BIT && sram {
+            more = "It was in SRAM: look at the SRAM threshold flag; past it the GPU is replaced.".to_owned();
+        } else if seen.xid == DOUBLE_BIT && dram {
+            more = "It was in DRAM: the reset remaps the row.".to_owned();
+        }
+        let bursts = code.bursts();
+        if severity == Severity::Critical && bursts >= limits.xid_recurrence {
+            order.remedy = Remedy::Support;
+            more = format!("It came {bursts} times within {} h.", limits.xid_recurrence_h);
+        }
+        if code.reboots >= limits.xid_reboots {
+            (order.remedy, order.when) = (Remedy::Inspect, When::Now);
+            more = format!("{} reboots have not ended it.", code.reboots);
+        }
+        let link = NvlinkLine::parse(text).and_then(|line| line.link);
+        let why = match link {
+            Some(link) => format!("XID {} ({}, link {link})", seen.xid, seen.judged.means),
+            None => format!("XID {} ({})", seen.xid, seen.judged.means),
+        };
+        let mut part = Part::new(scene, severity, why)
+            .asks(order.remedy, order.when)
+            .shows(&*xid_name(seen.xid), code.count() as f64);
+        part.count = code.count();
+        part.more = more;
+        part.entries = code.entries.unwrap_or(part.entries);
+        part.since_step = scene.rank_on(seen.gpu).map(|(_, step)| step);
+        self.ledger
+            .hold(scene, seen.judged.finding, &subject, &xid_name(seen.xid), part);
+    }
+
+    /// XID 154: what the driver asks for holds until it takes it back.
+    fn recovery(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) {
+        match seen.judged.recovery {
+            Some(Remedy::None) => self.recovered(scene, seen.gpu),
+            Some(_) => {
+                if let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), seen.gpu.clone())) {
+                    gpu.recovery_asked = true;
+                }
+                self.hold_xid(scene, seen, "");
+            }
+            // NVML gives the number without the words; the recovery action is read, too.
+            None if seen.new > 0 => {
+                let judged = Judgement {
+                    finding: Finding::XidRecorded,
+                    ..seen.judged.clone()
+                };
+                self.job_xids
+                    .add(scene, &mut self.ledger, &Seen { judged, ..*seen });
+            }
+            None => {}
+        }
+    }
+
+    /// The driver asks for nothing any more: the GPU has recovered.
+    pub(super) fn recovered(&mut self, scene: &Scene<'_>, id: &GpuId) {
+        let key = (scene.node.clone(), id.clone());
+        let Some(gpu) = self.gpus.get_mut(&key).filter(|gpu| gpu.recovery_asked) else {
+            return;
+        };
+        gpu.recovered();
+        for finding in [Finding::GpuFault, Finding::NvlinkErrors, Finding::GpuLost] {
+            self.ledger.over(scene.at, finding, &subject(scene, id));
+        }
+    }
+
+    /// The GPU was reset, or its driver loaded again: that ends what a reset ends.
+    pub(super) fn reset(&mut self, scene: &Scene<'_>, id: &GpuId) {
+        if let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), id.clone())) {
+            gpu.recovered();
+        }
+        for finding in super::readings::gpu::ENDED_BY_RESET {
+            self.ledger.over(scene.at, finding, &subject(scene, id));
+        }
+    }
+
+    /// An application's XID that comes again on one GPU and on no other is no application's.
+    fn repeats(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, fault: &GpuFault) {
+        if !matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
+            return;
+        }
+        let place = if seen.xid == EXCEPTION {
+            chip_place(&fault.text)
+        } else {
+            String::new()
+        };
+        let gpus = self.job_xids.gpus(seen.judged.finding, seen.xid);
+        let gpu_key = (scene.node.clone(), seen.gpu.clone());
+        let Some(code) = self
+            .gpus
+            .get_mut(&gpu_key)
+            .and_then(|gpu| gpu.codes.get_mut(&seen.xid))
+        else {
+            return;
+        };
+        let new = u32::try_from(seen.new).unwrap_or(u32::MAX);
+        let (_, bursts) = code.spot(&place, new, scene.at, scene.limits);
+        let name = format!("repeats_{}", seen.xid);
+        if gpus > 1 {
+            self.ledger
+                .drop_part(scene.at, Finding::GpuFault, &subject(scene, seen.gpu), &name);
+        } else if bursts >= scene.limits.xid_application_recurrence {
+            let hours = scene.limits.xid_recurrence_h;
+            let at = if place.is_empty() {
+                place
+            } else {
+                format!(" at {place}")
+            };
+            let why = format!(
+                "XID {} came again on this GPU{at} within {hours} h, and on no other",
+                seen.xid
+            );
+            let part = Part::new(scene, Severity::Warning, why)
+                .asks(Remedy::Diagnose, When::JobEnd)
+                .shows("bursts", f64::from(bursts));
+            self.ledger
+                .hold(scene, Finding::GpuFault, &subject(scene, seen.gpu), &name, part);
+        }
+    }
+}
+
+pub(super) fn subject(scene: &Scene<'_>, id: &GpuId) -> Subject {
+    Subject::Gpu {
+        gpu_uuid: id.clone(),
+        node: scene.node.clone(),
+    }
+}
+
+/// "GPC 4, TPC 2" of a message, as far as it names them.
+fn chip_place(text: &str) -> String {
+    let number_after = |key: &str| {
+        let rest = text.split_once(key)?.1.trim_start_matches([' ', ':']);
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        (!digits.is_empty()).then_some(digits)
+    };
+    match (number_after("GPC"), number_after("TPC")) {
+        (Some(gpc), Some(tpc)) => format!("GPC {gpc}, TPC {tpc}"),
+        (Some(gpc), None) => format!("GPC {gpc}"),
+        _ => String::new(),
+    }
+}

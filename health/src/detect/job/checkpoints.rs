@@ -1,0 +1,338 @@
+//! Checkpoints: who is slow only when they are written, and whether they became slower.
+//!
+//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it. A write is what
+//! was measured as one: that a step is long says nothing of what it did.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::scene::Scene;
+use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
+use crate::detect::straggler::localise;
+use crate::detect::straggler::raised::{Raised, Whom};
+use crate::event::StepKind;
+use crate::id::Rank;
+use crate::policy::OccasionThresholds;
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Finding, Subject};
+
+/// Early checkpoints by which later ones are judged.
+const EARLY: usize = 8;
+/// A rank that takes less than this share of the longest write does not write: it notes that another does.
+const WRITES: f64 = 0.1;
+/// Under this share of the longest write in the middle of all, only few ranks write; those take at least so much of it.
+const MOST_WRITE: f64 = 0.15;
+const FEW_WRITE: f64 = 0.5;
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// The latest ratios of a rank's write to its peers', newest last, by rank's number.
+    ratios: Vec<VecDeque<f32>>,
+    /// What writers took, medians, seconds: the first checkpoints, and the latest.
+    early: Vec<f64>,
+    /// How many ranks wrote the first, and how many of the latest others wrote than then.
+    writers: usize,
+    others: u32,
+    latest: VecDeque<f64>,
+    /// When and in which steps the latest were written.
+    written: VecDeque<(u64, Time)>,
+    open: BTreeMap<Subject, Open>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Open {
+    members: Vec<Rank>,
+    lost_s: f64,
+    of_s: f64,
+}
+
+impl Checkpoints {
+    /// A new group of ranks begins: the ranks are others, the storage is not; of more or fewer ranks, each writes
+    /// another part. `ranks`: how many the old one had.
+    pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
+        for (subject, open) in std::mem::take(&mut self.open) {
+            out.push_back(over(at, Finding::SlowCheckpoint, subject, open.outcome(ranks)));
+        }
+        self.ratios.clear();
+        self.written.clear();
+        if resized {
+            self.early.clear();
+            self.latest.clear();
+        }
+    }
+
+    /// Takes a step.
+    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+        if !(scene.steady && scene.board.kind == StepKind::Checkpoint) {
+            return;
+        }
+        let seats = &scene.board.seats;
+        let writes: Vec<(Rank, f64)> = seats
+            .iter()
+            .map(|seat| (seat.rank, seat.sample.checkpoint_s))
+            .collect();
+        let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
+        // Who does not write notes that others do. When few write, their writes are the long ones.
+        let middle = stats::median(&mut writes.iter().map(|(_, write_s)| *write_s).collect::<Vec<_>>());
+        let few = middle.is_some_and(|middle| middle < MOST_WRITE * longest);
+        let least = if few { FEW_WRITE } else { WRITES };
+        let writers: Vec<(Rank, f64)> = writes
+            .into_iter()
+            .filter(|(_, write_s)| *write_s > 0.0 && *write_s >= least * longest)
+            .collect();
+        let table = &scene.view.limits.occasions;
+        let mut seconds: Vec<f64> = writers.iter().map(|(_, write_s)| *write_s).collect();
+        seconds.sort_unstable_by(f64::total_cmp);
+        let Some(median_s) = stats::median(&mut seconds.clone()) else {
+            return;
+        };
+        if !self.is_of_a_kind(scene, writers.len(), out) {
+            return;
+        }
+        let before = self.written.back().map(|(_, at)| *at);
+        self.remember(scene, median_s, table);
+        // What the step took, and what lies between it and the last: a share of that is lost.
+        let of_s = before.map_or(scene.board.dur_s, |before| {
+            scene.view.at.since(before).as_secs_f64()
+        });
+        self.by_rank(scene, &writers, &seconds, raised, of_s, out);
+        self.by_job(scene, median_s, of_s, out);
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, subject: &Subject, ranks: u32) -> Option<Outcome> {
+        Some(self.open.get(subject)?.outcome(ranks))
+    }
+
+    /// Whether as many write as ever. That others write is another kind of checkpoint: one now and then is left out,
+    /// and when they keep to it all begins anew.
+    fn is_of_a_kind(&mut self, scene: &Scene<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
+        let alike = writers * 2 >= self.writers && writers <= self.writers * 2;
+        self.others = if alike { 0 } else { self.others + 1 };
+        if self.others >= scene.view.limits.occasions.checkpoints {
+            self.begin_epoch(scene.view.at, scene.view.roster.world_size, true, out);
+        }
+        if self.early.is_empty() {
+            (self.writers, self.others) = (writers, 0);
+        }
+        self.others == 0
+    }
+
+    fn remember(&mut self, scene: &Scene<'_>, median_s: f64, table: &OccasionThresholds) {
+        if self.early.len() < EARLY {
+            self.early.push(median_s);
+        }
+        self.latest.push_back(median_s);
+        self.written.push_back((scene.board.step, scene.view.at));
+        let most = table.checkpoints.max(1) as usize;
+        while self.latest.len() > most {
+            self.latest.pop_front();
+        }
+        while self.written.len() > most {
+            self.written.pop_front();
+        }
+    }
+
+    /// Ranks whose writes were slow each time of late, and what they have in common.
+    fn by_rank(
+        &mut self,
+        scene: &Scene<'_>,
+        writers: &[(Rank, f64)],
+        sorted: &[f64],
+        raised: &[Raised],
+        of_s: f64,
+        out: &mut VecDeque<Claim>,
+    ) {
+        let limits = scene.view.limits;
+        if writers.len() <= limits.straggler.min_peers as usize {
+            return;
+        }
+        let table = &limits.occasions;
+        let mut slow = Vec::new();
+        let mut clear = Vec::new();
+        for (rank, write_s) in writers {
+            let place = sorted.partition_point(|other| other < write_s);
+            let peers_s = stats::median_without(sorted, place).unwrap_or(*write_s);
+            let index = rank.0 as usize;
+            self.ratios
+                .resize_with(self.ratios.len().max(index + 1), VecDeque::new);
+            let ratios = &mut self.ratios[index];
+            ratios.push_back((write_s / peers_s) as f32);
+            let surplus = ratios.len().saturating_sub(table.checkpoints as usize);
+            ratios.drain(..surplus);
+            let full = ratios.len() >= table.checkpoints as usize;
+            let half = 1.0 + (table.checkpoint_ratio - 1.0) / 2.0;
+            if full
+                && ratios
+                    .iter()
+                    .all(|ratio| f64::from(*ratio) >= table.checkpoint_ratio)
+            {
+                slow.push(*rank);
+            } else if full && ratios.iter().all(|ratio| f64::from(*ratio) < half) {
+                clear.push(*rank);
+            }
+        }
+        // One that is slow in every step is not slow at checkpoints.
+        slow.retain(|rank| {
+            !raised
+                .iter()
+                .any(|known| known.members.binary_search(rank).is_ok())
+        });
+        self.follow(scene, writers, sorted, &clear, of_s, out);
+        for rank in &slow {
+            if self.open.values().any(|open| open.members.contains(rank)) {
+                continue;
+            }
+            let located = localise::locate(*rank, &slow, scene.view.plan, &limits.straggler);
+            if located.whom == Whom::Job {
+                continue;
+            }
+            if let Some(subject) = located.whom.subject(scene.view.roster, scene.view.job) {
+                self.raise(scene, subject, located.members, (writers, sorted), of_s, out);
+            }
+        }
+    }
+
+    fn follow(
+        &mut self,
+        scene: &Scene<'_>,
+        writers: &[(Rank, f64)],
+        sorted: &[f64],
+        clear: &[Rank],
+        of_s: f64,
+        out: &mut VecDeque<Claim>,
+    ) {
+        let ranks = scene.view.roster.world_size;
+        self.open.retain(|subject, open| {
+            if open.members.is_empty() {
+                return true;
+            }
+            open.add(excess(&open.members, writers, sorted), of_s);
+            let over_now = open.members.iter().all(|rank| clear.binary_search(rank).is_ok());
+            if over_now {
+                let outcome = open.outcome(ranks);
+                out.push_back(over(
+                    scene.view.at,
+                    Finding::SlowCheckpoint,
+                    subject.clone(),
+                    outcome,
+                ));
+            }
+            !over_now
+        });
+    }
+
+    fn raise(
+        &mut self,
+        scene: &Scene<'_>,
+        subject: Subject,
+        members: Vec<Rank>,
+        (writers, sorted): (&[(Rank, f64)], &[f64]),
+        of_s: f64,
+        out: &mut VecDeque<Claim>,
+    ) {
+        let mut open = Open::new(members);
+        // The latest checkpoints were alike.
+        for _ in 0..self.written.len() {
+            open.add(excess(&open.members, writers, sorted), of_s);
+        }
+        let own = writers.iter().filter(|(rank, _)| open.members.contains(rank));
+        let own_s = own.map(|(_, write_s)| *write_s).fold(0.0, f64::max);
+        let peers_s = stats::median(&mut sorted.to_vec()).unwrap_or(0.0);
+        out.push_back(self.claim(scene, &open, subject.clone(), own_s, peers_s));
+        self.open.insert(subject, open);
+    }
+
+    /// Checkpoints that all became slower.
+    fn by_job(&mut self, scene: &Scene<'_>, median_s: f64, of_s: f64, out: &mut VecDeque<Claim>) {
+        let table = &scene.view.limits.occasions;
+        let full = self.latest.len() >= table.checkpoints as usize;
+        let Some(usual_s) = stats::median(&mut self.early.clone()) else {
+            return;
+        };
+        if !full || self.early.len() < EARLY {
+            return;
+        }
+        let job = scene.job();
+        let excess_s = (median_s - usual_s).max(0.0);
+        if let Some(open) = self.open.get_mut(&job) {
+            open.add(excess_s, of_s);
+            let half = 1.0 + (table.checkpoint_ratio - 1.0) / 2.0;
+            if self.latest.iter().all(|latest| *latest < half * usual_s) {
+                let outcome = open.outcome(scene.view.roster.world_size);
+                self.open.remove(&job);
+                out.push_back(over(scene.view.at, Finding::SlowCheckpoint, job, outcome));
+            }
+        } else if self
+            .latest
+            .iter()
+            .all(|latest| *latest >= table.checkpoint_ratio * usual_s)
+        {
+            let mut open = Open::new(Vec::new());
+            for latest in &self.latest {
+                open.add(latest - usual_s, of_s);
+            }
+            out.push_back(self.claim(scene, &open, job.clone(), median_s, usual_s));
+            self.open.insert(job, open);
+        }
+    }
+
+    fn claim(&self, scene: &Scene<'_>, open: &Open, subject: Subject, own_s: f64, peers_s: f64) -> Claim {
+        let outcome = open.outcome(scene.view.roster.world_size);
+        let first = self.written.front();
+        let detail = Detail {
+            since: first.map_or(scene.view.at, |(_, at)| *at),
+            since_step: first.map(|(step, _)| *step),
+            slowdown_ratio: Some(own_s / peers_s.max(1e-9)),
+            impact_ratio: outcome.impact_ratio,
+            lost_rank_s: outcome.lost_rank_s,
+            evidence: vec![piece("checkpoint_s", own_s, Some(peers_s))],
+            ..scene.detail(scene.severity(open.impact()))
+        };
+        scene.holds(Finding::SlowCheckpoint, subject, detail)
+    }
+}
+
+impl Open {
+    fn new(members: Vec<Rank>) -> Open {
+        Open {
+            members,
+            lost_s: 0.0,
+            of_s: 0.0,
+        }
+    }
+
+    /// One checkpoint took so much longer; `of_s` lie between it and the last.
+    fn add(&mut self, excess_s: f64, of_s: f64) {
+        self.lost_s += excess_s;
+        self.of_s += of_s;
+    }
+
+    fn impact(&self) -> f64 {
+        (self.lost_s / self.of_s.max(1e-9)).clamp(0.0, 1.0)
+    }
+
+    fn outcome(&self, ranks: u32) -> Outcome {
+        Outcome {
+            lost_rank_s: self.lost_s * f64::from(ranks),
+            impact_ratio: Some(self.impact()),
+            ..Outcome::default()
+        }
+    }
+}
+
+/// What all wait for because of some writers: their longest over the longest of the others.
+fn excess(members: &[Rank], writers: &[(Rank, f64)], sorted: &[f64]) -> f64 {
+    let longest = |slow: bool| {
+        let of = writers.iter().filter(|(rank, _)| members.contains(rank) == slow);
+        of.map(|(_, write_s)| *write_s).fold(0.0, f64::max)
+    };
+    if sorted.len() < 2 {
+        0.0
+    } else {
+        (longest(true) - longest(false)).max(0.0)
+    }
+}

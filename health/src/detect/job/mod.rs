@@ -1,0 +1,378 @@
+//! What is the job's own: the rules that look at all ranks together and name none for what they share.
+//!
+//! One [`Scene`] is made of each closed step, with what is already found slow set to its peers' speed, and each rule
+//! takes it in turn.
+
+mod birth;
+mod checkpoints;
+mod scene;
+mod shares;
+mod shift;
+mod single_rank_pause;
+mod slower;
+mod wander;
+mod warm_ups;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use self::birth::Birth;
+use self::checkpoints::Checkpoints;
+use self::scene::Scene;
+use self::shares::Shares;
+use self::shift::Shift;
+use self::single_rank_pause::SingleRankPauses;
+use self::wander::Wander;
+use self::warm_ups::WarmUps;
+use super::claim::{Claim, Outcome};
+use super::cost::ledger::{Ledger, Stood, Teller, Took};
+use super::links::LinkRule;
+use super::members::roster::Roster;
+use super::members::versions::VersionRule;
+use super::step::board::Board;
+use super::step::kinds::{Kinds, Sort};
+use super::straggler::StragglerRule;
+use super::straggler::noise::WarmUp;
+use super::straggler::raised::FAR;
+use super::view::View;
+use crate::event::{Event, StepKind};
+use crate::frame::{Frame, Provenance};
+use crate::id::JobId;
+use crate::policy::Thresholds;
+use crate::time::Time;
+use crate::verdict::{Cause, Finding, Subject};
+
+/// The rules.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct JobRules {
+    kinds: Kinds,
+    pauses: SingleRankPauses,
+    /// What the latest step was found to be.
+    sort: Sort,
+    warm_up: WarmUp,
+    steady: bool,
+    absent: Absent,
+    /// The work of experts was evened out in the latest step.
+    evened: bool,
+    shares: Shares,
+    shift: Shift,
+    birth: Birth,
+    checkpoints: Checkpoints,
+    warm_ups: WarmUps,
+    wander: Wander,
+    versions: VersionRule,
+    ledger: Ledger,
+    /// The latest step whose parts are known.
+    #[serde(default)]
+    took: Took,
+    provenance: Provenance,
+    out: VecDeque<Claim>,
+}
+
+impl JobRules {
+    /// A new group of ranks begins; `ranks`: how many the old one had.
+    pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
+        self.kinds = Kinds::default();
+        self.pauses.end(at, ranks, &mut self.out);
+        self.warm_up = WarmUp::default();
+        (self.steady, self.absent) = (false, Absent::default());
+        let subject = Subject::Job { job: job.clone() };
+        self.shares.end(at, &subject, &mut self.out);
+        self.wander.end(at, &subject, ranks, &mut self.out);
+        if self.evened {
+            // What is compared may be another thing in the new group.
+            self.shift.unlearn();
+        }
+        self.shift.begin_epoch(at, ranks, resized, &mut self.out);
+        self.birth.begin_epoch(at, ranks, &mut self.out);
+        self.checkpoints.begin_epoch(at, ranks, resized, &mut self.out);
+        self.warm_ups = WarmUps::default();
+        self.ledger.begin_epoch();
+        self.evened = false;
+    }
+
+    /// Ranks stand elsewhere than before.
+    pub fn reseat(&mut self) {
+        self.kinds = Kinds::default();
+        self.pauses.reseat();
+        self.shares.reseat();
+        self.shift.unlearn();
+    }
+
+    /// What is installed where.
+    pub fn versions(&self) -> &VersionRule {
+        &self.versions
+    }
+
+    /// Takes what a node says beside its steps; `roster` knows it already.
+    pub fn hear(&mut self, at: Time, frame: &Frame, roster: &Roster) {
+        match &frame.event {
+            Event::Step(step) if step.restart == roster.restart => {
+                self.provenance = self.provenance.max(frame.provenance);
+            }
+            Event::Baseline(baseline) => self.birth.know(baseline),
+            Event::Agent(agent) => self.versions.agent(&frame.node, frame.provenance, agent),
+            Event::Attach(attach) if roster.member(attach.rank).is_some() => {
+                self.versions.attach(&frame.node, frame.provenance, attach);
+                self.ledger.attach(at, roster.world_size);
+            }
+            _ => {}
+        }
+    }
+
+    /// The first step of the epoch.
+    pub fn first_step(&self) -> Option<u64> {
+        self.birth.first_step()
+    }
+
+    /// What the job's GPUs did with their time.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What a step would take if nothing that is wrong now were, over what it takes.
+    pub fn remaining_ratio(&self, straggler: &StragglerRule) -> f64 {
+        self.open_shares(straggler).into_iter().map(left).product()
+    }
+
+    /// What an ordinary step would take if nothing that is wrong now were, seconds.
+    pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
+        let usual_s = self.ledger.usual_s()?;
+        let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
+        // What ranks lose now and then costs more than a share of an ordinary step, which waits for their peers as ever; and
+        // no step is shorter than the work in it.
+        let even_s = self.ledger.even_s()?.min(usual_s);
+        let of_own_s = (usual_s * left(of_ranks)).max(even_s);
+        let work_s = self.ledger.work_s()?.min(of_own_s);
+        let least_s = if self.shares.is_work_uneven() {
+            work_s
+        } else {
+            work_s.max(even_s)
+        };
+        Some((of_own_s * left(of_groups)).max(least_s) * left(of_all))
+    }
+
+    /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole job.
+    fn open_shares(&self, straggler: &StragglerRule) -> [f64; 3] {
+        let raised = straggler.raised().iter();
+        [
+            raised.map(|slow| slow.account.impact_now()).sum(),
+            self.shares.open_share(),
+            self.shift.open_share().max(self.birth.open_share()),
+        ]
+    }
+
+    /// Causes of slowness that wanders between ranks now.
+    pub fn wandering(&self) -> [Option<Cause>; 3] {
+        let mut causes = self.wander.open_causes();
+        // What the hosts show of many ranks in turn is told of the job as well.
+        if self.shares.outcome_now(Finding::CpuContention).is_some() {
+            causes[0] = Some(Cause::CpuContention);
+        }
+        causes
+    }
+
+    /// Spread of self-times that nothing explains.
+    pub fn unexplained_spread(&self, limits: &Thresholds) -> Option<f64> {
+        self.shares.unexplained_spread(limits)
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front().or_else(|| self.versions.poll())
+    }
+
+    /// Sets a long step that was not declared apart from ordinary ones, before any rule looks at it.
+    pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds, is_between: bool) {
+        let is_habit = self.pauses.observe(board, &self.kinds, limits);
+        // What few tell is no kind of the job's steps.
+        let is_whole = board.seats.len() * 2 > board.plan.ranks || board.is_empty();
+        self.sort = if is_whole {
+            self.kinds.sort(board, &limits.kinds, is_between)
+        } else {
+            Sort::AsDeclared
+        };
+        if is_habit && board.kind == StepKind::Train {
+            self.sort = Sort::Periodic;
+        }
+        match self.sort {
+            Sort::AsDeclared => {}
+            Sort::Outlier => board.kind = StepKind::Outlier,
+            Sort::Periodic => board.kind = StepKind::PeriodicPause,
+        }
+    }
+
+    /// Finds the rank that alone holds up the others now and then, and books what this step lost to it.
+    pub fn pauses(&mut self, view: &View<'_>, board: &Board<'_>, stood: Stood) {
+        let (ledger, out) = (&mut self.ledger, &mut self.out);
+        self.pauses
+            .row(view, board, (stood, self.provenance), ledger, out);
+    }
+
+    /// A step that is far too long, by itself: it tells nothing of those before and after it.
+    pub fn stalled(&self, board: &Board<'_>, stood: Stood) -> bool {
+        self.ledger.is_stall(board, self.steady, stood)
+    }
+
+    /// Takes a step in which the job stood still, or one that stalled.
+    pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
+        let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
+        let took = Took {
+            all_s: board.dur_s,
+            even_s: board.dur_s,
+            work_s: board.mean_work_s(),
+        };
+        self.ledger.row(board, self.steady, stood, teller, took);
+    }
+
+    /// Takes a step that was sorted, after the straggler rule has.
+    pub fn row(
+        &mut self,
+        view: &View<'_>,
+        board: &Board<'_>,
+        straggler: &StragglerRule,
+        links: &LinkRule,
+        stood: Stood,
+    ) {
+        self.versions.judge(view.at, view.job);
+        if straggler.is_between_samples() {
+            let took = self.took.in_step(board.dur_s);
+            let teller = self.teller(board, straggler);
+            return self.ledger.row(board, self.steady, stood, teller, took);
+        }
+        let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
+        scene.link_is_slow = links.is_any_slow();
+        scene.shifted = self.shift.open_share() > 0.0;
+        scene.apart = self.sort == Sort::Outlier;
+        if self.absent.has_changed(board) {
+            // Who is not seen may be the one that all wait for.
+            self.shift.unlearn();
+            self.shares.unlearn();
+        }
+        if board.kind == StepKind::Train {
+            let level = scene.common_step_s.ln();
+            // While a role is as noisy as compilation makes it, nothing is steady.
+            let noise = || {
+                if straggler.has_warmed_up() {
+                    0.0
+                } else {
+                    f64::INFINITY
+                }
+            };
+            self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
+        }
+        scene.steady = self.steady;
+        let teller = self.teller(board, straggler);
+        for slow in straggler.raised().iter().filter(|slow| slow.step == board.step) {
+            let late_s = slow.account.before_s() - slow.told_s;
+            self.ledger.tell_late(slow.start, board.step, late_s);
+        }
+        // Of stages nobody knows how they wait for each other.
+        let even_s = if board.plan.stages > 1 {
+            0.0
+        } else {
+            scene.common_step_s
+        };
+        let took = Took {
+            all_s: board.dur_s,
+            even_s,
+            work_s: board.mean_work_s(),
+        };
+        self.took = took;
+        self.ledger.row(board, self.steady, stood, teller, took);
+        let wanders = |cause| self.wander.is_open(cause);
+        let even = self.shares.row(&scene, wanders, &mut self.out);
+        if self.steady && board.kind == StepKind::Train && even.is_some() != self.evened {
+            // What is compared is another thing from now on.
+            self.shift.unlearn();
+            self.evened = even.is_some();
+        }
+        if let Some(even) = even {
+            scene.even_out(&even);
+        }
+        self.shift.row(&scene, &mut self.out);
+        self.birth.row(&scene, &self.shift, &mut self.out);
+        let raised = straggler.raised();
+        self.warm_ups.row(&scene, raised, &mut self.out);
+        let shares = &self.shares;
+        let told = |finding| shares.outcome_now(finding).is_some();
+        self.wander.row(&scene, straggler, told, &mut self.out);
+        self.checkpoints.row(&scene, raised, &mut self.out);
+    }
+
+    /// Who tells of a step that took too long.
+    fn teller(&self, board: &Board<'_>, straggler: &StragglerRule) -> Teller {
+        let left_ratio = self.remaining_ratio(straggler);
+        if left_ratio >= 1.0 {
+            return Teller::Nobody;
+        }
+        let [_, of_groups, of_all] = self.open_shares(straggler);
+        let is_of_all = of_groups > 0.0 || of_all > 0.0;
+        let raised = straggler.raised();
+        // Without self-times nobody knows whom it waited for.
+        let slowest = board.seats.iter().max_by(|a, b| a.x.total_cmp(&b.x));
+        let is_theirs = slowest.is_none_or(|seat| {
+            let is_named = raised.iter().any(|slow| slow.members.contains(&seat.rank));
+            is_named && seat.x > FAR
+        });
+        Teller::Incidents {
+            left_ratio,
+            is_theirs: is_of_all || is_theirs,
+        }
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
+        if finding == Finding::SlowCheckpoint {
+            return self.checkpoints.outcome_now(subject, ranks);
+        }
+        if finding == Finding::SingleRankPause {
+            return self.pauses.outcome_now(subject, ranks);
+        }
+        if !matches!(subject, Subject::Job { .. }) {
+            return self.birth.outcome_now(finding, subject, ranks);
+        }
+        let said = self.shares.outcome_now(finding);
+        said.or_else(|| self.wander.outcome_now(finding, ranks))
+            .or_else(|| self.shift.outcome_now(finding, ranks))
+            .or_else(|| self.birth.outcome_now(finding, subject, ranks))
+    }
+}
+
+fn left(share: f64) -> f64 {
+    1.0 - share.clamp(0.0, 1.0)
+}
+
+/// Steps in a row without a rank's sample after which it is absent, and not merely lost now and then.
+const ABSENT_STEPS: u8 = 8;
+
+/// Who is seen no more.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Absent {
+    /// Latest steps without a sample, by rank's number.
+    missed: Vec<u8>,
+    absent: usize,
+}
+
+impl Absent {
+    /// Takes a step; true when ranks have gone or come back.
+    fn has_changed(&mut self, board: &Board<'_>) -> bool {
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        self.missed.resize(self.missed.len().max(ranks), ABSENT_STEPS);
+        for missed in &mut self.missed {
+            *missed = missed.saturating_add(1).min(ABSENT_STEPS);
+        }
+        for seat in &board.seats {
+            self.missed[seat.rank.0 as usize] = 0;
+        }
+        let absent = self
+            .missed
+            .iter()
+            .filter(|missed| **missed == ABSENT_STEPS)
+            .count();
+        let changed = absent != self.absent;
+        self.absent = absent;
+        changed
+    }
+}

@@ -1,0 +1,171 @@
+//! One step as the job's rules see it: what is already found slow runs at its peers' speed, and each role has the
+//! level that its members share.
+
+use std::cell::RefCell;
+
+use crate::detect::claim::{Body, Claim, Detail};
+use crate::detect::step::board::Board;
+use crate::detect::step::path::Path;
+use crate::detect::straggler::raised::{Raised, Whom};
+use crate::detect::view::View;
+use crate::event::Signal;
+use crate::frame::Provenance;
+use crate::verdict::{Cause, Finding, Severity, Subject};
+
+/// See the module. Seconds.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    pub view: &'a View<'a>,
+    pub board: &'a Board<'a>,
+    pub provenance: Provenance,
+    /// The job has warmed up.
+    pub steady: bool,
+    /// It stood out, nobody said why, and it is told apart.
+    pub apart: bool,
+    /// Self-time by seat, with what is found slow restored.
+    pub own: Vec<f64>,
+    /// By role of the plan: what its members share, at their usual work; the lower of two middle ones, so that one
+    /// slow rank of two moves nothing.
+    pub common: Vec<f64>,
+    /// The step if every rank were at its role's level, and what no rank's work explains: transfers.
+    pub common_step_s: f64,
+    pub exposed_s: f64,
+    /// Many ranks were already found slow together: it is said of the job.
+    pub job_is_slow: bool,
+    /// The job became slower than it was: that is told already.
+    pub shifted: bool,
+    /// Some rank, or some link, is known to be slow.
+    pub rank_is_slow: bool,
+    pub link_is_slow: bool,
+    path: RefCell<Path>,
+}
+
+impl<'a> Scene<'a> {
+    /// Sets the scene.
+    pub fn new(
+        view: &'a View<'a>,
+        board: &'a Board<'a>,
+        raised: &[Raised],
+        provenance: Provenance,
+    ) -> Scene<'a> {
+        let mut own: Vec<f64> = board.seats.iter().map(|seat| seat.self_s).collect();
+        for slow in raised.iter().filter(|slow| slow.wanders_for.is_none()) {
+            let factor = slow.account.x_lately().exp();
+            for rank in &slow.members {
+                if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                    own[place] /= factor;
+                }
+            }
+        }
+        let mut scene = Scene {
+            view,
+            board,
+            provenance,
+            steady: false,
+            apart: false,
+            own,
+            common: Vec::new(),
+            common_step_s: board.dur_s,
+            exposed_s: 0.0,
+            job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
+            shifted: false,
+            rank_is_slow: raised.iter().any(|slow| slow.wanders_for.is_none()),
+            link_is_slow: false,
+            path: RefCell::new(board.path()),
+        };
+        if board.is_empty() {
+            return scene;
+        }
+        scene.common = scene.levels(|_| 1.0);
+        let actual = scene.step_s(|seat| board.seats[seat].self_s);
+        scene.exposed_s = (board.dur_s - actual).max(0.0);
+        scene.common_step_s = scene.step_of_levels();
+        scene
+    }
+
+    /// What all share is from now on without what uneven work makes of it: each seat's self-time times its factor.
+    pub fn even_out(&mut self, factors: &[f64]) {
+        self.common = self.levels(|seat| factors[seat]);
+        self.common_step_s = self.step_of_levels();
+    }
+
+    fn step_of_levels(&self) -> f64 {
+        let role = |seat: usize| self.board.seats[seat].place.role as usize;
+        self.step_s(|seat| self.common[role(seat)]) + self.exposed_s
+    }
+
+    /// What the step takes when the rank of each seat works as long as `own` says; without transfers.
+    pub fn step_s(&self, own: impl Fn(usize) -> f64) -> f64 {
+        let seats = self.board.seats.iter().enumerate();
+        self.path
+            .borrow_mut()
+            .step_s(seats.map(|(index, seat)| (seat.place, own(index))))
+    }
+
+    fn levels(&self, factor: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); self.board.roles.len()];
+        for (index, (seat, own)) in self.board.seats.iter().zip(&self.own).enumerate() {
+            if let Some(members) = of_role.get_mut(seat.place.role as usize) {
+                members.push(factor(index) * own * seat.fair_s / seat.self_s);
+            }
+        }
+        let level = |mut members: Vec<f64>| {
+            let middle = members.len().checked_sub(1)? / 2;
+            Some(*members.select_nth_unstable_by(middle, f64::total_cmp).1)
+        };
+        of_role
+            .into_iter()
+            .map(|members| level(members).unwrap_or(0.0))
+            .collect()
+    }
+
+    /// How bad a share of the steps' time is.
+    pub fn severity(&self, impact: f64) -> Severity {
+        self.view.limits.impact.severity(impact)
+    }
+
+    /// The whole job.
+    pub fn job(&self) -> Subject {
+        Subject::Job {
+            job: self.view.job.clone(),
+        }
+    }
+
+    /// What the job lost, rank-seconds, when each rank lost so many seconds.
+    pub fn lost(&self, seconds: f64) -> f64 {
+        seconds.max(0.0) * f64::from(self.view.roster.world_size)
+    }
+
+    /// A claim's substance, to be filled in.
+    pub fn detail(&self, severity: Severity) -> Detail {
+        let signal = if self.board.is_empty() {
+            Signal::S0
+        } else {
+            self.board.signal
+        };
+        Detail {
+            severity,
+            since: self.view.at,
+            since_step: None,
+            step: Some(self.board.step),
+            cause: Cause::Unknown,
+            signals: vec![signal],
+            provenance: self.provenance,
+            slowdown_ratio: None,
+            impact_ratio: None,
+            lost_rank_s: 0.0,
+            evidence: Vec::new(),
+            says: None,
+        }
+    }
+
+    /// It holds.
+    pub fn holds(&self, finding: Finding, subject: Subject, detail: Detail) -> Claim {
+        Claim {
+            finding,
+            subject,
+            at: self.view.at,
+            body: Body::Holds(Box::new(detail)),
+        }
+    }
+}

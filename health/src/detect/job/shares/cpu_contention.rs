@@ -1,0 +1,208 @@
+//! How much of what ranks are slower than their peers, now in one step and now in another, is time spent waiting for a CPU.
+//!
+//! Host counters are read once a second, and a second holds many steps: what a counter grew by is held against what its rank
+//! was slower in the steps of the same time. The counter explains an excess that it grows with, as far as it has seconds
+//! for it. Where cores are oversubscribed every rank waits for a CPU in proportion to its work; that proportion, the
+//! median of its peers, explains no excess. A rank that sleeps, evaluates or saves does not wait for a CPU meanwhile.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::job::scene::Scene;
+use crate::id::Rank;
+use crate::stats;
+use crate::time::Time;
+
+/// Steps between two looks at the counters.
+const READ_EVERY: u64 = 4;
+/// Intervals between readings that are remembered, and fewest that decide.
+const MEMORY: f64 = 32.0;
+const MIN_INTERVALS: f64 = 8.0;
+/// Standard errors by which the counter must grow with the excess.
+const SURE: f64 = 4.0;
+
+/// Of all ranks, by number.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct CpuContention {
+    ranks: Vec<RankWait>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct RankWait {
+    /// The steps since the reading at `from`.
+    from: Option<Time>,
+    steps: u64,
+    own_s: f64,
+    excess_s: f64,
+    /// Fading sums over the intervals before.
+    sums: Sums,
+    /// Share of its excess that the counter explains; zero unless that is most of it.
+    explained: f64,
+}
+
+/// Seconds of each interval: at work, slower than the peers, and waiting for a CPU.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Sums {
+    intervals: f64,
+    own_s: f64,
+    /// The excess of the intervals in which there was one.
+    slower_s: f64,
+    excess_s: f64,
+    waited_s: f64,
+    excess_squares: f64,
+    waited_squares: f64,
+    products: f64,
+}
+
+impl Sums {
+    fn add(&mut self, own_s: f64, excess_s: f64, waited_s: f64) {
+        let fade = 1.0 - 1.0 / MEMORY;
+        let added = [
+            (&mut self.intervals, 1.0),
+            (&mut self.own_s, own_s),
+            (&mut self.slower_s, excess_s.max(0.0)),
+            (&mut self.excess_s, excess_s),
+            (&mut self.waited_s, waited_s),
+            (&mut self.excess_squares, excess_s * excess_s),
+            (&mut self.waited_squares, waited_s * waited_s),
+            (&mut self.products, excess_s * waited_s),
+        ];
+        for (sum, value) in added {
+            *sum = *sum * fade + value;
+        }
+    }
+
+    /// Time waiting for a CPU per second of work.
+    fn proportion(&self) -> Option<f64> {
+        (self.intervals >= MIN_INTERVALS && self.own_s > 0.0).then(|| self.waited_s / self.own_s)
+    }
+
+    /// Share of the excess that comes with time waiting for a CPU, beyond the `usual` proportion of all work.
+    fn explained(&self, usual: f64) -> Option<f64> {
+        if self.intervals < MIN_INTERVALS || self.slower_s <= 0.0 {
+            return None;
+        }
+        let mean = |sum: f64| sum / self.intervals;
+        let variance = mean(self.excess_squares) - mean(self.excess_s).powi(2);
+        let together = mean(self.products) - mean(self.excess_s) * mean(self.waited_s);
+        if variance <= 0.0 {
+            return None;
+        }
+        let slope = together / variance;
+        let left = mean(self.waited_squares) - mean(self.waited_s).powi(2) - slope * together;
+        let error = (left.max(0.0) / variance / self.intervals).sqrt();
+        // Few intervals agree by chance.
+        (slope - usual > SURE * error).then(|| (slope - usual).min(self.waited_s / self.slower_s))
+    }
+}
+
+impl CpuContention {
+    /// Ranks stand elsewhere.
+    pub fn reset(&mut self) {
+        self.ranks.clear();
+    }
+
+    /// Takes a step: `own` is self-time by seat.
+    pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) {
+        let board = scene.board;
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        if self.ranks.len() < ranks {
+            self.ranks.resize(ranks, RankWait::default());
+        }
+        for (index, seat) in board.seats.iter().enumerate() {
+            // A step without any time of its own has no excess.
+            if seat.self_s <= 0.0 {
+                continue;
+            }
+            let kept = &mut self.ranks[seat.rank.0 as usize];
+            let level_s = scene.common[seat.place.role as usize];
+            let own_s = own[index] * seat.fair_s / seat.self_s;
+            kept.steps += 1;
+            kept.own_s += own_s;
+            kept.excess_s += own_s - level_s;
+            if kept.steps >= READ_EVERY {
+                let from = kept.from.unwrap_or(Time::ZERO);
+                let waited = scene
+                    .view
+                    .causes
+                    .waited_for_cpu(seat.rank, from, scene.view.roster);
+                kept.close(waited);
+            }
+        }
+        if board.step.is_multiple_of(READ_EVERY) {
+            self.judge(scene);
+        }
+    }
+
+    fn judge(&mut self, scene: &Scene<'_>) {
+        let limits = &scene.view.limits.causes;
+        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); scene.board.roles.len()];
+        for seat in &scene.board.seats {
+            let proportion = self.ranks[seat.rank.0 as usize].sums.proportion();
+            of_role[seat.place.role as usize].extend(proportion);
+        }
+        let usual: Vec<f64> = of_role
+            .iter_mut()
+            .map(|role| stats::median(role).unwrap_or(0.0))
+            .collect();
+        for seat in &scene.board.seats {
+            let kept = &mut self.ranks[seat.rank.0 as usize];
+            let explained = kept.sums.explained(usual[seat.place.role as usize]);
+            let is_most = |share: &f64| *share >= limits.explained_share;
+            kept.explained = explained.filter(is_most).unwrap_or(0.0).min(1.0);
+        }
+    }
+
+    /// Share of what a rank is slower than its peers that it waits for a CPU; zero unless that is most of it.
+    pub fn explained(&self, rank: Rank) -> f64 {
+        self.ranks.get(rank.0 as usize).map_or(0.0, |kept| kept.explained)
+    }
+}
+
+impl RankWait {
+    /// A reading has come: seconds that it waited for a CPU since the one before, and when it was read.
+    fn close(&mut self, waited: Option<(f64, Time)>) {
+        let Some((waited_s, at)) = waited else { return };
+        if self.from.is_some() {
+            self.sums.add(self.own_s, self.excess_s, waited_s);
+        }
+        (self.from, self.steps) = (Some(at), 0);
+        (self.own_s, self.excess_s) = (0.0, 0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Intervals of a second: what the rank was slower in each, and how long it waited for a CPU.
+    fn explained(usual: f64, waited: impl Fn(f64) -> f64) -> Option<f64> {
+        let mut sums = Sums::default();
+        for interval in 0..40_u32 {
+            let excess_s = f64::from(interval % 5) * 0.05 - 0.1;
+            sums.add(0.6 + excess_s, excess_s, waited(excess_s));
+        }
+        sums.explained(usual)
+    }
+
+    #[test]
+    fn time_waiting_for_a_cpu_explains_what_it_grows_with() {
+        let share = explained(0.0, |excess_s| 0.1 + excess_s);
+        assert!(share.unwrap() > 0.95, "it waits whenever it is slow: {share:?}");
+        assert_eq!(
+            explained(0.3, |_| 0.2),
+            None,
+            "it waits as much when it is not slow: it sleeps"
+        );
+        assert_eq!(
+            explained(0.51, |excess_s| 0.5 * (0.6 + excess_s)),
+            None,
+            "longer sequences: it waits in proportion to its work, as all do"
+        );
+        let share = explained(0.0, |excess_s| 0.01 * excess_s.max(0.0));
+        assert!(
+            share.is_none_or(|share| share < 0.02),
+            "far too few seconds: {share:?}"
+        );
+        assert_eq!(Sums::default().explained(0.0), None);
+    }
+}

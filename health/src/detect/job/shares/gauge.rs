@@ -1,0 +1,221 @@
+//! A share of the steps' time over a window of steady steps, and the finding that it raises: from a bar on, until it
+//! has fallen to half of it.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::claim::{Claim, Detail, Outcome, over};
+use crate::detect::job::scene::Scene;
+use crate::event::Signal;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// From which share on a finding is a warning, and critical.
+#[derive(Clone, Copy, Debug)]
+pub struct Bars {
+    pub warning: f64,
+    pub critical: f64,
+}
+
+/// What a gauge stands for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Meaning {
+    pub finding: Finding,
+    pub cause: Cause,
+    /// What it takes is lost; otherwise it is needed, or nobody knows.
+    pub lost: bool,
+}
+
+/// One step: its number and time, what of it was lost, how long it took, seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Part {
+    step: u64,
+    at: Time,
+    lost_s: f64,
+    dur_s: f64,
+}
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Gauge {
+    window: VecDeque<Part>,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Open {
+    severity: Severity,
+    since: Time,
+    since_step: u64,
+    raised_step: u64,
+    lost_s: f64,
+    dur_s: f64,
+    /// Time of the latest steps, while the share is under the bar: perhaps it is over.
+    fading_s: f64,
+    /// Ranks that lose it.
+    ranks: f64,
+    meaning: Meaning,
+}
+
+impl Open {
+    fn add(&mut self, lost_s: f64, dur_s: f64, fading: bool) {
+        self.lost_s += lost_s;
+        self.fading_s += dur_s;
+        if !fading {
+            self.dur_s += self.fading_s;
+            self.fading_s = 0.0;
+        }
+    }
+
+    fn impact(&self) -> f64 {
+        (self.lost_s / self.dur_s.max(1e-9)).max(0.0)
+    }
+
+    fn lost_rank_s(&self) -> f64 {
+        self.lost_s.max(0.0) * self.ranks
+    }
+}
+
+impl Gauge {
+    /// Takes what the step lost, which may be less than nothing by chance, and says what that makes of the finding.
+    /// `evidence` is asked for when there is something to say; `worst` bounds the severity.
+    pub fn take(
+        &mut self,
+        scene: &Scene<'_>,
+        meaning: Meaning,
+        lost_s: f64,
+        bars: Bars,
+        worst: Severity,
+        evidence: impl FnOnce() -> Vec<Evidence>,
+    ) -> Option<Claim> {
+        let board = scene.board;
+        let length = scene.view.limits.shares.window_steps.max(1) as usize;
+        self.window.push_back(Part {
+            step: board.step,
+            at: board.at,
+            lost_s,
+            dur_s: board.dur_s,
+        });
+        let surplus = self.window.len().saturating_sub(length);
+        self.window.drain(..surplus);
+        let share = self.share();
+        if let Some(open) = &mut self.open {
+            open.add(lost_s, board.dur_s, share < bars.warning);
+        }
+        if self.window.len() < length {
+            return None;
+        }
+        let severity = if share >= bars.critical {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        }
+        .min(worst);
+        match &mut self.open {
+            Some(_) if share < bars.warning / 2.0 => self.close(scene.view.at, &scene.job()),
+            Some(open) if severity <= open.severity || share < bars.warning => None,
+            Some(open) => {
+                open.severity = severity;
+                self.claim(scene, evidence())
+            }
+            None if share >= bars.warning => {
+                self.open(scene, meaning, severity);
+                self.claim(scene, evidence())
+            }
+            None => None,
+        }
+    }
+
+    /// Share of the window's time that was lost.
+    pub fn share(&self) -> f64 {
+        let lost: f64 = self.window.iter().map(|part| part.lost_s).sum();
+        let dur: f64 = self.window.iter().map(|part| part.dur_s).sum();
+        lost / dur.max(1e-9)
+    }
+
+    /// What an open finding loses of a step now, as a share of it.
+    pub fn open_share(&self) -> f64 {
+        let open = self.open.as_ref().filter(|open| open.meaning.lost);
+        open.map_or(0.0, |_| self.share().clamp(0.0, 1.0))
+    }
+
+    /// Whether its finding holds.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Forgets the window; what is open goes on.
+    pub fn unlearn(&mut self) {
+        self.window.clear();
+    }
+
+    /// Ends what is open and forgets the window.
+    pub fn end(&mut self, at: Time, job: &Subject) -> Option<Claim> {
+        self.window.clear();
+        self.close(at, job)
+    }
+
+    /// What there is to say of it up to now.
+    pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
+        let open = self
+            .open
+            .as_ref()
+            .filter(|open| open.meaning.finding == finding)?;
+        Some(outcome(open))
+    }
+
+    fn open(&mut self, scene: &Scene<'_>, meaning: Meaning, severity: Severity) {
+        let Some(first) = self.window.front() else {
+            return;
+        };
+        self.open = Some(Open {
+            severity,
+            since: first.at,
+            since_step: first.step,
+            raised_step: scene.board.step,
+            lost_s: self.window.iter().map(|part| part.lost_s).sum(),
+            dur_s: self.window.iter().map(|part| part.dur_s).sum(),
+            fading_s: 0.0,
+            ranks: if meaning.lost {
+                f64::from(scene.view.roster.world_size)
+            } else {
+                0.0
+            },
+            meaning,
+        });
+    }
+
+    fn close(&mut self, at: Time, job: &Subject) -> Option<Claim> {
+        let open = self.open.take()?;
+        Some(over(at, open.meaning.finding, job.clone(), outcome(&open)))
+    }
+
+    fn claim(&self, scene: &Scene<'_>, evidence: Vec<Evidence>) -> Option<Claim> {
+        let open = self.open.as_ref()?;
+        let mut signals = vec![Signal::S2];
+        if open.meaning.cause == Cause::CpuContention {
+            signals.push(Signal::S4);
+        }
+        let detail = Detail {
+            signals,
+            since: open.since,
+            since_step: Some(open.since_step),
+            step: Some(open.raised_step),
+            cause: open.meaning.cause,
+            impact_ratio: Some(open.impact()),
+            lost_rank_s: open.lost_rank_s(),
+            evidence,
+            ..scene.detail(open.severity)
+        };
+        Some(scene.holds(open.meaning.finding, scene.job(), detail))
+    }
+}
+
+fn outcome(open: &Open) -> Outcome {
+    Outcome {
+        lost_rank_s: open.lost_rank_s(),
+        impact_ratio: Some(open.impact()),
+        ..Outcome::default()
+    }
+}

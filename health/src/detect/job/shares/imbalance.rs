@@ -1,0 +1,221 @@
+//! Work that differs, and what the step would be if it did not: experts by routed tokens, sequences by declared work,
+//! stages by their own levels.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::job::scene::Scene;
+use crate::detect::step::board::Seat;
+use crate::stats;
+
+/// Steps over which levels and fits are remembered.
+const MEMORY: f64 = 64.0;
+/// Something always remains of a self-time.
+const LEAST: f64 = 0.05;
+
+/// Self-times with the work of experts evened out.
+#[derive(Debug)]
+pub struct EvenExperts {
+    pub own: Vec<f64>,
+    /// Tokens of the busiest, and the mean of all.
+    pub most: f64,
+    pub mean: f64,
+    /// Share of the variance between ranks that routed tokens explain.
+    pub explained: f64,
+}
+
+/// Self-time against routed tokens, both over their means within a step and a stage; sums that fade.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Experts {
+    xx: f64,
+    xy: f64,
+    yy: f64,
+}
+
+/// The ranks of one stage: how many, and sums of tokens and self-time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    ranks: f64,
+    tokens: f64,
+    own_s: f64,
+}
+
+impl Experts {
+    /// What each rank would do at its stage's mean of routed tokens. `None` when not all declared them, or when they
+    /// do not explain who is slow.
+    pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenExperts> {
+        let seats = &scene.board.seats;
+        if seats.iter().any(|seat| seat.sample.work[2] <= 0.0) {
+            return None;
+        }
+        let mut sums = vec![Sum::default(); scene.view.plan.stages.max(1) as usize];
+        for (seat, own) in seats.iter().zip(own) {
+            let sum = sums.get_mut(seat.place.stage as usize)?;
+            sum.ranks += 1.0;
+            sum.tokens += seat.sample.work[2];
+            sum.own_s += own;
+        }
+        let keep = 1.0 - 1.0 / MEMORY;
+        (self.xx, self.xy, self.yy) = (self.xx * keep, self.xy * keep, self.yy * keep);
+        for (seat, own) in seats.iter().zip(own) {
+            let sum = sums[seat.place.stage as usize];
+            let x = seat.sample.work[2] * sum.ranks / sum.tokens - 1.0;
+            let y = own * sum.ranks / sum.own_s - 1.0;
+            self.xx += x * x / seats.len() as f64;
+            self.xy += x * y / seats.len() as f64;
+            self.yy += y * y / seats.len() as f64;
+        }
+        let explained = self.xy * self.xy / (self.xx * self.yy).max(1e-12);
+        let enough = scene.view.limits.shares.explained_ratio;
+        if self.xx < 1e-6 || explained < enough || self.xy <= 0.0 {
+            return None;
+        }
+        // Time grows at most as the tokens do.
+        let slope = (self.xy / self.xx).min(1.0);
+        let mut most = (0.0_f64, 0.0);
+        let even = seats.iter().zip(own).map(|(seat, own)| {
+            let sum = sums[seat.place.stage as usize];
+            let mean = sum.tokens / sum.ranks;
+            if seat.sample.work[2] > most.0 {
+                most = (seat.sample.work[2], mean);
+            }
+            let surplus_s = slope * (seat.sample.work[2] / mean - 1.0) * sum.own_s / sum.ranks;
+            (own - surplus_s).max(own * LEAST)
+        });
+        Some(EvenExperts {
+            own: even.collect(),
+            most: most.0,
+            mean: most.1,
+            explained,
+        })
+    }
+}
+
+/// Self-times with the stages at their mean.
+#[derive(Debug)]
+pub struct EvenStages {
+    pub own: Vec<f64>,
+    /// The heaviest group of the plan and the lightest, with their levels, and the mean of all, seconds.
+    pub extremes: [(usize, f64); 2],
+    pub mean: f64,
+    /// Some stage is a single rank.
+    pub alone: bool,
+}
+
+/// ln of each role's level, a mean over the latest steps: what lasts, not what one step happens to hold.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Stages {
+    levels: Vec<(f64, f64)>,
+}
+
+impl Stages {
+    /// What each rank would do if all stages (or declared roles) had the same work. `None` when there is only one.
+    pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenStages> {
+        let plan = scene.view.plan;
+        // Experts differ by their load, which has a finding of its own.
+        let one = plan.stages == 1 && plan.roles.iter().any(|role| role.is_expert);
+        if one || plan.groups.len() < 2 {
+            return None;
+        }
+        self.levels.resize(plan.roles.len(), (0.0, 0.0));
+        // Sum of the levels of a group's ranks, and how many they are.
+        let mut groups = vec![(0.0, 0.0); plan.groups.len()];
+        for (index, role) in plan.roles.iter().enumerate() {
+            let level = self.level(index, scene.common.get(index).copied().unwrap_or(0.0))?;
+            let ranks = role.members.len() as f64;
+            let group = &mut groups[role.group as usize];
+            *group = (group.0 + ranks * level, group.1 + ranks);
+        }
+        let (sum, ranks) = groups
+            .iter()
+            .fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
+        let mean = sum / ranks;
+        let levels: Vec<f64> = groups.iter().map(|(sum, ranks)| sum / ranks.max(1.0)).collect();
+        let group = |seat: &Seat| plan.roles[seat.place.role as usize].group as usize;
+        let seats = scene.board.seats.iter().zip(own);
+        let own = seats
+            .map(|(seat, own)| own * mean / levels[group(seat)])
+            .collect();
+        let by_level = || (0..levels.len()).map(|group| (group, levels[group]));
+        let heaviest = by_level().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let lightest = by_level().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(EvenStages {
+            own,
+            extremes: [heaviest, lightest],
+            mean,
+            alone: plan.roles.iter().any(|role| role.members.len() < 2),
+        })
+    }
+
+    /// A role's level, seconds, with this step in it. Zero: nobody of it reported now.
+    fn level(&mut self, role: usize, now: f64) -> Option<f64> {
+        let (level, steps) = &mut self.levels[role];
+        if now > 0.0 {
+            *steps = (*steps + 1.0).min(MEMORY);
+            *level += (now.ln() - *level) / *steps;
+        }
+        (*steps > 0.0).then(|| level.exp())
+    }
+}
+
+/// Differences between ranks of a role that change from step to step, so that nobody owns them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Unexplained {
+    /// How wide the ranks of a role lie apart, mean over the latest steps.
+    spread: f64,
+    /// What each rank keeps of that, by number.
+    kept: Vec<f64>,
+    steps: f64,
+}
+
+impl Unexplained {
+    /// The spread (1.4826 × MAD of ln self-time about the role's level) that no rank owns; zero when most of it stays
+    /// with the same ranks.
+    pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) -> f64 {
+        let seats = &scene.board.seats;
+        self.steps = (self.steps + 1.0).min(MEMORY);
+        let ranks = seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        self.kept.resize(self.kept.len().max(ranks), 0.0);
+        let mut now = Vec::with_capacity(seats.len());
+        let mut lasting = Vec::with_capacity(seats.len());
+        for (seat, own) in seats.iter().zip(own) {
+            let level = scene.common[seat.place.role as usize];
+            let x = if level > 0.0 { (own / level).ln() } else { 0.0 };
+            let kept = &mut self.kept[seat.rank.0 as usize];
+            *kept += (x - *kept) / self.steps;
+            now.push(x.abs());
+            lasting.push(kept.abs());
+        }
+        let wide = stats::MAD_TO_SIGMA * stats::median(&mut now).unwrap_or(0.0);
+        let owned = stats::MAD_TO_SIGMA * stats::median(&mut lasting).unwrap_or(0.0);
+        self.spread += (wide - self.spread) / self.steps;
+        if owned > self.spread / 2.0 {
+            0.0
+        } else {
+            self.spread
+        }
+    }
+
+    /// Self-times at the mean of the declared work of each role.
+    pub fn at_usual_work(&self, scene: &Scene<'_>, own: &[f64]) -> Vec<f64> {
+        let seats = &scene.board.seats;
+        // What declared sequences explain; routed tokens are the experts' business.
+        let explained: Vec<f64> = seats
+            .iter()
+            .map(|seat| seat.self_s / seat.fair_s * (-seat.routed).exp())
+            .collect();
+        let mut means = vec![(0.0, 0.0); scene.board.roles.len()];
+        for (seat, explained) in seats.iter().zip(&explained) {
+            let mean = &mut means[seat.place.role as usize];
+            *mean = (mean.0 + explained, mean.1 + 1.0);
+        }
+        let fair = seats
+            .iter()
+            .zip(own)
+            .zip(&explained)
+            .map(|((seat, own), explained)| {
+                let (sum, ranks) = means[seat.place.role as usize];
+                own / explained * (sum / ranks)
+            });
+        fair.collect()
+    }
+}

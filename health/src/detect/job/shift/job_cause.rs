@@ -1,0 +1,111 @@
+//! Why the whole job became slower, as its GPUs say: most of them slow themselves down for heat or are held at a power
+//! limit, and were not before.
+//!
+//! Peers cannot show it: all are alike. GPUs are compared with what they read before the change.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::cause::causes::{Explained, explains};
+use crate::detect::cause::facts::{Fact, Facts};
+use crate::detect::job::scene::Scene;
+use crate::event::Signal;
+use crate::policy::Thresholds;
+use crate::time::Time;
+use crate::verdict::Cause;
+
+/// Steps between two looks at what is usual, and looks that are kept: a change is dated back by some steps.
+const LOOK_STEPS: u64 = 16;
+const LOOKS: usize = 8;
+
+/// What the job's GPUs read when nothing was wrong, medians, oldest first.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct UsualCounters {
+    looks: VecDeque<(Time, Facts)>,
+    /// When it began to look.
+    from: Option<Time>,
+    steps: u64,
+}
+
+impl UsualCounters {
+    /// Other ranks are seen, on other GPUs.
+    pub fn reset(&mut self) {
+        *self = UsualCounters::default();
+    }
+
+    /// Takes a steady step in which the job is as fast as usual.
+    pub fn observe(&mut self, scene: &Scene<'_>) {
+        let from = *self.from.get_or_insert(scene.view.at);
+        self.steps += 1;
+        if !self.steps.is_multiple_of(LOOK_STEPS) {
+            return;
+        }
+        let since = self.looks.back().map_or(from, |(at, _)| *at);
+        let facts = scene.view.causes.of_job(since, &scene.view.scope());
+        self.looks.push_back((scene.view.at, facts));
+        if self.looks.len() > LOOKS {
+            self.looks.pop_front();
+        }
+    }
+
+    /// What most GPUs read before `since`.
+    fn before(&self, since: Time) -> Option<&Facts> {
+        let mut earlier = self.looks.iter().rev().filter(|(at, _)| *at <= since);
+        earlier.next().map(|(_, facts)| facts)
+    }
+
+    /// The cause that most GPUs show since `since` and did not show before. `slower_ratio`: how much longer steps take.
+    pub fn explain(&self, scene: &Scene<'_>, since: Time, slower_ratio: f64) -> Option<Explained> {
+        let limits = scene.view.limits;
+        let before = self.before(since)?;
+        let now = scene.view.causes.of_job(since, &scene.view.scope());
+        if now.gpu_readings? < limits.causes.min_readings as usize {
+            return None;
+        }
+        let (cause, evidence) = cause(&now, before, limits)?;
+        let (now_mhz, before_mhz) = (now.of(Fact::SmClock)?, before.of(Fact::SmClock)?);
+        let share = ((before_mhz / now_mhz - 1.0) / slower_ratio).clamp(0.0, 1.0);
+        if now_mhz >= limits.causes.power_clock_ratio * before_mhz || share < limits.causes.explained_share {
+            return None;
+        }
+        let mut all = vec![explains(cause, share, now.entries.unwrap_or_default())];
+        all.extend(now.evidence(evidence, before));
+        Some(Explained {
+            cause,
+            evidence: all,
+            signals: vec![Signal::S3],
+            provenance: now.provenance.max(before.provenance),
+        })
+    }
+}
+
+/// What the GPUs themselves say holds their clocks down, the larger part of the time; a cap that held them all along is
+/// how a full load looks.
+fn cause(now: &Facts, before: &Facts, limits: &Thresholds) -> Option<(Cause, &'static [Fact])> {
+    let risen = |fact| {
+        now.of(fact)
+            .map_or(0.0, |share| share - before.of(fact).unwrap_or(0.0))
+    };
+    let heat = risen(Fact::Thermal);
+    let held = risen(Fact::PowerCap).max(risen(Fact::PowerBrake));
+    let limit = now.of(Fact::PowerLimit).zip(before.of(Fact::PowerLimit));
+    let is_lower = limit.is_some_and(|(now, before)| now < limits.causes.power_limit_ratio * before);
+    let is_held = held >= limits.causes.power_points || is_lower;
+    if heat >= limits.thermal.throttled_ratio && (heat >= held || !is_held) {
+        return Some((
+            Cause::Thermal,
+            &[Fact::SmClock, Fact::Thermal, Fact::Temperature, Fact::Margin],
+        ));
+    }
+    is_held.then_some((
+        Cause::Power,
+        &[
+            Fact::SmClock,
+            Fact::PowerCap,
+            Fact::PowerBrake,
+            Fact::Power,
+            Fact::PowerLimit,
+        ],
+    ))
+}

@@ -1,0 +1,380 @@
+//! The time axis: the whole job becomes slower than it was, in the middle of a run or across a restart.
+//!
+//! What is looked at is the step that all ranks would make at their roles' common levels: one slow rank does not move
+//! it, and what declared work explains within a role is out of it. A change says "all ranks slow", never a rank.
+
+mod job_cause;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use self::job_cause::UsualCounters;
+use super::scene::Scene;
+use super::slower::{Level, Slower};
+use crate::detect::claim::{Claim, Outcome, piece};
+use crate::event::StepKind;
+use crate::policy::{ShiftThresholds, bounds};
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Evidence, Finding};
+
+/// Steps that are kept to date a change.
+const KEPT: usize = bounds::JOB_STEPS;
+/// Roles that the evidence tells of.
+const TOLD: usize = 3;
+
+/// One steady step.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    step: u64,
+    at: Time,
+    /// It stood out and was set apart: it dates a change that lasts, and tells nothing else.
+    apart: bool,
+    /// ln of the common step, seconds.
+    value: f64,
+    exposed_s: f64,
+    /// Of the role that loads longest.
+    data_s: f64,
+    /// ln of the declared work of a step, mean over the ranks: tokens, squared lengths, routed tokens.
+    work: [f64; 3],
+    /// By role, seconds.
+    roles: Vec<f32>,
+}
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Shift {
+    recent: VecDeque<Row>,
+    /// The first step of this epoch, and how many were steady.
+    first: Option<(u64, Time)>,
+    steps: u64,
+    /// What is usual, once enough was seen.
+    reference: Option<Level>,
+    /// Transfers in the steps that told it, seconds.
+    usual_exposed_s: f64,
+    /// What was usual before the restart.
+    before: Option<Level>,
+    /// What GPUs read meanwhile.
+    counters: UsualCounters,
+    open: Vec<Slower>,
+}
+
+impl Shift {
+    /// A new group of ranks begins. One of another size has another step.
+    pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
+        let first = self.reference.take();
+        self.before = if resized {
+            None
+        } else {
+            self.before.take().or(first)
+        };
+        // Whether it still holds will be seen when the new group has settled.
+        let ends = |slower: &Slower| resized || slower.finding != Finding::AllRanksSlow;
+        out.extend(
+            self.open
+                .iter()
+                .filter(|slower| ends(slower))
+                .map(|slower| slower.end(at, ranks)),
+        );
+        self.open.retain(|slower| !ends(slower));
+        self.recent.clear();
+        self.counters.reset();
+        self.steps = 0;
+        self.first = None;
+    }
+
+    /// Other ranks are seen than before, or they have other roles: what is usual is learned anew. What holds is
+    /// measured by what it was.
+    pub fn unlearn(&mut self) {
+        self.recent.clear();
+        self.counters.reset();
+        self.reference = None;
+    }
+
+    /// Takes a step.
+    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+        self.first.get_or_insert((scene.board.step, scene.view.at));
+        let ordinary = scene.board.kind == StepKind::Train;
+        if !scene.steady || !(ordinary || scene.apart) {
+            return;
+        }
+        let table = &scene.view.limits.shift;
+        self.keep(scene);
+        if scene.apart {
+            return;
+        }
+        self.steps += 1;
+        if scene.job_is_slow {
+            // It is said already, of those ranks that it is about.
+            self.open.retain(|slower| slower.finding != Finding::AllRanksSlow);
+        }
+        self.follow(scene, out);
+        if self.open.is_empty() && !scene.job_is_slow {
+            self.counters.observe(scene);
+        }
+        match self.reference {
+            None => self.settle(scene, table, out),
+            Some(reference) => self.judge(scene, reference, table, out),
+        }
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
+        let slower = self.open.iter().find(|slower| slower.finding == finding)?;
+        Some(slower.outcome(ranks))
+    }
+
+    /// Share of a step that would be won if nothing of this held.
+    pub fn open_share(&self) -> f64 {
+        self.open.iter().map(Slower::share).fold(0.0, f64::max)
+    }
+
+    /// ln seconds of the latest steady steps, oldest first, at most so many.
+    pub fn latest(&self, count: usize) -> Vec<f64> {
+        let ordinary = self.recent.iter().rev().filter(|row| !row.apart);
+        let mut values: Vec<f64> = ordinary.take(count).map(|row| row.value).collect();
+        values.reverse();
+        values
+    }
+
+    /// Steady steps of this epoch.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn keep(&mut self, scene: &Scene<'_>) {
+        let board = scene.board;
+        let mut work = [0.0; 3];
+        for seat in &board.seats {
+            for (sum, one) in work.iter_mut().zip(seat.sample.work) {
+                *sum += one.max(1.0).ln() / board.seats.len() as f64;
+            }
+        }
+        self.recent.push_back(Row {
+            step: board.step,
+            at: board.at,
+            apart: scene.apart,
+            value: scene.common_step_s.max(1e-9).ln(),
+            exposed_s: scene.exposed_s,
+            data_s: board.roles.iter().map(|role| role.data_s).fold(0.0, f64::max),
+            work,
+            roles: scene.common.iter().map(|level| *level as f32).collect(),
+        });
+        if self.recent.len() > KEPT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Brings what is open up to date.
+    fn follow(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+        let table = &scene.view.limits.shift;
+        let latest = self.latest(table.held_steps as usize);
+        let Some(now) = latest.last() else { return };
+        let ranks = scene.view.roster.world_size;
+        let counters = &self.counters;
+        self.open.retain_mut(|slower| {
+            let is_worse = slower.take(scene, *now);
+            let has_turned = slower.asks_again(scene.view.at) && explain(slower, counters, scene);
+            if is_worse || has_turned {
+                out.push_back(slower.claim(scene));
+            }
+            let over = slower.is_over(&latest, table);
+            if over {
+                out.push_back(slower.end(scene.view.at, ranks));
+            }
+            !over
+        });
+    }
+
+    /// Enough was seen to know what is usual, and to compare it with what was before.
+    fn settle(&mut self, scene: &Scene<'_>, table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
+        let values = self.latest(table.reference_steps as usize);
+        if values.len() < table.reference_steps as usize {
+            return;
+        }
+        let Some(now) = Level::of(&values) else { return };
+        // What holds since before the restart is measured by what was usual before it began.
+        let exposed = self
+            .recent
+            .iter()
+            .filter(|row| !row.apart)
+            .map(|row| row.exposed_s);
+        self.usual_exposed_s = stats::median(&mut exposed.collect::<Vec<_>>()).unwrap_or(0.0);
+        let lasting = self
+            .open
+            .iter()
+            .find(|slower| slower.finding == Finding::AllRanksSlow);
+        self.reference = Some(lasting.map_or(now, |slower| slower.base));
+        let Some(before) = self.before.take().filter(|_| lasting.is_none()) else {
+            return;
+        };
+        let base = Level {
+            mean: before.mean,
+            sigma: before.sigma.max(now.sigma),
+        };
+        if now.mean - base.mean >= base.bar(table) {
+            self.raise(scene, Finding::StepRegression, base, 0, out);
+            // Recovered, and slow again after another restart, is measured by the same.
+            self.before = Some(before);
+        }
+    }
+
+    fn judge(
+        &mut self,
+        scene: &Scene<'_>,
+        reference: Level,
+        table: &ShiftThresholds,
+        out: &mut VecDeque<Claim>,
+    ) {
+        let held = table.held_steps as usize;
+        let latest = self.latest(held);
+        if latest.len() < held {
+            return;
+        }
+        let bar = reference.bar(table);
+        // Faster than ever: that is the new measure, once it has held as long as the first took. A lull does not.
+        let long = self.latest(table.reference_steps as usize);
+        let is_faster = |value: &f64| reference.mean - value >= bar / 2.0;
+        if latest.iter().all(is_faster) && reference.mean - stats::mean(&long) >= bar {
+            self.reference = Some(reference.moved_to(&long));
+            return;
+        }
+        let known = |slower: &Slower| slower.finding == Finding::AllRanksSlow;
+        if scene.job_is_slow || self.open.iter().any(known) || !reference.is_left(&latest, table) {
+            return;
+        }
+        let first = self.first_above(reference.mean + bar / 2.0);
+        // All that was before it tells more of the noise than the few steps that set the measure.
+        let before = self.recent.range(..first).filter(|row| !row.apart);
+        let before = Level::of(&before.map(|row| row.value).collect::<Vec<_>>());
+        let noisier = before.map_or(reference.sigma, |before| before.sigma.max(reference.sigma));
+        let with_noise = Level {
+            sigma: noisier,
+            ..reference
+        };
+        if !with_noise.is_left(&latest, table) {
+            return;
+        }
+        let change = stats::mean(&latest) - reference.mean;
+        if self.is_more_work(first, change) {
+            self.reference = Some(reference.moved_to(&latest));
+            return;
+        }
+        if self.is_data(scene, first, reference) {
+            return;
+        }
+        // Transfers are what a slow link slows down: that it is one takes longer to see. Beside a slow rank they are
+        // not known well.
+        let long = self.recent.len() - first >= table.transfer_held_steps as usize;
+        if self.is_transfer(first, reference) && (!long || scene.link_is_slow || scene.rank_is_slow) {
+            return;
+        }
+        if scene.view.waits.latecomer(scene.view.comms).is_some() {
+            return;
+        }
+        self.raise(scene, Finding::AllRanksSlow, reference, first, out);
+    }
+
+    /// The first of the steps up to now that all lie above `line`.
+    fn first_above(&self, line: f64) -> usize {
+        let below = self.recent.iter().rposition(|row| row.value < line);
+        below.map_or(0, |below| below + 1)
+    }
+
+    /// Whether each step has more to do, as declared.
+    fn is_more_work(&self, first: usize, change: f64) -> bool {
+        let mean = |rows: &mut dyn Iterator<Item = &Row>, axis: usize| {
+            let (mut sum, mut count) = (0.0, 0.0);
+            for row in rows {
+                sum += row.work[axis];
+                count += 1.0;
+            }
+            (count > 0.0).then(|| sum / count)
+        };
+        (0..3).any(|axis| {
+            let before = mean(&mut self.recent.range(..first), axis);
+            let after = mean(&mut self.recent.range(first..), axis);
+            before
+                .zip(after)
+                .is_some_and(|(before, after)| after - before >= change / 2.0)
+        })
+    }
+
+    /// Whether most of the change sits in data loading, and so much of it that it is told as that.
+    fn is_data(&self, scene: &Scene<'_>, first: usize, reference: Level) -> bool {
+        let mean = |rows: &mut dyn Iterator<Item = &Row>, pick: fn(&Row) -> f64| {
+            let (sum, count) = rows.fold((0.0, 0.0), |sum, row| (sum.0 + pick(row), sum.1 + 1.0));
+            if count > 0.0 { sum / count } else { 0.0 }
+        };
+        let before_s = mean(&mut self.recent.range(..first), |row| row.data_s);
+        let after_s = mean(&mut self.recent.range(first..), |row| row.data_s);
+        let step_s = mean(&mut self.recent.range(first..), |row| row.value.exp());
+        after_s - before_s > (step_s - reference.mean.exp()) / 2.0
+            && after_s >= scene.view.limits.shares.data_warning_ratio * step_s
+    }
+
+    /// Whether most of the change sits in transfers.
+    fn is_transfer(&self, first: usize, reference: Level) -> bool {
+        let mean = |pick: fn(&Row) -> f64| {
+            let values: Vec<f64> = self.recent.range(first..).map(pick).collect();
+            stats::mean(&values)
+        };
+        let exposed = mean(|row| row.exposed_s) - self.usual_exposed_s;
+        exposed > (mean(|row| row.value.exp()) - reference.mean.exp()) / 2.0
+    }
+
+    fn raise(
+        &mut self,
+        scene: &Scene<'_>,
+        finding: Finding,
+        base: Level,
+        first: usize,
+        out: &mut VecDeque<Claim>,
+    ) {
+        let dated = match finding {
+            // The whole of the new group is slow, its warm-up too.
+            Finding::StepRegression => self.first,
+            _ => self.recent.get(first).map(|row| (row.step, row.at)),
+        };
+        let Some(begin) = dated else { return };
+        let values: Vec<f64> = self.recent.range(first..).map(|row| row.value).collect();
+        let evidence = self.evidence(scene, first);
+        let mut slower = Slower::new(scene, finding, scene.job(), base, begin, &values, evidence);
+        explain(&mut slower, &self.counters, scene);
+        out.push_back(slower.claim(scene));
+        self.open.push(slower);
+    }
+
+    /// Transfers, and the roles whose levels changed most, beside what they were.
+    fn evidence(&self, scene: &Scene<'_>, first: usize) -> Vec<Evidence> {
+        let (Some(old), Some(new)) = (
+            first.checked_sub(1).and_then(|last| self.recent.get(last)),
+            self.recent.back(),
+        ) else {
+            return Vec::new();
+        };
+        let mut evidence = vec![piece("exposed_transfer_s", new.exposed_s, Some(old.exposed_s))];
+        let roles = old.roles.iter().zip(&new.roles).zip(&scene.view.plan.roles);
+        let mut changed: Vec<(f32, f32, &str)> = roles
+            .filter(|((old, new), _)| **old > 0.0 && **new > 0.0)
+            .map(|((old, new), role)| (*old, *new, &*role.name))
+            .collect();
+        changed.sort_by(|a, b| (b.1 / b.0).total_cmp(&(a.1 / a.0)));
+        for (old, new, name) in changed.into_iter().take(TOLD) {
+            let what = format!("{name} self_time_s");
+            evidence.push(piece(what.trim_start(), f64::from(new), Some(f64::from(old))));
+        }
+        evidence
+    }
+}
+
+/// Looks for the cause of what is slower than it was; true when that is another one than before. What was slow before a
+/// restart had other GPUs, perhaps, and nothing is known of them.
+fn explain(slower: &mut Slower, counters: &UsualCounters, scene: &Scene<'_>) -> bool {
+    if slower.finding != Finding::AllRanksSlow {
+        return false;
+    }
+    let found = counters.explain(scene, slower.since, slower.slowdown() - 1.0);
+    slower.explain(scene.view.at, found, scene.view.limits.causes.min_readings)
+}

@@ -1,0 +1,243 @@
+//! A level that lies above what it should be: since when, what it costs, when it is over.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::scene::Scene;
+use crate::detect::cause::causes::Explained;
+use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
+use crate::policy::ShiftThresholds;
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+/// How often a cause is looked for.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A level: mean and noise of ln seconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Level {
+    pub mean: f64,
+    pub sigma: f64,
+}
+
+impl Level {
+    /// The level of some observations; none of too few.
+    pub fn of(values: &[f64]) -> Option<Level> {
+        let mean = stats::median(&mut values.to_vec())?;
+        let sigma = stats::lasting_sigma(values)?;
+        Some(Level { mean, sigma })
+    }
+
+    /// The same noise about another mean: a few observations tell where it is, not how noisy.
+    pub fn moved_to(self, values: &[f64]) -> Level {
+        let now = Level::of(values).unwrap_or(self);
+        Level {
+            mean: now.mean,
+            sigma: now.sigma.max(self.sigma),
+        }
+    }
+
+    /// How far a mean must lie above it to be a change.
+    pub fn bar(&self, table: &ShiftThresholds) -> f64 {
+        table.change_ratio.ln().max(table.change_sigmas * self.sigma)
+    }
+
+    /// Whether all of `values` lie above it, and their mean as far as a change does.
+    pub fn is_left(&self, values: &[f64], table: &ShiftThresholds) -> bool {
+        let bar = self.bar(table);
+        let mean = stats::mean(values);
+        !values.is_empty()
+            && mean - self.mean >= bar
+            && values.iter().all(|value| value - self.mean >= bar / 2.0)
+    }
+}
+
+/// One that holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Slower {
+    pub finding: Finding,
+    pub subject: Subject,
+    /// What it should be.
+    pub base: Level,
+    pub since: Time,
+    pub since_step: u64,
+    raised_step: u64,
+    /// What to show beside the level: it was like this when it was raised.
+    evidence: Vec<Evidence>,
+    /// Why, as far as counters show it, since when they do not any more, and when they were last asked.
+    explained: Option<Explained>,
+    unsupported: u32,
+    asked: Time,
+    severity: Severity,
+    lost_s: f64,
+    dur_s: f64,
+    /// Of the steps since the level was last above the bar: perhaps it is over.
+    fading_s: f64,
+    level_s: f64,
+    rows: f64,
+}
+
+impl Slower {
+    /// It holds since `since_step`; `values` are ln seconds of its steps up to now.
+    pub fn new(
+        scene: &Scene<'_>,
+        finding: Finding,
+        subject: Subject,
+        base: Level,
+        (since_step, since): (u64, Time),
+        values: &[f64],
+        evidence: Vec<Evidence>,
+    ) -> Slower {
+        let mut slower = Slower {
+            finding,
+            subject,
+            base,
+            since,
+            since_step,
+            raised_step: scene.board.step,
+            evidence,
+            explained: None,
+            unsupported: 0,
+            asked: Time::ZERO,
+            severity: Severity::Info,
+            lost_s: 0.0,
+            dur_s: 0.0,
+            fading_s: 0.0,
+            level_s: 0.0,
+            rows: 0.0,
+        };
+        for value in values {
+            slower.add(*value);
+        }
+        slower.severity = scene.severity(slower.impact());
+        slower
+    }
+
+    fn add(&mut self, value: f64) {
+        let (base, now) = (self.base.mean.exp(), value.exp());
+        self.lost_s += now - base;
+        self.fading_s += now;
+        if value - self.base.mean > self.base.sigma {
+            self.dur_s += self.fading_s;
+            self.fading_s = 0.0;
+        }
+        self.level_s += now;
+        self.rows += 1.0;
+    }
+
+    /// Takes a step; true when it is worse than was said.
+    pub fn take(&mut self, scene: &Scene<'_>, value: f64) -> bool {
+        self.add(value);
+        let severity = scene.severity(self.impact());
+        let worse = severity > self.severity;
+        self.severity = self.severity.max(severity);
+        worse
+    }
+
+    /// Whether it is time to look for its cause again.
+    pub fn asks_again(&self, now: Time) -> bool {
+        now.since(self.asked) >= ASKED_EVERY
+    }
+
+    /// Takes what counters show of its cause; true when that is another one than before. A cause that they no longer show
+    /// falls after `patience` times in a row.
+    pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
+        self.asked = now;
+        let before = self.cause();
+        if found.as_ref().is_some_and(|found| found.cause == before) || self.explained.is_none() {
+            (self.explained, self.unsupported) = (found, 0);
+        } else {
+            self.unsupported += 1;
+            if self.unsupported >= patience {
+                (self.explained, self.unsupported) = (found, 0);
+            }
+        }
+        self.cause() != before
+    }
+
+    fn cause(&self) -> Cause {
+        self.explained
+            .as_ref()
+            .map_or(Cause::Unknown, |explained| explained.cause)
+    }
+
+    /// How many times as long it takes as it should.
+    pub fn slowdown(&self) -> f64 {
+        1.0 / (1.0 - self.impact()).max(1e-3)
+    }
+
+    /// The mirrored test: the latest steps are all as they should be.
+    pub fn is_over(&self, latest: &[f64], table: &ShiftThresholds) -> bool {
+        let half = self.base.bar(table) / 2.0;
+        latest.len() >= table.held_steps as usize && latest.iter().all(|value| value - self.base.mean < half)
+    }
+
+    fn impact(&self) -> f64 {
+        (self.lost_s / self.dur_s.max(1e-9)).clamp(0.0, 1.0)
+    }
+
+    /// Share of a step that is lost, while it holds.
+    pub fn share(&self) -> f64 {
+        self.impact()
+    }
+
+    /// Whether it is about the whole job.
+    pub fn is_of_job(&self) -> bool {
+        matches!(self.subject, Subject::Job { .. })
+    }
+
+    /// What there is to say of it now, or at its end; what one node costs the others is told by its peers. `ranks`: those that lose the time.
+    pub fn outcome(&self, ranks: u32) -> Outcome {
+        Outcome {
+            lost_rank_s: if self.is_of_job() {
+                self.lost_s.max(0.0) * f64::from(ranks)
+            } else {
+                0.0
+            },
+            slowdown_ratio: Some(self.slowdown()),
+            impact_ratio: Some(self.impact()),
+            evidence: Vec::new(),
+        }
+    }
+
+    /// It holds.
+    pub fn claim(&self, scene: &Scene<'_>) -> Claim {
+        let outcome = self.outcome(scene.view.roster.world_size);
+        let measured = if self.is_of_job() { "step_s" } else { "self_time_s" };
+        let mut evidence = vec![piece(
+            measured,
+            self.level_s / self.rows.max(1.0),
+            Some(self.base.mean.exp()),
+        )];
+        evidence.extend(self.evidence.iter().cloned());
+        let base = scene.detail(self.severity);
+        let (mut signals, mut provenance) = (base.signals.clone(), base.provenance);
+        if let Some(explained) = &self.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            let new = |signal: &&_| !base.signals.contains(signal);
+            signals.extend(explained.signals.iter().filter(new));
+            provenance = provenance.max(explained.provenance);
+        }
+        let detail = Detail {
+            signals,
+            provenance,
+            since: self.since,
+            since_step: Some(self.since_step),
+            step: Some(self.raised_step),
+            cause: self.cause(),
+            slowdown_ratio: outcome.slowdown_ratio,
+            impact_ratio: outcome.impact_ratio,
+            lost_rank_s: outcome.lost_rank_s,
+            evidence,
+            ..base
+        };
+        scene.holds(self.finding, self.subject.clone(), detail)
+    }
+
+    /// It is over.
+    pub fn end(&self, at: Time, ranks: u32) -> Claim {
+        over(at, self.finding, self.subject.clone(), self.outcome(ranks))
+    }
+}

@@ -1,0 +1,173 @@
+//! Slowness that wanders: now one rank and now another, for the same cause. Each is named while it lasts; that it does
+//! not stay is the job's trouble, and no node's.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::scene::Scene;
+use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
+use crate::detect::straggler::StragglerRule;
+use crate::detect::straggler::raised::Whom;
+use crate::event::StepKind;
+use crate::id::Rank;
+use crate::time::Time;
+use crate::verdict::{Cause, Finding, Subject};
+
+/// Ordinary steps that are looked back on.
+const KEPT: usize = 256;
+/// Ranks that must have had their turn.
+const RANKS: usize = 3;
+/// Share of the slow steps that may belong to one of them.
+const ONE: f64 = 2.0 / 3.0;
+/// Causes that can wander between ranks: what is broken stays where it is.
+const WANDERING: [(Cause, Finding); 3] = [
+    (Cause::CpuContention, Finding::CpuContention),
+    (Cause::GcPause, Finding::GcPause),
+    (Cause::DataLoading, Finding::DataLoading),
+];
+
+/// One step in which a rank was slow for the cause, and the share of the step that it cost.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Turn {
+    step: u64,
+    at: Time,
+    rank: Rank,
+    share: f64,
+}
+
+/// One cause.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Track {
+    /// By step; none when nobody was slow for it.
+    turns: VecDeque<Option<Turn>>,
+    open: bool,
+    /// What was lost to turns that nobody is named for: when it opened, and now; seconds.
+    untold_s: (f64, f64),
+}
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Wander {
+    tracks: [Track; WANDERING.len()],
+}
+
+impl Track {
+    fn slow(&self) -> impl Iterator<Item = &Turn> {
+        self.turns.iter().flatten()
+    }
+
+    /// Whether several took turns.
+    fn wanders(&self) -> bool {
+        let mut by_rank: BTreeMap<Rank, usize> = BTreeMap::new();
+        for turn in self.slow() {
+            *by_rank.entry(turn.rank).or_default() += 1;
+        }
+        let all: usize = by_rank.values().sum();
+        let most = by_rank.values().max().copied().unwrap_or(0);
+        by_rank.len() >= RANKS && most as f64 <= ONE * all as f64
+    }
+
+    /// Share of the time that it costs, from its first step on.
+    fn impact(&self) -> f64 {
+        let first = self.turns.iter().position(Option::is_some).unwrap_or(0);
+        let steps = self.turns.len() - first;
+        self.slow().map(|turn| turn.share).sum::<f64>() / steps.max(1) as f64
+    }
+
+    fn outcome(&self, ranks: u32) -> Outcome {
+        // What it cost before is told of each rank.
+        Outcome {
+            lost_rank_s: (self.untold_s.1 - self.untold_s.0) * f64::from(ranks),
+            impact_ratio: Some(self.impact()),
+            ..Outcome::default()
+        }
+    }
+}
+
+impl Wander {
+    /// A new group of ranks begins.
+    pub fn end(&mut self, at: Time, job: &Subject, ranks: u32, out: &mut VecDeque<Claim>) {
+        for (track, (_, finding)) in self.tracks.iter_mut().zip(WANDERING) {
+            if track.open {
+                out.push_back(over(at, finding, job.clone(), track.outcome(ranks)));
+            }
+            *track = Track::default();
+        }
+    }
+
+    /// Whether it holds for `cause`.
+    pub fn is_open(&self, cause: Cause) -> bool {
+        let mut tracks = self.tracks.iter().zip(WANDERING);
+        tracks.any(|(track, (known, _))| known == cause && track.open)
+    }
+
+    /// The causes for which it holds.
+    pub fn open_causes(&self) -> [Option<Cause>; WANDERING.len()] {
+        WANDERING
+            .map(|(cause, _)| cause)
+            .map(|cause| self.is_open(cause).then_some(cause))
+    }
+
+    /// Takes a step; `told` are findings that hold for the whole job already.
+    pub fn row(
+        &mut self,
+        scene: &Scene<'_>,
+        straggler: &StragglerRule,
+        told: impl Fn(Finding) -> bool,
+        out: &mut VecDeque<Claim>,
+    ) {
+        if !scene.steady || scene.board.kind != StepKind::Train {
+            return;
+        }
+        let ranks = scene.view.roster.world_size;
+        for (track, (cause, finding)) in self.tracks.iter_mut().zip(WANDERING) {
+            track.untold_s.1 = straggler.untold_s(cause);
+            let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
+                Whom::Rank(rank) if slow.cause() == cause || slow.wanders_for == Some(cause) => Some(Turn {
+                    step: scene.board.step,
+                    at: scene.view.at,
+                    rank,
+                    share: slow.account.impact(),
+                }),
+                _ => None,
+            });
+            track.turns.push_back(turn);
+            if track.turns.len() > KEPT {
+                track.turns.pop_front();
+            }
+            // Only a turn can begin it, and only their absence end it.
+            if track.open && turn.is_none() && !track.wanders() {
+                track.open = false;
+                out.push_back(over(scene.view.at, finding, scene.job(), track.outcome(ranks)));
+            } else if !track.open && turn.is_some() && track.wanders() && !told(finding) {
+                track.open = true;
+                track.untold_s.0 = track.untold_s.1;
+                out.push_back(claim(track, scene, cause, finding));
+            }
+        }
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
+        let mut tracks = self.tracks.iter().zip(WANDERING);
+        let (track, _) = tracks.find(|(track, (_, known))| *known == finding && track.open)?;
+        Some(track.outcome(ranks))
+    }
+}
+
+fn claim(track: &Track, scene: &Scene<'_>, cause: Cause, finding: Finding) -> Claim {
+    let first = track.slow().next();
+    let mut ranks: Vec<Rank> = track.slow().map(|turn| turn.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let detail = Detail {
+        since: first.map_or(scene.view.at, |turn| turn.at),
+        since_step: first.map(|turn| turn.step),
+        cause,
+        impact_ratio: Some(track.impact()),
+        evidence: vec![piece("ranks_in_turn", ranks.len() as f64, None)],
+        ..scene.detail(scene.severity(track.impact()))
+    };
+    scene.holds(finding, scene.job(), detail)
+}

@@ -1,0 +1,218 @@
+//! What the first steps cost beyond ordinary ones (compilation, autotuning, caches): the job, or one rank far more than
+//! its peers. Told once, when it is over.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::scene::Scene;
+use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
+use crate::detect::straggler::raised::Raised;
+use crate::event::StepKind;
+use crate::id::Rank;
+use crate::stats;
+use crate::time::Time;
+use crate::verdict::{Finding, Severity, Subject};
+
+/// Steps that are kept at most: more than the longest warm-up.
+const KEPT: usize = 128;
+/// Ordinary steps after it that tell what is usual.
+const AFTER: usize = 10;
+/// A step that takes so much longer than the usual one still warms up.
+const WARM: f64 = 1.2;
+/// Steps of a warm-up in which a rank must be slow.
+const LEAST_ROWS: usize = 3;
+/// A rank that keeps this share of its excess afterwards is slow, not warming up.
+const LASTING: f64 = 0.25;
+
+/// One of the first steps.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    step: u64,
+    at: Time,
+    dur_s: f64,
+    /// ln of self-time over the role's level, and that level, by rank; NaN: no sample.
+    x: Vec<f32>,
+    level_s: Vec<f32>,
+    /// Whose slowness was told by name when it closed, and the step before that began: it has been for longer than that was sure.
+    told: Vec<(Rank, u64)>,
+}
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct WarmUps {
+    rows: Vec<Row>,
+    /// Those of them that came after the job had settled.
+    after: usize,
+    over: bool,
+}
+
+impl WarmUps {
+    /// Takes a step; `raised` is slow in it.
+    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+        let board = scene.board;
+        let counts = matches!(board.kind, StepKind::Train | StepKind::WarmUp);
+        if self.over || !counts || self.rows.len() >= KEPT {
+            return;
+        }
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let mut row = Row {
+            step: board.step,
+            at: board.at,
+            dur_s: board.dur_s,
+            x: vec![f32::NAN; ranks],
+            level_s: vec![f32::NAN; ranks],
+            told: raised
+                .iter()
+                .flat_map(|slow| slow.members.iter().map(|rank| (*rank, slow.start)))
+                .collect(),
+        };
+        for seat in &board.seats {
+            let level = scene.common[seat.place.role as usize];
+            let index = seat.rank.0 as usize;
+            row.x[index] = (seat.fair_s / level).ln() as f32;
+            row.level_s[index] = level as f32;
+        }
+        self.rows.push(row);
+        self.after += usize::from(scene.steady);
+        if self.after >= AFTER {
+            self.judge(scene, out);
+            *self = WarmUps {
+                over: true,
+                ..WarmUps::default()
+            };
+        }
+    }
+
+    fn judge(&self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+        let (first, last) = self.rows.split_at(self.rows.len() - AFTER);
+        let usual = stats::median(&mut last.iter().map(|row| row.dur_s).collect::<Vec<_>>());
+        let Some(usual_s) = usual else { return };
+        let warm = first.iter().rposition(|row| row.dur_s >= WARM * usual_s);
+        let Some(warm) = warm.map(|place| &first[..=place]) else {
+            return;
+        };
+        let table = &scene.view.limits.occasions;
+        let bad = |excess_s: f64, from: f64| {
+            if excess_s >= from {
+                Severity::Warning
+            } else {
+                Severity::Info
+            }
+        };
+        let named = self.slow_ranks(scene, warm, last, usual_s);
+        let told = self.told(warm, last);
+        let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s);
+        let by_ranks = by_ranks.chain(told.values().copied()).fold(0.0, f64::max);
+        for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !told.contains_key(rank)) {
+            if let Some(subject) = scene.view.roster.subject(rank) {
+                let severity = bad(excess_s, table.warm_up_s);
+                self.tell(scene, subject, severity, (excess_s, Some(ratio)), warm, out);
+            }
+        }
+        let excess_s = warm.iter().map(|row| row.dur_s - usual_s).sum::<f64>() - by_ranks;
+        if excess_s >= table.warm_up_s {
+            let severity = bad(excess_s, table.warm_up_long_s);
+            self.tell(scene, scene.job(), severity, (excess_s, None), warm, out);
+        }
+    }
+
+    /// Ranks of whose slowness in the warm-up it is told by name, be it later, and how much longer than their peers they took in it,
+    /// beyond what they do afterwards, seconds.
+    fn told(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
+        let until = warm.last().map_or(0, |row| row.step);
+        let excess_s = |rows: &[Row], rank: Rank, start: u64| {
+            let index = rank.0 as usize;
+            let rows = rows.iter().filter(|row| row.step > start);
+            let known = rows.filter_map(|row| Some((row.level_s.get(index)?, row.x.get(index)?)));
+            let excess = known.map(|(level, x)| f64::from(*level) * (f64::from(*x).exp() - 1.0));
+            let finite = excess.filter(|excess| excess.is_finite());
+            finite.fold((0.0, 0.0), |(sum, count), excess| (sum + excess, count + 1.0))
+        };
+        let told = self.rows.iter().flat_map(|row| &row.told);
+        let told = told.filter(|(_, start)| *start < until).map(|(rank, start)| {
+            let (warm_s, rows) = excess_s(warm, *rank, *start);
+            let (last_s, last_rows) = excess_s(last, *rank, *start);
+            (*rank, (warm_s - rows * last_s / last_rows.max(1.0)).max(0.0))
+        });
+        told.collect()
+    }
+
+    /// Ranks whose warm-up was far longer than their peers', and what follows is not: what it cost, and how many times
+    /// as long.
+    fn slow_ranks(
+        &self,
+        scene: &Scene<'_>,
+        warm: &[Row],
+        last: &[Row],
+        usual_s: f64,
+    ) -> Vec<(Rank, f64, f64)> {
+        let table = &scene.view.limits.occasions;
+        let sums = |rows: &[Row], index: usize| {
+            let known = rows.iter().filter_map(|row| {
+                let x = row.x.get(index).filter(|x| x.is_finite())?;
+                let level = f64::from(*row.level_s.get(index)?);
+                Some((level * f64::from(*x).exp(), level))
+            });
+            known.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        };
+        let ratio = |(own, level): (f64, f64)| if level > 0.0 { own / level } else { 1.0 };
+        let ranks = warm.iter().map(|row| row.x.len()).max().unwrap_or(0);
+        let mut slow = Vec::new();
+        for index in 0..ranks {
+            let (own, level) = sums(warm, index);
+            let times = ratio((own, level));
+            let lasting = ratio(sums(last, index)) - 1.0;
+            let few = scene.board.roles.iter().all(|role| role.seen < 2);
+            let excess_s = own - level;
+            // One long step is no long warm-up.
+            let slow_rows = warm.iter().filter_map(|row| row.x.get(index));
+            let slow_rows = slow_rows.filter(|x| f64::from(**x) >= table.warm_up_ratio.ln() / 2.0);
+            let often = slow_rows.count() >= LEAST_ROWS.max(warm.len() / 2);
+            if often
+                && !few
+                && times >= table.warm_up_ratio
+                && excess_s >= table.warm_up_steps * usual_s
+                && lasting < LASTING * (times - 1.0)
+            {
+                slow.push((Rank(index as u32), excess_s, times));
+            }
+        }
+        // What holds so many of them is the job's.
+        let limits = &scene.view.limits.straggler;
+        let many = slow.len() >= limits.correlated_min_ranks as usize
+            && slow.len() as f64 > limits.correlated_ratio * ranks as f64;
+        if many { Vec::new() } else { slow }
+    }
+
+    /// It was, and it is over.
+    fn tell(
+        &self,
+        scene: &Scene<'_>,
+        subject: Subject,
+        severity: Severity,
+        (excess_s, times): (f64, Option<f64>),
+        warm: &[Row],
+        out: &mut VecDeque<Claim>,
+    ) {
+        let took_s: f64 = warm.iter().map(|row| row.dur_s).sum();
+        let lost_rank_s = scene.lost(excess_s);
+        let detail = Detail {
+            since: warm.first().map_or(scene.view.at, |row| row.at),
+            since_step: warm.first().map(|row| row.step),
+            slowdown_ratio: times,
+            lost_rank_s,
+            evidence: vec![
+                piece("warm_up_s", took_s, Some((took_s - excess_s).max(0.0))),
+                piece("warm_up_steps", warm.len() as f64, None),
+            ],
+            ..scene.detail(severity)
+        };
+        out.push_back(scene.holds(Finding::SlowWarmUp, subject.clone(), detail));
+        let outcome = Outcome {
+            lost_rank_s,
+            ..Outcome::default()
+        };
+        out.push_back(over(scene.view.at, Finding::SlowWarmUp, subject, outcome));
+    }
+}

@@ -1,0 +1,283 @@
+//! `slow-link`: transfers that take longer than they did, or than elsewhere, and between whom.
+
+mod fit;
+mod link;
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use self::fit::Crossing;
+use self::link::{Open, excess};
+use super::claim::{Body, Claim, Detail, Outcome, over};
+use super::comm::communicator::Comm;
+use super::step::board::Board;
+use super::straggler::raised::Raised;
+use super::view::View;
+use crate::event::Signal;
+use crate::frame::Provenance;
+use crate::id::{NodeId, Rank};
+use crate::time::Time;
+use crate::verdict::{Finding, Severity, Subject};
+
+/// Links that may be open at once; more is the job's trouble.
+const MAX_OPEN: usize = 32;
+/// Steps whose time is kept.
+const TIMES: usize = 64;
+/// Steps over which the step's time is smoothed.
+const SMOOTH: f64 = 16.0;
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct LinkRule {
+    open: Vec<Open>,
+    /// Usual time of a step, seconds.
+    step_s: f64,
+    /// Steps have micro-batches, and nobody said whether there is a pipeline.
+    may_join_stages: bool,
+    /// Step of the last judgement that was looked at.
+    looked: u64,
+    /// When the latest steps closed.
+    times: VecDeque<(u64, Time)>,
+    provenance: Provenance,
+    out: VecDeque<Claim>,
+}
+
+impl LinkRule {
+    /// Whether some link, or one of several, is known to be slow.
+    pub fn is_any_slow(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// A new group of ranks begins: what was said of the old one ends.
+    pub fn clear(&mut self, at: Time, world_size: u32) {
+        for open in std::mem::take(&mut self.open) {
+            self.end(at, &open, world_size);
+        }
+        *self = LinkRule {
+            out: std::mem::take(&mut self.out),
+            provenance: self.provenance,
+            ..LinkRule::default()
+        };
+    }
+
+    /// Where the transfer times came from.
+    pub fn trust(&mut self, provenance: Provenance) {
+        self.provenance = self.provenance.max(provenance);
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(&self, subject: &Subject, world_size: u32) -> Option<Outcome> {
+        let open = self.open.iter().find(|open| open.subject == *subject)?;
+        Some(open.outcome(self.step_s, world_size))
+    }
+
+    /// Takes a step; the communicators have been judged up to it.
+    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>, slow: &[Raised]) {
+        self.step_s += (board.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
+        if self.times.len() == TIMES {
+            self.times.pop_front();
+        }
+        self.times.push_back((board.step, view.at));
+        if view.comms.judged == self.looked {
+            return;
+        }
+        self.looked = view.comms.judged;
+        self.may_join_stages = board.micro_batches > 1 && !view.plan.is_declared;
+        self.renew(view);
+        // They turn slow one after the other; the first alone would blame the wrong end.
+        let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
+        if settled {
+            self.find(view, board.step, slow);
+        }
+    }
+
+    /// Brings what is open up to date.
+    fn renew(&mut self, view: &View<'_>) {
+        let mut index = 0;
+        while index < self.open.len() {
+            let open = &mut self.open[index];
+            open.account(view);
+            open.comms
+                .retain(|id| view.comms.get(*id).is_some_and(|comm| comm.is_slow));
+            if open.comms.is_empty() {
+                let open = self.open.remove(index);
+                self.end(view.at, &open, view.roster.world_size);
+                continue;
+            }
+            let was = (open.subject.clone(), open.severity, open.explained.is_some());
+            open.excess = excess(open.comms.iter().filter_map(|id| view.comms.get(*id)), view);
+            open.resolve(view);
+            if open.subject != was.0 {
+                // It is known now which of the candidates it is; that one is told with the cost of both.
+                let outcome = Outcome {
+                    lost_rank_s: 0.0,
+                    ..open.outcome(self.step_s, view.roster.world_size)
+                };
+                let subject = was.0.clone();
+                self.out
+                    .push_back(over(view.at, Finding::SlowLink, subject, outcome));
+            }
+            let open = &mut self.open[index];
+            open.severity = open.severity.max(open.severity_now(view, self.step_s));
+            if was != (open.subject.clone(), open.severity, open.explained.is_some()) {
+                self.claim(view, index);
+            }
+            index += 1;
+        }
+    }
+
+    /// Looks for who explains what is slow and not yet said.
+    fn find(&mut self, view: &View<'_>, step: u64, slow: &[Raised]) {
+        let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
+        // A stage that is found slow is late for the next one in its pipeline.
+        let replica = |rank: &Rank| view.plan.place(*rank).map(|place| place.replica);
+        let waits = |comm: &Comm| {
+            let with = |slow: &Rank| {
+                let mut members = comm.members.iter();
+                members.any(|rank| rank == slow || replica(rank) == replica(slow))
+            };
+            let is_slow = |raised: &Raised| raised.members.iter().any(with);
+            // Stages that nobody declared may be joined by any.
+            (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
+        };
+        let new: Vec<u64> = view
+            .comms
+            .iter()
+            .filter(|(id, comm)| comm.is_slow && !said(*id) && !waits(comm))
+            .map(|(id, _)| id)
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        for (nodes, pair, comms) in blames(view) {
+            let comms: Vec<u64> = comms.into_iter().filter(|id| new.contains(id)).collect();
+            let those = || comms.iter().filter_map(|id| view.comms.get(*id));
+            let worst = excess(those(), view);
+            let least = view.limits.impact.warning_ratio * self.step_s;
+            if comms.is_empty() || worst.seconds() < least || self.open.len() >= MAX_OPEN {
+                continue;
+            }
+            let since_step = those().filter_map(|comm| comm.slow_since).min().unwrap_or(step);
+            let mut open = Open {
+                inside: nodes.len() == 1 && those().all(|comm| comm.nodes.len() == 1),
+                nodes,
+                pair,
+                most: comms.len(),
+                comms,
+                subject: Subject::Job {
+                    job: view.job.clone(),
+                },
+                since: self.time_before(since_step).unwrap_or(view.at),
+                since_step,
+                step,
+                severity: Severity::Info,
+                explained: None,
+                excess: worst,
+                rows: 0,
+                last: since_step.saturating_sub(1),
+                gain_s: 0.0,
+                usual_s: 0.0,
+            };
+            open.account(view);
+            open.resolve(view);
+            // Who it is may show yet; what is told of nobody can wait.
+            let is_nobodys = matches!(open.subject, Subject::Job { .. });
+            if is_nobodys && step < since_step + 2 * u64::from(view.limits.link.min_steps) {
+                continue;
+            }
+            open.severity = open.severity_now(view, self.step_s);
+            // A second one of the same name is the same trouble.
+            if let Some(same) = self.open.iter_mut().find(|same| same.subject == open.subject) {
+                same.comms.extend(open.comms);
+                same.most = same.most.max(same.comms.len());
+                continue;
+            }
+            self.open.push(open);
+            self.claim(view, self.open.len() - 1);
+        }
+    }
+
+    /// When the step before `step` closed, as far as is kept.
+    fn time_before(&self, step: u64) -> Option<Time> {
+        let after = self.times.partition_point(|(known, _)| *known < step);
+        Some(self.times.get(after.saturating_sub(1))?.1)
+    }
+
+    fn end(&mut self, at: Time, open: &Open, world_size: u32) {
+        let (subject, outcome) = (open.subject.clone(), open.outcome(self.step_s, world_size));
+        self.out.push_back(over(at, Finding::SlowLink, subject, outcome));
+    }
+
+    fn claim(&mut self, view: &View<'_>, index: usize) {
+        let open = &self.open[index];
+        let outcome = open.outcome(self.step_s, view.roster.world_size);
+        let mut evidence = outcome.evidence;
+        let mut signals = vec![Signal::S1];
+        let mut provenance = self.provenance;
+        if let Some(explained) = &open.explained {
+            evidence.extend(explained.evidence.iter().cloned());
+            signals.extend(&explained.signals);
+            provenance = provenance.max(explained.provenance);
+        }
+        let detail = Detail {
+            severity: open.severity,
+            since: open.since,
+            since_step: Some(open.since_step),
+            step: Some(open.step),
+            cause: open.cause(),
+            signals,
+            provenance,
+            slowdown_ratio: outcome.slowdown_ratio,
+            impact_ratio: outcome.impact_ratio,
+            lost_rank_s: outcome.lost_rank_s,
+            evidence,
+            says: None,
+        };
+        self.out.push_back(Claim {
+            finding: Finding::SlowLink,
+            subject: open.subject.clone(),
+            at: view.at,
+            body: Body::Holds(Box::new(detail)),
+        });
+    }
+}
+
+/// Who explains all that is slow now: nodes, whether two of them are a link, and the communicators.
+fn blames(view: &View<'_>) -> Vec<(Vec<NodeId>, bool, Vec<u64>)> {
+    let name = |node: &u32| view.plan.nodes[*node as usize].0.clone();
+    let mut found = Vec::new();
+    let mut crossings = Vec::new();
+    let mut ids = Vec::new();
+    for (id, comm) in view.comms.iter() {
+        let (Some(transfer), Some(usual)) = (comm.transfer_s(&view.limits.link), comm.usual_s) else {
+            continue;
+        };
+        match comm.nodes.as_slice() {
+            [] => {}
+            [node] if comm.is_slow => found.push((vec![name(node)], false, vec![id])),
+            [_] => {}
+            nodes => {
+                ids.push(id);
+                crossings.push(Crossing {
+                    nodes: nodes.to_vec(),
+                    excess: transfer / usual - 1.0,
+                    is_slow: comm.is_slow,
+                });
+            }
+        }
+    }
+    for blame in fit::explain(&crossings) {
+        found.push((
+            blame.nodes.iter().map(name).collect(),
+            blame.pair,
+            blame.explains.iter().map(|index| ids[*index]).collect(),
+        ));
+    }
+    found
+}

@@ -1,0 +1,214 @@
+//! `telemetry-blind`: a node from which nothing is heard. Absence of data is never health.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::claim::{Body, Claim, Detail, Outcome, over, piece};
+use crate::detect::members::roster::{Node, Roster};
+use crate::frame::Provenance;
+use crate::id::{JobId, NodeId};
+use crate::policy::BlindThresholds;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES};
+
+/// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night is
+/// called once.
+const MOST_NAMED: usize = 8;
+/// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
+const TOGETHER: Duration = Duration::from_secs(1);
+/// Between two looks of a sidecar for an aggregator that is away there is no more than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(90);
+/// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be lost
+/// together.
+const REST: Duration = Duration::from_millis(100);
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct BlindRule {
+    /// From which nothing is heard, and when they were heard last.
+    open: BTreeMap<NodeId, Time>,
+    /// Those of them that have a verdict.
+    named: BTreeSet<NodeId>,
+    /// When the others are counted.
+    count_at: Option<Time>,
+    /// When somebody was missed last.
+    missed_at: Option<Time>,
+    /// Until then whoever lost the aggregator may still be looking for it.
+    patient_until: Time,
+    /// How many the job's verdict tells of; zero: it has none.
+    counted: usize,
+    provenance: Provenance,
+    out: VecDeque<Claim>,
+}
+
+impl BlindRule {
+    /// Takes note that a node was heard at `at`.
+    pub fn heard(&mut self, at: Time, node: &NodeId, job: &JobId, provenance: Provenance) {
+        self.provenance = self.provenance.max(provenance);
+        if self.open.remove(node).is_none() {
+            return;
+        }
+        if self.named.remove(node) {
+            self.say_over(at, subject(node));
+        }
+        if self.open.len() <= MOST_NAMED {
+            self.name_the_rest(at, job);
+        } else if self.counted >= 2 * self.open.len() {
+            self.count_at.get_or_insert(at + TOGETHER);
+        }
+    }
+
+    /// Names the nodes whose deadline has passed by `now`, and gives those that are new.
+    pub fn advance(
+        &mut self,
+        now: Time,
+        roster: &Roster,
+        job: &JobId,
+        limits: &BlindThresholds,
+    ) -> Vec<NodeId> {
+        let mut new = Vec::new();
+        for (name, node) in roster.nodes().filter(|(_, node)| is_awaited(node)) {
+            if self.due(node, limits) > now || self.open.contains_key(name) {
+                continue;
+            }
+            self.open.insert(name.clone(), node.last_heard);
+            new.push(name.clone());
+            if self.named.len() < MOST_NAMED {
+                self.name(now, name.clone(), node.last_heard);
+            } else {
+                self.count_at.get_or_insert(now + TOGETHER);
+            }
+        }
+        if !new.is_empty() {
+            self.missed_at = Some(now);
+        }
+        if let Some(at) = self.count_at.take_if(|at| *at <= now) {
+            self.count(at, roster, job);
+        }
+        new
+    }
+
+    /// When [`BlindRule::advance`] has something to do.
+    pub fn wake_at(&self, roster: &Roster, limits: &BlindThresholds) -> Option<Time> {
+        let due = roster
+            .nodes()
+            .filter(|(name, node)| is_awaited(node) && !self.open.contains_key(*name))
+            .map(|(_, node)| self.due(node, limits))
+            .chain(self.count_at)
+            .min()?;
+        let rested = self.missed_at.map_or(Time::ZERO, |at| at + REST);
+        Some(due.max(rested))
+    }
+
+    /// When [`BlindRule::advance`] may have something to do because a node was heard at `at`.
+    pub fn due_after(&self, at: Time, limits: &BlindThresholds) -> Time {
+        let due = deadline(at, limits);
+        self.count_at.map_or(due, |count| count.min(due))
+    }
+
+    /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after about as
+    /// long as it looked before.
+    pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
+        let until = deadline(at + missed.min(LONGEST_PAUSE), limits);
+        self.patient_until = self.patient_until.max(until);
+    }
+
+    fn due(&self, node: &Node, limits: &BlindThresholds) -> Time {
+        deadline(node.silent_from, limits).max(self.patient_until)
+    }
+
+    /// Whether nothing is heard from a node now.
+    pub fn is_open(&self, node: &NodeId) -> bool {
+        self.open.contains_key(node)
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// Tells of all together, and again when they have become twice as many, or half.
+    fn count(&mut self, at: Time, roster: &Roster, job: &JobId) {
+        let (now, told) = (self.open.len(), self.counted);
+        if now <= MOST_NAMED || (now < 2 * told && told < 2 * now) {
+            return;
+        }
+        self.counted = self.open.len();
+        let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
+        let since = rest.map(|(_, since)| *since).min().unwrap_or(at);
+        let nodes = roster.nodes().count() as f64;
+        let evidence = vec![
+            piece(UNHEARD_NODES, self.counted as f64, Some(nodes)),
+            piece("unheard_s", at.since(since).as_secs_f64(), None),
+        ];
+        self.say(at, Subject::Job { job: job.clone() }, since, evidence);
+    }
+
+    /// Few are left: each has a verdict, and the job's is over.
+    fn name_the_rest(&mut self, at: Time, job: &JobId) {
+        let rest = self.open.iter().filter(|(name, _)| !self.named.contains(*name));
+        let rest: Vec<(NodeId, Time)> = rest.map(|(name, since)| (name.clone(), *since)).collect();
+        for (name, since) in rest {
+            self.name(at, name, since);
+        }
+        self.count_at = None;
+        if std::mem::take(&mut self.counted) > 0 {
+            self.say_over(at, Subject::Job { job: job.clone() });
+        }
+    }
+
+    fn name(&mut self, at: Time, name: NodeId, since: Time) {
+        let evidence = vec![piece("unheard_s", at.since(since).as_secs_f64(), None)];
+        self.say(at, subject(&name), since, evidence);
+        self.named.insert(name);
+    }
+
+    fn say_over(&mut self, at: Time, subject: Subject) {
+        let claim = over(at, Finding::TelemetryBlind, subject, Outcome::default());
+        self.out.push_back(claim);
+    }
+
+    fn say(&mut self, at: Time, subject: Subject, since: Time, evidence: Vec<Evidence>) {
+        let detail = Detail {
+            severity: Severity::Critical,
+            since,
+            since_step: None,
+            step: None,
+            cause: Cause::Unknown,
+            signals: Vec::new(),
+            provenance: self.provenance,
+            slowdown_ratio: None,
+            impact_ratio: None,
+            lost_rank_s: 0.0,
+            evidence,
+            says: None,
+        };
+        let body = Body::Holds(Box::new(detail));
+        self.out.push_back(Claim {
+            finding: Finding::TelemetryBlind,
+            subject,
+            at,
+            body,
+        });
+    }
+}
+
+/// A node that has neither said goodbye nor seen its command end.
+fn is_awaited(node: &Node) -> bool {
+    !node.left && node.exit.is_none()
+}
+
+fn subject(node: &NodeId) -> Subject {
+    Subject::Node { node: node.clone() }
+}
+
+/// By when a node that was heard then is heard again.
+pub fn deadline(heard: Time, limits: &BlindThresholds) -> Time {
+    heard + Duration::from_secs_f64(limits.beat_missing_s)
+}
+
+#[cfg(test)]
+#[path = "blind_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+//! How far the ranks have got, and who is past whom: the question that a hang asks of every rank about all others.
+
+use crate::event::{Phase, Pulse};
+use crate::time::Time;
+
+/// How far a rank has got: its step, and whether it waits there. One that waits has got further than one that works
+/// in the same step.
+pub type Place = (u64, bool);
+
+/// The place that a pulse tells of.
+pub fn place(pulse: &Pulse) -> Place {
+    (pulse.step, pulse.phase == Phase::Wait)
+}
+
+/// Where ranks are, the least far first; with each, the earliest time at which one as far as that or further had got
+/// to where it is. Asking about every one of n ranks costs n log n.
+#[derive(Debug)]
+pub struct Front(Vec<(Place, Time)>);
+
+impl Front {
+    /// Takes where each rank is, and since when.
+    pub fn of(ranks: impl Iterator<Item = (Place, Time)>) -> Front {
+        let mut reached: Vec<(Place, Time)> = ranks.collect();
+        reached.sort_unstable();
+        let mut earliest = Time(u64::MAX);
+        for (_, since) in reached.iter_mut().rev() {
+            earliest = earliest.min(*since);
+            *since = earliest;
+        }
+        Front(reached)
+    }
+
+    /// When the first of those who are further than `place` got to where it is.
+    pub fn passed_at(&self, place: Place) -> Option<Time> {
+        let further = self.0.partition_point(|(other, _)| *other <= place);
+        self.0.get(further).map(|(_, since)| *since)
+    }
+}
+
+/// What a phase is called in evidence.
+pub(crate) fn doing(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Other => "between phases",
+        Phase::Data => "loading data",
+        Phase::Compute => "computing",
+        Phase::Wait => "waiting",
+        Phase::Optimizer => "in the optimizer",
+        Phase::Checkpoint => "writing a checkpoint",
+        Phase::Evaluation => "evaluating",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_those_who_are_further_counts() {
+        let front = Front::of(
+            [
+                ((5, false), Time(10)),
+                ((7, true), Time(30)),
+                ((6, true), Time(20)),
+            ]
+            .into_iter(),
+        );
+        for (place, passed) in [
+            ((4, true), Some(10)),
+            ((5, false), Some(20)),
+            ((6, true), Some(30)),
+            ((7, false), Some(30)),
+            ((7, true), None),
+        ] {
+            assert_eq!(front.passed_at(place), passed.map(Time), "{place:?}");
+        }
+        assert_eq!(Front::of(std::iter::empty()).passed_at((0, false)), None);
+    }
+
+    /// Against the definition: the earliest of all others that are further.
+    #[test]
+    fn it_answers_as_looking_at_everyone_would() {
+        let mut chance = 1_u64;
+        let mut below = |most: u64| {
+            chance = chance
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (chance >> 33) % most
+        };
+        for _ in 0..200 {
+            let ranks: Vec<(Place, Time)> = (0..below(12))
+                .map(|_| ((below(4), below(2) == 1), Time(below(6))))
+                .collect();
+            let front = Front::of(ranks.iter().copied());
+            for place in (0..4).flat_map(|step| [(step, false), (step, true)]) {
+                let further = ranks.iter().filter(|(other, _)| *other > place);
+                let earliest = further.map(|(_, since)| *since).min();
+                assert_eq!(front.passed_at(place), earliest, "{place:?} {ranks:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What still held when the job ended. Findings of processes that end seem to be over. That is no recovery: once a job has begun
+//! to end, what seems to be over is withheld until the job shows that it goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::silence::Scope;
+use crate::detect::Detector;
+use crate::detect::claim::{Body, Claim};
+use crate::event::{Beat, Event};
+use crate::frame::Frame;
+use crate::id::Rank;
+use crate::report::{Ending, Reason};
+use crate::time::Time;
+use crate::verdict::{Finding, State, Subject, Verdict};
+
+/// A rank that has made so many steps since a sign of an end trains on. One or two may have been on their way.
+pub(super) const GOES_ON_STEPS: u64 = 3;
+
+/// What is withheld.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct JobEnd {
+    withheld: Vec<Claim>,
+    /// Signs of an end that the job has survived ([`crate::detect::members::endings::Endings::signs`]).
+    survived: u64,
+    /// The latest sign, and where ranks were when they were seen first after it. Records of steps come late; a pulse does not.
+    sign: u64,
+    steps: BTreeMap<Rank, u64>,
+}
+
+impl Detector {
+    /// Looks for ranks that do not move or have died. A rank that has died is no straggler any more.
+    pub(crate) fn look_for_silence(&mut self, at: Time, frame: &Frame) {
+        if let Event::Beat(beat) = &frame.event {
+            self.watch_progress(beat);
+        }
+        let scope = Scope {
+            at,
+            job: &self.job,
+            roster: &self.roster,
+            tempo: &self.tempo,
+            limits: &self.policy.detector.silence,
+        };
+        self.silence
+            .take(&scope, &frame.event, self.entry, frame.provenance);
+        if let Some(rank) = self.silence.dead() {
+            self.straggler.rank_died(at, rank, &self.roster, &self.job);
+        }
+    }
+
+    /// Whether a claim waits until it is clear whether the job goes on.
+    pub(crate) fn withholds(&mut self, claim: &Claim) -> bool {
+        if matches!(claim.body, Body::Holds(_)) {
+            let is_same = |held: &Claim| held.finding == claim.finding && held.subject == claim.subject;
+            self.job_end.withheld.retain(|held| !is_same(held));
+            return false;
+        }
+        // Whether a node is heard has nothing to do with how its job ends, and a rank that lives again was not dead.
+        let is_of_job = !matches!(
+            claim.finding,
+            Finding::TelemetryBlind | Finding::RankDied | Finding::RanksMissing
+        );
+        is_of_job && self.roster.endings.signs() > self.job_end.survived && !self.is_of_dead(claim)
+    }
+
+    /// Keeps a claim that something is over; its cost is known all the same.
+    pub(crate) fn withhold(&mut self, claim: Claim) {
+        self.incidents.settle(&claim);
+        self.job_end.withheld.push(claim);
+    }
+
+    /// Findings of a rank that lived are over with it, whatever becomes of the job.
+    fn is_of_dead(&self, claim: &Claim) -> bool {
+        let of_rank = matches!(claim.finding, Finding::Straggler | Finding::RankSilent);
+        of_rank && matches!(claim.subject, Subject::Rank { rank, .. } if Some(rank) == self.silence.dead())
+    }
+
+    /// Whether ranks train on after a sign of an end. Then their own errors ended nothing.
+    fn watch_progress(&mut self, beat: &Beat) {
+        let signs = self.roster.endings.signs();
+        if signs > self.job_end.sign {
+            self.job_end.sign = signs;
+            self.job_end.steps.clear();
+        }
+        if signs == self.job_end.survived {
+            return;
+        }
+        let roster = &self.roster;
+        let alive = beat.ranks.iter().filter(|pulse| {
+            // Only ranks of the job are kept.
+            pulse.alive && pulse.restart == roster.restart && roster.member(pulse.rank).is_some()
+        });
+        let mut moved = BTreeSet::new();
+        for pulse in alive {
+            let first = *self.job_end.steps.entry(pulse.rank).or_insert(pulse.step);
+            if pulse.step >= first.saturating_add(GOES_ON_STEPS) {
+                moved.insert(pulse.rank);
+            }
+        }
+        if !moved.is_empty() {
+            self.roster.endings.forget(|rank| moved.contains(&rank));
+            self.goes_on();
+        }
+    }
+
+    /// A job that began to end goes on, by further steps or by another group of ranks: what was withheld is over indeed.
+    pub(crate) fn goes_on(&mut self) {
+        self.job_end.survived = self.roster.endings.signs();
+        let origin = self.origin.unwrap_or_default();
+        for claim in std::mem::take(&mut self.job_end.withheld) {
+            self.incidents.book(claim, origin, &self.policy);
+        }
+    }
+}
+
+/// Marks what held when the job ended in another way than in order.
+pub(crate) fn mark_unresolved(verdicts: &mut [Verdict], end: Option<&Ending>) {
+    let in_order = |end: &Ending| end.reason == Reason::Success || end.code == Some(0) && end.rank.is_none();
+    if end.is_some_and(|end| !in_order(end)) {
+        for verdict in verdicts
+            .iter_mut()
+            .filter(|verdict| verdict.state == State::Raised)
+        {
+            verdict.unresolved_at_exit = true;
+        }
+    }
+}

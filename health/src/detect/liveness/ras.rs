@@ -1,0 +1,111 @@
+//! What NCCL's RAS service said last, as evidence: who is behind by the collectives that it launched, who is dead.
+//!
+//! It finds nothing by itself. Counts are compared, never the service's own list of outliers, which has named the
+//! wrong side (<https://github.com/NVIDIA/nccl/issues/1911>); and only those that were read after the silence began.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::members::roster::Roster;
+use crate::event::{RasAccess, RasRank, RasReport, RasState};
+use crate::frame::Provenance;
+use crate::time::Time;
+use crate::verdict::Evidence;
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Told {
+    last: Option<(Time, u64, RasReport)>,
+    /// Counts answers that said something else than the one before.
+    version: u64,
+    provenance: Provenance,
+}
+
+impl Told {
+    /// Takes an answer. That nobody answered any more does not take back what was said.
+    pub fn take(&mut self, at: Time, entry: u64, report: &RasReport, provenance: Provenance) {
+        // Asked now and then, it tells of trouble alone: that there is none says nothing of a silence.
+        let says = report.still || !report.ranks.is_empty();
+        if report.state == RasAccess::Answered && says {
+            let said = |(_, _, last): &(Time, u64, RasReport)| {
+                (&last.ranks, last.uneven) == (&report.ranks, report.uneven)
+            };
+            self.version += u64::from(!self.last.as_ref().is_some_and(said));
+            self.last = Some((at, entry, report.clone()));
+            self.provenance = provenance;
+        }
+    }
+
+    /// Changes with what is said.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How real the last answer was.
+    pub fn provenance(&self) -> Provenance {
+        self.provenance
+    }
+
+    /// Whether the last answer is of this job, and of a silence that began `since`.
+    pub fn speaks_of(&self, since: Time, roster: &Roster) -> bool {
+        let Some((at, _, report)) = &self.last else {
+            return false;
+        };
+        // Two jobs of a node share the port: a process that is not ours means that the other one has answered.
+        let is_ours = |told: &RasRank| {
+            told.rank
+                .and_then(|rank| roster.member(rank))
+                .is_none_or(|member| member.may_be(told.pid))
+        };
+        let fits = roster.world_size == 0 || report.size <= roster.world_size;
+        *at >= since && fits && (!is_whole(report, roster) || report.ranks.iter().all(is_ours))
+    }
+
+    /// What it said, the worst first, of at most so many ranks.
+    pub fn evidence(&self, most: usize, roster: &Roster) -> Vec<Evidence> {
+        let Some((_, entry, report)) = &self.last else {
+            return Vec::new();
+        };
+        let piece = |what: String, value: u64, peers: Option<u64>| Evidence {
+            what: what.into(),
+            value: value as f64,
+            peers: peers.map(|peers| peers as f64),
+            entries: Some((*entry, *entry)),
+        };
+        let mut told = vec![piece(
+            "communicators with uneven ranks (NCCL RAS)".to_owned(),
+            report.uneven.into(),
+            Some(report.comms.into()),
+        )];
+        told.extend(report.ranks.iter().take(most).map(|rank| {
+            let (value, others) = match rank.state {
+                RasState::Behind | RasState::Ahead => (rank.launched, Some(rank.others)),
+                _ => (1, None),
+            };
+            piece(words(rank, is_whole(report, roster)), value, others)
+        }));
+        told
+    }
+}
+
+/// Whether all of the job's ranks are in one communicator, as far as is known: its numbers are global ranks then.
+fn is_whole(report: &RasReport, roster: &Roster) -> bool {
+    roster.world_size == 0 || report.size == roster.world_size
+}
+
+/// `rank 3 behind in AllReduce (NCCL RAS)`.
+fn words(told: &RasRank, is_whole: bool) -> String {
+    let who = match told.rank {
+        Some(rank) if is_whole => format!("rank {rank}"),
+        _ if told.pid == 0 => "a process".to_owned(),
+        _ => format!("process {} on {}", told.pid, told.host),
+    };
+    let how = match told.state {
+        RasState::Dead => "is dead".to_owned(),
+        RasState::Unresponsive => "does not answer".to_owned(),
+        RasState::Failed => "has an error".to_owned(),
+        RasState::Aborted => "has aborted".to_owned(),
+        RasState::Behind => format!("behind in {}", told.collective),
+        RasState::Ahead => format!("ahead in {}", told.collective),
+    };
+    format!("{who} {how} (NCCL RAS)")
+}

@@ -1,0 +1,356 @@
+//! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process has ended.
+//! Silence is not slowness.
+//!
+//! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
+//! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
+
+mod death;
+mod tell;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::front::{Front, Place, place};
+use super::ras::Told;
+use super::standstill::{Named, Standstill};
+use crate::detect::claim::{Claim, Outcome, over, piece};
+use crate::detect::members::endings::Death;
+use crate::detect::members::roster::Roster;
+use crate::detect::step::tempo::Tempo;
+use crate::event::{Beat, Event, Phase, Pulse, RasReport};
+use crate::frame::Provenance;
+use crate::id::{JobId, Rank};
+use crate::policy::SilenceThresholds;
+use crate::time::Time;
+use crate::verdict::{Finding, Severity, Subject};
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SilenceRule {
+    pulses: BTreeMap<Rank, Heard>,
+    /// Who is silent and behind, where, and since when somebody is past it.
+    passed: BTreeMap<Rank, (Place, Time)>,
+    /// Whom it has named, and how badly.
+    open: Standstill,
+    /// The rank that died first of its own, in this group of ranks.
+    death: Option<Death>,
+    /// The others train on without it.
+    left_behind: bool,
+    /// No process was left when it was last judged.
+    gone: bool,
+    /// What NCCL said last.
+    told: Told,
+    provenance: Provenance,
+    /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
+    judge_at: Time,
+    out: VecDeque<Claim>,
+}
+
+const JUDGE_EVERY: Duration = Duration::from_millis(250);
+
+/// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// How often a rank's sidecar tells of it. When all move again, not all do at once, nor is it heard of all at once: who is
+/// behind for less may have moved with the others.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// Ranks that a hang's evidence names.
+const MAX_BEHIND: usize = 8;
+
+/// A verdict: what, how badly, and of which rank; none: of all.
+type Silent = (Finding, Severity, Option<Rank>);
+
+/// What the rule may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    pub at: Time,
+    pub job: &'a JobId,
+    pub roster: &'a Roster,
+    pub tempo: &'a Tempo,
+    pub limits: &'a SilenceThresholds,
+}
+
+/// A rank's latest pulse, and when it came.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Heard {
+    at: Time,
+    pulse: Pulse,
+}
+
+impl Heard {
+    /// How long the rank has not moved by now: what its sidecar said, and the time since it said so.
+    fn idle_s(&self, now: Time) -> f64 {
+        self.pulse.idle_ns as f64 / 1e9 + now.since(self.at).as_secs_f64()
+    }
+
+    /// When it got to where it is.
+    fn moved(&self) -> Time {
+        Time(self.at.0.saturating_sub(self.pulse.idle_ns))
+    }
+}
+
+impl SilenceRule {
+    /// A new group of ranks.
+    pub fn clear(&mut self, at: Time, world_size: u32) {
+        self.passed.clear();
+        self.told = Told::default();
+        self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
+        self.pulses.clear();
+        self.gone = false;
+        self.death = None;
+        self.left_behind = false;
+    }
+
+    /// Takes a beat of one node, what NCCL says of all ranks, or a sign of how a rank ended.
+    pub fn take(&mut self, scope: &Scope<'_>, event: &Event, entry: u64, provenance: Provenance) {
+        match event {
+            Event::Beat(beat) => self.beat(scope, beat, provenance),
+            Event::Ras(report) => self.ras(scope, entry, report, provenance),
+            Event::Trouble(_) | Event::Exit(_) => {
+                self.provenance = self.provenance.max(provenance);
+                self.bury(scope);
+            }
+            _ => {}
+        }
+    }
+
+    /// What NCCL says is evidence for what holds already: that is told again with it, where it says something new.
+    fn ras(&mut self, scope: &Scope<'_>, entry: u64, report: &RasReport, provenance: Provenance) {
+        self.told.take(scope.at, entry, report, provenance);
+        let open: Vec<Subject> = self
+            .open
+            .iter()
+            .filter(|(_, named)| {
+                named.asked != self.told.version() && self.told.speaks_of(named.since, scope.roster)
+            })
+            .map(|(subject, _)| subject.clone())
+            .collect();
+        for subject in open {
+            self.tell(scope, subject);
+        }
+    }
+
+    /// Takes a beat of one node, and judges all ranks by what was heard so far.
+    fn beat(&mut self, scope: &Scope<'_>, beat: &Beat, provenance: Provenance) {
+        let Scope { at, roster, .. } = *scope;
+        self.provenance = self.provenance.max(provenance);
+        for pulse in &beat.ranks {
+            let known = roster.member(pulse.rank).is_some_and(|member| !member.ended);
+            if known && pulse.restart == roster.restart {
+                self.pulses.insert(pulse.rank, Heard { at, pulse: *pulse });
+            }
+        }
+        if at < self.judge_at {
+            return;
+        }
+        let heard = self.heard_until(at);
+        self.judge_at = at + JUDGE_EVERY;
+        self.pulses
+            .retain(|rank, _| roster.member(*rank).is_some_and(|member| !member.ended));
+        self.bury(scope);
+        self.leave_behind();
+        let verdicts = self.judge(scope);
+        let worse: Vec<Subject> = verdicts
+            .iter()
+            .filter(|(subject, verdict)| self.name(at, subject, verdict))
+            .map(|(subject, _)| subject.clone())
+            .collect();
+        self.keep(at, heard, roster.world_size, &verdicts);
+        for subject in worse {
+            self.tell(scope, subject);
+        }
+    }
+
+    /// What an open incident has cost so far, rank-seconds.
+    pub fn cost_now(&self, subject: &Subject, now: Time, world_size: u32) -> Option<f64> {
+        Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
+    }
+
+    /// How long the job has stood still in no step that was looked at, seconds. Where the others go on, a rank's silence is
+    /// none.
+    pub fn stood_s(&self, now: Time) -> f64 {
+        self.open.left_s(self.heard_until(now))
+    }
+
+    /// How much of it was in the step that is looked at now, which has room for so much.
+    pub fn stood_in_step(&mut self, now: Time, room_s: f64) -> f64 {
+        self.open.take(self.heard_until(now), room_s)
+    }
+
+    /// Who is not heard is not said to be silent: it may have moved long ago.
+    fn heard_until(&self, now: Time) -> Time {
+        now.min(self.judge_at + FRESH)
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// The rank that died, and the ranks that are silent now, and how badly.
+    fn judge(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
+        let Some(death) = self.death.clone() else {
+            return self.judge_living(scope);
+        };
+        let died = (Finding::RankDied, Severity::Critical, Some(death.rank));
+        // All others wait for it, or were ended because of it; unless the job can do without.
+        let mut found = match self.left_behind {
+            true => self.judge_living(scope),
+            false => BTreeMap::new(),
+        };
+        found.insert(Self::subject_of(scope, &death), died);
+        found
+    }
+
+    /// The silent ranks of those that live.
+    fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
+        let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
+        let unknown = || limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
+        let p99 = scope.tempo.p99_s().unwrap_or_else(unknown);
+        let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
+        if self.pulses.values().any(is_gone) && !self.open.is_empty() {
+            // A job that is ended while it stands stood for whoever was named while it lived.
+            let still = |named: &Named| match named.rank {
+                Some(rank) => severity(self.pulses.get(&rank)?, at, p99, limits),
+                None => Some(named.severity),
+            };
+            let holds = |named: &Named| Some((named.finding, still(named)?, named.rank));
+            let open = self.open.iter();
+            let open = open.filter_map(|(subject, named)| Some((subject.clone(), holds(named)?)));
+            return open.collect();
+        }
+        let silent: Vec<(Rank, Severity)> = self
+            .pulses
+            .iter()
+            .filter(|(_, heard)| at.since(heard.at) <= FRESH)
+            .filter_map(|(rank, heard)| Some((*rank, severity(heard, at, p99, limits)?)))
+            .collect();
+        if silent.is_empty() {
+            self.passed.clear();
+            return BTreeMap::new();
+        }
+        let alive = self.pulses.values().filter(|heard| heard.pulse.alive);
+        let front = Front::of(alive.map(|heard| (place(&heard.pulse), heard.moved())));
+        self.pass(&silent, &front);
+        let behind: Vec<(Rank, Severity)> = silent
+            .iter()
+            .copied()
+            .filter(|(rank, _)| self.is_behind(*rank))
+            .collect();
+        if !behind.is_empty() && behind.len() * 2 <= self.pulses.len().max(2) {
+            let named = |(rank, severity)| {
+                let finding = self.quiet(rank, scope)?;
+                Some((roster.subject(rank)?, (finding, severity, Some(rank))))
+            };
+            return behind.into_iter().filter_map(named).collect();
+        }
+        // Everyone stands still, and nobody, or too many to blame, is behind. Where no process lives nothing hangs.
+        if silent.len() < self.pulses.len() || !self.lives() {
+            return BTreeMap::new();
+        }
+        let severities = silent.iter().map(|(_, severity)| *severity);
+        let severity = severities.min().unwrap_or(Severity::Info);
+        let subject = Subject::Job {
+            job: scope.job.clone(),
+        };
+        BTreeMap::from([(subject, (Finding::JobHang, severity, None))])
+    }
+
+    /// Whether a process is left.
+    fn lives(&self) -> bool {
+        self.pulses.values().any(|heard| heard.pulse.alive)
+    }
+
+    /// Notes whom others are past: in a later step, or waiting in the step that it has not finished.
+    fn pass(&mut self, silent: &[(Rank, Severity)], front: &Front) {
+        let known = std::mem::take(&mut self.passed);
+        let passed = silent.iter().filter_map(|(rank, _)| {
+            let place = place(&self.pulses.get(rank)?.pulse);
+            let at = front.passed_at(place)?;
+            // Who was past it then is still; where all others move on, the first of them is another each time.
+            let before = known.get(rank).filter(|(known, _)| *known == place);
+            Some((*rank, (place, before.map_or(at, |(_, before)| at.min(*before)))))
+        });
+        self.passed = passed.collect();
+    }
+
+    /// Whether its sidecar says that it did not follow those who are past it; or its process is gone.
+    fn is_behind(&self, rank: Rank) -> bool {
+        self.pulses.get(&rank).is_some_and(|heard| {
+            let passed = self.passed.get(&rank);
+            !heard.pulse.alive || passed.is_some_and(|(_, passed)| heard.at >= *passed + BEAT)
+        })
+    }
+
+    /// Ends what does not hold any more, and held as long as it was `heard`.
+    fn keep(&mut self, at: Time, heard: Time, world_size: u32, holds: &BTreeMap<Subject, Silent>) {
+        if self.gone {
+            // What no process was left to stand in is the restart's.
+            self.open.pass(at);
+        } else {
+            self.open.book(heard);
+        }
+        self.gone = !self.pulses.is_empty() && !self.lives();
+        let over_now = self.open.keep(|subject, named| {
+            let found = holds.get(subject);
+            found.is_some_and(|(finding, ..)| *finding == named.finding)
+        });
+        for (subject, named) in over_now {
+            let silent_s = heard.since(named.since).as_secs_f64();
+            let what = if named.finding == Finding::RankDied {
+                "dead_s"
+            } else {
+                "silent_s"
+            };
+            let outcome = Outcome {
+                lost_rank_s: named.lost_s * f64::from(world_size),
+                evidence: vec![piece(what, silent_s, None)],
+                ..Outcome::default()
+            };
+            self.out.push_back(over(at, named.finding, subject, outcome));
+        }
+    }
+
+    /// Whether this is news: somebody who was not silent, or one of whom it is now sure.
+    fn name(&mut self, at: Time, subject: &Subject, (finding, severity, rank): &Silent) -> bool {
+        if let Some(named) = self.open.get_mut(subject) {
+            let is_worse = *severity > named.severity;
+            named.severity = named.severity.max(*severity);
+            return is_worse;
+        }
+        let since = at - Duration::from_secs_f64(self.idle_s(at, *rank).clamp(0.0, 1e9));
+        let named = Named::new(*finding, *severity, since, *rank);
+        self.open.insert(subject.clone(), named);
+        true
+    }
+
+    /// How long a rank has not moved, or all of them.
+    fn idle_s(&self, at: Time, rank: Option<Rank>) -> f64 {
+        let ranks = self.about(rank);
+        ranks.map(|heard| heard.idle_s(at)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What was heard of a rank, or of all of them.
+    fn about(&self, rank: Option<Rank>) -> impl Iterator<Item = &Heard> {
+        let pulses = self.pulses.iter();
+        let pulses = pulses.filter(move |(other, _)| rank.is_none_or(|rank| **other == rank));
+        pulses.map(|(_, heard)| heard)
+    }
+}
+
+/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose: of them only what is sure is told.
+fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
+    let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
+    let patience = if is_slow { limits.patience_ratio } else { 1.0 };
+    let idle = heard.idle_s(now);
+    if idle >= patience * (limits.confirmed_p99 * p99).max(limits.confirmed_min_s) {
+        Some(Severity::Critical)
+    } else if !is_slow && idle >= (limits.suspect_p99 * p99).max(limits.suspect_min_s) {
+        Some(Severity::Info)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,230 @@
+//! Times of which nothing was taken down, or not any more: the aggregator was away, or the journal was thinned
+//! ([`crate::event::Thinned`]). Nobody is late because of it, and it is told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::Detector;
+use crate::detect::liveness::blind;
+use crate::event::{Event, Job, Thinned};
+use crate::frame::{AGGREGATOR, Entry, Frame};
+use crate::id::NodeId;
+use crate::time::Time;
+
+/// Whoever lost an aggregator that was started again finds it within this. How long it was away is not known where it comes back
+/// after a boot, or on another host.
+const FINDS_AGAIN: Duration = Duration::from_secs(10);
+
+/// Up to where lines of one sort are known to be gone, and how many.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Gone {
+    to: u64,
+    until: Time,
+    lines: u64,
+}
+
+/// What of the journal is gone.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Away {
+    telemetry: Gone,
+    others: Gone,
+    bound_bytes: u64,
+    /// The number of the last entry; zero: none had one.
+    last_n: u64,
+    /// It was gone before this fold began: the end of the part that is read, and entries to be counted after it.
+    part: Option<(Time, u64)>,
+    /// Frames that sidecars had numbered, and that this fold does not see for it.
+    unread: Option<u64>,
+}
+
+impl Away {
+    /// Takes note. Nothing is counted twice: parts are told in their order, at their place and once more when they were
+    /// thinned.
+    fn learn(&mut self, thinned: &Thinned) {
+        let (telemetry, others) = thinned.lines();
+        self.bound_bytes = thinned.bound_bytes;
+        if thinned.here {
+            let lines = telemetry.saturating_add(others);
+            let before = self.part.map_or(0, |(_, lines)| lines);
+            let after = before.saturating_add(lines.saturating_sub(1));
+            self.part = Some((thinned.to_ns, after));
+            self.unread = Some(self.unread.unwrap_or(0).saturating_add(thinned.frames));
+        }
+        if thinned.to > self.telemetry.to {
+            let before = if thinned.whole { 0 } else { self.telemetry.lines };
+            self.telemetry = Gone {
+                to: thinned.to,
+                until: self.telemetry.until.max(thinned.to_ns),
+                lines: telemetry.saturating_add(before),
+            };
+        }
+        if thinned.whole && thinned.to > self.others.to {
+            self.others = Gone {
+                to: thinned.to,
+                until: self.others.until.max(thinned.to_ns),
+                lines: others,
+            };
+        }
+    }
+
+    /// Frames that should have come, less those that are known to have been there.
+    pub fn without(&self, lost: u64) -> u64 {
+        lost.saturating_sub(self.unread.unwrap_or(0))
+    }
+
+    /// For people.
+    pub fn notes(&self, seconds: impl Fn(Time) -> f64) -> Vec<String> {
+        let mut notes = Vec::new();
+        let room = size(self.bound_bytes);
+        let judged = match self.unread {
+            None => "was judged while it was there",
+            Some(_) => "was not judged here: what it would have shown is missing",
+        };
+        if self.telemetry.lines > 0 {
+            let (lines, span) = (self.telemetry.lines, span(seconds(self.telemetry.until)));
+            notes.push(format!(
+                "telemetry of the first {span} was thinned to keep the journal within {room} ({lines} lines); it {judged}"
+            ));
+        }
+        if self.others.lines > 0 {
+            let (lines, span) = (self.others.lines, span(seconds(self.others.until)));
+            notes.push(format!(
+                "of the first {span} the rest went as well ({lines} lines); it {judged}"
+            ));
+        }
+        notes
+    }
+}
+
+/// Bytes for people: 8 GiB, 1.5 MiB.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    format!("{} {}", (value * 10.0).round() / 10.0, units[unit])
+}
+
+/// A span for people: 3 h 12 min, 4 min 10 s, 7 s.
+fn span(seconds: f64) -> String {
+    let whole = seconds.max(0.0).round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, min, s) => format!("{min} min {s} s"),
+        (h, min, _) => format!("{h} h {min} min"),
+    }
+}
+
+impl Detector {
+    /// What is gone of the journal before the next frame, or was when this began.
+    pub(crate) fn learn_of_thinning(&mut self, frame: &Frame, thinned: &Thinned) {
+        // Only who writes the journal can know.
+        if frame.agent == AGGREGATOR {
+            self.away.learn(thinned);
+        }
+    }
+
+    /// Whether this is already known of a part of the journal.
+    pub fn knows(&self, thinned: &Thinned) -> bool {
+        let told = if thinned.whole {
+            self.away.others.to
+        } else {
+            self.away.telemetry.to
+        };
+        thinned.to <= told
+    }
+
+    /// Whether history is missing in this fold, because it was thinned before.
+    pub fn misses_history(&self) -> bool {
+        self.away.unread.is_some()
+    }
+
+    /// Telemetry that was left where the rest is gone says how far its sender had come, and nothing else: nobody is
+    /// compared with peers that are not there.
+    pub(crate) fn took_remainder(&mut self, at: Time, frame: &Frame) -> bool {
+        let is_left = self.away.part.is_some_and(|(until, _)| at <= until) && frame.event.is_telemetry();
+        if is_left {
+            self.roster.receive(at, frame);
+        }
+        is_left
+    }
+
+    /// Whether deadlines up to `to` pass at all. Behind a part that was thinned they begin anew: that nothing was heard in
+    /// it says nothing of anybody.
+    pub(crate) fn has_heard_up_to(&mut self, to: Time) -> bool {
+        let Some((until, lines)) = self.away.part else {
+            return true;
+        };
+        if to <= until {
+            return false;
+        }
+        self.away.part = None;
+        self.entry = self.entry.saturating_add(lines);
+        self.resume(until);
+        true
+    }
+
+    /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk did
+    /// not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
+    pub fn read(&mut self, entry: &Entry) {
+        let before = std::mem::replace(&mut self.away.last_n, entry.n);
+        let frame = &entry.frame;
+        let is_thinned = matches!(&frame.event, Event::Thinned(thinned) if thinned.here);
+        let lost = entry.n.saturating_sub(before + 1);
+        if before > 0 && lost > 0 && !is_thinned && self.away.part.is_none() {
+            self.note_journal_lost(lost);
+            let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
+            let missed = at.since(self.last_frame);
+            self.roster.excuse(missed);
+            // That the aggregator was started again may be among what is gone.
+            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
+            self.blind_check = self.blind.wake_at(&self.roster, limits);
+        }
+        self.observe(entry.at_ns, frame);
+    }
+
+    /// The aggregator was away: nobody's deadline passed while nobody listened.
+    pub(crate) fn open(&mut self, at: Time, node: &NodeId, job: &Job) {
+        let why = match job.listened_to {
+            Some(_) => "the aggregator was held up",
+            None => "the aggregator was started again",
+        };
+        // Before the first entry there was nothing to miss.
+        let before = if self.entry > 1 { self.last_frame } else { at };
+        let to = job.listened_to.unwrap_or(before).min(at);
+        self.fire(to);
+        // A part that was thinned ends before it: it is not resumed from twice.
+        if let Some((_, lines)) = self.away.part.take_if(|(until, _)| *until < at) {
+            self.entry = self.entry.saturating_add(lines);
+        }
+        if self.entry > 1 {
+            self.roster.gaps.add(node, self.last_frame, at, why);
+        }
+        self.job = job.job.clone();
+        let (missed, limits) = (at.since(to), &self.policy.detector.blind);
+        self.roster.excuse(missed);
+        if job.listened_to.is_none() {
+            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
+        } else if missed.as_secs_f64() > limits.beat_missing_s {
+            // For less than a deadline nobody gives it up.
+            self.blind.excuse(at, missed, limits);
+        }
+        self.blind_check = self.blind.wake_at(&self.roster, limits);
+    }
+
+    fn resume(&mut self, at: Time) {
+        self.roster.resume(at, |node| self.blind.is_open(node));
+        let next = blind::deadline(at, &self.policy.detector.blind);
+        self.blind_check = self.roster.nodes().next().map(|_| next);
+    }
+
+    pub(crate) fn frames_lost(&self) -> u64 {
+        self.away.without(self.roster.frames_lost())
+    }
+}
+
+#[cfg(test)]
+#[path = "away_tests.rs"]
+mod tests;

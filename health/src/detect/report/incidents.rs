@@ -1,0 +1,223 @@
+//! Incidents: claims get a number, an action and a history; what is new is handed out once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::claim::{Body, Claim, Detail, Outcome};
+use crate::fault::Order;
+use crate::policy::Policy;
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
+
+/// Incidents that the report keeps; the oldest closed ones go first.
+const MAX_KEPT: usize = 10_000;
+
+/// All incidents of the job, and those not yet handed out.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Incidents {
+    /// By id.
+    all: BTreeMap<u64, Verdict>,
+    /// Those that hold: their id, and how bad they are whether or not policy only observes them.
+    open: BTreeMap<(Finding, Subject), (u64, Severity)>,
+    last_id: u64,
+    /// The job has one rank.
+    pub is_alone: bool,
+    out: VecDeque<Verdict>,
+}
+
+impl Incidents {
+    /// Books a claim. `origin` is the time of the first frame.
+    pub fn book(&mut self, claim: Claim, origin: Time, policy: &Policy) {
+        self.book_ordered(claim, None, origin, policy);
+    }
+
+    /// Books a claim that brings its own order and its words.
+    pub fn book_ordered(
+        &mut self,
+        claim: Claim,
+        order: Option<(Order, Option<Arc<str>>)>,
+        origin: Time,
+        policy: &Policy,
+    ) {
+        let seconds = |at: Time| round(at.since(origin).as_secs_f64());
+        let key = (claim.finding, claim.subject);
+        let open = self.open.get(&key).map(|(id, _)| *id);
+        let verdict = match (claim.body, open) {
+            (Body::Holds(detail), known) => {
+                let id = known.unwrap_or_else(|| {
+                    self.last_id += 1;
+                    self.last_id
+                });
+                self.open.insert(key.clone(), (id, detail.severity));
+                let action = if self.is_alone {
+                    policy.action_alone(key.0, detail.cause)
+                } else {
+                    policy.action(key.0, detail.cause)
+                };
+                let since_s = seconds(detail.since);
+                let mut new = raised(id, key, *detail, since_s, seconds(claim.at), action);
+                if let Some((order, words)) = order {
+                    new.order = Some(order);
+                    new.action = words.unwrap_or(new.action);
+                }
+                bound_severity(&mut new, policy);
+                match self.all.get(&id) {
+                    // The moment it was raised stands; all else is as last said.
+                    Some(old) => Verdict {
+                        raised_s: old.raised_s,
+                        raised_step: old.raised_step,
+                        ..new
+                    },
+                    None => new,
+                }
+            }
+            (Body::Over(outcome), Some(id)) => {
+                self.open.remove(&key);
+                let Some(mut verdict) = self.all.get(&id).cloned() else {
+                    return;
+                };
+                verdict.state = State::Cleared;
+                verdict.cleared_s = Some(seconds(claim.at));
+                renew(&mut verdict, outcome);
+                verdict
+            }
+            (Body::Over(_), None) => return,
+        };
+        self.all.insert(verdict.id, verdict.clone());
+        self.out.push_back(verdict);
+        self.forget();
+    }
+
+    /// What a finding has come to, of which it is not clear whether it is over.
+    pub fn settle(&mut self, claim: &Claim) {
+        let Body::Over(outcome) = &claim.body else { return };
+        let key = (claim.finding, claim.subject.clone());
+        if let Some((id, _)) = self.open.get(&key)
+            && let Some(verdict) = self.all.get_mut(id)
+        {
+            renew(verdict, outcome.clone());
+        }
+    }
+
+    /// The cause of a finding that holds on a subject; `None`: it does not hold.
+    pub fn cause_of(&self, finding: Finding, subject: &Subject) -> Option<Cause> {
+        let (id, _) = self.open.get(&(finding, subject.clone()))?;
+        self.all.get(id).map(|verdict| verdict.cause)
+    }
+
+    /// Policy has changed: what holds is told again where it is observed only now, or no longer.
+    pub fn reconsider(&mut self, policy: &Policy) {
+        for (id, severity) in self.open.values() {
+            let Some(verdict) = self.all.get_mut(id) else {
+                continue;
+            };
+            if verdict.observe_only != policy.observes_only(verdict.finding) {
+                verdict.severity = *severity;
+                bound_severity(verdict, policy);
+                self.out.push_back(verdict.clone());
+            }
+        }
+    }
+
+    /// The next new or changed one.
+    pub fn poll(&mut self) -> Option<Verdict> {
+        self.out.pop_front()
+    }
+
+    /// All that are kept, in the order in which they were raised.
+    pub fn all(&self) -> impl Iterator<Item = &Verdict> {
+        self.all.values()
+    }
+
+    fn forget(&mut self) {
+        while self.all.len() > MAX_KEPT {
+            let closed = self
+                .all
+                .iter()
+                .find(|(_, verdict)| verdict.state == State::Cleared);
+            let Some(id) = closed.or_else(|| self.all.iter().next()).map(|(id, _)| *id) else {
+                return;
+            };
+            self.all.remove(&id);
+        }
+    }
+}
+
+fn raised(
+    id: u64,
+    (finding, subject): (Finding, Subject),
+    detail: Detail,
+    since_s: f64,
+    raised_s: f64,
+    action: Arc<str>,
+) -> Verdict {
+    Verdict {
+        id,
+        finding,
+        subject,
+        severity: detail.severity,
+        state: State::Raised,
+        since_s,
+        since_step: detail.since_step,
+        raised_s,
+        raised_step: detail.step,
+        cleared_s: None,
+        signals: detail.signals,
+        provenance: detail.provenance,
+        slowdown_ratio: detail.slowdown_ratio.map(round),
+        cause: detail.cause,
+        evidence: detail.evidence.into_iter().map(rounded).collect(),
+        impact_ratio: detail.impact_ratio.map(round),
+        lost_gpu_hours: hours(detail.lost_rank_s),
+        lost_cost: None,
+        action,
+        observe_only: false,
+        order: None,
+        says: detail.says,
+        unresolved_at_exit: false,
+    }
+}
+
+/// Lowers a severity to what policy allows for the finding. Findings that are only observed are marked, and raise no alert.
+fn bound_severity(verdict: &mut Verdict, policy: &Policy) {
+    verdict.observe_only = policy.observes_only(verdict.finding);
+    verdict.severity = match verdict.observe_only {
+        true => Severity::Info,
+        false => policy.finding(verdict.finding).urgency.bound(verdict.severity),
+    };
+}
+
+/// Puts what is known now in the place of what was said when the incident was raised.
+pub fn renew(verdict: &mut Verdict, outcome: Outcome) {
+    verdict.lost_gpu_hours = hours(outcome.lost_rank_s);
+    verdict.slowdown_ratio = outcome.slowdown_ratio.map(round).or(verdict.slowdown_ratio);
+    verdict.impact_ratio = outcome.impact_ratio.map(round).or(verdict.impact_ratio);
+    // Evidence of the cause stays.
+    let is_renewed = |old: &Evidence| outcome.evidence.iter().any(|new| new.what == old.what);
+    verdict.evidence.retain(|old| !is_renewed(old));
+    verdict
+        .evidence
+        .splice(0..0, outcome.evidence.into_iter().map(rounded));
+}
+
+fn rounded(mut piece: Evidence) -> Evidence {
+    piece.value = round(piece.value);
+    piece.peers = piece.peers.map(round);
+    piece
+}
+
+/// Six decimals: enough for a microsecond, short enough to read.
+pub fn round(value: f64) -> f64 {
+    if value.is_finite() {
+        (value * 1e6).round() / 1e6
+    } else {
+        0.0
+    }
+}
+
+/// Rank-seconds as GPU-hours, nine decimals: a short run loses little.
+pub fn hours(rank_s: f64) -> f64 {
+    (rank_s / 3600.0 * 1e9).round() / 1e9
+}

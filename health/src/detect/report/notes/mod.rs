@@ -1,0 +1,210 @@
+//! What limits the verdicts, in words: the notes of the report's coverage.
+
+mod hook;
+
+pub use self::hook::HookNotes;
+
+use crate::detect::Detector;
+use crate::report::Undecided;
+use crate::time::Time;
+
+/// Lines of the report's coverage.
+const MOST: usize = 64;
+/// Ranks that one line names.
+const MAX_NAMED: usize = 8;
+
+impl Detector {
+    /// Whether steps come from a log of the job.
+    fn reads_log(&self) -> bool {
+        self.roster.sources.iter().any(|source| &**source == "step-log")
+    }
+
+    /// What keeps ranks or their steps from being seen by `now` and is worth a line at once: each with what it is about, which
+    /// stays the same while it lasts.
+    pub fn live_notes(&self, now: Time) -> Vec<(String, String)> {
+        let waits = self.arrivals.waits(now, &self.policy.detector.arrivals);
+        let mut notes: Vec<(String, String)> = waits
+            .map(|(since, says)| {
+                (
+                    format!("arrivals since {}", since.0),
+                    format!("before the first step: {says}"),
+                )
+            })
+            .into_iter()
+            .collect();
+        let unseen = self
+            .roster
+            .mute
+            .iter()
+            .filter(|((_, source), _)| &**source == "hook" && !self.reads_log());
+        notes.extend(unseen.map(|((node, source), why)| {
+            let note = format!("{source} of {node}: {why}");
+            (note.clone(), note)
+        }));
+        notes
+    }
+
+    /// What limits the verdicts, in words.
+    pub(crate) fn notes(&self, undecided: Option<&Undecided>) -> Vec<String> {
+        let mut notes: Vec<String> = undecided.map(ToString::to_string).into_iter().collect();
+        let attached = self.roster.members().count();
+        if let Some((rank, world_size)) = self.roster.misfit {
+            notes.push(format!(
+                "rank {rank} says that it is one of {world_size} ranks: check RANK and WORLD_SIZE of its process"
+            ));
+        }
+        if attached == 0 && self.arrivals.ranks().next().is_some() {
+            notes.push("no rank has made a step that an optimizer or paceline.step() ended".to_owned());
+        } else if attached == 0 && !self.roster.mute.keys().any(|(_, source)| &**source == "hook") {
+            notes.push(
+                "no rank attached: the hook was not loaded, or neither an optimizer nor paceline.step() ended a step"
+                    .to_owned(),
+            );
+        } else if 0 < attached && attached < self.roster.world_size as usize {
+            let missing = self.roster.world_size as usize - attached;
+            notes.push(format!(
+                "{missing} of {} ranks never attached",
+                self.roster.world_size
+            ));
+        }
+        notes.extend(self.stepless());
+        notes.extend(
+            self.arrivals
+                .note(self.last_frame, &self.policy.detector.arrivals),
+        );
+        notes.extend(self.low_coverage(attached));
+        if attached > 0 && self.last_row > 0 && !self.straggler.has_phases() {
+            notes.push(if attached == 1 && self.reads_log() {
+                "steps were read from the job's log (S0), as times of the whole job: that it is slow or stands still is \
+                 seen, but neither which rank is slow nor why"
+                    .to_owned()
+            } else {
+                "only wall step times came (S0): slow steps are seen, but not whose".to_owned()
+            });
+            if self.roster.world_size == 0 {
+                notes.push(
+                    "how many ranks the job has is not known (WORLD_SIZE is not set): what was lost is not counted"
+                        .to_owned(),
+                );
+            }
+        }
+        notes.extend(self.blurred());
+        notes.extend(self.hook_notes.lines(attached));
+        if self.roster.gaps.left_out() > 0 {
+            let more = self.roster.gaps.left_out();
+            notes.push(format!(
+                "{more} more times in which a node was not watched are not listed"
+            ));
+        }
+        if self.rows.late() > 0 {
+            let late = self.rows.late();
+            notes.push(format!(
+                "{late} step records came too late to be compared with their peers"
+            ));
+        }
+        for source in self
+            .roster
+            .sources
+            .iter()
+            .filter(|source| source.starts_with("alone"))
+        {
+            notes.push(format!("{source}"));
+        }
+        // What the hook does not see is seen in the log where one was named.
+        let is_told = |source: &str| source == "hook" && attached > 0 && self.reads_log();
+        let mute = self.roster.mute.iter();
+        let mute = mute.filter(|((_, source), _)| !is_told(source)).take(8);
+        notes.extend(mute.map(|((node, source), why)| format!("{source} of {node}: {why}")));
+        notes.extend(self.faults.notes());
+        notes.extend(self.before.note());
+        notes.extend(self.away.notes(|at| self.seconds(at)));
+        if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
+            notes.push(format!(
+                "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \
+                 declare tokens (paceline.mark) to tell uneven sequences from trouble",
+                spread * 100.0
+            ));
+        }
+        notes.truncate(MOST);
+        notes
+    }
+
+    /// Ranks that only the NCCL plugin sees, and in whose collectives no step was found.
+    fn stepless(&self) -> Option<String> {
+        let members = self.roster.members();
+        let ranks = members.filter(|(_, member)| member.is_by_collectives && member.first_step.is_none());
+        let ranks = ranks.count();
+        (ranks > 0).then(|| {
+            format!(
+                "no steps of {ranks} rank{} were found in NCCL's collectives: without the hook that takes a minute, and \
+                 collectives that are not all alike; paceline.step() tells where a step ends",
+                if ranks == 1 { "" } else { "s" }
+            )
+        })
+    }
+
+    /// What waits in collectives alone do not tell.
+    fn blurred(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.straggler.has_waits_only() {
+            notes.push(
+                "no phases came: who is slow is told by who comes late to collectives (S1), summed over a step and \
+                 communicator; data loading and garbage collection cannot be told from slow work"
+                    .to_owned(),
+            );
+        }
+        if let Some((step, ranks)) = self.straggler.late_together() {
+            let named = ranks.iter().take(MAX_NAMED);
+            let mut names: Vec<String> = named.map(|rank| rank.0.to_string()).collect();
+            if ranks.len() > MAX_NAMED {
+                names.push(format!("{} more", ranks.len() - MAX_NAMED));
+            }
+            let names = names.join(", ");
+            let late = match (ranks.len(), self.plan.stages > 1) {
+                (1, _) => format!("rank {names} and the ranks of its pipeline"),
+                (_, true) => format!("ranks {names} of one pipeline"),
+                (_, false) => format!("ranks {names}"),
+            };
+            notes.push(format!(
+                "{late} were late together by step {step}: at least one of them was slow. Which one is not known, \
+                 because what passes lateness on between them was not timed (sends and receives between pipeline stages, \
+                 which the hook and NCCL's GPU times show)"
+            ));
+        }
+        notes
+    }
+
+    /// Roles with too few ranks to compare. Before a step was seen nobody knows of roles.
+    fn low_coverage(&self, attached: usize) -> Vec<String> {
+        let wanted = self.policy.detector.straggler.min_peers as usize;
+        let mut roles: Vec<(&str, usize)> = vec![("", attached)];
+        if self.plan.ranks == attached {
+            let planned = self.plan.roles.iter();
+            roles = planned.map(|role| (&*role.name, role.members.len())).collect();
+        }
+        let told = |role: &str, others: usize| {
+            let of = if role.is_empty() {
+                String::new()
+            } else {
+                format!(" of {role}")
+            };
+            match others {
+                0 => of,
+                others => format!("{of} (and of {others} other roles)"),
+            }
+        };
+        let with = |ranks: usize| roles.iter().filter(move |(_, own)| *own == ranks);
+        let notes = (1..=wanted).filter_map(|ranks| {
+            let (role, _) = with(ranks).next()?;
+            let of = told(role, with(ranks).count() - 1);
+            Some(match ranks {
+                1 => format!("low coverage: 1 rank{of} has no peers, and is compared with nobody"),
+                _ => format!(
+                    "low coverage: {ranks} ranks{of}, at least {} are needed to tell who is slow with confidence",
+                    wanted + 1
+                ),
+            })
+        });
+        notes.collect()
+    }
+}

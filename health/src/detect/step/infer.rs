@@ -1,0 +1,292 @@
+//! Stages learned from who shares communicators, where nobody declared a layout.
+//!
+//! Pipelines of one job are alike: the member at one place of each does the same part of the model. So among the
+//! families of communicators that divide the ranks, the pipeline's is the one whose members differ in self-time in a
+//! way that repeats from communicator to communicator. Data and tensor groups hold ranks that do the same work and
+//! differ by noise alone; a slow rank differs in one communicator only.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::board::Board;
+use crate::detect::comm::communicators::Comms;
+use crate::id::Rank;
+use crate::policy::StragglerThresholds;
+use crate::stats;
+
+/// Fewer communicators cannot repeat anything.
+const MIN_COMMS: usize = 3;
+/// Standard errors by which the places of a family must differ.
+const SURE: f64 = 8.0;
+/// Correlation between what the two halves show.
+const ALIKE: f64 = 0.9;
+/// A smaller family that differs by this share of the largest difference is meant: the larger holds it in it.
+const AS_WELL: f64 = 0.8;
+/// One step of one rank counts as at most so far from the others, ln.
+const FAR: f64 = 0.7;
+/// Steps seen before it is first tried; then after twice as many each time, from what came since.
+const FIRST_TRY: u32 = 4;
+
+/// Stage and pipeline of each rank.
+pub type Stages = BTreeMap<Rank, (u32, u32)>;
+
+/// By rank's number: steps, and the sum of ln(self-time) less that of the step's median rank.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Levels(Vec<(u32, f64)>);
+
+/// What is known of self-times, from the first step on.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Inference {
+    /// Of odd and of even steps, so that what one half shows the other must repeat.
+    halves: [Levels; 2],
+    rows: u32,
+    is_done: bool,
+}
+
+impl Inference {
+    /// A new group of ranks begins.
+    pub fn clear(&mut self) {
+        *self = Inference::default();
+    }
+
+    /// Takes a step; gives the stages once they were learned.
+    pub fn step(&mut self, board: &Board<'_>, comms: &Comms, table: &StragglerThresholds) -> Option<Stages> {
+        let may_pipe = board.micro_batches > 1 || comms.has_unfit();
+        let is_pipeline = may_pipe && board.plan.stages == 1;
+        if self.is_done || !is_pipeline || comms.is_empty() || board.seats.len() < 2 * MIN_COMMS {
+            return None;
+        }
+        self.take(board);
+        if self.rows < FIRST_TRY || !self.rows.is_power_of_two() {
+            return None;
+        }
+        let stages = self.learn(comms, table.tolerated_ratio.ln());
+        self.is_done = stages.is_some();
+        // What was seen while warming up is noisier than what follows.
+        for half in &mut self.halves {
+            half.0.fill((0, 0.0));
+        }
+        stages
+    }
+
+    fn take(&mut self, board: &Board<'_>) {
+        let mut all: Vec<f64> = board.seats.iter().map(|seat| seat.self_s.ln()).collect();
+        let Some(middle) = stats::median(&mut all) else {
+            return;
+        };
+        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let levels = &mut self.halves[self.rows as usize % 2].0;
+        levels.resize(levels.len().max(ranks), (0, 0.0));
+        for seat in &board.seats {
+            let level = &mut levels[seat.rank.0 as usize];
+            level.0 += 1;
+            level.1 += (seat.self_s.ln() - middle).clamp(-FAR, FAR);
+        }
+        self.rows += 1;
+    }
+
+    /// The smallest family of which the places differ about as much as those of any.
+    fn learn(&self, comms: &Comms, tolerated: f64) -> Option<Stages> {
+        let found: Vec<(Vec<&[Rank]>, f64)> = families(comms)
+            .into_values()
+            .filter_map(|family| {
+                let spread = self.spread(&family, tolerated)?;
+                Some((family, spread))
+            })
+            .collect();
+        let most = found.iter().map(|(_, spread)| *spread).fold(0.0, f64::max);
+        let (family, _) = found
+            .iter()
+            .filter(|(_, spread)| *spread >= AS_WELL * most)
+            .min_by_key(|(family, _)| family[0].len())?;
+        let mut stages = Stages::new();
+        for (pipeline, members) in (0..).zip(family) {
+            for (stage, rank) in (0..).zip(*members) {
+                stages.insert(*rank, (stage, pipeline));
+            }
+        }
+        Some(stages)
+    }
+
+    /// By how much the places of a family differ, ln, if they do so in the same way everywhere and in both halves.
+    fn spread(&self, family: &[&[Rank]], tolerated: f64) -> Option<f64> {
+        let [odd, even] = &self.halves;
+        let (odd, even) = (odd.places(family, tolerated)?, even.places(family, tolerated)?);
+        let product: f64 = odd.iter().zip(&even).map(|(a, b)| a * b).sum();
+        let power = |places: &[f64]| places.iter().map(|place| place * place).sum::<f64>();
+        let alike = product / (power(&odd) * power(&even)).sqrt();
+        let both: Vec<f64> = odd.iter().zip(&even).map(|(a, b)| (a + b) / 2.0).collect();
+        (alike >= ALIKE).then(|| range(&both))
+    }
+}
+
+impl Levels {
+    fn of(&self, rank: Rank) -> Option<f64> {
+        let (steps, sum) = self.0.get(rank.0 as usize)?;
+        (*steps > 0).then(|| sum / f64::from(*steps))
+    }
+
+    /// Whether each rank is in one of them.
+    fn are_divided_by(&self, family: &[&[Rank]]) -> bool {
+        let mut ranks: Vec<Rank> = family
+            .iter()
+            .flat_map(|members| members.iter().copied())
+            .collect();
+        let listed = ranks.len();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let known = self.0.iter().filter(|(steps, _)| *steps > 0).count();
+        family.len() >= MIN_COMMS && ranks.len() == listed && listed == known
+    }
+
+    /// The usual level of each place of a family about the mean, ln, if the places differ.
+    fn places(&self, family: &[&[Rank]], tolerated: f64) -> Option<Vec<f64>> {
+        if !self.are_divided_by(family) {
+            return None;
+        }
+        let own: Option<Vec<Vec<f64>>> = family.iter().map(|members| self.profile(members)).collect();
+        let own = own?;
+        let of_place = |place: usize| {
+            let mut levels: Vec<f64> = own.iter().map(|profile| profile[place]).collect();
+            stats::median(&mut levels)
+        };
+        let usual: Option<Vec<f64>> = (0..own[0].len()).map(of_place).collect();
+        let usual = usual?;
+        let apart = |profile: &Vec<f64>| -> Vec<f64> {
+            let pairs = profile.iter().zip(&usual);
+            pairs.map(|(own, usual)| (own - usual).abs()).collect()
+        };
+        let mut apart: Vec<f64> = own.iter().flat_map(apart).collect();
+        // Their median was taken out of few.
+        let n = family.len() as f64;
+        let sigma = stats::MAD_TO_SIGMA * stats::median(&mut apart)? * n / (n - 1.0);
+        (range(&usual) >= tolerated.max(SURE * sigma / n.sqrt())).then_some(usual)
+    }
+
+    /// Self-times of a communicator's members about their own mean, ln.
+    fn profile(&self, members: &[Rank]) -> Option<Vec<f64>> {
+        let levels: Option<Vec<f64>> = members.iter().map(|rank| self.of(*rank)).collect();
+        let levels = levels?;
+        let mean = stats::mean(&levels);
+        Some(levels.into_iter().map(|level| level - mean).collect())
+    }
+}
+
+/// From the lowest to the highest.
+fn range(values: &[f64]) -> f64 {
+    let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    highest - lowest
+}
+
+/// Complete communicators by how their members' numbers lie to each other: those of one axis lie alike.
+fn families(comms: &Comms) -> BTreeMap<Vec<u32>, Vec<&[Rank]>> {
+    let mut families: BTreeMap<Vec<u32>, Vec<&[Rank]>> = BTreeMap::new();
+    for (_, comm) in comms.iter() {
+        let members = comm.members.as_slice();
+        let Some(first) = members.first().filter(|_| members.len() == comm.size as usize) else {
+            continue;
+        };
+        let offsets = members.iter().map(|rank| rank.0 - first.0).collect();
+        families.entry(offsets).or_default().push(members);
+    }
+    for family in families.values_mut() {
+        family.sort_unstable();
+        family.dedup();
+    }
+    families
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Group;
+
+    /// Communicators of `layout` (dp, tp, pp) in Megatron's order, all axes, with numbers that say nothing.
+    fn comms((dp, tp, pp): (u32, u32, u32)) -> Comms {
+        let mut comms = Comms::default();
+        for rank in 0..dp * tp * pp {
+            let (t, d, p) = (rank % tp, rank / tp % dp, rank / (tp * dp));
+            for (axis, number, size) in [(1, p * dp + d, tp), (2, p * tp + t, dp), (3, d * tp + t, pp)] {
+                comms.join(&Group {
+                    rank: Rank(rank),
+                    restart: 0,
+                    comm: (axis * 7919 + u64::from(number)) * 0x9e37_79b9,
+                    size,
+                    name: "".into(),
+                });
+            }
+        }
+        comms
+    }
+
+    /// Inference that has seen each rank at a level.
+    fn seen(ranks: u32, mut level: impl FnMut(u32) -> f64) -> Inference {
+        let mut half = || Levels((0..ranks).map(|rank| (1, level(rank))).collect());
+        Inference {
+            halves: [half(), half()],
+            rows: 2,
+            is_done: false,
+        }
+    }
+
+    /// Noise that repeats: uniform numbers of the seed, about normal by summing.
+    fn noise(seed: u64) -> impl FnMut() -> f64 {
+        let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
+        move || {
+            let sum: f64 = (0..6)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    (state >> 40) as f64 / (1 << 24) as f64
+                })
+                .sum();
+            (sum - 3.0) / 0.5_f64.sqrt()
+        }
+    }
+
+    #[test]
+    fn a_heavier_stage_is_found_among_all_axes() {
+        for (layout, heavy) in [
+            ((4, 2, 4), 1.3),
+            ((2, 4, 2), 1.1),
+            ((8, 1, 4), 1.05),
+            ((2, 2, 8), 1.5),
+        ] {
+            let (dp, tp, pp) = layout;
+            let mut noise = noise(7);
+            let level = |rank: u32| {
+                if rank / (tp * dp) == pp - 1 {
+                    f64::ln(heavy)
+                } else {
+                    0.0
+                }
+            };
+            let inference = seen(dp * tp * pp, |rank| level(rank) + 0.003 * noise());
+            let stages = inference.learn(&comms(layout), 1.02_f64.ln()).unwrap();
+            for (rank, (stage, pipeline)) in stages {
+                assert_eq!(stage, rank.0 / (tp * dp), "{layout:?} rank {rank}");
+                assert_eq!(pipeline, rank.0 % (tp * dp), "{layout:?} rank {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn noise_and_slow_ranks_make_no_stages() {
+        for seed in 0..2000 {
+            let layout = [(4, 4, 1), (8, 2, 1), (16, 2, 1), (4, 2, 4), (16, 4, 1)][seed as usize % 5];
+            let mut noise = noise(seed);
+            let sigma = [0.003, 0.02, 0.11][seed as usize % 3];
+            let ranks = layout.0 * layout.1 * layout.2;
+            let slow = seed as u32 * 31 % ranks;
+            let level = |rank: u32| if rank == slow { 0.2 } else { 0.0 };
+            let inference = seen(ranks, |rank| level(rank) + sigma * noise());
+            assert!(
+                inference.learn(&comms(layout), 1.02_f64.ln()).is_none(),
+                "seed {seed}"
+            );
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Kinds of steps that nobody declared: a step in which nearly all ranks take far longer than they do is an outlier,
+//! and such steps that come back at a fixed distance are periodic pauses. What the job does in them nobody has said: a
+//! checkpoint, an evaluation, an exchange of weights.
+//!
+//! Set apart, they reach neither the noise nor the tests of ordinary steps. A level that stays is ordinary again.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::board::Board;
+use crate::event::StepKind;
+use crate::policy::{KindThresholds, bounds};
+use crate::stats;
+
+/// Ordinary steps by which the next is judged.
+const KEPT: usize = 16;
+/// Fewer than this judge nothing.
+const ENOUGH: usize = 8;
+/// Occasions that are remembered: those that make a period, and others between them.
+const OCCASIONS: usize = 4 * bounds::OCCASIONS;
+/// What comes back takes at most so many times as long each time; shorter ones between are something else.
+const ALIKE_RATIO: f64 = 2.0;
+
+/// What a step was found to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sort {
+    /// What it was declared as: an ordinary step, unless it was declared as something.
+    #[default]
+    AsDeclared,
+    /// Far out, and nobody knows why.
+    Outlier,
+    /// Far out, at the distance at which others were.
+    Periodic,
+}
+
+/// See the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Kinds {
+    /// ln of each role's median self-time in the latest ordinary steps.
+    levels: Vec<VecDeque<f64>>,
+    /// How far the ranks lay above them, and ln of the steps' durations.
+    common: Track,
+    longest: Track,
+}
+
+/// One series of observations of ordinary steps, and the occasions that stood out of it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Track {
+    usual: VecDeque<f64>,
+    /// Steps in a row that stood out.
+    run: u32,
+    /// The first step of each of the latest runs, and its value.
+    occasions: VecDeque<(u64, f64)>,
+}
+
+impl Kinds {
+    /// What the step is, if it is not what it was declared as. `is_between`: its self-times were not taken, those of others are.
+    pub fn sort(&mut self, board: &Board<'_>, table: &KindThresholds, is_between: bool) -> Sort {
+        if board.kind != StepKind::Train {
+            return Sort::AsDeclared;
+        }
+        let longest = board.dur_s.max(1e-9).ln();
+        let above = self.above(board, table).unwrap_or(longest);
+        let common = !is_between && self.common.stands_out(board.step, above, table);
+        // One rank that writes for all holds up the step and leaves the others' self-time alone. Only its period
+        // tells it from one that is slow now and then.
+        let held_up = self.longest.stands_out(board.step, longest, table);
+        let recurs = |track: &Track| track.recurs(table.recurrences as usize);
+        let sort = match (common, held_up) {
+            (true, _) if recurs(&self.common) => Sort::Periodic,
+            (true, _) => Sort::Outlier,
+            (false, true) if recurs(&self.longest) => Sort::Periodic,
+            _ => Sort::AsDeclared,
+        };
+        if sort == Sort::AsDeclared {
+            self.learn(board);
+        }
+        sort
+    }
+
+    /// What an ordinary step of a role takes, seconds.
+    pub fn usual_s(&self, role: u32) -> Option<f64> {
+        let levels = self.levels.get(role as usize)?;
+        let mut levels: Vec<f64> = levels.iter().copied().collect();
+        Some(stats::median(&mut levels)?.exp())
+    }
+
+    /// How far at least the given share of the ranks lie above their roles' usual levels.
+    fn above(&self, board: &Board<'_>, table: &KindThresholds) -> Option<f64> {
+        let usual: Vec<Option<f64>> = self
+            .levels
+            .iter()
+            .map(|levels| stats::median(&mut levels.iter().copied().collect::<Vec<_>>()))
+            .collect();
+        let above = board.seats.iter().map(|seat| {
+            let usual = usual.get(seat.place.role as usize).copied().flatten();
+            usual.map_or(0.0, |usual| seat.self_s.ln() - usual)
+        });
+        let mut above: Vec<f64> = above.collect();
+        let last = above.len().checked_sub(1)?;
+        let place = ((1.0 - table.ranks_ratio).max(0.0) * last as f64) as usize;
+        Some(*above.select_nth_unstable_by(place, f64::total_cmp).1)
+    }
+
+    fn learn(&mut self, board: &Board<'_>) {
+        self.levels.resize_with(board.roles.len(), VecDeque::new);
+        for (levels, role) in self.levels.iter_mut().zip(&board.roles) {
+            if role.seen > 0 {
+                levels.push_back(role.self_s.ln());
+                let surplus = levels.len().saturating_sub(KEPT);
+                levels.drain(..surplus);
+            }
+        }
+    }
+}
+
+impl Track {
+    /// Whether the step stands out. One that does not, or has done so for long, is usual from now on.
+    pub(crate) fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
+        let mut usual: Vec<f64> = self.usual.iter().copied().collect();
+        let level = stats::median(&mut usual);
+        let sigma = stats::robust_sigma(&mut usual).unwrap_or(0.0);
+        let far = table.jump_ratio.ln().max(table.jump_sigmas * sigma);
+        let out = self.usual.len() >= ENOUGH && level.is_some_and(|level| value > level + far);
+        if out && self.run + 1 < table.lasting_steps {
+            if self.run == 0 {
+                self.occasions.push_back((step, value));
+                let surplus = self.occasions.len().saturating_sub(OCCASIONS);
+                self.occasions.drain(..surplus);
+            }
+            self.run += 1;
+            return true;
+        }
+        if out {
+            // It has come to stay.
+            self.usual.clear();
+            self.occasions.pop_back();
+        }
+        self.run = 0;
+        self.usual.push_back(value);
+        let surplus = self.usual.len().saturating_sub(KEPT);
+        self.usual.drain(..surplus);
+        false
+    }
+
+    /// Whether the latest occasions like the last, so many times, came at the same distance.
+    fn recurs(&self, times: usize) -> bool {
+        let Some((_, latest)) = self.occasions.back() else {
+            return false;
+        };
+        let is_alike = |value: f64| (value - latest).abs() <= ALIKE_RATIO.ln();
+        let alike = self.occasions.iter().rev().filter(|(_, value)| is_alike(*value));
+        let steps: Vec<u64> = alike.take(times + 1).map(|(step, _)| *step).collect();
+        let mut gaps = steps.windows(2).map(|pair| pair[0] - pair[1]);
+        let first = gaps.next();
+        // Steps that follow each other have no period.
+        steps.len() > times && first.is_some_and(|first| first > 2 && gaps.all(|gap| gap == first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    /// Feeds durations, seconds by step; tells which stood out, and after which the period was known.
+    fn watch(seconds: impl Fn(u64) -> f64, steps: u64) -> (Vec<u64>, Option<u64>) {
+        let table = Policy::default().detector.kinds;
+        let mut track = Track::default();
+        let (mut out, mut learned) = (Vec::new(), None);
+        for step in 1..=steps {
+            if track.stands_out(step, seconds(step).ln(), &table) {
+                out.push(step);
+                if track.recurs(table.recurrences as usize) {
+                    learned.get_or_insert(step);
+                }
+            }
+        }
+        (out, learned)
+    }
+
+    #[test]
+    fn a_period_is_learned_after_three_equal_distances() {
+        let every_twentieth = |step| if step % 20 == 0 { 0.17 } else { 0.1 };
+        assert_eq!(watch(every_twentieth, 100), (vec![20, 40, 60, 80, 100], Some(80)));
+    }
+
+    #[test]
+    fn shorter_ones_between_hide_no_period() {
+        let busy = |step: u64| match step {
+            _ if step.is_multiple_of(20) => 2.0,
+            33 | 47 | 61 | 74 => 0.17,
+            _ => 0.1,
+        };
+        assert_eq!(watch(busy, 100).1, Some(80));
+    }
+
+    #[test]
+    fn what_comes_at_uneven_distances_has_no_period() {
+        let odd = |step| {
+            if [20, 33, 61, 70, 95].contains(&step) {
+                0.17
+            } else {
+                0.1
+            }
+        };
+        assert_eq!(watch(odd, 100), (vec![20, 33, 61, 70, 95], None));
+    }
+
+    #[test]
+    fn a_level_that_stays_is_ordinary() {
+        let slower = |step| if step >= 50 { 0.13 } else { 0.1 };
+        assert_eq!(watch(slower, 200), (vec![50, 51, 52, 53], None));
+    }
+
+    #[test]
+    fn noise_stands_out_never() {
+        // Eleven percent, as packed sequences make one rank vary.
+        let packed = |step: u64| (0.11 * (step as f64 * 1.7).sin() * 1.4).exp();
+        assert_eq!(watch(packed, 500), (vec![], None));
+    }
+}

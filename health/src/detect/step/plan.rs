@@ -1,0 +1,275 @@
+//! Who stands where: roles, replicas, stages, nodes, racks. Made from what ranks declared, remade when that changes.
+//!
+//! Ranks of one role do the same work; peers are the other ranks of the role. A role is a place in the parallel
+//! layout and a GPU model. Where that leaves too few to compare with, positions that share the same work (tensor and
+//! context, then expert) are taken together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::members::roster::{Member, Roster};
+use crate::event::Axis;
+use crate::id::{NodeId, Rank};
+
+/// Where one rank stands; indices into the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub role: u32,
+    /// The pipeline that it is part of, and its place in it.
+    pub replica: u32,
+    pub stage: u32,
+    pub node: u32,
+    pub rack: Option<u32>,
+}
+
+/// Ranks that do the same work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Role {
+    /// For people: `stage 3`, `stage 3 expert 1`; empty when all ranks are alike.
+    pub name: Arc<str>,
+    /// Roles with the same work but for the GPU's model: its index into `groups` of the plan.
+    pub group: u32,
+    /// It is one expert's.
+    pub is_expert: bool,
+    /// In order.
+    pub members: Vec<Rank>,
+}
+
+/// Everyone's place.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Plan {
+    places: Vec<Option<Place>>,
+    pub roles: Vec<Role>,
+    /// What roles share: a stage where there are several, else the declared role.
+    pub groups: Vec<Arc<str>>,
+    pub nodes: Vec<(NodeId, Vec<Rank>)>,
+    pub racks: Vec<(Arc<str>, Vec<Rank>)>,
+    /// Stages of the pipeline; one when there is none.
+    pub stages: u32,
+    pub replicas: u32,
+    /// Micro-batches of a step as declared.
+    pub micro_batches: Option<u32>,
+    /// Some rank said where it stands.
+    pub is_declared: bool,
+    pub ranks: usize,
+}
+
+/// What tells roles apart, from the narrowest to the widest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    declared: Arc<str>,
+    stage: u32,
+    expert: Option<u32>,
+    slice: Option<(u32, u32)>,
+    model: Arc<str>,
+}
+
+impl Plan {
+    /// The plan of the ranks in `roster`. `model` tells a member's GPU model; `stage_of` the stage that was learned
+    /// of a rank that declared none, with its replica.
+    pub fn new(
+        roster: &Roster,
+        min_peers: u32,
+        model: impl Fn(&Member) -> Arc<str>,
+        learned: &BTreeMap<Rank, (u32, u32)>,
+    ) -> Plan {
+        let mut plan = Plan {
+            stages: 1,
+            ..Plan::default()
+        };
+        let mut narrow: BTreeMap<Key, Vec<Rank>> = BTreeMap::new();
+        let mut replicas: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        let mut nodes: BTreeMap<&NodeId, u32> = BTreeMap::new();
+        let mut racks: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+        for (rank, member) in roster.members() {
+            let (key, replica) = place_of(rank, member, model(member), learned);
+            plan.stages = plan.stages.max(key.stage + 1);
+            if let Some(layout) = &member.layout {
+                plan.is_declared = true;
+                plan.stages = plan.stages.max(layout.pp.size.min(MAX_STAGES));
+                if layout.micro_batches > 0 {
+                    plan.micro_batches = Some(layout.micro_batches);
+                }
+            }
+            let next = replicas.len() as u32;
+            let replica = *replicas.entry(replica).or_insert(next);
+            let next = nodes.len() as u32;
+            let node = *nodes.entry(&member.node).or_insert_with(|| {
+                plan.nodes.push((member.node.clone(), Vec::new()));
+                next
+            });
+            plan.nodes[node as usize].1.push(rank);
+            let rack = roster.rack_of(&member.node).map(|rack| {
+                let next = racks.len() as u32;
+                let index = *racks.entry(rack.clone()).or_insert_with(|| {
+                    plan.racks.push((rack, Vec::new()));
+                    next
+                });
+                plan.racks[index as usize].1.push(rank);
+                index
+            });
+            let stage = key.stage;
+            narrow.entry(key).or_default().push(rank);
+            plan.seat(
+                rank,
+                Place {
+                    role: 0,
+                    replica,
+                    stage,
+                    node,
+                    rack,
+                },
+            );
+        }
+        plan.replicas = replicas.len() as u32;
+        // One rank may claim a long pipeline that nobody else is in, or the others have not spoken yet.
+        let places = u64::from(plan.stages) * u64::from(plan.replicas);
+        if places > MOST_PLACES * plan.ranks as u64 {
+            plan.stages = 1;
+        }
+        for (key, members) in widen(narrow, min_peers as usize) {
+            plan.enrol(key, members);
+        }
+        plan
+    }
+
+    /// Where a rank stands.
+    pub fn place(&self, rank: Rank) -> Option<&Place> {
+        self.places.get(rank.0 as usize)?.as_ref()
+    }
+
+    /// Ranks of the same pipeline, this one too.
+    pub fn pipeline(&self, rank: Rank) -> impl Iterator<Item = Rank> + '_ {
+        let replica = self.place(rank).map(|place| place.replica);
+        let places = self.places.iter().zip(0..);
+        places
+            .filter(move |(place, _)| place.as_ref().map(|place| place.replica) == replica)
+            .map(|(_, rank)| Rank(rank))
+    }
+
+    /// Whether the roles are the same, whoever fills them.
+    pub fn has_roles_of(&self, other: &Plan) -> bool {
+        let names =
+            |plan: &Plan| -> Vec<Arc<str>> { plan.roles.iter().map(|role| role.name.clone()).collect() };
+        names(self) == names(other)
+    }
+
+    fn seat(&mut self, rank: Rank, place: Place) {
+        let index = rank.0 as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
+        }
+        self.places[index] = Some(place);
+        self.ranks += 1;
+    }
+
+    fn enrol(&mut self, key: Key, mut members: Vec<Rank>) {
+        members.sort_unstable();
+        for rank in &members {
+            if let Some(Some(place)) = self.places.get_mut(rank.0 as usize) {
+                place.role = self.roles.len() as u32;
+            }
+        }
+        let name = key.name(self.stages);
+        let group = if self.stages > 1 {
+            format!("stage {}", key.stage).into()
+        } else {
+            name.clone()
+        };
+        let known = self.groups.iter().position(|known| *known == group);
+        let index = known.unwrap_or(self.groups.len());
+        if known.is_none() {
+            self.groups.push(group);
+        }
+        self.roles.push(Role {
+            name,
+            group: index as u32,
+            is_expert: key.expert.is_some(),
+            members,
+        });
+    }
+}
+
+/// Places (a stage of a replica) for each rank that a pipeline may have; a whole one has at most one.
+const MOST_PLACES: u64 = 2;
+/// A pipeline is not believed to be longer.
+const MAX_STAGES: u32 = 4096;
+
+impl Key {
+    fn name(&self, stages: u32) -> Arc<str> {
+        let mut words = Vec::new();
+        if !self.declared.is_empty() {
+            words.push(self.declared.to_string());
+        }
+        if stages > 1 {
+            words.push(format!("stage {}", self.stage));
+        }
+        if let Some(expert) = self.expert {
+            words.push(format!("expert {expert}"));
+        }
+        if let Some((tensor, context)) = self.slice {
+            words.push(format!("slice {tensor}.{context}"));
+        }
+        words.join(" ").into()
+    }
+}
+
+/// What tells a rank's role, and which replica it is part of.
+fn place_of(
+    rank: Rank,
+    member: &Member,
+    model: Arc<str>,
+    learned: &BTreeMap<Rank, (u32, u32)>,
+) -> (Key, (u32, u32)) {
+    let of = |axis: Axis| (axis.size > 1).then_some(axis.index);
+    let declared = member.role.clone();
+    if let Some(layout) = &member.layout {
+        let slice = of(layout.tp).or(of(layout.cp)).is_some();
+        let key = Key {
+            declared,
+            stage: layout.pp.index.min(MAX_STAGES - 1),
+            expert: of(layout.ep),
+            slice: slice.then_some((layout.tp.index, layout.cp.index)),
+            model,
+        };
+        // Tensor and context slices of one replica wait for each other as one.
+        return (key, (0, layout.dp.index));
+    }
+    let (stage, replica) = match learned.get(&rank) {
+        Some((stage, replica)) => (*stage, (1, *replica)),
+        None => (0, (2, rank.0)),
+    };
+    let key = Key {
+        declared,
+        stage,
+        expert: None,
+        slice: None,
+        model,
+    };
+    (key, replica)
+}
+
+/// Takes roles together until each has more than `min_peers` members, as far as the work is the same.
+fn widen(narrow: BTreeMap<Key, Vec<Rank>>, min_peers: usize) -> BTreeMap<Key, Vec<Rank>> {
+    let merge = |roles: BTreeMap<Key, Vec<Rank>>, wider: fn(&Key) -> Key| {
+        let mut merged: BTreeMap<Key, Vec<Rank>> = BTreeMap::new();
+        let smallest = roles.values().map(Vec::len).min().unwrap_or(0);
+        if smallest > min_peers {
+            return roles;
+        }
+        for (key, members) in roles {
+            merged.entry(wider(&key)).or_default().extend(members);
+        }
+        merged
+    };
+    let slices = merge(narrow, |key| Key {
+        slice: None,
+        ..key.clone()
+    });
+    merge(slices, |key| Key {
+        expert: None,
+        ..key.clone()
+    })
+}

@@ -1,0 +1,296 @@
+//! S1: what ranks spent in collectives, where no phases say how long they worked.
+//!
+//! A rank's step is its own work and its time in collectives; what they leave of it is self-time. In one collective the
+//! shortest time is the transfer, what a rank is longer in it is its wait, and who is in it shortest came last. Only
+//! durations on each rank's own clock are compared, and a rank is judged only in steps of which all its communicators
+//! told: a sum that was lost would look like work.
+
+mod lateness;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::Plan;
+use super::rows::Row;
+use crate::detect::comm::communicators::Comms;
+use crate::event::{self, FunctionSum};
+use crate::id::Rank;
+
+/// Steps whose sums are kept; more, and the oldest goes.
+const MAX_OPEN: usize = 64;
+/// Steps of which it is kept who came last: bits of a word.
+const KEPT: u64 = 64;
+/// Latest steps by which a rank comes last more often than its share, and standard errors by which it must.
+const LATEST: u64 = 16;
+const SURE: f64 = 4.0;
+/// Share of a communicator's members without which nobody can say who came last.
+const ENOUGH: f64 = 0.75;
+
+/// Sums of steps that have not closed.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Waits {
+    /// Some rank's steps come without phases.
+    is_needed: bool,
+    open: BTreeMap<u64, Met>,
+    closed: Option<u64>,
+    /// By rank's number: in how many communicators it was in the last step that closed.
+    usual: Vec<u8>,
+    /// By rank's number: whether it came last somewhere, the latest step in the lowest bit.
+    votes: Vec<u64>,
+    /// Steps in which that was looked at, [`KEPT`] at most.
+    #[serde(default)]
+    voted: u64,
+    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a bound.
+    #[serde(default)]
+    is_beside: bool,
+}
+
+/// What has come of one step.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Met {
+    /// By communicator.
+    parts: BTreeMap<u64, Vec<Part>>,
+    /// By rank's number: in how many communicators it was.
+    counts: Vec<u8>,
+    /// Members of communicators that have not told, where others of them have.
+    awaited: usize,
+    /// Ranks that have told of fewer communicators than in the step before.
+    short: usize,
+}
+
+/// One rank in one communicator. Seconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Part {
+    rank: Rank,
+    own_s: f64,
+    /// Standing still, as the rank said; `None`: it may have worked meanwhile.
+    exposed_s: Option<f64>,
+    /// What it surely stood still for.
+    surely_s: f64,
+    /// Of sums that only hold what all members did: how many there were. 0: of others.
+    collectives: u32,
+    is_fit: bool,
+    functions: Vec<FunctionSum>,
+}
+
+/// What collectives say of one rank's step. Seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stood {
+    /// Standing still in all its communicators.
+    pub exposed_s: f64,
+    /// It came last in one, by more than the others came apart.
+    came_last: bool,
+    /// Some of it is what ranks lag behind where they may have worked meanwhile.
+    is_beside: bool,
+    /// Some of its communicators told.
+    is_told: bool,
+    /// One of its communicators did not tell.
+    is_partial: bool,
+}
+
+impl Waits {
+    /// Forgets everything: a new group of ranks begins.
+    pub fn clear(&mut self) {
+        *self = Waits::default();
+    }
+
+    /// A step has come: if it has no phases, sums are kept from now on.
+    pub fn need(&mut self, step: &event::Step) {
+        self.is_needed |= step.phases.is_none();
+    }
+
+    /// Takes what a member of a communicator of `size` did in a step.
+    pub fn add(&mut self, did: &event::Comm, size: u32) {
+        let is_late = self.closed.is_some_and(|closed| did.step <= closed);
+        if !self.is_needed || is_late {
+            return;
+        }
+        let usual = &self.usual;
+        let met = self.open.entry(did.step).or_insert_with(|| Met {
+            short: usual.iter().filter(|count| **count > 0).count(),
+            ..Met::default()
+        });
+        let parts = met.parts.entry(did.comm).or_default();
+        if parts.is_empty() {
+            met.awaited += size as usize;
+        }
+        met.awaited = met.awaited.saturating_sub(1);
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        // On the GPU they may run beside the rank's work: one of them is what it surely stood still for.
+        let surely_ns = match did.gpu {
+            true => did.dur_ns / u64::from(did.collectives.max(1)),
+            false => did.dur_ns,
+        };
+        parts.push(Part {
+            rank: did.rank,
+            own_s: seconds(did.dur_ns),
+            exposed_s: did.exposed_ns.map(|ns| seconds(ns.min(did.dur_ns))),
+            surely_s: seconds(surely_ns),
+            collectives: did.collectives.saturating_sub(did.unfit) * u32::from(did.gpu),
+            is_fit: did.unfit == 0,
+            functions: did.functions.clone(),
+        });
+        let index = did.rank.0 as usize;
+        met.counts.resize(met.counts.len().max(index + 1), 0);
+        met.counts[index] = met.counts[index].saturating_add(1);
+        if usual.get(index) == Some(&met.counts[index]) {
+            met.short = met.short.saturating_sub(1);
+        }
+        while self.open.len() > MAX_OPEN {
+            self.open.pop_first();
+        }
+    }
+
+    /// Whether nothing more is expected of a step. Where nobody ever told of collectives nothing is.
+    pub fn are_in(&self, step: u64) -> bool {
+        match self.open.get(&step) {
+            Some(met) => met.awaited == 0 && met.short == 0,
+            None => self.usual.iter().all(|count| *count == 0),
+        }
+    }
+
+    /// Fills in self-times of a row that has none, but where others have some (`is_between`).
+    pub fn fill(&mut self, row: &mut Row, comms: &Comms, is_between: bool) {
+        if !self.is_needed {
+            return;
+        }
+        let met = self.open.remove(&row.step);
+        self.open = self.open.split_off(&row.step);
+        self.closed = Some(row.step);
+        let Some(met) = met.filter(|_| !row.has_phases()) else {
+            return;
+        };
+        let stood = met.stood(row, comms);
+        self.vote(&stood);
+        self.is_beside = stood.iter().any(|stood| stood.is_beside);
+        self.usual = met.counts;
+        if !is_between {
+            row.fill(|rank| stood.get(rank.0 as usize).copied().filter(Stood::is_whole));
+        }
+    }
+
+    /// Share of the latest `steps` (as far as they are kept) in which a rank came last in some communicator.
+    pub fn came_last(&self, rank: Rank, steps: u64) -> f64 {
+        let steps = steps.clamp(1, KEPT);
+        let votes = self.votes.get(rank.0 as usize).copied().unwrap_or(0);
+        f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
+    }
+
+    /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they share no
+    /// communicator, over any others, that was seen. What joins them (the sends of a pipeline, where nothing
+    /// tells of them) passes lateness on, and the first of them is not known.
+    pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
+        let islands = comms.islands();
+        let first = islands.get(&rank);
+        let pipeline = plan.pipeline(rank).filter(|_| plan.stages > 1);
+        let mut others = late.iter().copied().chain(pipeline);
+        others.any(|other| islands.get(&other) != first)
+    }
+
+    /// A rank that came last in more than its share of the latest steps, in collectives that run beside the work: as it
+    /// may be slower than they show, that a step is longer is not known to be the whole job's.
+    pub fn latecomer(&self, comms: &Comms) -> Option<Rank> {
+        let steps = self.voted.min(LATEST);
+        if !self.is_beside || steps == 0 {
+            return None;
+        }
+        let is_late = |rank: Rank| {
+            let sizes = comms.of(rank).map(|(_, comm)| comm.size);
+            let share = 1.0 / f64::from(sizes.filter(|size| *size > 1).min().unwrap_or(1));
+            let chance = (share * (1.0 - share) / steps as f64).sqrt();
+            self.came_last(rank, steps) > share + SURE * chance
+        };
+        (0..self.votes.len() as u32).map(Rank).find(|rank| is_late(*rank))
+    }
+
+    fn vote(&mut self, stood: &[Stood]) {
+        self.votes.resize(self.votes.len().max(stood.len()), 0);
+        self.voted = (self.voted + 1).min(KEPT);
+        for (votes, stood) in self.votes.iter_mut().zip(stood) {
+            *votes = (*votes << 1) | u64::from(stood.came_last);
+        }
+    }
+}
+
+impl Met {
+    /// By rank's number.
+    fn stood(&self, row: &Row, comms: &Comms) -> Vec<Stood> {
+        let step_s = row.samples().map(|(_, sample)| sample.dur_s).fold(0.0, f64::max);
+        let mut all = vec![Stood::default(); self.counts.len()];
+        // Who comes last to collectives beside the work sees them short and apart; the others know what they are. All
+        // communicators of a size are taken alike, as ranks of different ones are compared.
+        let is_untold = |parts: &[Part]| parts.iter().any(|part| part.exposed_s.is_none());
+        let untold: BTreeSet<u32> = self
+            .parts
+            .iter()
+            .filter(|(_, parts)| is_untold(parts))
+            .filter_map(|(id, _)| Some(comms.get(*id)?.size))
+            .collect();
+        for (id, parts) in &self.parts {
+            let Some(comm) = comms.get(*id) else { continue };
+            let mut told = BTreeSet::new();
+            let is_told = !untold.contains(&comm.size);
+            let is_alike = parts
+                .windows(2)
+                .all(|pair| pair[0].collectives == pair[1].collectives);
+            let functions: Vec<&[FunctionSum]> = parts.iter().map(|part| part.functions.as_slice()).collect();
+            let beside = (!is_told)
+                .then(|| lateness::stood_s(&functions, step_s))
+                .flatten();
+            for (place, part) in parts.iter().enumerate() {
+                if let Some(stood) = all
+                    .get_mut(part.rank.0 as usize)
+                    .filter(|_| told.insert(part.rank))
+                {
+                    let untold_s = beside.as_ref().map_or(part.surely_s, |stood_s| stood_s[place]);
+                    // What stages receive is waited for whatever goes on beside it.
+                    let is_told = is_told || !part.is_fit;
+                    stood.exposed_s += part.exposed_s.filter(|_| is_told).unwrap_or(untold_s);
+                    stood.is_told = true;
+                    stood.is_beside |= !is_told;
+                    // Sums of other collectives cannot be compared.
+                    stood.is_partial |= !is_alike;
+                }
+            }
+            for rank in comm.members.iter().filter(|rank| !told.contains(rank)) {
+                if let Some(stood) = all.get_mut(rank.0 as usize) {
+                    stood.is_partial = true;
+                }
+            }
+            let enough = told.len() as f64 >= ENOUGH * f64::from(comm.size);
+            // One by one they tell more than their sums do.
+            let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
+            let came_last: Vec<Rank> = comms
+                .exact
+                .came_last(*id, row.step)
+                .map_or_else(of_sums, <[Rank]>::to_vec);
+            for rank in came_last {
+                if let Some(stood) = all.get_mut(rank.0 as usize) {
+                    stood.came_last = true;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Who came last, if it was later than the others lie apart.
+fn last(parts: &[Part]) -> Option<Rank> {
+    if parts.len() < 2 || parts.iter().any(|part| !part.is_fit) {
+        return None;
+    }
+    let mut order: Vec<&Part> = parts.iter().collect();
+    order.sort_unstable_by(|a, b| a.own_s.total_cmp(&b.own_s));
+    let (first, rest) = order.split_first()?;
+    let (next, longest) = (rest.first()?, rest.last()?);
+    let stands_out = next.own_s - first.own_s > longest.own_s - next.own_s;
+    (stands_out && first.own_s < next.own_s).then_some(first.rank)
+}
+
+impl Stood {
+    /// All of its communicators told.
+    fn is_whole(&self) -> bool {
+        self.is_told && !self.is_partial
+    }
+}

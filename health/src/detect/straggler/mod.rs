@@ -1,0 +1,359 @@
+//! The space axis: ranks whose self-time stays above that of their peers, and what they have in common.
+//!
+//! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
+
+mod cusum;
+pub mod localise;
+pub mod noise;
+mod price;
+pub mod raised;
+mod readiness;
+mod tell;
+mod track;
+mod undecided;
+mod victims;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use self::cusum::{Alarm, Bar};
+use self::localise::Located;
+use self::raised::{Account, Raised, Whom};
+use self::readiness::Readiness;
+use self::track::Track;
+use super::claim::{Claim, Outcome};
+use super::members::roster::{Member, Roster};
+use super::step::board::{Board, Seat};
+use super::step::history::History;
+use super::view::View;
+use crate::event::{Signal, StepKind};
+use crate::frame::Provenance;
+use crate::id::{JobId, Rank};
+use crate::time::Time;
+use crate::verdict::{Cause, Finding, Subject};
+
+/// Findings on the space axis that may be open at once; more is the job's trouble.
+const MAX_RAISED: usize = 64;
+/// The hook times one step in this many at least (`sidecar/probe/python/paceline/_sampling.py`).
+const LONGEST_PERIOD: u32 = 512;
+/// Steps after which what is slow in its turn is slow for good.
+const LASTING: u64 = 64;
+
+/// The rule.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct StragglerRule {
+    /// By rank's number.
+    tracks: Vec<Track>,
+    roles: Readiness,
+    history: History,
+    raised: Vec<Raised>,
+    /// What was lost to slow ranks that are not told by name, by cause, seconds.
+    untold: BTreeMap<Cause, f64>,
+    /// The step before the first.
+    born: Option<u64>,
+    provenance: Provenance,
+    /// How the latest self-times are known.
+    signal: Option<Signal>,
+    /// Steps since one of which the hook timed phases.
+    #[serde(default)]
+    since_phases: Option<u32>,
+    /// The latest ranks that were late together, and by which step; how they pass lateness on to each other was not seen.
+    #[serde(default)]
+    late_together: Option<(u64, Vec<Rank>)>,
+    out: VecDeque<Claim>,
+}
+
+impl StragglerRule {
+    /// A new group of ranks begins, or ranks stand elsewhere: what was said of the old one ends.
+    pub fn clear(&mut self, at: Time, roster: &Roster, job: &JobId) {
+        for raised in std::mem::take(&mut self.raised) {
+            self.end(at, &raised, roster, job);
+        }
+        self.tracks.clear();
+        self.roles = Readiness::default();
+        self.history.clear();
+        self.since_phases = None;
+        self.born = None;
+        self.late_together = None;
+    }
+
+    /// Where the step times came from.
+    pub fn trust(&mut self, provenance: Provenance) {
+        self.provenance = self.provenance.max(provenance);
+    }
+
+    /// The next claim.
+    pub fn poll(&mut self) -> Option<Claim> {
+        self.out.pop_front()
+    }
+
+    /// Whether any rank's phases were ever known.
+    pub fn has_phases(&self) -> bool {
+        !self.tracks.is_empty()
+    }
+
+    /// Whether all that is known of self-times is what collectives leave of the steps.
+    pub fn has_waits_only(&self) -> bool {
+        self.signal == Some(Signal::S1)
+    }
+
+    /// Whether the hook samples phases and this step lies between two samples. Such a step is no evidence: sums of collectives
+    /// and wall times show less than phases do.
+    pub fn is_between_samples(&self) -> bool {
+        self.since_phases
+            .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)
+    }
+
+    /// The latest ranks that were late together in a way that could not be followed, and by which step.
+    pub fn late_together(&self) -> Option<(u64, &[Rank])> {
+        let (step, ranks) = self.late_together.as_ref()?;
+        Some((*step, ranks))
+    }
+
+    /// What is slow now.
+    pub fn raised(&self) -> &[Raised] {
+        &self.raised
+    }
+
+    /// Ranks that are slow now by what collectives leave of their steps.
+    pub fn late(&self) -> Vec<Rank> {
+        let raised = self.raised.iter().filter(|_| self.has_waits_only());
+        raised.flat_map(|raised| raised.members.iter().copied()).collect()
+    }
+
+    /// Seconds that steps were longer for ranks that are slow in turns for `cause`, and not told by name.
+    pub fn untold_s(&self, cause: Cause) -> f64 {
+        self.untold.get(&cause).copied().unwrap_or(0.0)
+    }
+
+    /// Whether every role has warmed up.
+    pub fn has_warmed_up(&self) -> bool {
+        self.roles.have_warmed_up()
+    }
+
+    /// A row closes: are there phases of it?
+    pub fn count(&mut self, has_phases: bool) {
+        self.since_phases = match has_phases {
+            true => Some(0),
+            false => self.since_phases.map(|steps| steps.saturating_add(1)),
+        };
+    }
+
+    /// Takes a step; `view.at` is when it closed.
+    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
+        if board.kind != StepKind::Train {
+            return;
+        }
+        if board.is_empty() {
+            // Where phases are gone for good nothing is known of what slow ranks cost.
+            if self.is_between_samples() {
+                self.history.pass();
+                for raised in &mut self.raised {
+                    raised.account.pass(board.dur_s);
+                }
+            }
+            return;
+        }
+        self.born.get_or_insert(board.step.saturating_sub(1));
+        self.signal = Some(board.signal);
+        if let Some(last) = board.seats.last() {
+            let ranks = last.rank.0 as usize + 1;
+            self.tracks
+                .resize_with(self.tracks.len().max(ranks), Track::default);
+        }
+        self.history.push(board);
+        self.roles.observe(board, &mut self.history, view);
+        self.account(view, board);
+        let mut alarms = Vec::new();
+        for seat in &board.seats {
+            let role = seat.place.role as usize;
+            let bar = self.roles.bar(role);
+            let few = board.roles[role].seen <= view.limits.straggler.min_peers as usize;
+            if let Some(alarm) = self.test(seat, board.step, bar.as_ref()) {
+                alarms.push((seat.rank, alarm, few));
+            }
+        }
+        for (rank, alarm, few) in alarms {
+            if self.decide(view, board, rank, alarm, few).is_none() {
+                self.tracks[rank.0 as usize].refuse(board.step);
+            }
+        }
+    }
+
+    /// Looks for a cause of what is open, when something was read of the ranks that `is_of` tells.
+    pub fn reading(&mut self, view: &View<'_>, is_of: impl Fn(Rank, &Member) -> bool) {
+        for index in 0..self.raised.len() {
+            let raised = &mut self.raised[index];
+            let is_due = raised.asks_again(view.at)
+                && raised.members.iter().any(|rank| {
+                    view.roster
+                        .member(*rank)
+                        .is_some_and(|member| is_of(*rank, member))
+                });
+            if is_due {
+                let before = tell::known(raised);
+                self.judge(view, index);
+                if tell::known(&self.raised[index]) != before {
+                    self.claim(view, index);
+                }
+            }
+        }
+    }
+
+    /// What there is to say of an open finding up to now.
+    pub fn outcome_now(
+        &self,
+        finding: Finding,
+        subject: &Subject,
+        roster: &Roster,
+        job: &JobId,
+    ) -> Option<Outcome> {
+        let raised = self.raised.iter().find(|raised| {
+            raised.whom.finding() == finding && raised.whom.subject(roster, job).as_ref() == Some(subject)
+        })?;
+        Some(raised.outcome(roster))
+    }
+
+    /// Feeds a rank's test. `bar`: none while its role warms up.
+    fn test(&mut self, seat: &Seat, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
+        let mut raised = self.raised.iter();
+        let is_named = raised.any(|raised| raised.members.binary_search(&seat.rank).is_ok());
+        self.tracks[seat.rank.0 as usize].feed(seat.x, step, bar, is_named)
+    }
+
+    /// Brings what is open up to date: its account, its severity, its end.
+    fn account(&mut self, view: &View<'_>, board: &Board<'_>) {
+        if self.raised.is_empty() {
+            return;
+        }
+        for raised in &mut self.raised {
+            raised.account.add(&raised.members, board);
+        }
+        let mut before: Vec<f64> = self.raised.iter().map(|raised| raised.account.gain_s).collect();
+        price::share_gain(&mut self.raised, board, self.tracks.len());
+        let mut index = 0;
+        while index < self.raised.len() {
+            if self.recovers(board, index) {
+                let mut raised = self.raised.remove(index);
+                before.remove(index);
+                raised.account = raised.before_recovery;
+                for rank in &raised.members {
+                    self.tracks[rank.0 as usize].cusum.reset();
+                }
+                self.end(view.at, &raised, view.roster, view.job);
+                continue;
+            }
+            let raised = &mut self.raised[index];
+            if let Some(cause) = raised.wanders_for {
+                *self.untold.entry(cause).or_default() += raised.account.gain_s - before[index];
+                if raised.account.rows >= LASTING {
+                    // What stays is no turn.
+                    raised.wanders_for = None;
+                    self.judge_and_claim(view, index);
+                }
+            }
+            if self.severity(index, view.limits) > self.raised[index].severity {
+                self.judge_and_claim(view, index);
+            }
+            index += 1;
+        }
+    }
+
+    /// The mirrored test, on the median of those that are slow together.
+    fn recovers(&mut self, board: &Board<'_>, index: usize) -> bool {
+        let raised = &mut self.raised[index];
+        let mut bar = None;
+        let mut x: Vec<f64> = Vec::with_capacity(raised.members.len());
+        for rank in &raised.members {
+            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                let seat = &board.seats[place];
+                bar = bar.or(self.roles.bar(seat.place.role as usize));
+                x.push(seat.x);
+            }
+        }
+        let (Some(bar), Some(x)) = (bar, crate::stats::median(&mut x)) else {
+            return false;
+        };
+        let before = board.step.saturating_sub(1);
+        let over = raised
+            .clearing
+            .observe(&bar, raised.alternative, x, before)
+            .is_some();
+        if raised.clearing.is_idle() {
+            raised.before_recovery = raised.account;
+        }
+        over
+    }
+
+    /// Raises what an alarm has found; `None`: it is inconsistent, or is told already.
+    fn decide(
+        &mut self,
+        view: &View<'_>,
+        board: &Board<'_>,
+        rank: Rank,
+        alarm: Alarm,
+        few_peers: bool,
+    ) -> Option<()> {
+        let taken = |raised: &Raised| raised.members.binary_search(&rank).is_ok();
+        if self.raised.len() >= MAX_RAISED || self.raised.iter().any(taken) {
+            return None;
+        }
+        let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
+        let bar = self.roles.bar(role)?;
+        let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
+        if board.signal == Signal::S1 && view.waits.are_apart(rank, &slow, view.comms, view.plan) {
+            self.late_together = Some((board.step, slow));
+            return None;
+        }
+        let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
+        let Located { whom, members } = &located;
+        let account = Account::open(members, alarm.start, &self.history, view.plan);
+        if !account.is_waited_for(view.limits) {
+            return None;
+        }
+        let excess_s = account.suspect(members, view.at).excess_s;
+        // Where stages are not known, their waits cannot be compared.
+        if view.plan.stages > 1
+            && members.len() == 1
+            && view.comms.victim_of(rank, excess_s, view.plan).is_some()
+        {
+            return None;
+        }
+        let is_known = || self.raised.iter().any(|raised| raised.whom == Whom::Job);
+        if *whom == Whom::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
+            return None;
+        }
+        // What was said of its parts is now said of the whole.
+        let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
+        let (parts, others): (Vec<Raised>, Vec<Raised>) =
+            std::mem::take(&mut self.raised).into_iter().partition(|raised| {
+                raised
+                    .members
+                    .iter()
+                    .any(|rank| members.binary_search(rank).is_ok())
+            });
+        self.raised = others;
+        let told_s = parts.iter().map(|part| part.account.lost_s()).sum();
+        for part in parts {
+            start = start.min(part.start);
+            self.take_over(view, part);
+        }
+        self.tracks[rank.0 as usize].cusum.reset();
+        let account = Account::open(members, start, &self.history, view.plan);
+        let mut raised = Raised::new(located, (start, board.step), alarm.alternative, account);
+        (raised.told_s, raised.few_peers) = (told_s, few_peers);
+        self.raised.push(raised);
+        self.introduce(view, self.raised.len() - 1);
+        Some(())
+    }
+
+    /// Ends what is now told as part of something larger, which counts its cost from the beginning.
+    fn take_over(&mut self, view: &View<'_>, mut part: Raised) {
+        if let Some(untold) = part.wanders_for.and_then(|cause| self.untold.get_mut(&cause)) {
+            *untold -= part.account.gain_s;
+        }
+        part.account.gain_s = 0.0;
+        self.end(view.at, &part, view.roster, view.job);
+    }
+}

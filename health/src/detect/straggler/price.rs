@@ -1,0 +1,70 @@
+//! What slow ranks cost: the step as it was against the step with them at their peers' speed.
+
+use super::raised::{FAR, Raised};
+use crate::detect::step::board::{Board, Seat};
+use crate::detect::step::history::Kept;
+use crate::detect::step::path::Path;
+use crate::detect::step::plan::Plan;
+use crate::id::Rank;
+
+/// Adds what this step would have been shorter with all that is slow at its peers' speed, shared among them by what
+/// each alone would have cost. `ranks`: one more than the highest.
+pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
+    let mut path = board.path();
+    let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
+    for (index, raised) in all.iter().enumerate() {
+        let lately = raised.account.x_lately();
+        for rank in &raised.members {
+            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                factors[rank.0 as usize] = (index, factor(board.seats[place].x, lately));
+            }
+        }
+    }
+    let of = |seat: &Seat| factors[seat.rank.0 as usize];
+    let actual = board.step_s(&mut path, |seat| seat.self_s);
+    let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
+    let gain = (actual - restored).max(0.0);
+    if let [only] = all {
+        only.account.won(gain);
+        return;
+    }
+    let alone: Vec<f64> = (0..all.len())
+        .map(|index| {
+            let own = |seat: &Seat| match of(seat) {
+                (whose, _) if whose == index => seat.self_s,
+                (_, factor) => seat.self_s / factor,
+            };
+            (board.step_s(&mut path, own) - restored).max(0.0)
+        })
+        .collect();
+    let sum: f64 = alone.iter().sum();
+    for (raised, alone) in all.iter_mut().zip(&alone) {
+        raised
+            .account
+            .won(if sum > 0.0 { gain * alone / sum } else { 0.0 });
+    }
+}
+
+/// How many times as fast its peers were than a slow rank in a step: as they are `lately`, and in a step in which it was far slower
+/// still, what they were in that one. `x` and `lately`: ln of self-time over the peers'.
+fn factor(x: f64, lately: f64) -> f64 {
+    (if x > lately + FAR { x } else { lately }).exp()
+}
+
+/// What a kept step would have been shorter if `members`, slower by `x` in the mean, had been as fast as their peers, seconds.
+pub fn gain_kept(members: &[Rank], x: f64, kept: &Kept, plan: &Plan) -> f64 {
+    let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
+    let known = |rank: usize| {
+        let own = f64::from(*kept.self_s.get(rank)?);
+        let place = plan.place(Rank(rank as u32))?;
+        (!own.is_nan()).then_some((*place, own))
+    };
+    let actual = path.step_s((0..kept.self_s.len()).filter_map(known));
+    let restored = path.step_s((0..kept.self_s.len()).filter_map(|rank| {
+        let (place, own) = known(rank)?;
+        let slow = members.binary_search(&Rank(rank as u32)).is_ok();
+        let here = f64::from(kept.x[rank]);
+        Some((place, if slow { own / factor(here, x) } else { own }))
+    }));
+    (actual - restored).max(0.0)
+}

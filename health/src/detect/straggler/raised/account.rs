@@ -1,0 +1,270 @@
+//! The account of what was found slow: how much slower it is, where that lies, and what it costs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::cause::causes::Suspect;
+use crate::detect::cost::ledger;
+use crate::detect::step::board::Board;
+use crate::detect::step::history::{History, Kept};
+use crate::detect::step::plan::Plan;
+use crate::detect::straggler::price;
+use crate::id::Rank;
+use crate::policy::Thresholds;
+use crate::time::Time;
+use crate::verdict::Evidence;
+
+/// Slowness changes, as heat rises, and a mean comes half of these behind it; noise wants a long one.
+const LATELY: f64 = 8.0;
+/// Steps that are now: as many as the ordinary step is the median of.
+const NOW: f64 = ledger::USUAL as f64;
+/// What happened since it became slow. Sums over its steps and ranks, seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Account {
+    /// Steps that were seen, and samples of its ranks in them.
+    pub rows: u64,
+    samples: u64,
+    /// Steps of which `gain_s` and `dur_s` are the sums.
+    steps: f64,
+    x: f64,
+    /// Mean of x over about the last [`LATELY`] samples.
+    lately: f64,
+    self_s: f64,
+    peers_s: f64,
+    wait_s: f64,
+    peers_wait_s: f64,
+    data_excess_s: f64,
+    gc_excess_s: f64,
+    /// What the steps would have been shorter, as the critical path has it.
+    pub gain_s: f64,
+    dur_s: f64,
+    /// Means of both over about the last [`NOW`] steps.
+    gain_now_s: f64,
+    dur_now_s: f64,
+    /// The step before it became slow, where that bounds what it costs.
+    usual_s: Option<f64>,
+    entries: (u64, u64),
+}
+
+impl Account {
+    /// The account of `members` after `start`, from what is kept. What is older counts as what is kept did.
+    pub fn open(members: &[Rank], start: u64, history: &History, plan: &Plan) -> Account {
+        let mut account = Account::default();
+        for kept in history.steady_since(start) {
+            account.add_kept(members, kept, plan, weight(kept, start));
+        }
+        // Two passes: what the step would have been is known once it is known how much slower they are.
+        let x = account.x();
+        for kept in history.steady_since(start) {
+            account.gain_s += price::gain_kept(members, x, kept, plan) * weight(kept, start);
+        }
+        let oldest = history.steady_since(start).next();
+        let unseen = oldest.map_or(0.0, |kept| {
+            (kept.step.saturating_sub(start) as f64) - weight(kept, start)
+        });
+        // Stages are handed to each other in ways that nobody sees, which hide part of what one of them is slower: a
+        // pipeline loses no more than its steps have become longer.
+        if plan.stages > 1 {
+            account.usual_s = history.usual_s(start);
+        }
+        if account.rows > 0 {
+            account.gain_now_s = account.gain_s / account.steps;
+        }
+        if account.rows > 0 && unseen > 0.0 {
+            let more = 1.0 + unseen / account.steps;
+            account.gain_s *= more;
+            account.dur_s *= more;
+            account.steps *= more;
+        }
+        account
+    }
+
+    fn add_kept(&mut self, members: &[Rank], kept: &Kept, plan: &Plan, steps: f64) {
+        let mut seen = false;
+        for rank in members {
+            let index = rank.0 as usize;
+            let Some(x) = kept.x.get(index).filter(|x| !x.is_nan()) else {
+                continue;
+            };
+            let Some(level) = plan
+                .place(*rank)
+                .and_then(|place| kept.roles.get(place.role as usize))
+            else {
+                continue;
+            };
+            let self_s = f64::from(kept.self_s[index]);
+            let wait_s = f64::from(kept.wait_s[index]);
+            self.sample(
+                f64::from(*x),
+                self_s,
+                (wait_s, level.peers_wait_s(wait_s)),
+                f64::from(kept.data_s[index]) - level.data_s,
+                f64::from(kept.gc_s[index]) - level.gc_s,
+            );
+            seen = true;
+        }
+        if seen {
+            self.row(kept.dur_s, steps, kept.entries);
+        }
+    }
+
+    /// Adds a step; its gain is added apart.
+    pub fn add(&mut self, members: &[Rank], board: &Board<'_>) {
+        let mut seen = false;
+        for rank in members {
+            let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) else {
+                continue;
+            };
+            let seat = &board.seats[place];
+            let level = &board.roles[seat.place.role as usize];
+            self.sample(
+                seat.x,
+                seat.self_s,
+                (seat.sample.wait_s, level.peers_wait_s(seat.sample.wait_s)),
+                seat.sample.data_s - level.data_s,
+                seat.sample.gc_s - level.gc_s,
+            );
+            seen = true;
+        }
+        if seen {
+            self.row(board.dur_s, 1.0, board.entries);
+        }
+    }
+
+    fn sample(&mut self, x: f64, self_s: f64, (wait_s, peers_wait_s): (f64, f64), data: f64, gc: f64) {
+        self.samples += 1;
+        self.x += x;
+        self.lately += (x - self.lately) / (self.samples as f64).min(LATELY);
+        self.self_s += self_s;
+        self.peers_s += self_s / x.exp();
+        self.wait_s += wait_s;
+        self.peers_wait_s += peers_wait_s;
+        self.data_excess_s += data;
+        self.gc_excess_s += gc;
+    }
+
+    fn row(&mut self, dur_s: f64, steps: f64, entries: (u64, u64)) {
+        if self.rows == 0 {
+            self.entries = entries;
+        }
+        self.entries.1 = self.entries.1.max(entries.1);
+        self.rows += 1;
+        self.steps += steps;
+        self.dur_s += dur_s * steps;
+        self.dur_now_s += (dur_s - self.dur_now_s) / (self.rows as f64).min(NOW);
+    }
+
+    /// A step of which self-times were not taken: it is taken to lose what others lose now.
+    pub fn pass(&mut self, dur_s: f64) {
+        self.steps += 1.0;
+        self.dur_s += dur_s;
+        self.gain_s += self.gain_now_s;
+    }
+
+    /// What the step that was added last would have been shorter.
+    pub fn won(&mut self, gain_s: f64) {
+        self.gain_s += gain_s;
+        self.gain_now_s += (gain_s - self.gain_now_s) / (self.rows as f64).clamp(1.0, NOW);
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        sum / self.samples.max(1) as f64
+    }
+
+    /// ln of self-time over the peers', mean.
+    pub fn x(&self) -> f64 {
+        self.mean(self.x)
+    }
+
+    /// The same of late.
+    pub fn x_lately(&self) -> f64 {
+        self.lately.max(0.0)
+    }
+
+    /// What all steps but the one that was added last would have been shorter.
+    pub fn before_s(&self) -> f64 {
+        self.lost_s() - self.gain_now_s.min(self.lost_s())
+    }
+
+    /// Share of the steps' time that would be won.
+    pub fn impact(&self) -> f64 {
+        if self.dur_s > 0.0 {
+            self.lost_s() / self.dur_s
+        } else {
+            0.0
+        }
+    }
+
+    /// The same of the steps that are now.
+    pub fn impact_now(&self) -> f64 {
+        let gain_s = self.usual_s.map_or(self.gain_now_s, |usual_s| {
+            self.gain_now_s.min((self.dur_now_s - usual_s).max(0.0))
+        });
+        if self.dur_now_s > 0.0 {
+            gain_s / self.dur_now_s
+        } else {
+            0.0
+        }
+    }
+
+    /// What the steps would have been shorter, as far as they were longer than before.
+    pub fn lost_s(&self) -> f64 {
+        let Some(usual_s) = self.usual_s else {
+            return self.gain_s;
+        };
+        let mean_s = self.dur_s / self.steps.max(1.0);
+        self.gain_s.min(self.steps * (mean_s - usual_s).max(0.0))
+    }
+
+    /// A culprit is the one that the others wait for: what it works longer than its peers, they wait longer than it.
+    pub fn is_waited_for(&self, limits: &Thresholds) -> bool {
+        let awaited = self.mean(self.peers_wait_s) - self.mean(self.wait_s);
+        awaited >= (1.0 - limits.straggler.consistency_wait_ratio) * self.excess_s()
+    }
+
+    /// What it works longer than its peers, mean of a step.
+    fn excess_s(&self) -> f64 {
+        self.mean(self.self_s) - self.mean(self.peers_s)
+    }
+
+    /// The same as a share of the steps' time.
+    fn excess_ratio(&self) -> f64 {
+        if self.dur_s > 0.0 {
+            self.excess_s() * self.steps / self.dur_s
+        } else {
+            0.0
+        }
+    }
+
+    /// What it works and waits, beside its peers.
+    pub fn evidence(&self) -> [Evidence; 2] {
+        let piece = |what: &str, own, peers| Evidence {
+            what: what.into(),
+            value: self.mean(own),
+            peers: Some(self.mean(peers)),
+            entries: Some(self.entries),
+        };
+        [
+            piece("self_time_s", self.self_s, self.peers_s),
+            piece("wait_s", self.wait_s, self.peers_wait_s),
+        ]
+    }
+
+    /// What a cause is looked for with.
+    pub fn suspect<'a>(&self, members: &'a [Rank], since: Time) -> Suspect<'a> {
+        Suspect {
+            ranks: members,
+            since,
+            excess_s: self.excess_s(),
+            excess_ratio: self.excess_ratio(),
+            slower_ratio: self.excess_s() / self.mean(self.peers_s).max(f64::MIN_POSITIVE),
+            data_excess_s: self.mean(self.data_excess_s),
+            gc_excess_s: self.mean(self.gc_excess_s),
+            entries: self.entries,
+        }
+    }
+}
+
+/// Steps after `start` that a kept one stands for.
+fn weight(kept: &Kept, start: u64) -> f64 {
+    u64::from(kept.steps).min(kept.step.saturating_sub(start)).max(1) as f64
+}

@@ -1,0 +1,189 @@
+//! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and why, as far as is known.
+
+mod account;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::account::Account;
+use super::cusum::Clearing;
+use super::localise::Located;
+use crate::detect::cause::causes::{Explained, Judgment};
+use crate::detect::claim::{Outcome, piece};
+use crate::detect::members::roster::Roster;
+use crate::id::{JobId, NodeId, Rank};
+use crate::time::Time;
+use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Whom a finding on the space axis is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Whom {
+    Rank(Rank),
+    Node(NodeId),
+    Rack(Arc<str>),
+    Job,
+}
+
+impl Whom {
+    pub fn finding(&self) -> Finding {
+        match self {
+            Whom::Rank(_) => Finding::Straggler,
+            Whom::Node(_) | Whom::Rack(_) => Finding::StragglerNode,
+            Whom::Job => Finding::AllRanksSlow,
+        }
+    }
+
+    pub fn subject(&self, roster: &Roster, job: &JobId) -> Option<Subject> {
+        Some(match self {
+            Whom::Rank(rank) => roster.subject(*rank)?,
+            Whom::Node(node) => Subject::Node { node: node.clone() },
+            Whom::Rack(rack) => Subject::Rack { rack: rack.clone() },
+            Whom::Job => Subject::Job { job: job.clone() },
+        })
+    }
+}
+
+/// How often a cause is looked for when many ranks are slow together, or when one is known.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+/// ln of twice as long: a slow rank was far slower still, or one that is not slow held up a step that is far too long.
+pub const FAR: f64 = std::f64::consts::LN_2;
+
+/// One open finding.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Raised {
+    pub whom: Whom,
+    /// The ranks in it, in order.
+    pub members: Vec<Rank>,
+    /// The step before it began.
+    pub start: u64,
+    /// ln of the slowdown that it was raised for.
+    pub alternative: f64,
+    pub clearing: Clearing,
+    pub severity: Severity,
+    /// The step after which the detector was sure.
+    pub step: u64,
+    /// The cause that explains most of it; it stays while the counters show it.
+    pub explained: Option<Explained>,
+    /// Times in a row that they did not.
+    unsupported: u32,
+    /// What explains some of it.
+    contributing: Vec<Evidence>,
+    /// Readings that are still to come may say more of the cause.
+    pub is_early: bool,
+    /// When a cause was last looked for.
+    asked: Time,
+    pub few_peers: bool,
+    /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
+    pub wanders_for: Option<Cause>,
+    pub account: Account,
+    /// What of it was told before, of parts of it, seconds.
+    pub told_s: f64,
+    /// The account when the first sign of a recovery came.
+    pub before_recovery: Account,
+}
+
+impl Raised {
+    /// What was found slow, with its account so far; nothing is known of its cause.
+    pub fn new(
+        Located { whom, members }: Located,
+        (start, step): (u64, u64),
+        alternative: f64,
+        account: Account,
+    ) -> Raised {
+        Raised {
+            account,
+            told_s: 0.0,
+            before_recovery: account,
+            whom,
+            members,
+            start,
+            alternative,
+            clearing: Clearing::default(),
+            severity: Severity::Info,
+            step,
+            explained: None,
+            unsupported: 0,
+            contributing: Vec::new(),
+            is_early: true,
+            asked: Time::ZERO,
+            few_peers: false,
+            wanders_for: None,
+        }
+    }
+
+    /// Whether it is time to look for a cause again: of one rank without a cause at each reading, else not at each one.
+    pub fn asks_again(&self, now: Time) -> bool {
+        let is_cheap = self.members.len() == 1 && self.explained.is_none();
+        is_cheap || now.since(self.asked) >= ASKED_EVERY
+    }
+
+    /// Takes what was found when a cause was looked for. A cause that the counters no longer show falls, for another one
+    /// or for none, once they did not for `patience` times in a row.
+    pub fn explain(&mut self, now: Time, found: Judgment, patience: u32) {
+        self.asked = now;
+        self.is_early = found.is_early;
+        self.contributing = found.contributing;
+        let is_known = |found: &Explained| self.explained.as_ref().is_none_or(|old| old.cause == found.cause);
+        let is_finer = |found: &Explained| found.cause == Cause::Pcie && self.cause() == Cause::DataLoading;
+        match found.cause {
+            Some(found) if is_known(&found) || is_finer(&found) => {
+                (self.explained, self.unsupported) = (Some(found), 0);
+            }
+            found if self.explained.is_some() && !self.is_early => {
+                self.unsupported += 1;
+                if self.unsupported >= patience {
+                    (self.explained, self.unsupported) = (found, 0);
+                }
+            }
+            _ => {}
+        }
+        // What is still called the cause is not listed as a part of it.
+        if let Some(known) = &self.explained {
+            let is_said = |part: &Evidence| known.evidence.iter().any(|piece| piece.what == part.what);
+            self.contributing.retain(|part| !is_said(part));
+        }
+    }
+
+    /// Whether a part of it is explained.
+    pub fn has_contributions(&self) -> bool {
+        !self.contributing.is_empty()
+    }
+
+    /// Why it is slow, as far as is known.
+    pub fn cause(&self) -> Cause {
+        self.explained
+            .as_ref()
+            .map_or(Cause::Unknown, |explained| explained.cause)
+    }
+
+    /// What there is to say of it now, or at its end.
+    pub fn outcome(&self, roster: &Roster) -> Outcome {
+        Outcome {
+            lost_rank_s: self.lost(roster),
+            slowdown_ratio: Some(self.account.x().exp()),
+            impact_ratio: Some(self.account.impact()),
+            evidence: self.evidence(),
+        }
+    }
+
+    /// What the whole job lost to it, rank-seconds.
+    pub fn lost(&self, roster: &Roster) -> f64 {
+        self.account.lost_s() * f64::from(roster.world_size)
+    }
+
+    /// What it rests on.
+    pub fn evidence(&self) -> Vec<Evidence> {
+        let mut evidence = self.account.evidence().to_vec();
+        if self.members.len() > 1 {
+            evidence.push(piece("slow_ranks", self.members.len() as f64, None));
+        }
+        if self.few_peers {
+            evidence.push(piece("low_coverage", 1.0, None));
+        }
+        evidence.extend(self.contributing.iter().cloned());
+        evidence
+    }
+}
