@@ -13,11 +13,12 @@
 
 use std::time::Instant;
 
+use paceline_health::codec::msgpack;
 use paceline_health::sim::World;
 use paceline_health::sim::fault::Fault;
 use paceline_health::sim::spec::{Checkpoint, PACKED_SIGMA, StepModel, WorldSpec};
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
-use paceline_health::{Detector, Policy, msgpack};
+use paceline_health::{Detector, Policy};
 
 const SEEDS: std::ops::Range<u64> = 9_000..9_020;
 

@@ -4,31 +4,22 @@
 //! It knows no clock, file, socket, thread, chance or hash order; `clippy.toml` beside it bans them. The same policy
 //! and the same journal give the same verdicts, byte for byte.
 
-pub mod base64;
 pub mod cadence;
-pub mod cards;
-pub mod date;
+pub mod codec;
 pub mod detect;
 pub mod event;
 pub mod fault;
 pub mod frame;
-pub mod hash;
-pub mod history;
 pub mod id;
-mod keep;
-pub mod line;
-pub mod msgpack;
-pub mod plain;
 pub mod policy;
 pub mod preflight;
 pub mod remedy;
 pub mod report;
-pub mod seen;
 pub mod sim;
 pub mod stats;
+pub mod text;
 mod time;
 pub mod verdict;
-pub mod words;
 
 pub use detect::Detector;
 pub use frame::{Entry, Frame, Provenance};

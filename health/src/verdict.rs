@@ -278,7 +278,7 @@ pub struct Evidence {
 /// Evidence of the job: how many nodes nothing is heard from; its peers are all nodes.
 pub const UNHEARD_NODES: &str = "unheard_nodes";
 
-/// Evidence of a [card](crate::cards) of several GPUs of a node: how many they are.
+/// Evidence of a [card](crate::text::cards) of several GPUs of a node: how many they are.
 pub const ALIKE_GPUS: &str = "alike_gpus";
 
 /// One incident in its present state. A later verdict of the same `id` replaces it.

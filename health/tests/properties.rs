@@ -2,6 +2,7 @@
 
 mod odd;
 
+use paceline_health::codec::{line, msgpack};
 use paceline_health::event::{
     Attach, Beat, Detach, Event, Exit, GpuReading, GpuSignal, Mark, Missing, Phase, Phases, PolicyChange,
     Pulse, Reading, Signal, Step, StepKind,
@@ -11,7 +12,7 @@ use paceline_health::id::Rank;
 use paceline_health::report::Report;
 use paceline_health::sim::{Fault, World, WorldSpec};
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Entry, Frame, Policy, Time, line, msgpack};
+use paceline_health::{Detector, Entry, Frame, Policy, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

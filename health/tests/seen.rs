@@ -4,7 +4,7 @@
 
 use paceline_health::event::StepKind;
 use paceline_health::report::Report;
-use paceline_health::seen::{ABSENT, Seen, ratio};
+use paceline_health::report::seen::{ABSENT, Seen, ratio};
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Detector, Policy};
 

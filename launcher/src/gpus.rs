@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use paceline_health::event::{Access, GpuProcess, Missing, Reading};
-use paceline_health::plain;
+use paceline_health::text::plain;
 use paceline_sidecar::source::nvml::{Refusal, Survey, SurveyedGpu, survey};
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 
 /// Characters of a text that a report's page shows.
 const LONGEST: usize = 2000;
@@ -62,7 +62,7 @@ impl Html {
     /// Bytes as a picture that needs no other file.
     pub(crate) fn png(&mut self, bytes: &[u8]) -> &mut Html {
         self.0.push_str("data:image/png;base64,");
-        self.0.push_str(&paceline_health::base64::encode(bytes));
+        self.0.push_str(&paceline_health::codec::base64::encode(bytes));
         self
     }
 

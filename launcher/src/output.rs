@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use paceline_sidecar::chain;
 
 pub(crate) use background::{Background, Passed};

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use paceline_health::codec::line;
 use paceline_health::event::{Event, PolicyChange};
 use paceline_health::sim::{Truth, World, WorldSpec};
-use paceline_health::words;
-use paceline_health::{Detector, Entry, Frame, Policy, line};
+use paceline_health::text::words;
+use paceline_health::{Detector, Entry, Frame, Policy};
 use paceline_sidecar::safe_file;
 
 use crate::cli::SimulateArgs;

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 
 /// Characters of a warning.
 const LONGEST: usize = 4000;

@@ -167,7 +167,7 @@ fn entries(dir: &Path) -> Vec<Entry> {
     let text = std::fs::read_to_string(dir.join("journal.ndjson")).unwrap();
     let entries = text
         .lines()
-        .filter_map(|line| paceline_health::line::decode(line).ok());
+        .filter_map(|line| paceline_health::codec::line::decode(line).ok());
     entries.collect()
 }
 

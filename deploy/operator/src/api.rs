@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, Request, header};
 use futures_util::{Stream, StreamExt as _};
 use kube::core::WatchEvent;
-use paceline_health::plain;
+use paceline_health::text::plain;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 

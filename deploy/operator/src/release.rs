@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use paceline_health::plain;
+use paceline_health::text::plain;
 use paceline_inject::told;
 use serde_json::{Value, json};
 use tokio::time::sleep;

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline_health::date::Date;
-pub use paceline_health::date::rfc3339 as write;
+use paceline_health::text::date::Date;
+pub use paceline_health::text::date::rfc3339 as write;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
 /// Now.

@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::codec::line;
 use crate::event::{Beat, GpuSignal, Phase, Step};
 use crate::frame::Entry;
 use crate::id::Rank;
-use crate::line;
 
 fn world(text: &str, faults: &[&str]) -> World {
     let mut spec = WorldSpec::parse(text).expect(text);

@@ -1,6 +1,7 @@
 //! Every kind of event, bent: the examples of docs/wire.md (its test holds that none is missing) with other values.
 
-use paceline_health::{Entry, Frame, Time, line};
+use paceline_health::codec::line;
+use paceline_health::{Entry, Frame, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};

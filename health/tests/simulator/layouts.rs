@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_health::Entry;
+use paceline_health::codec::line;
 use paceline_health::event::{Event, StepKind};
-use paceline_health::line;
 
 use super::{comms, run, steps};
 

@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
+use paceline_health::codec::msgpack;
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Frame, Policy, Time, msgpack};
+use paceline_health::{Detector, Frame, Policy, Time};
 
 /// Cuts come so many frames apart at first, and then less often: worlds are long.
 const FIRST: u64 = 7;

@@ -5,9 +5,10 @@
 
 mod examples;
 
+use paceline_health::codec::line;
 use paceline_health::event::Event;
 use paceline_health::frame::{Provenance, SCHEMA_VERSION};
-use paceline_health::{Entry, Frame, Time, line};
+use paceline_health::{Entry, Frame, Time};
 
 use self::examples::examples;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 
 use super::keys::{KEYS, PRICE_VARIABLE, variable};
 use crate::output::nearest;

@@ -7,12 +7,12 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use paceline_health::codec::line;
 use paceline_health::event::{Event, GpuSignal};
 use paceline_health::id::GpuId;
-use paceline_health::line;
 use paceline_health::sim::GpuScript;
+use paceline_health::text::words::span;
 use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
-use paceline_health::words::span;
 use paceline_sidecar::host;
 use paceline_sidecar::sink::status::Status;
 

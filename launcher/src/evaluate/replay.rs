@@ -1,8 +1,9 @@
 //! What a journal says when it is judged again: the same, byte for byte.
 
+use paceline_health::codec::line;
 use paceline_health::sim::World;
 use paceline_health::verdict::Verdict;
-use paceline_health::{Detector, Entry, Policy, line};
+use paceline_health::{Detector, Entry, Policy};
 
 use super::pool;
 use super::row::Row;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use paceline_health::Policy;
+use paceline_health::text::words;
 use paceline_health::verdict::{Cause, Finding};
-use paceline_health::words;
 use serde::Serialize;
 
 use super::{SCHEMA_VERSION, table};

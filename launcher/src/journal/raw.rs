@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use paceline_health::line::MAX_LINE_BYTES;
+use paceline_health::codec::line::MAX_LINE_BYTES;
 
 /// One line as it stands in the file.
 pub(super) enum Raw {

@@ -6,9 +6,9 @@ mod pace;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use paceline_health::date::rfc3339;
+use paceline_health::text::date::rfc3339;
+use paceline_health::text::words::{self, span};
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
-use paceline_health::words::{self, span};
 
 use crate::output::{Paint, Style};
 use crate::report::block::{short_subject, why};

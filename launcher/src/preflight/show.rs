@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use paceline_health::id::NodeId;
-use paceline_health::plain;
 use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report};
+use paceline_health::text::plain;
+use paceline_health::text::words::count;
 use paceline_health::verdict::Severity;
-use paceline_health::words::count;
 
 use crate::output::{Paint, Style, wrap};
 

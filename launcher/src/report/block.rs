@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use paceline_health::cards::cards;
+use paceline_health::Policy;
 use paceline_health::report::{Coverage, Report};
+use paceline_health::text::cards::cards;
+use paceline_health::text::plain;
+use paceline_health::text::words::{self, count, evidence, span};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
-use paceline_health::words::{self, count, evidence, span};
-use paceline_health::{Policy, plain};
 
 use super::ending;
 use crate::output::{self, Paint, Style};

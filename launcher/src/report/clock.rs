@@ -1,6 +1,6 @@
 //! Wall clock times for people.
 
-use paceline_health::date::Date;
+use paceline_health::text::date::Date;
 
 /// Past the year 9999 nothing is measured.
 const LAST_MS: u64 = 253_402_300_799_999;

@@ -1,8 +1,8 @@
 //! What it costs: the job so far, by what it was lost to, and each finding by itself.
 
 use paceline_health::report::{Cost, Report};
+use paceline_health::text::words::{self, GpuTime, money, percent, span_beside, whose};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::words::{self, GpuTime, money, percent, span_beside, whose};
 
 use super::block::Block;
 

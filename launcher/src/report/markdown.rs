@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use paceline_health::cards::{Card, cards};
+use paceline_health::Policy;
 use paceline_health::report::Report;
+use paceline_health::text::cards::{Card, cards};
+use paceline_health::text::plain;
+use paceline_health::text::words::{self, count};
 use paceline_health::verdict::{State, Verdict};
-use paceline_health::words::{self, count};
-use paceline_health::{Policy, plain};
 
 use super::block::{coverage_words, nothing_found, short_subject, why};
 use super::cost::of_finding;

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline_health::date::Date;
+use paceline_health::text::date::Date;
 
 use super::agents;
 use super::cluster::{self, Variable};

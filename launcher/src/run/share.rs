@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::sink::status::Status;
 use rustix::fs::{FlockOperation, flock};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use paceline_health::Provenance;
 use paceline_health::report::{Reason, Report};
+use paceline_health::text::words;
 use paceline_health::verdict::{Severity, Verdict};
-use paceline_health::words;
 
 use super::{scontrol, variable};
 use crate::report;

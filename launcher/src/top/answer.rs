@@ -1,7 +1,7 @@
 //! The answer: the worst finding that holds, or that all is well as far as was seen. What matters most has its line first,
 //! and what is left of the room goes to advice and reasons.
 
-use paceline_health::words;
+use paceline_health::text::words;
 
 use super::app::{App, Link};
 use super::paper::{Line, clip, width, wrap};

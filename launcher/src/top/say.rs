@@ -1,8 +1,8 @@
 //! What is said of findings and of the job, in the words of the report and of the live page.
 
+use paceline_health::text::words::{self, evidence};
+use paceline_health::text::words::{count, hours, money, span};
 use paceline_health::verdict::{Cause, Severity};
-use paceline_health::words::evidence;
-use paceline_health::words::{self, count, hours, money, span};
 
 use super::job::Job;
 use super::told::{Report, Text, Verdict};

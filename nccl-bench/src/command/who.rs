@@ -7,7 +7,7 @@ use super::Usage;
 use super::options::BenchOptions;
 use crate::net::{Handshake, Meeting, Place, Seat, meet};
 use crate::transport::{Deadline, TransportError};
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 
 /// Variables of a rank, the number of ranks, and the rank on its host.
 const LAUNCHERS: [(&str, &str, &str); 3] = [

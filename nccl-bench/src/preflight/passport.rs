@@ -15,7 +15,7 @@ use paceline_health::preflight::{Metric, Past, Place, Sample};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 use paceline_sidecar::safe_file;
 
 /// How its files end.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::expected::Expected;
 use super::hosts::{HostListError, expand};
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 
 /// Ports of preflights, when nobody gave one: below those that Linux hands out (32768), derived from the job's name so
 /// that two jobs do not meet.

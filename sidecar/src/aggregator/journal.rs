@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 
+use paceline_health::Entry;
+use paceline_health::codec::line;
 use paceline_health::event::Thinned;
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::{Entry, line};
 use rustix::fs::{FallocateFlags, fallocate};
 
 pub use super::disk::{Disk, Medium, on_disk};

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use paceline_health::Entry;
-use paceline_health::line::{self, LineError, MAX_LINE_BYTES};
+use paceline_health::codec::line::{self, LineError, MAX_LINE_BYTES};
 
 /// One line of a journal.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 use paceline_health::id::{JobId, NodeId};
 
 use crate::warn;

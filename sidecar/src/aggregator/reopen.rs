@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use paceline_health::Entry;
+use paceline_health::codec::line::{self, MAX_LINE_BYTES};
 use paceline_health::event::Event;
 use paceline_health::frame::AGGREGATOR;
 use paceline_health::id::JobId;
-use paceline_health::line::{self, MAX_LINE_BYTES};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::de::IgnoredAny;

@@ -9,9 +9,9 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use paceline_health::Detector;
-use paceline_health::hash::crc32;
+use paceline_health::codec::hash::crc32;
+use paceline_health::codec::msgpack;
 use paceline_health::id::JobId;
-use paceline_health::msgpack;
 use serde::{Deserialize, Serialize};
 
 use super::segments;

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use paceline_health::codec::line::{self, MAX_LINE_BYTES};
 use paceline_health::event::{Event, Thinned, is_telemetry};
 use paceline_health::frame::{AGGREGATOR, SCHEMA_VERSION};
 use paceline_health::id::NodeId;
-use paceline_health::line::{self, MAX_LINE_BYTES};
 use paceline_health::{Entry, Frame, Provenance, Time};
 
 use self::survey::{Seen, Survey};

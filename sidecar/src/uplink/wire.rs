@@ -4,10 +4,11 @@
 //! its neighbours, and the spool knows its size. A reader takes its own schema version and older ones (appended
 //! fields have defaults); arrays of a newer one would not decode, so the handshake refuses a newer sender.
 
+use paceline_health::codec::msgpack;
 use paceline_health::event::Event;
 use paceline_health::frame::{AGGREGATOR, SCHEMA_VERSION};
 use paceline_health::id::{JobId, NodeId};
-use paceline_health::{Frame, Provenance, msgpack};
+use paceline_health::{Frame, Provenance};
 use serde::{Deserialize, Serialize};
 
 pub use super::blob::Blob;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use paceline_health::Entry;
+use paceline_health::codec::line;
 use paceline_health::event::Event;
-use paceline_health::line;
 use paceline_ring::{Detach, Record};
 use paceline_sidecar::aggregator::{room, segments};
 

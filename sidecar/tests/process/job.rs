@@ -8,8 +8,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use paceline_health::Entry;
+use paceline_health::codec::line;
 use paceline_health::event::Event;
-use paceline_health::{Entry, line};
 use paceline_ring::{Attach, Record, Step, Writer};
 use serde_json::Value;
 

@@ -6,8 +6,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use paceline_health::Entry;
+use paceline_health::codec::line;
 use paceline_health::event::Event;
-use paceline_health::{Entry, line};
 use paceline_sidecar::aggregator::lines::{Line, Lines};
 use paceline_sidecar::aggregator::segments::{self, Limits};
 use paceline_sidecar::aggregator::{Aggregator, Plan, snapshot};

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use serde_json::{Value, json};
 
 use crate::launched::{Place, text, until};

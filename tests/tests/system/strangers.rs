@@ -252,7 +252,7 @@ fn a_directory_of_tasks_of_another_user_is_left_alone() {
     let user = rustix::process::geteuid().as_raw();
     let name = format!(
         "paceline-{user}-{:016x}",
-        paceline_health::hash::fnv(format!("{job}\0n0").as_bytes())
+        paceline_health::codec::hash::fnv(format!("{job}\0n0").as_bytes())
     );
     let theirs = memory.join(name);
     fs::create_dir(&theirs).unwrap();

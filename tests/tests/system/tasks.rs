@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 
 use crate::launched::{Place, children, is_running, signal, until};
 

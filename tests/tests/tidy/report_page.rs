@@ -8,10 +8,10 @@ fn every_field_of_the_report_is_on_its_page() {
     let page = page.split("## report.json").nth(1).unwrap();
     let verdict = read("health/src/verdict.rs");
     let verdict = verdict.split("pub struct Evidence").nth(1).unwrap();
-    let history = read("health/src/history.rs");
+    let history = read("health/src/report/history.rs");
     let history = history.split("pub struct Record").next().unwrap();
     for source in [
-        read("health/src/report.rs"),
+        read("health/src/report/mod.rs"),
         verdict.to_owned(),
         history.to_owned(),
     ] {

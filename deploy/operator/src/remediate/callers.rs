@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use paceline_inject::identity::{Identity, kind_of};
 use paceline_inject::told;
 use ring::digest;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use serde_json::{Value, json};
 
 use super::counts::Counts;

@@ -1,8 +1,9 @@
 //! What aggregators send: the body of a webhook as docs/notifications.md has it. Pure.
 
+use paceline_health::Provenance;
 use paceline_health::fault::Order;
+use paceline_health::text::plain;
 use paceline_health::verdict::{Finding, Severity};
-use paceline_health::{Provenance, plain};
 use serde::Deserialize;
 
 use super::policy::Report;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::keep;
 use crate::frame::Provenance;
-use crate::keep;
 use crate::stats;
 use crate::time::Time;
 

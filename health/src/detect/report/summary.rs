@@ -5,8 +5,8 @@ use crate::detect::Detector;
 use crate::detect::liveness::job_end;
 use crate::detect::members::endings;
 use crate::policy::Policy;
+use crate::report::seen::Seen;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Undecided};
-use crate::seen::Seen;
 use crate::verdict::{Finding, State, Subject, Verdict};
 
 impl Detector {

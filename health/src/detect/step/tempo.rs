@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::keep;
+use crate::codec::keep;
 
 /// Durations of ordinary steps: 1 µs to an hour, three digits.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! What a plain word means. kubectl reads YAML 1.1 (<https://yaml.org/type/>), as gopkg.in/yaml.v2 understands it; what is
 //! written here shall mean the same to a reader of YAML 1.2.
 
-use paceline_health::base64;
+use paceline_health::codec::base64;
 use serde_json::Value;
 
 /// What kubectl takes it for.

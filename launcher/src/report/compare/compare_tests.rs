@@ -1,4 +1,4 @@
-use paceline_health::history::{Column, History};
+use paceline_health::report::history::{Column, History};
 use paceline_health::report::{Cost, Installed, PartTimes};
 use paceline_health::verdict::{Cause, Finding};
 

@@ -4,10 +4,10 @@
 //! sixteen stretches of each run are ([batch means](https://doi.org/10.1287/opre.30.3.556)). What differs between two runs of
 //! the same job on the same machines cannot be seen in two runs, and is said to be unknown.
 
-use paceline_health::history::History;
 use paceline_health::report::Report;
+use paceline_health::report::history::History;
 use paceline_health::stats;
-use paceline_health::words::{percent, span};
+use paceline_health::text::words::{percent, span};
 use serde::Serialize;
 
 /// Stretches of a run, and the fewest that tell how much it scatters.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use paceline_health::plain;
-use paceline_health::words::{count, percent, span};
+use paceline_health::text::plain;
+use paceline_health::text::words::{count, percent, span};
 
 use super::shift::{Told, signed};
 use super::{Comparison, Found, Run};

@@ -1,9 +1,9 @@
 //! The answer: who, since when, why, what it costs and what to do now; the weightiest finding first.
 
-use paceline_health::cards::{Card, cards};
 use paceline_health::report::Report;
+use paceline_health::text::cards::{Card, cards};
+use paceline_health::text::words::{self, count};
 use paceline_health::verdict::{Severity, State, Verdict};
-use paceline_health::words::{self, count};
 use paceline_health::{Policy, Provenance};
 
 use super::Head;

@@ -1,8 +1,8 @@
 //! What the answer rests on: ranks that stand out, what was seen and what not, versions, and the preflight.
 
 use paceline_health::report::{Part, RankTimes, Report};
+use paceline_health::text::words::{count, percent, span};
 use paceline_health::verdict::{Finding, Verdict};
-use paceline_health::words::{count, percent, span};
 
 use super::{Head, table};
 use crate::html::Html;

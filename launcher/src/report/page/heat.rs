@@ -1,10 +1,10 @@
 //! Ranks by steps as a picture: how much longer each rank took for its own part than its peers, from the first step to the last.
 
-use paceline_health::history::{Column, History};
 use paceline_health::report::Report;
-use paceline_health::seen::{ABSENT, LEVEL, ratio};
+use paceline_health::report::history::{Column, History};
+use paceline_health::report::seen::{ABSENT, LEVEL, ratio};
+use paceline_health::text::words::count;
 use paceline_health::verdict::Subject;
-use paceline_health::words::count;
 
 use super::png::{self, Color};
 use super::{LEFT, RIGHT, WIDE};
@@ -283,7 +283,7 @@ fn says(report: &Report, history: &History) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_health::seen::cell;
+    use paceline_health::report::seen::cell;
 
     #[test]
     fn pace_shows_nothing_and_slow_shows_more_the_slower() {

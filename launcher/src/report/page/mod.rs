@@ -15,8 +15,9 @@ mod timeline;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_health::Policy;
 use paceline_health::report::Report;
-use paceline_health::{Policy, plain};
+use paceline_health::text::plain;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 

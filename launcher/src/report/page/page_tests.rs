@@ -1,8 +1,8 @@
-use paceline_health::history::{Column, History};
 use paceline_health::id::Rank;
 use paceline_health::remedy::Remedies;
+use paceline_health::report::history::{Column, History};
+use paceline_health::report::seen::LEVEL;
 use paceline_health::report::{Ending, Gap, Heard, Installed, NodeExit, Part, PartTimes, Reason};
-use paceline_health::seen::LEVEL;
 use paceline_health::verdict::{Cause, Finding, State, Subject};
 
 use super::*;

@@ -1,7 +1,7 @@
 //! A picture of few pixels with a palette, as PNG (<https://www.w3.org/TR/png-3/>), not compressed: what it would save is
 //! not worth a dependency.
 
-use paceline_health::hash::crc32;
+use paceline_health::codec::hash::crc32;
 
 const MAGIC: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
 /// The most that a block of the stream holds (RFC 1951, section 3.2.4).

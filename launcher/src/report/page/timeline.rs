@@ -1,9 +1,9 @@
 //! What happened, in its order: findings, gaps, remedies, restarts, the end.
 
-use paceline_health::cards::cards;
 use paceline_health::report::Report;
+use paceline_health::text::cards::cards;
+use paceline_health::text::words::{severity, span};
 use paceline_health::verdict::State;
-use paceline_health::words::{severity, span};
 
 use super::answer::mark;
 use super::{Head, table};

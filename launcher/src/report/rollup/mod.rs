@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use paceline_health::Provenance;
 use paceline_health::report::Report;
+use paceline_health::text::words;
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
-use paceline_health::words;
 use serde::Serialize;
 
 use self::find::Seen;

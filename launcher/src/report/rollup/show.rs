@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use paceline_health::plain;
-use paceline_health::words::{count, money, percent, span};
+use paceline_health::text::plain;
+use paceline_health::text::words::{count, money, percent, span};
 
 use super::{Node, Rollup, Share};
 use crate::html::Html;

@@ -3,8 +3,8 @@
 use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Phases, Reading, Signal, Step, StepKind};
 use paceline_health::frame::Provenance;
 use paceline_health::id::{GpuId, NodeId, Rank};
+use paceline_health::report::seen::{LEVEL, Seen, cell};
 use paceline_health::report::{Ending, Report};
-use paceline_health::seen::{LEVEL, Seen, cell};
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 use paceline_health::{Detector, Frame, Policy};
 use paceline_sidecar::sink::metrics::Metrics;

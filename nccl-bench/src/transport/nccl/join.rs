@@ -9,7 +9,7 @@ use super::worker::{Call, Worker};
 use super::{NAME, Options, SHARE, STAGE};
 use crate::cuda::{Driver, Gpu, Pinned, Stream};
 use crate::transport::{Deadline, Transport, TransportError};
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 
 /// Opens the libraries and the GPU, and joins the other ranks.
 pub fn join(

@@ -7,9 +7,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use paceline_health::Time;
+use paceline_health::codec::line;
 use paceline_health::event::{Event, Thinned};
 use paceline_health::frame::AGGREGATOR;
-use paceline_health::{Time, line};
 
 use super::Rule;
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
 /// Takes families in the order in which they stand on the page. One is written and forgotten before the next is made: what

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use paceline_health::cards::cards;
 use paceline_health::report::Report;
+use paceline_health::text::cards::cards;
 use paceline_health::verdict::{State, Subject, Verdict};
 
 use super::families::{Families, gauges};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_health::cards::MIN_ALIKE_GPUS;
+use paceline_health::text::cards::MIN_ALIKE_GPUS;
 use paceline_health::verdict::Severity;
 
 use super::news::{Memory, News, changes};

@@ -1,10 +1,10 @@
 //! What each kind of receiver is sent.
 
 use paceline_health::Provenance;
-use paceline_health::date::rfc3339;
-use paceline_health::plain;
+use paceline_health::text::date::rfc3339;
+use paceline_health::text::plain;
+use paceline_health::text::words;
 use paceline_health::verdict::{Cause, Severity};
-use paceline_health::words;
 use serde_json::{Value, json};
 
 use super::notice::{Notice, Status};

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use paceline_health::id::JobId;
-use paceline_health::plain;
 use paceline_health::policy::Policy;
 use paceline_health::report::Report;
+use paceline_health::text::plain;
+use paceline_health::text::words;
 use paceline_health::verdict::{Cause, State, Subject, Verdict};
-use paceline_health::words;
 use serde::{Deserialize, Serialize};
 
 use super::notice::{Notice, Status};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paceline_health::Provenance;
-use paceline_health::date::rfc3339;
 use paceline_health::fault::{Remedy, recovery_order};
 use paceline_health::id::Rank;
+use paceline_health::text::date::rfc3339;
 use paceline_health::verdict::{Cause, Finding, Severity, State, Subject};
 use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;

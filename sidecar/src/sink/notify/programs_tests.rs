@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use paceline_health::plain;
+use paceline_health::text::plain;
 use paceline_health::verdict::{Severity, State, Subject};
 
 use super::tests::{NOW, PATIENCE, verdict};

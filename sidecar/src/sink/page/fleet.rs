@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_health::Frame;
-use paceline_health::base64;
+use paceline_health::codec::base64;
 use paceline_health::event::{Event, GpuSignal, PortLink, PortSignal};
 use paceline_health::id::{GpuId, NodeId, Rank};
-use paceline_health::plain::name;
-use paceline_health::seen::Seen;
+use paceline_health::report::seen::Seen;
+use paceline_health::text::plain::name;
 use serde_json::{Value, json};
 
 use super::ranks::{Lately, ranks};

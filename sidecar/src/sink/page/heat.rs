@@ -1,7 +1,7 @@
 //! A step as a column of the heat map: one byte for each rank, or for as many ranks as share a row.
 
-use paceline_health::base64;
-use paceline_health::seen::{Seen, badness};
+use paceline_health::codec::base64;
+use paceline_health::report::seen::{Seen, badness};
 use serde_json::json;
 
 /// Rows at most: more are no picture. A megabyte of columns holds 512 of so many, and 1,024 of half of them.
@@ -63,7 +63,7 @@ fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use paceline_health::event::{Signal, StepKind};
-    use paceline_health::seen::{ABSENT, LEVEL, SLOW, cell};
+    use paceline_health::report::seen::{ABSENT, LEVEL, SLOW, cell};
 
     use super::*;
 

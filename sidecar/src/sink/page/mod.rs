@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_health::report::Report;
-use paceline_health::seen::Seen;
+use paceline_health::report::seen::Seen;
 use paceline_health::{Frame, Policy};
 use tokio::sync::{Semaphore, watch};
 

@@ -1,11 +1,11 @@
 use paceline_health::Detector;
-use paceline_health::base64;
+use paceline_health::codec::base64;
 use paceline_health::event::{
     Agent, Attach, Event, GpuReading, GpuSignal, Reading, Signal, StepKind, Trouble, TroubleKind,
 };
 use paceline_health::frame::Provenance;
 use paceline_health::id::Rank;
-use paceline_health::seen::LEVEL;
+use paceline_health::report::seen::LEVEL;
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 use paceline_seal::Key;
 use serde_json::Value;
@@ -161,7 +161,7 @@ fn hostile_names_are_short_visible_and_one_line() {
     assert!(!text.contains('\u{202e}'));
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
     let all = parsed(&text);
-    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= paceline_health::plain::NAME + 1);
+    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= paceline_health::text::plain::NAME + 1);
     let verdicts = all["report"]["verdicts"].as_array().unwrap();
     assert!(verdicts.len() < 160);
     let first: Vec<&Value> = verdicts.iter().take(3).map(|verdict| &verdict["id"]).collect();

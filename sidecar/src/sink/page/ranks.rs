@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use paceline_health::base64;
+use paceline_health::codec::base64;
 use paceline_health::event::StepKind;
-use paceline_health::seen::{ABSENT, Seen};
+use paceline_health::report::seen::{ABSENT, Seen};
 use serde_json::json;
 
 use crate::sink::metrics::Metrics;
@@ -113,7 +113,7 @@ fn packed(cell: u8, last: Option<&LastStep>, newest: u64) -> [u8; BYTES] {
 /// What is told of a rank, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
-    /// See [`paceline_health::seen::cell`].
+    /// See [`paceline_health::report::seen::cell`].
     pub cell: u8,
     /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: not told.
     pub shares: Option<[f64; 5]>,
@@ -138,7 +138,7 @@ pub fn standing(packed: &[u8; BYTES]) -> Standing {
 #[cfg(test)]
 mod tests {
     use paceline_health::event::{Phases, Signal};
-    use paceline_health::seen::LEVEL;
+    use paceline_health::report::seen::LEVEL;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use paceline_health::base64;
+use paceline_health::codec::base64;
 use ring::digest::{SHA256, digest};
 
 use super::Live;

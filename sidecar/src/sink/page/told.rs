@@ -1,12 +1,12 @@
 //! What of the report the page shows. Names and sentences are bounded, lists have an end, and their length is told.
 
 use paceline_health::Policy;
-use paceline_health::cards::{Card, cards};
-use paceline_health::plain::{SENTENCE, clip, name};
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
+use paceline_health::text::cards::{Card, cards};
+use paceline_health::text::plain::{SENTENCE, clip, name};
+use paceline_health::text::words::{self, evidence};
 use paceline_health::verdict::{State, Subject};
-use paceline_health::words::{self, evidence};
 use serde_json::{Value, json};
 
 /// Findings that are shown; the rest is counted.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use paceline_health::text::words;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
-use paceline_health::words;
 
 use super::Status;
 

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use paceline_health::codec::hash::fnv;
 use paceline_health::event::{Comm, Event, Group, Pulse};
-use paceline_health::hash::fnv;
 use paceline_health::id::Rank;
 
 use super::record::{Done, Record};

@@ -2,7 +2,7 @@
 //! the numbers, each as what it differs from the last one in the same place. Knows nothing of events: the place of a number
 //! is what stands before it in the skeleton. Putting together gives back every byte.
 
-use paceline_health::hash::fnv;
+use paceline_health::codec::hash::fnv;
 
 /// Numbers are told apart by so many bytes of the skeleton before them, their own marker the last of these.
 const PLACE: usize = 10;

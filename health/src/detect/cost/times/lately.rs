@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::detect::step::board::Board;
 use crate::detect::step::rows::{Row, Sample};
 use crate::event::Signal;
-use crate::seen::{ABSENT, Seen, cell};
+use crate::report::seen::{ABSENT, Seen, cell};
 
 /// The last steps that nobody has fetched yet.
 #[derive(Debug, Default)]

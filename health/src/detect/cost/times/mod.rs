@@ -14,8 +14,8 @@ use self::tally::{Buckets, Tally};
 use crate::detect::step::board::Board;
 use crate::detect::step::rows::{Row, Sample};
 use crate::event::StepKind;
-use crate::history::{History, Record};
 use crate::id::Rank;
+use crate::report::history::{History, Record};
 use crate::report::{Part, PartTimes, RankTimes, Times as Told, Usual};
 
 /// Longer is not believed, and counts as this: an hour, in microseconds.

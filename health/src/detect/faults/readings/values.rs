@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::keep;
 use crate::event::{GpuReading, GpuSignal};
-use crate::keep;
 
 /// See the module. What has not changed is not told each time: it is as it was told last.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -20,13 +20,13 @@ use crate::verdict::{Cause, Finding, Severity};
 
 /// One table in three files.
 const DETECTOR: &str = concat!(
-    include_str!("../policy/detector.toml"),
+    include_str!("../../policy/detector.toml"),
     "\n",
-    include_str!("../policy/gpu.toml"),
+    include_str!("../../policy/gpu.toml"),
     "\n",
-    include_str!("../policy/port.toml")
+    include_str!("../../policy/port.toml")
 );
-const FINDINGS: &str = include_str!("../policy/findings.toml");
+const FINDINGS: &str = include_str!("../../policy/findings.toml");
 
 /// The tables in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

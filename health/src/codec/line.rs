@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::codec::hash::crc32;
 use crate::frame::{Entry, SCHEMA_VERSION};
-use crate::hash::crc32;
 
 /// Longest line that is read, bytes. A writer never comes near it: the largest event is a beat of 16 ranks.
 pub const MAX_LINE_BYTES: usize = 1 << 20;

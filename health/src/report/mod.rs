@@ -1,6 +1,8 @@
 //! The report: `report.json`, and what every command prints with `--json`.
 
 mod ending;
+pub mod history;
+pub mod seen;
 mod times;
 mod undecided;
 
@@ -10,10 +12,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::ending::{Ending, Heard, Reason, headline, user_frame};
+use self::history::History;
 pub use self::times::{Part, PartTimes, RankTimes, Times, Usual};
 pub use self::undecided::Undecided;
 use crate::event::{GpuSignal, Signal};
-use crate::history::History;
 use crate::id::{JobId, NodeId};
 use crate::preflight::Section;
 use crate::remedy::Remedies;

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::base64;
+use crate::codec::base64;
 use crate::event::{Signal, StepKind};
-use crate::seen::{self, ABSENT, Seen};
+use crate::report::seen::{self, ABSENT, Seen};
 
 /// Columns at most; when there are as many, each two become one.
 pub const MOST_COLUMNS: usize = 192;

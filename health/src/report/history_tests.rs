@@ -1,5 +1,5 @@
 use super::*;
-use crate::seen::{LEVEL, cell, ratio};
+use crate::report::seen::{LEVEL, cell, ratio};
 
 fn seen(step: u64, cells: Vec<u8>) -> Seen {
     Seen {

@@ -1,0 +1,6 @@
+//! Text for people: findings, causes, numbers and dates, and text from outside made safe to show.
+
+pub mod cards;
+pub mod date;
+pub mod plain;
+pub mod words;
