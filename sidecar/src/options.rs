@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use paceline_health::sim::gpu::GpuScript;
+use paceline_health::sim::telemetry::gpu::GpuScript;
 
 use crate::aggregator::segments;
 use crate::remedy::RemedyOptions;

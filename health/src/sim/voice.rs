@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::comms::{Ran, groups};
-use super::drag::Without;
 use super::fault::Fault;
+use super::fault::drag::Without;
+use super::fault::truth::rack_name;
 use super::spec::Framework;
-use super::truth::rack_name;
+use super::step::comms::{Ran, groups};
 use super::world::{Stage, TRAINING_AT, World, seconds};
 use crate::event::{
     Agent, Attach, Baseline, BaselineOf, Beat, Bye, Detach, End, Event, Exit, Job, Phase, Phases, Pulse,

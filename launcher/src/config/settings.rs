@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
-use paceline_health::sim::gpu::GpuScript;
+use paceline_health::sim::telemetry::gpu::GpuScript;
 use paceline_sidecar::aggregator::{place, segments};
 use paceline_sidecar::remedy::RemedyOptions;
 use paceline_sidecar::sink::otlp::Receiver;

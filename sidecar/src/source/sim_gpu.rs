@@ -2,7 +2,7 @@
 
 use paceline_health::Provenance;
 use paceline_health::event::Event;
-use paceline_health::sim::gpu::GpuScript;
+use paceline_health::sim::telemetry::gpu::GpuScript;
 
 use super::{Send, Source};
 

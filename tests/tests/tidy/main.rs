@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on fails.
 
 mod commands;
+mod folders;
 mod manifests;
 mod metrics;
 mod report_page;

@@ -12,7 +12,7 @@ const HIDDEN_SHARE: f64 = 0.3;
 
 /// One collective of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Met {
+pub(crate) struct Met {
     pub function: u8,
     pub begin_s: f64,
     pub end_s: f64,

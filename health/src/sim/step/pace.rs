@@ -1,11 +1,11 @@
 //! How long ranks work and transfers take when nothing is wrong: the noise of a step, which no fault shifts.
 
-use super::chance::Chance;
-use super::drag::{Pull, Without};
-use super::layout::Layout;
-use super::spec::{Framework, SpecError, StepModel, WorldSpec};
 use super::timeline::{Own, Roads, SHARDS};
 use super::work::Loads;
+use crate::sim::chance::Chance;
+use crate::sim::fault::drag::{Pull, Without};
+use crate::sim::spec::layout::Layout;
+use crate::sim::spec::{Framework, SpecError, StepModel, WorldSpec};
 
 /// Share of a rank's self-time that its optimizer takes, after the collective.
 pub(super) const OPTIMIZER_SHARE: f64 = 0.08;
@@ -45,7 +45,7 @@ struct Place {
 
 /// A step as it would be with nothing wrong.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     model: StepModel,
     sharded: bool,
     piped: bool,

@@ -1,7 +1,7 @@
 use super::*;
 
 fn layout(text: &str, ranks: u32) -> Layout {
-    let spec = super::super::WorldSpec::parse(text).expect(text);
+    let spec = crate::sim::WorldSpec::parse(text).expect(text);
     spec.layout.of(ranks).expect("a layout")
 }
 

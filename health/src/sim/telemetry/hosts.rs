@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::chance::Chance;
 use super::meters::Ill;
 use crate::event::{HostReading, HostSignal, Reading};
 use crate::id::Rank;
+use crate::sim::chance::Chance;
 use crate::time::Time;
 use crate::verdict::Cause;
 

@@ -1,10 +1,10 @@
 //! Communicators: which a rank is a member of, and how long it was in each in a step, waiting included.
 
-use super::chance::Chance;
-use super::layout::Layout;
 use super::timeline::{Own, Roads, SHARDS, Timeline};
 use crate::event::{Collective, Collectives, Comm, Group, Want};
 use crate::id::Rank;
+use crate::sim::chance::Chance;
+use crate::sim::spec::layout::Layout;
 
 /// Gradients are reduced in so many buckets.
 const BUCKETS: u32 = 8;
@@ -65,7 +65,7 @@ impl Kind {
 }
 
 /// The communicators of a rank.
-pub(super) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
+pub(crate) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
     let group = |kind: &Kind| {
         let (number, size) = kind.of(layout, rank);
         (size > 1).then(|| Group {
@@ -80,7 +80,7 @@ pub(super) fn groups(layout: &Layout, rank: u32, restart: u32) -> Vec<Group> {
 }
 
 /// A step that has been run.
-pub(super) struct Ran<'a> {
+pub(crate) struct Ran<'a> {
     pub layout: &'a Layout,
     pub timeline: &'a Timeline,
     pub own: &'a [Own],

@@ -1,15 +1,15 @@
 //! What faults of links do to the transfers of a step: who crosses the link, pays.
 
-use super::drag::{Drag, Without};
-use super::fault::Fault;
-use super::layout::Layout;
-use super::shape::Target;
 use super::timeline::Roads;
+use crate::sim::fault::Fault;
+use crate::sim::fault::drag::{Drag, Without};
+use crate::sim::spec::layout::Layout;
+use crate::sim::spec::shape::Target;
 use crate::verdict::Cause;
 
 impl Drag {
     /// The transfers of this step with the faults of links in them; `None`: there are none.
-    pub(super) fn roads(&self, plain: &Roads, layout: &Layout, without: Without) -> Option<Roads> {
+    pub(crate) fn roads(&self, plain: &Roads, layout: &Layout, without: Without) -> Option<Roads> {
         let struck = |index: usize, fault: &Fault| fault.is_of_transfer() && !without.skips(index);
         if !self.blows().iter().any(|blow| struck(blow.index, &blow.fault)) {
             return None;

@@ -3,10 +3,10 @@
 //! A micro-batch is a pack of sequences that fills a token budget. Its time is a·tokens + b·(sum of squared lengths);
 //! b is set so that log self-time of whole steps spreads as the spec says.
 
-use super::chance::Chance;
-use super::layout::Layout;
 use super::pace::OPTIMIZER_SHARE;
-use super::spec::{SpecError, WorldSpec};
+use crate::sim::chance::Chance;
+use crate::sim::spec::layout::Layout;
+use crate::sim::spec::{SpecError, WorldSpec};
 
 /// Tokens of a micro-batch, and most of a sequence.
 const BUDGET: u64 = 32_768;
@@ -25,7 +25,7 @@ const ROUTING_JITTER: f64 = 0.02;
 
 /// The work of a step: everything is 1 for the ordinary one.
 #[derive(Clone, Debug)]
-pub(super) struct Loads {
+pub(crate) struct Loads {
     layout: Layout,
     packs: Option<Packs>,
     experts: f64,
@@ -39,7 +39,7 @@ pub(super) struct Loads {
 
 /// The work of one data-parallel replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Replica {
+pub(crate) struct Replica {
     /// Compute over that of the mean, for its sequences.
     pub sequences: f64,
     /// The same for the tokens routed to its experts.

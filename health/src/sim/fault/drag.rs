@@ -1,10 +1,10 @@
 //! What the faults make of a step: pure, so that a world without one of them can be asked beside the world with it.
 
-use super::chance::Chance;
-use super::fault::Fault;
-use super::gpu::GpuScript;
-use super::shape::{House, Target};
-use super::spec::WorldSpec;
+use super::Fault;
+use crate::sim::chance::Chance;
+use crate::sim::spec::WorldSpec;
+use crate::sim::spec::shape::{House, Target};
+use crate::sim::telemetry::gpu::GpuScript;
 use crate::verdict::Cause;
 
 /// How long a GPU's clock takes to be back after it was hot, seconds: for so long its fault is not over.
@@ -12,7 +12,7 @@ const COOLING_S: f64 = 60.0;
 
 /// What is left out of a counterfactual world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Without {
+pub(crate) enum Without {
     /// Nothing: the world as it is.
     Nothing,
     /// One fault, by its place in the spec.
@@ -38,7 +38,7 @@ impl Without {
 
 /// What the faults do to one rank in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Pull {
+pub(crate) struct Pull {
     /// Its self-time is multiplied by this...
     pub factor: f64,
     /// ...and this share of it is added to the data phase...
@@ -56,7 +56,7 @@ pub(super) struct Pull {
 
 /// What is special about a step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Occasion {
+pub(crate) struct Occasion {
     pub step: u64,
     /// When it begins, seconds.
     pub at_s: f64,
@@ -68,7 +68,7 @@ pub(super) struct Occasion {
 
 /// A fault that is there in this step, and whom it strikes now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blow {
+pub(crate) struct Blow {
     pub index: usize,
     pub fault: Fault,
     pub on: Target,
@@ -76,7 +76,7 @@ pub(super) struct Blow {
 
 /// The faults of a world in the step under way.
 #[derive(Clone, Debug)]
-pub(super) struct Drag {
+pub(crate) struct Drag {
     seed: u64,
     house: House,
     faults: Vec<Fault>,

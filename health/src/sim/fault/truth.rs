@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::fault::Fault;
-use super::shape::Target;
-use super::spec::WorldSpec;
+use super::Fault;
 use crate::id::{GpuId, JobId, NodeId, Rank};
+use crate::sim::spec::WorldSpec;
+use crate::sim::spec::shape::Target;
 use crate::verdict::{Cause, Finding, Subject};
 
 /// A fault has begun when it makes its rank's step this much longer.
@@ -61,7 +61,7 @@ pub struct OwnCost {
 
 impl Truth {
     /// A fault that has not been felt.
-    pub(super) fn untold(fault: Fault, spec: &WorldSpec, places: &Places<'_>) -> Truth {
+    pub(crate) fn untold(fault: Fault, spec: &WorldSpec, places: &Places<'_>) -> Truth {
         let named = fault.names();
         let rank = named
             .filter(|(what, _)| matches!(*what, "rank" | "gpu"))
@@ -102,13 +102,13 @@ impl Truth {
 }
 
 /// What ranks and nodes are called.
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     pub names: &'a [NodeId],
     pub gpu: &'a dyn Fn(u32) -> GpuId,
 }
 
 /// What a rack is called.
-pub(super) fn rack_name(rack: u32) -> Arc<str> {
+pub(crate) fn rack_name(rack: u32) -> Arc<str> {
     Arc::from(format!("rack{rack}"))
 }
 
@@ -194,7 +194,7 @@ fn expected(fault: &Fault, spec: &WorldSpec, places: &Places<'_>) -> Option<Expe
 }
 
 /// The job of a spec, as a subject.
-pub(super) fn job(spec: &WorldSpec) -> Subject {
+pub(crate) fn job(spec: &WorldSpec) -> Subject {
     Subject::Job {
         job: JobId(Arc::clone(&spec.job)),
     }

@@ -1,13 +1,13 @@
-//! What the GPUs of a world count and read beyond [`GpuScript`](super::GpuScript): each cause moves what it really
+//! What the GPUs of a world count and read beyond [`GpuScript`](crate::sim::GpuScript): each cause moves what it really
 //! moves, and healthy GPUs are not all zeros.
 
 use std::sync::Arc;
 
-use super::chance::Chance;
-use super::fault::Fault;
-use super::spec::WorldSpec;
 use crate::event::{GpuReading, GpuSignal, Reading};
 use crate::id::GpuId;
+use crate::sim::chance::Chance;
+use crate::sim::fault::Fault;
+use crate::sim::spec::WorldSpec;
 use crate::time::Time;
 use crate::verdict::Cause;
 
@@ -31,7 +31,7 @@ pub(super) struct Ill {
 }
 
 /// Which of its ways a fault takes.
-pub(super) fn way(seed: u64, index: usize) -> u64 {
+pub(crate) fn way(seed: u64, index: usize) -> u64 {
     Chance::of(seed, &[0x0077_6179, index as u64]).bits()
 }
 

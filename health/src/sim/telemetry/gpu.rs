@@ -6,10 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::chance::Chance;
-use super::text::{Quoted, ScriptError, Word, seconds, words};
 use crate::event::{GpuReading, GpuSignal, Reading};
 use crate::id::GpuId;
+use crate::sim::chance::Chance;
+use crate::sim::text::{Quoted, ScriptError, Word, seconds, words};
 
 /// Where the GPU begins to protect itself, degrees: an H100 SXM slows down in software at 87.
 const LIMIT_C: f64 = 87.0;
@@ -184,7 +184,7 @@ impl GpuScript {
     }
 
     /// The product's name.
-    pub(super) fn model(&self) -> &Arc<str> {
+    pub(crate) fn model(&self) -> &Arc<str> {
         &self.model
     }
 

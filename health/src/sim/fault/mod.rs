@@ -1,10 +1,15 @@
-//! What goes wrong in a world. `fault_text` holds its text form: `slow rank=3 factor=1.25 from=100 until=400`.
+//! What goes wrong in a world. `parse` reads its text form: `slow rank=3 factor=1.25 from=100 until=400`.
 //!
 //! Plain numbers for `from` and `until` are steps, numbers with a unit are times since the first frame.
 
+pub(crate) mod costs;
+pub(crate) mod drag;
+mod parse;
+pub mod truth;
+
 use serde::{Deserialize, Serialize};
 
-use super::shape::{Target, When};
+use super::spec::shape::{Target, When};
 use crate::verdict::Cause;
 
 /// One thing that goes wrong.

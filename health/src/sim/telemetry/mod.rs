@@ -1,12 +1,16 @@
 //! The readings of a world's GPUs and hosts: each source once a second, under the faults of the step under way.
 
-use super::drag::{Blow, Drag};
+pub mod gpu;
+mod hosts;
+mod meters;
+
+use self::gpu::{GpuScript, pci};
+use self::hosts::HostMeter;
+use self::meters::{Ill, Meter, Script, ill};
 use super::fault::Fault;
-use super::gpu::{GpuScript, pci};
-use super::hosts::HostMeter;
-use super::meters::{Ill, Meter, Script, ill};
-use super::shape::House;
+use super::fault::drag::{Blow, Drag};
 use super::spec::WorldSpec;
+use super::spec::shape::House;
 use crate::event::{GpuReading, HostReading};
 use crate::time::Time;
 

@@ -1,8 +1,8 @@
 //! Whether a spec can be simulated, and if not, which of its values cannot.
 
-use super::fault::Fault;
 use super::shape::{Target, When};
-use super::spec::{Framework, MOST_RANKS, SpecError, WorldSpec};
+use super::{Framework, MOST_RANKS, SpecError, WorldSpec};
+use crate::sim::fault::Fault;
 use crate::verdict::Cause;
 
 fn within(

@@ -9,8 +9,8 @@
 //! norm of the gradient is one number. Times are seconds since the last such meeting.
 
 use super::beside::Met;
-use super::layout::Layout;
-use super::spec::Framework;
+use crate::sim::spec::Framework;
+use crate::sim::spec::layout::Layout;
 
 /// A backward pass takes twice as long as a forward pass.
 pub(super) const FORWARD: f64 = 1.0 / 3.0;
@@ -19,7 +19,7 @@ pub(super) const SHARDS: usize = 4;
 
 /// What a rank itself does in a step, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Own {
+pub(crate) struct Own {
     /// Its optimizer's part of the last step, which reaches beyond the meeting.
     pub lag: f64,
     /// Writing a checkpoint.
@@ -54,7 +54,7 @@ impl Own {
 
 /// How long transfers take in a step, seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Roads {
+pub(crate) struct Roads {
     /// Reduction of each data-parallel group, as far as it is exposed.
     pub reduce: Vec<f64>,
     /// Exchanges inside the layers, by cell.
@@ -75,7 +75,7 @@ struct Op {
 
 /// The engine; it keeps the marks of the step that ran last.
 #[derive(Clone, Debug)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     layout: Layout,
     sharded: bool,
     /// Layers that are gathered, or buckets that are reduced, one by one beside the work; 0: that is not looked at.

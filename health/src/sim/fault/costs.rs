@@ -1,16 +1,16 @@
 //! What each fault, and each unevenness of the job itself, costs: the same step run again without it.
 
 use super::drag::{Drag, Without};
-use super::layout::Layout;
-use super::pace::Pace;
-use super::spec::WorldSpec;
-use super::timeline::{Own, Timeline};
 use super::truth::{Expected, OwnCost, Truth, job};
+use crate::sim::spec::WorldSpec;
+use crate::sim::spec::layout::Layout;
+use crate::sim::step::pace::Pace;
+use crate::sim::step::timeline::{Own, Timeline};
 use crate::verdict::{Cause, Finding};
 
 /// Worlds beside the world, each without one thing.
 #[derive(Clone, Debug)]
-pub(super) struct Costs {
+pub(crate) struct Costs {
     ledgers: Vec<Ledger>,
     shadow: Timeline,
     own: Vec<Own>,
@@ -30,7 +30,7 @@ struct Ledger {
 
 /// The step as it was.
 #[derive(Clone, Copy)]
-pub(super) struct Lived<'a> {
+pub(crate) struct Lived<'a> {
     pub step: u64,
     pub own: &'a [Own],
     pub meet_s: f64,

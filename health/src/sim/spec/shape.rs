@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::chance::Chance;
+use crate::sim::chance::Chance;
 
 /// Whom a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl Default for When {
 
 /// How the ranks are housed: what a target means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct House {
+pub(crate) struct House {
     pub ranks: u32,
     pub gpus_per_node: u32,
     pub nodes: u32,
@@ -71,7 +71,7 @@ impl House {
 
 impl When {
     /// Whether it is there in this step.
-    pub(super) fn holds(&self, step: u64) -> bool {
+    pub(crate) fn holds(&self, step: u64) -> bool {
         if step < self.from || self.until.is_some_and(|until| step >= until) {
             return false;
         }
@@ -82,7 +82,7 @@ impl When {
     }
 
     /// Whom it strikes in this step, out of `target`, where it begins. `key` makes each fault wander its own way.
-    pub(super) fn target(&self, target: Target, step: u64, house: &House, key: &[u64]) -> Target {
+    pub(crate) fn target(&self, target: Target, step: u64, house: &House, key: &[u64]) -> Target {
         let (Some(moves), true) = (self.moves, step >= self.from) else {
             return target;
         };
@@ -112,7 +112,7 @@ impl When {
 
 impl Target {
     /// Whether a rank is among those struck.
-    pub(super) fn strikes(self, rank: u32, house: &House) -> bool {
+    pub(crate) fn strikes(self, rank: u32, house: &House) -> bool {
         match self {
             Target::Rank(whom) => whom == rank,
             Target::Node(node) => house.node_of(rank) == node,
@@ -122,7 +122,7 @@ impl Target {
     }
 
     /// What it names and its number, if it names one.
-    pub(super) fn names(self) -> Option<(&'static str, u32)> {
+    pub(crate) fn names(self) -> Option<(&'static str, u32)> {
         match self {
             Target::Rank(rank) => Some(("rank", rank)),
             Target::Node(node) => Some(("node", node)),

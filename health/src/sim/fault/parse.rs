@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::fault::Fault;
-use super::shape::{Target, When};
-use super::text::{ScriptError, Word, words};
+use super::Fault;
+use crate::sim::spec::shape::{Target, When};
+use crate::sim::text::{ScriptError, Word, words};
 use crate::verdict::Cause;
 
 const KNOWN: &str = "slow, spikes, silent, heat, warm, link, checkpoint-slow, warm-up-slow, regress, birth, skew, \

@@ -1,12 +1,17 @@
-//! What world to make: size, layout, how its steps behave, what goes wrong. `spec_text` reads its text.
+//! What world to make: size, layout, how its steps behave, what goes wrong. `parse` reads its text.
+
+mod check;
+pub(crate) mod layout;
+mod parse;
+pub mod shape;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::layout::Layout;
+use self::shape::House;
 use super::fault::Fault;
-pub use super::layout::Layout;
-use super::shape::House;
 
 /// Most ranks that a world may have.
 pub const MOST_RANKS: u32 = 1 << 17;

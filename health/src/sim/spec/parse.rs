@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::spec::{Framework, WorldSpec};
-use super::text::{ScriptError, Word, words};
+use super::{Framework, WorldSpec};
+use crate::sim::text::{ScriptError, Word, words};
 
 const KNOWN: &str = "job, nodes, gpus, racks, dp, tp, pp, ep, cp, micro, chunks, layout, framework, stages, steps, seed, \
                      restart, restart-takes, self, transfer, exchange, hop, data, sigma, tail, autocorrelation, \

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::SpecError;
+use super::SpecError;
 use crate::event::Axis;
 use crate::event::Layout as Declared;
 use crate::id::Rank;
@@ -50,7 +50,7 @@ impl Default for Layout {
 
 /// The place of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     pub dp: u32,
     pub tp: u32,
     pub pp: u32,
@@ -88,27 +88,27 @@ impl Layout {
     }
 
     /// Ranks from one place on the data axis to the next.
-    pub(super) fn block(&self) -> u32 {
+    pub(crate) fn block(&self) -> u32 {
         self.tp * self.cp
     }
 
     /// Ranks of one pipeline stage.
-    pub(super) fn stage(&self) -> u32 {
+    pub(crate) fn stage(&self) -> u32 {
         self.block() * self.dp
     }
 
     /// Ranks that meet inside each layer.
-    pub(super) fn cell(&self) -> u32 {
+    pub(crate) fn cell(&self) -> u32 {
         self.block() * self.ep
     }
 
     /// Pipelines beside each other: cells of a stage.
-    pub(super) fn pipelines(&self) -> u32 {
+    pub(crate) fn pipelines(&self) -> u32 {
         self.dp / self.ep
     }
 
     /// Where a rank stands.
-    pub(super) fn seat(&self, rank: u32) -> Seat {
+    pub(crate) fn seat(&self, rank: u32) -> Seat {
         Seat {
             tp: rank % self.tp,
             cp: rank / self.tp % self.cp,
@@ -118,7 +118,7 @@ impl Layout {
     }
 
     /// What a rank declares.
-    pub(super) fn declared(&self, rank: u32, restart: u32) -> Declared {
+    pub(crate) fn declared(&self, rank: u32, restart: u32) -> Declared {
         let seat = self.seat(rank);
         let axis = |index, size| Axis { index, size };
         Declared {
