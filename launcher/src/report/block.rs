@@ -6,9 +6,8 @@ use std::path::Path;
 
 use paceline_health::Policy;
 use paceline_health::report::{Coverage, Report};
-use paceline_health::text::cards::cards;
-use paceline_health::text::plain;
 use paceline_health::text::words::{self, count, evidence, span};
+use paceline_health::text::{cards::cards, plain};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
 
 use super::ending;

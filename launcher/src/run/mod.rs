@@ -36,10 +36,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use paceline_health::Provenance;
 use paceline_health::event::Event;
 use paceline_health::report::Report;
-use paceline_health::text::plain;
+use paceline_health::{Provenance, text::plain};
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
