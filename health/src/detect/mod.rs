@@ -24,8 +24,8 @@ mod view;
 
 use serde::{Deserialize, Serialize};
 
-use self::cause::before::Before;
 use self::cause::causes::Causes;
+use self::cause::preflight_evidence::PreflightEvidence;
 use self::comm::communicators::Comms;
 use self::cost::times::Times;
 use self::faults::FaultRule;
@@ -88,7 +88,7 @@ pub struct Detector {
     silence: SilenceRule,
     blind: BlindRule,
     faults: FaultRule,
-    before: Before,
+    preflight: PreflightEvidence,
     /// No node is due before this; a lower bound, so that not every frame looks at every node.
     blind_check: Option<Time>,
     incidents: Incidents,
@@ -131,7 +131,7 @@ impl Detector {
             silence: SilenceRule::default(),
             blind: BlindRule::default(),
             faults: FaultRule::default(),
-            before: Before::default(),
+            preflight: PreflightEvidence::default(),
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
@@ -291,7 +291,7 @@ impl Detector {
             | Event::Bench(_)
             | Event::PreflightFinding(_)
             | Event::PreflightProblem(_) => {
-                self.before.observe(self.entry, frame);
+                self.preflight.observe(self.entry, frame);
             }
             Event::Beat(_) | Event::Ras(_) | Event::Trouble(_) => self.look_for_silence(at, frame),
             Event::Start(start) => self.arrive(at, frame, start),

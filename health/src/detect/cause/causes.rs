@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::activity::Activity;
+use super::cause_rules::{CAUSE_RULES, CauseInput, CauseRule, ports_fail};
 use super::facts::{Fact, Facts};
 use super::gpus::Gpus;
 use super::hosts::Hosts;
 use super::series::Stamp;
-use super::signs::{Case, SIGNS, Sign, ports_fail};
 use crate::detect::comm::communicators::Comms;
 use crate::detect::members::roster::Roster;
 use crate::detect::step::plan::Plan;
@@ -137,41 +137,48 @@ impl Causes {
     /// ranks most must show it. `known`: what was found before, and stays while it still holds.
     pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
         let beside = self.beside(suspect, scope);
-        let cases: Vec<Case<'_>> = beside.iter().map(|one| one.case(suspect, scope)).collect();
-        let most = |holds: &dyn Fn(&Case<'_>) -> bool| {
-            cases.iter().filter(|case| holds(case)).count() * 2 > cases.len()
+        let cases: Vec<CauseInput<'_>> = beside.iter().map(|one| one.input(suspect, scope)).collect();
+        let most = |holds: &dyn Fn(&CauseInput<'_>) -> bool| {
+            cases.iter().filter(|input| holds(input)).count() * 2 > cases.len()
         };
-        let is_cause = |sign: &&Sign| most(&|case| sign.is_cause(case));
-        let found = SIGNS
+        let is_cause = |rule: &&CauseRule| most(&|input| rule.is_cause(input));
+        let found = CAUSE_RULES
             .iter()
-            .find(|sign| most(&|case| sign.is_cause(case) && !sign.yields(case)));
+            .find(|rule| most(&|input| rule.is_cause(input) && !rule.yields(input)));
         // The bus explains a slow data phase further.
-        let is_finer = |sign: &&Sign| {
-            sign.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
+        let is_finer = |rule: &&CauseRule| {
+            rule.cause == Cause::DataLoading && found.is_some_and(|found| found.cause == Cause::Pcie)
         };
-        let stays = SIGNS
+        let stays = CAUSE_RULES
             .iter()
-            .filter(|sign| Some(sign.cause) == known)
+            .filter(|rule| Some(rule.cause) == known)
             .find(is_cause)
-            .filter(|sign| !is_finer(sign));
-        let cause = stays.or(found).and_then(|sign| {
-            let first = cases.iter().position(|case| sign.is_cause(case))?;
-            Some(beside[first].explained(sign, &cases[first], suspect))
+            .filter(|rule| !is_finer(rule));
+        let cause = stays.or(found).and_then(|rule| {
+            let first = cases.iter().position(|input| rule.is_cause(input))?;
+            Some(beside[first].explained(rule, &cases[first], suspect))
         });
         // What comes over the bus is the data.
         let is_bus = |explained: &Explained| explained.cause == Cause::Pcie;
-        let is_same = |sign: &Sign| sign.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
-        let contributing = SIGNS.iter().filter(|sign| !is_same(sign)).filter_map(|sign| {
-            let mut shares: Vec<f64> = cases.iter().filter_map(|case| sign.contribution(case)).collect();
-            let is_of_most = shares.len() * 2 > cases.len();
-            let share = stats::median(&mut shares).filter(|_| is_of_most)?;
-            Some(explains(sign.cause, share, suspect.entries))
-        });
+        let is_same =
+            |rule: &CauseRule| rule.cause == Cause::DataLoading && cause.as_ref().is_some_and(is_bus);
+        let contributing = CAUSE_RULES
+            .iter()
+            .filter(|rule| !is_same(rule))
+            .filter_map(|rule| {
+                let mut shares: Vec<f64> = cases
+                    .iter()
+                    .filter_map(|input| rule.contribution(input))
+                    .collect();
+                let is_of_most = shares.len() * 2 > cases.len();
+                let share = stats::median(&mut shares).filter(|_| is_of_most)?;
+                Some(explains(rule.cause, share, suspect.entries))
+            });
         let contributing = contributing.collect();
         Judgment {
             cause,
             contributing,
-            is_early: most(&|case| case.is_early()),
+            is_early: most(&|input| input.is_early()),
         }
     }
 
@@ -199,7 +206,7 @@ impl Causes {
 
     /// Errors on the NVLinks of any of `ranks`, as they stand out among their peers.
     pub fn nvlink(&self, ranks: &[Rank], since: Time, scope: &Scope<'_>) -> Option<Explained> {
-        let sign = SIGNS.iter().find(|sign| sign.cause == Cause::Nvlink)?;
+        let rule = CAUSE_RULES.iter().find(|rule| rule.cause == Cause::Nvlink)?;
         ranks.iter().take(PEERS).find_map(|rank| {
             let alone = [*rank];
             let suspect = Suspect {
@@ -218,8 +225,8 @@ impl Causes {
                 inside_is_slow: Some(true),
                 outside_is_slow: None,
             };
-            let case = beside.case(&suspect, scope);
-            (sign.shows)(&case).then(|| beside.explained(sign, &case, &suspect))
+            let input = beside.input(&suspect, scope);
+            (rule.shows)(&input).then(|| beside.explained(rule, &input, &suspect))
         })
     }
 
@@ -306,7 +313,7 @@ impl Causes {
 }
 
 impl Beside {
-    fn case<'a>(&'a self, suspect: &Suspect<'_>, scope: &Scope<'a>) -> Case<'a> {
+    fn input<'a>(&'a self, suspect: &Suspect<'_>, scope: &Scope<'a>) -> CauseInput<'a> {
         let share = |part: f64| {
             if suspect.excess_s > 0.0 {
                 part / suspect.excess_s
@@ -314,7 +321,7 @@ impl Beside {
                 0.0
             }
         };
-        Case {
+        CauseInput {
             own: &self.own,
             peers: &self.peers,
             excess_ratio: suspect.excess_ratio,
@@ -327,8 +334,8 @@ impl Beside {
         }
     }
 
-    fn explained(&self, sign: &Sign, case: &Case<'_>, suspect: &Suspect<'_>) -> Explained {
-        let excess = match sign.cause {
+    fn explained(&self, rule: &CauseRule, input: &CauseInput<'_>, suspect: &Suspect<'_>) -> Explained {
+        let excess = match rule.cause {
             Cause::Pcie | Cause::DataLoading => Some(("data_excess_s", suspect.data_excess_s)),
             Cause::GcPause => Some(("gc_excess_s", suspect.gc_excess_s)),
             _ => None,
@@ -342,21 +349,21 @@ impl Beside {
                 entries: Some(suspect.entries),
             })
             .collect();
-        if let Some(share) = (sign.explains)(case) {
-            evidence.push(explains(sign.cause, share, suspect.entries));
+        if let Some(share) = (rule.explains)(input) {
+            evidence.push(explains(rule.cause, share, suspect.entries));
         }
-        let counters = self.own.evidence(sign.evidence, &self.peers);
-        let mut signals = vec![sign.signal];
+        let counters = self.own.evidence(rule.evidence, &self.peers);
+        let mut signals = vec![rule.signal];
         let mut provenance = Provenance::Live;
         if !counters.is_empty() {
             provenance = self.own.provenance.max(self.peers.provenance);
-            if sign.cause == Cause::DataLoading {
+            if rule.cause == Cause::DataLoading {
                 signals.push(Signal::S4);
             }
         }
         evidence.extend(counters);
         Explained {
-            cause: sign.cause,
+            cause: rule.cause,
             evidence,
             signals,
             provenance,

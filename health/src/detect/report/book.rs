@@ -20,7 +20,7 @@ impl Detector {
                 continue;
             }
             self.explains_no_more(&claim);
-            self.before.support(&mut claim, self.job_rules.first_step());
+            self.preflight.support(&mut claim, self.job_rules.first_step());
             self.incidents.book(claim, origin, &self.policy);
         }
         self.book_faults();

@@ -58,7 +58,7 @@ impl Detector {
             undecided,
             cost: self.cost(&verdicts),
             verdicts,
-            preflight: self.before.section(),
+            preflight: self.preflight.section(),
             end,
             remedies: Default::default(),
             began_unix_ms: self.job_rules.versions().began_unix_ms(),

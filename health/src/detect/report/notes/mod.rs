@@ -116,7 +116,7 @@ impl Detector {
         let mute = mute.filter(|((_, source), _)| !is_told(source)).take(8);
         notes.extend(mute.map(|((node, source), why)| format!("{source} of {node}: {why}")));
         notes.extend(self.faults.notes());
-        notes.extend(self.before.note());
+        notes.extend(self.preflight.note());
         notes.extend(self.away.notes(|at| self.seconds(at)));
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(

@@ -1,22 +1,21 @@
-//! The signs of each cause: what counters must show, beside the time that is lost, before a cause is named. Each has
-//! what looks like it and is not enough (a high temperature, a cap that holds everyone, a link that idles, a total of
-//! years).
+//! One rule per cause: the counters that must confirm it, beside the lost time, before the cause is named. Each rule excludes
+//! its look-alikes (a high temperature at full clock, a power cap on every GPU, an idle link, lifetime error totals).
 //!
-//! Where several causes show, the first in the order of [`SIGNS`] is named: first those that say in which phase the
-//! time is lost, then those by which the driver itself says why a clock is low, then the errors of a GPU's memory and
-//! links, which leave the clock alone, then what the host says, and last what is left when a low clock has no reason.
+//! If several rules match, the first in the order of [`CAUSE_RULES`] wins: causes tied to a phase of the step, then the
+//! driver's own reasons for a low clock, then errors of GPU memory and links, which do not lower the clock, then host
+//! counters, and last a low clock without any reason.
 //!
-//! A counter that moves is not yet the cause. Where it says how many seconds it took, it must explain most of what the
-//! suspect is slower than its peers; what explains less contributes, and is listed as that.
+//! A counter that moves is not yet the cause. A counter of seconds must explain most of the suspect's excess over its
+//! peers; one that explains less is listed as contributing.
 
 use super::facts::{Fact, Facts};
 use crate::event::Signal;
 use crate::policy::{CauseThresholds, Thresholds};
 use crate::verdict::Cause;
 
-/// What is held against a sign.
+/// Input of the rules: the suspect's counters and excess time beside its peers'.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct CauseInput<'a> {
     pub own: &'a Facts,
     /// Medians of the peers.
     pub peers: &'a Facts,
@@ -33,18 +32,18 @@ pub struct Case<'a> {
 }
 
 /// One cause: when its counters show it, the share of the excess that they explain, and its evidence.
-pub struct Sign {
+pub struct CauseRule {
     pub cause: Cause,
     pub signal: Signal,
     /// `None`: the counters of this cause count no time.
-    pub explains: fn(&Case<'_>) -> Option<f64>,
-    pub shows: fn(&Case<'_>) -> bool,
+    pub explains: fn(&CauseInput<'_>) -> Option<f64>,
+    pub shows: fn(&CauseInput<'_>) -> bool,
     pub evidence: &'static [Fact],
 }
 
 /// All of them; the first that shows is named.
-pub const SIGNS: [Sign; 10] = [
-    Sign {
+pub const CAUSE_RULES: [CauseRule; 10] = [
+    CauseRule {
         cause: Cause::Pcie,
         signal: Signal::S3,
         explains: not_computed,
@@ -58,31 +57,31 @@ pub const SIGNS: [Sign; 10] = [
             Fact::Busy,
         ],
     },
-    Sign {
+    CauseRule {
         cause: Cause::GcPause,
         signal: Signal::S2,
-        explains: |case| Some(share(case.gc_share)),
-        shows: |case| case.gc_share >= case.causes().contributing_share,
+        explains: |input| Some(share(input.gc_share)),
+        shows: |input| input.gc_share >= input.causes().contributing_share,
         evidence: &[],
     },
-    Sign {
+    CauseRule {
         cause: Cause::DataLoading,
         signal: Signal::S2,
-        explains: |case| Some(share(case.data_share)),
+        explains: |input| Some(share(input.data_share)),
         // The link's counters come at their own pace, and would say more.
-        shows: |case| {
-            case.data_share >= case.causes().contributing_share && case.gpu_is_known().unwrap_or(true)
+        shows: |input| {
+            input.data_share >= input.causes().contributing_share && input.gpu_is_known().unwrap_or(true)
         },
         evidence: &[Fact::DiskWait, Fact::MajorFaultRate],
     },
-    Sign {
+    CauseRule {
         cause: Cause::Thermal,
         signal: Signal::S3,
         explains: clock,
         shows: thermal,
         evidence: &[Fact::SmClock, Fact::Thermal, Fact::Temperature, Fact::Margin],
     },
-    Sign {
+    CauseRule {
         cause: Cause::Power,
         signal: Signal::S3,
         explains: clock,
@@ -95,21 +94,21 @@ pub const SIGNS: [Sign; 10] = [
             Fact::PowerLimit,
         ],
     },
-    Sign {
+    CauseRule {
         cause: Cause::Nvlink,
         signal: Signal::S3,
         explains: not_computed,
         shows: nvlink,
         evidence: &[Fact::NvlinkErrors, Fact::NvlinkRecoveries],
     },
-    Sign {
+    CauseRule {
         cause: Cause::Network,
         signal: Signal::S4,
         explains: not_computed,
         shows: network,
         evidence: &[Fact::NetErrorRate, Fact::NetRate],
     },
-    Sign {
+    CauseRule {
         cause: Cause::Ecc,
         signal: Signal::S3,
         explains: not_computed,
@@ -121,14 +120,14 @@ pub const SIGNS: [Sign; 10] = [
             Fact::RemapFailed,
         ],
     },
-    Sign {
+    CauseRule {
         cause: Cause::CpuContention,
         signal: Signal::S4,
         explains: waiting_for_cpu,
         shows: contention,
         evidence: &[Fact::Contention, Fact::MajorFaultRate, Fact::SmClock],
     },
-    Sign {
+    CauseRule {
         cause: Cause::ClockStuck,
         signal: Signal::S3,
         explains: clock,
@@ -143,22 +142,22 @@ pub const SIGNS: [Sign; 10] = [
     },
 ];
 
-impl Sign {
+impl CauseRule {
     /// Whether another cause that shows holds the clock down for more of the time, and is named in its place.
-    pub fn yields(&self, case: &Case<'_>) -> bool {
-        self.cause == Cause::Thermal && power(case) && case.held_back() > case.own_or_zero(Fact::Thermal)
+    pub fn yields(&self, input: &CauseInput<'_>) -> bool {
+        self.cause == Cause::Thermal && power(input) && input.held_back() > input.own_or_zero(Fact::Thermal)
     }
 
     /// Whether it explains most of the excess, as far as that can be computed.
-    pub fn is_cause(&self, case: &Case<'_>) -> bool {
-        let enough = |share| share >= case.causes().explained_share;
-        (self.shows)(case) && (self.explains)(case).is_none_or(enough)
+    pub fn is_cause(&self, input: &CauseInput<'_>) -> bool {
+        let enough = |share| share >= input.causes().explained_share;
+        (self.shows)(input) && (self.explains)(input).is_none_or(enough)
     }
 
     /// The share that it explains where that is worth a line and not most of it.
-    pub fn contribution(&self, case: &Case<'_>) -> Option<f64> {
-        let share = (self.explains)(case).filter(|_| (self.shows)(case))?;
-        let limits = case.causes();
+    pub fn contribution(&self, input: &CauseInput<'_>) -> Option<f64> {
+        let share = (self.explains)(input).filter(|_| (self.shows)(input))?;
+        let limits = input.causes();
         (limits.contributing_share..limits.explained_share)
             .contains(&share)
             .then_some(share)
@@ -166,21 +165,21 @@ impl Sign {
 }
 
 /// Errors and repeats are counted; the time that they take is not.
-fn not_computed(_: &Case<'_>) -> Option<f64> {
+fn not_computed(_: &CauseInput<'_>) -> Option<f64> {
     None
 }
 
 /// Work takes at most so many times as long as the clock is lower. It may take less: part of it waits for memory.
-fn clock(case: &Case<'_>) -> Option<f64> {
-    let (own, peers) = case.both(Fact::SmClock)?;
-    (own > 0.0 && case.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / case.slower_ratio))
+fn clock(input: &CauseInput<'_>) -> Option<f64> {
+    let (own, peers) = input.both(Fact::SmClock)?;
+    (own > 0.0 && input.slower_ratio > 0.0).then(|| share((peers / own - 1.0) / input.slower_ratio))
 }
 
 /// Time that it waited for a CPU beyond its peers: a rank that works longer waits for longer, and is not slow for it.
-fn waiting_for_cpu(case: &Case<'_>) -> Option<f64> {
-    let own = case.own.of(Fact::Contention)?;
-    let usual = case.usual_contention();
-    (case.excess_ratio > 0.0).then(|| share((own - usual) / case.excess_ratio))
+fn waiting_for_cpu(input: &CauseInput<'_>) -> Option<f64> {
+    let own = input.own.of(Fact::Contention)?;
+    let usual = input.usual_contention();
+    (input.excess_ratio > 0.0).then(|| share((own - usual) / input.excess_ratio))
 }
 
 /// Threads wait at the same time, and clocks promise more than there is to win: nothing explains more than all of it.
@@ -188,7 +187,7 @@ fn share(of_excess: f64) -> f64 {
     of_excess.clamp(0.0, 1.0)
 }
 
-impl Case<'_> {
+impl CauseInput<'_> {
     fn causes(&self) -> &CauseThresholds {
         &self.limits.causes
     }
@@ -251,55 +250,55 @@ impl Case<'_> {
 
 /// A thermal reason was active or no margin is left, *and* the clock is under the peers'. Warm GPUs at full clock are
 /// not slow for it.
-fn thermal(case: &Case<'_>) -> bool {
-    let limits = &case.limits.thermal;
-    let active = case
+fn thermal(input: &CauseInput<'_>) -> bool {
+    let limits = &input.limits.thermal;
+    let active = input
         .own
         .of(Fact::Thermal)
         .is_some_and(|share| share >= limits.throttled_ratio);
-    let no_margin = case.own.of(Fact::Margin).is_some_and(|margin| margin <= 0.0);
-    (active || no_margin) && case.clock_is_under(limits.clock_ratio)
+    let no_margin = input.own.of(Fact::Margin).is_some_and(|margin| margin <= 0.0);
+    (active || no_margin) && input.clock_is_under(limits.clock_ratio)
 }
 
 /// Held by the cap or the brake more than its peers, or by a lower limit, *and* the clock is under theirs. A cap on
 /// every rank is how a full load looks.
-fn power(case: &Case<'_>) -> bool {
-    let limits = case.causes();
-    let lower_limit = case
+fn power(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
+    let lower_limit = input
         .both(Fact::PowerLimit)
         .is_some_and(|(own, peers)| own < limits.power_limit_ratio * peers);
-    case.gpu_is_known() == Some(true)
-        && (case.held_back() >= limits.power_points || lower_limit)
-        && case.clock_is_under(limits.power_clock_ratio)
+    input.gpu_is_known() == Some(true)
+        && (input.held_back() >= limits.power_points || lower_limit)
+        && input.clock_is_under(limits.power_clock_ratio)
 }
 
 /// A low clock that nothing accounts for, on a GPU that is cool and has work.
-fn clock_stuck(case: &Case<'_>) -> bool {
-    let limits = case.causes();
-    let Some(thermal) = case.own.of(Fact::Thermal) else {
+fn clock_stuck(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
+    let Some(thermal) = input.own.of(Fact::Thermal) else {
         // No counter of reasons: that there is none cannot be said.
         return false;
     };
-    let cool = thermal < case.limits.thermal.throttled_ratio
-        && case.own.of(Fact::Margin).is_none_or(|margin| margin > 0.0);
-    cool && case.gpu_is_known() == Some(true)
-        && case.held_back() < limits.power_points
-        && case.is_busy().unwrap_or(true)
-        && case.clock_is_under(limits.stuck_clock_ratio)
+    let cool = thermal < input.limits.thermal.throttled_ratio
+        && input.own.of(Fact::Margin).is_none_or(|margin| margin > 0.0);
+    cool && input.gpu_is_known() == Some(true)
+        && input.held_back() < limits.power_points
+        && input.is_busy().unwrap_or(true)
+        && input.clock_is_under(limits.stuck_clock_ratio)
 }
 
 /// New uncorrectable errors, a remap that waits or failed, or corrected ones at a rate far above the peers'. Totals of
 /// years say nothing.
-fn ecc(case: &Case<'_>) -> bool {
-    let limits = case.causes();
+fn ecc(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
     let is_set = |fact| {
-        case.own.of(fact).is_some_and(|set| set >= 1.0) && case.peers.of(fact).is_none_or(|set| set < 1.0)
+        input.own.of(fact).is_some_and(|set| set >= 1.0) && input.peers.of(fact).is_none_or(|set| set < 1.0)
     };
-    let corrected = case.own.of(Fact::EccCorrectedRate).is_some_and(|rate| {
-        let peers = case.peers.of(Fact::EccCorrectedRate).unwrap_or(0.0);
+    let corrected = input.own.of(Fact::EccCorrectedRate).is_some_and(|rate| {
+        let peers = input.peers.of(Fact::EccCorrectedRate).unwrap_or(0.0);
         rate >= limits.ecc_corrected_per_s && rate >= limits.ecc_corrected_ratio * peers
     });
-    case.stands_out(Fact::EccUncorrected, 1.0)
+    input.stands_out(Fact::EccUncorrected, 1.0)
         || is_set(Fact::RemapPending)
         || is_set(Fact::RemapFailed)
         || corrected
@@ -307,31 +306,31 @@ fn ecc(case: &Case<'_>) -> bool {
 
 /// The data phase grows, *and* the link of the busy GPU runs under its own best and its peers' do not, or it repeats
 /// itself. A link that nobody uses goes down a generation by itself.
-fn pcie(case: &Case<'_>) -> bool {
-    let limits = case.causes();
+fn pcie(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
     let is_under = |now, best| {
-        let (Some(own), Some(most)) = (case.own.of(now), case.own.of(best)) else {
+        let (Some(own), Some(most)) = (input.own.of(now), input.own.of(best)) else {
             return false;
         };
-        own < most && case.peers.of(now).is_none_or(|peers| own < peers)
+        own < most && input.peers.of(now).is_none_or(|peers| own < peers)
     };
     let degraded = is_under(Fact::PcieGen, Fact::PcieGenMax) || is_under(Fact::PcieLanes, Fact::PcieLanesMax);
-    let repeats = case.stands_out(Fact::PcieReplays, limits.pcie_replays);
-    case.data_share >= limits.pcie_phase_share && (degraded || repeats)
+    let repeats = input.stands_out(Fact::PcieReplays, limits.pcie_replays);
+    input.data_share >= limits.pcie_phase_share && (degraded || repeats)
 }
 
 /// Errors on the GPU's links; where transfers within the node are seen, they are slow too.
-fn nvlink(case: &Case<'_>) -> bool {
-    let limits = case.causes();
-    case.inside_is_slow != Some(false)
-        && (case.stands_out(Fact::NvlinkErrors, limits.nvlink_errors)
-            || case.stands_out(Fact::NvlinkRecoveries, 1.0))
+fn nvlink(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
+    input.inside_is_slow != Some(false)
+        && (input.stands_out(Fact::NvlinkErrors, limits.nvlink_errors)
+            || input.stands_out(Fact::NvlinkRecoveries, 1.0))
 }
 
 /// Transfers that leave the node are slow, *and* its ports count errors or run under the peers' rate. To wait is not
 /// to transfer.
-fn network(case: &Case<'_>) -> bool {
-    case.outside_is_slow == Some(true) && ports_fail(case.own, case.peers, case.causes())
+fn network(input: &CauseInput<'_>) -> bool {
+    input.outside_is_slow == Some(true) && ports_fail(input.own, input.peers, input.causes())
 }
 
 /// Whether a node's ports count errors, or run under the rate of other nodes'.
@@ -345,10 +344,10 @@ pub fn ports_fail(own: &Facts, peers: &Facts, limits: &CauseThresholds) -> bool 
 }
 
 /// It waits for a CPU more than its peers would in as much work, and its clock is theirs.
-fn contention(case: &Case<'_>) -> bool {
-    let limits = case.causes();
-    let least = case.usual_contention() + limits.contention_points;
-    case.host_is_known() == Some(true)
-        && case.own.of(Fact::Contention).is_some_and(|own| own >= least)
-        && !(case.clock_is_under(limits.stuck_clock_ratio) && case.is_busy().unwrap_or(true))
+fn contention(input: &CauseInput<'_>) -> bool {
+    let limits = input.causes();
+    let least = input.usual_contention() + limits.contention_points;
+    input.host_is_known() == Some(true)
+        && input.own.of(Fact::Contention).is_some_and(|own| own >= least)
+        && !(input.clock_is_under(limits.stuck_clock_ratio) && input.is_busy().unwrap_or(true))
 }

@@ -1,8 +1,7 @@
-//! What a preflight found before the job began: evidence for what is slow now.
+//! Results of the preflight as evidence for findings of the job.
 //!
-//! A preflight's figures do not say how long a step should take, so none of them is a baseline of one: nothing is raised
-//! here. What it *found* of a GPU, a node or a way, judged by its own table, stands beside a verdict on the same that it
-//! can explain. Where it found nothing, nothing is said.
+//! A preflight does not measure steps, so its figures are no baseline for them and raise no finding here. A preflight
+//! finding on a GPU, a node or a path is added as evidence to a verdict on the same subject that it can explain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,9 +38,9 @@ const HOST: &[Metric] = &[Metric::CpuGemm, Metric::CpuMemory];
 const WAYS: &[Metric] = &[Metric::PairBusbw, Metric::PairLatency, Metric::PairLoss];
 const INSIDE: &[Metric] = &[Metric::LocalBusbw, Metric::LocalBusbwHost];
 
-/// See the module.
+/// Results of the latest preflight, by node and by place.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Before {
+pub struct PreflightEvidence {
     header: Option<Preflight>,
     nodes: BTreeMap<NodeId, Bench>,
     /// By place and metric or fact, each with its journal entry.
@@ -50,7 +49,7 @@ pub struct Before {
     provenance: Provenance,
 }
 
-impl Before {
+impl PreflightEvidence {
     /// Takes what a node tells. What a new header or a node's new figures replace is forgotten.
     pub fn observe(&mut self, entry: u64, frame: &Frame) {
         self.provenance = self.provenance.max(frame.provenance);
