@@ -7,7 +7,7 @@ use super::Detector;
 use super::cause::series::Stamp;
 use super::cost::ledger::Stood;
 use super::members::roster;
-use super::step::board::Board;
+use super::step::matrix::StepMatrix;
 use super::step::plan::Plan;
 use super::view::view;
 use crate::event::{Step, StepKind};
@@ -50,47 +50,48 @@ impl Detector {
             // Its times are the standstill's, which is told: nobody is slow for them.
             let stands = stood_s >= self.policy.detector.silence.suspect_min_s;
             // A job that seems to stand in its first steps is one of long steps, until more is known.
-            let is_known = self.tempo.p99_s().is_some();
+            let is_known = self.step_time.p99_s().is_some();
             if row.kind == StepKind::Train && !(stands && is_known) {
-                self.tempo.observe(longest);
+                self.step_time.observe(longest);
             }
-            self.seat(at);
-            let mut board = Board::new(&row, &self.plan, &mut self.work);
+            self.rank_step(at);
+            let mut matrix = StepMatrix::new(&row, &self.plan, &mut self.work);
             let table = &self.policy.detector.straggler;
-            if let Some(stages) = self.inference.step(&board, &self.comms, table) {
+            if let Some(stages) = self.inference.step(&matrix, &self.comms, table) {
                 self.stages = stages;
                 self.shape = None;
-                self.seat(at);
-                board = Board::new(&row, &self.plan, &mut self.work);
+                self.rank_step(at);
+                matrix = StepMatrix::new(&row, &self.plan, &mut self.work);
             }
-            self.job_rules.sort(&mut board, &self.policy.detector, is_between);
-            self.times.row(&row, board.kind);
+            self.job_rules
+                .sort(&mut matrix, &self.policy.detector, is_between);
+            self.times.row(&row, matrix.kind);
             let about = (
                 self.seconds(row.opened),
                 self.roster.restart,
                 self.roster.world_size,
             );
-            self.times.see(&row, &board, about);
+            self.times.see(&row, &matrix, about);
             self.causes.begin_steps();
             let stood = Stood {
                 here_s: stood_s,
                 left_s: self.silence.stood_s(at),
             };
-            self.job_rules.pauses(&view!(self, at), &board, stood);
-            let stalled = self.job_rules.stalled(&board, stood);
+            self.job_rules.pauses(&view!(self, at), &matrix, stood);
+            let stalled = self.job_rules.stalled(&matrix, stood);
             if stands || stalled {
-                self.job_rules.stood(&board, stood, stalled);
+                self.job_rules.stood(&matrix, stood, stalled);
                 continue;
             }
-            if board.kind == StepKind::Train {
+            if matrix.kind == StepKind::Train {
                 self.comms
-                    .judge(&self.plan, &self.policy.detector.link, board.step);
+                    .judge(&self.plan, &self.policy.detector.link, matrix.step);
             }
             let view = view!(self, at);
-            self.straggler.step(&view, &board);
-            self.links.step(&view, &board, self.straggler.raised());
+            self.straggler.step(&view, &matrix);
+            self.links.step(&view, &matrix, self.straggler.raised());
             self.job_rules
-                .row(&view, &board, &self.straggler, &self.links, stood);
+                .row(&view, &matrix, &self.straggler, &self.links, stood);
             let late = self.straggler.late();
             self.comms.ask(&late, self.roster.restart, row.step);
         }
@@ -98,11 +99,11 @@ impl Detector {
 
     /// How long a row waits for a rank from which nothing comes. A sidecar may be seconds late by reconnecting.
     pub(super) fn patience(&self) -> Duration {
-        Duration::from_secs_f64((self.tempo.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
+        Duration::from_secs_f64((self.step_time.median_s().unwrap_or(1.0) * 10.0).clamp(10.0, 36_000.0))
     }
 
     /// Remakes the plan when ranks came or said where they stand.
-    fn seat(&mut self, at: Time) {
+    fn rank_step(&mut self, at: Time) {
         if self.shape == Some(self.roster.shape) {
             return;
         }
@@ -129,6 +130,6 @@ impl Detector {
             self.job_rules.reseat();
         }
         self.plan = plan;
-        self.comms.seat(&self.plan, true);
+        self.comms.rank_step(&self.plan, true);
     }
 }

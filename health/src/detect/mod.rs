@@ -42,7 +42,7 @@ use self::report::notes::HookNotes;
 use self::step::infer::{Inference, Stages};
 use self::step::plan::Plan;
 use self::step::rows::Rows;
-use self::step::tempo::Tempo;
+use self::step::step_time::StepTime;
 use self::step::waits::Waits;
 use self::step::work::WorkModels;
 use self::straggler::StragglerRule;
@@ -70,7 +70,7 @@ pub struct Detector {
     roster: Roster,
     rows: Rows,
     last_row: u64,
-    tempo: Tempo,
+    step_time: StepTime,
     times: Times,
     /// Remade when the roster's shape has changed.
     plan: Plan,
@@ -115,7 +115,7 @@ impl Detector {
             roster: Roster::default(),
             rows: Rows::default(),
             last_row: 0,
-            tempo: Tempo::new(),
+            step_time: StepTime::new(),
             times: Times::default(),
             plan: Plan::default(),
             shape: None,

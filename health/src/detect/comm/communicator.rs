@@ -129,7 +129,7 @@ impl Comm {
     }
 
     /// Says on which nodes its members are.
-    pub fn seat(&mut self, plan: &Plan) {
+    pub fn rank_step(&mut self, plan: &Plan) {
         self.stale = false;
         let places = || self.members.iter().filter_map(|rank| plan.place(*rank));
         let stages = || places().map(|place| place.stage);

@@ -170,9 +170,9 @@ impl Comms {
     }
 
     /// Says on which nodes the members are. `moved`: ranks may stand elsewhere than before.
-    pub fn seat(&mut self, plan: &Plan, moved: bool) {
+    pub fn rank_step(&mut self, plan: &Plan, moved: bool) {
         for comm in self.all.values_mut().filter(|comm| moved || comm.is_stale()) {
-            comm.seat(plan);
+            comm.rank_step(plan);
         }
     }
 
@@ -183,7 +183,7 @@ impl Comms {
         }
         self.judged_closed = self.closed;
         self.judged = step;
-        self.seat(plan, false);
+        self.rank_step(plan, false);
         let levels: Vec<Option<Level>> = self.all.values().map(|comm| comm.level(limits)).collect();
         let mut alike: BTreeMap<Likeness, Vec<Level>> = BTreeMap::new();
         for (comm, level) in self.all.values().zip(&levels) {

@@ -75,10 +75,10 @@ impl Birth {
 
     /// Takes a step, after `shift` has.
     pub fn row(&mut self, scene: &Scene<'_>, shift: &Shift, out: &mut VecDeque<Claim>) {
-        let board = scene.board;
-        self.first.get_or_insert((board.step, board.at));
+        let matrix = scene.matrix;
+        self.first.get_or_insert((matrix.step, matrix.at));
         let known = self.preflight_s.is_some() || self.earlier_s.is_some() || !self.nodes.is_empty();
-        if !known || !scene.steady || board.kind != StepKind::Train {
+        if !known || !scene.steady || matrix.kind != StepKind::Train {
             return;
         }
         let table = &scene.view.limits.shift;
@@ -111,9 +111,9 @@ impl Birth {
         }
         let plan = scene.view.plan;
         let mut by_node: Vec<Vec<f64>> = vec![Vec::new(); plan.nodes.len()];
-        for seat in &scene.board.seats {
-            if let Some(ranks) = by_node.get_mut(seat.place.node as usize) {
-                ranks.push(seat.fair_s);
+        for rank_step in &scene.matrix.rank_steps {
+            if let Some(ranks) = by_node.get_mut(rank_step.place.node as usize) {
+                ranks.push(rank_step.fair_s);
             }
         }
         for ((name, _), mut ranks) in plan.nodes.iter().zip(by_node) {
@@ -183,7 +183,7 @@ impl Birth {
         if found.iter().any(is_born) {
             found.retain(is_born);
         }
-        let first = self.first.unwrap_or((scene.board.step, scene.view.at));
+        let first = self.first.unwrap_or((scene.matrix.step, scene.view.at));
         for (finding, subject, base, values) in found {
             let evidence = match count {
                 0 => Vec::new(),

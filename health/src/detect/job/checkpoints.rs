@@ -66,13 +66,13 @@ impl Checkpoints {
 
     /// Takes a step.
     pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
-        if !(scene.steady && scene.board.kind == StepKind::Checkpoint) {
+        if !(scene.steady && scene.matrix.kind == StepKind::Checkpoint) {
             return;
         }
-        let seats = &scene.board.seats;
-        let writes: Vec<(Rank, f64)> = seats
+        let rank_steps = &scene.matrix.rank_steps;
+        let writes: Vec<(Rank, f64)> = rank_steps
             .iter()
-            .map(|seat| (seat.rank, seat.sample.checkpoint_s))
+            .map(|rank_step| (rank_step.rank, rank_step.sample.checkpoint_s))
             .collect();
         let longest = writes.iter().map(|(_, write_s)| *write_s).fold(0.0, f64::max);
         // Who does not write notes that others do. When few write, their writes are the long ones.
@@ -95,7 +95,7 @@ impl Checkpoints {
         let before = self.written.back().map(|(_, at)| *at);
         self.remember(scene, median_s, table);
         // What the step took, and what lies between it and the last: a share of that is lost.
-        let of_s = before.map_or(scene.board.dur_s, |before| {
+        let of_s = before.map_or(scene.matrix.dur_s, |before| {
             scene.view.at.since(before).as_secs_f64()
         });
         self.by_rank(scene, &writers, &seconds, raised, of_s, out);
@@ -126,7 +126,7 @@ impl Checkpoints {
             self.early.push(median_s);
         }
         self.latest.push_back(median_s);
-        self.written.push_back((scene.board.step, scene.view.at));
+        self.written.push_back((scene.matrix.step, scene.view.at));
         let most = table.checkpoints.max(1) as usize;
         while self.latest.len() > most {
             self.latest.pop_front();

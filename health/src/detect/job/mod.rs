@@ -30,8 +30,8 @@ use super::cost::ledger::{Ledger, Stood, Teller, Took};
 use super::links::LinkRule;
 use super::members::roster::Roster;
 use super::members::versions::VersionRule;
-use super::step::board::Board;
-use super::step::kinds::{Kinds, Sort};
+use super::step::classifier::{StepClass, StepClassifier};
+use super::step::matrix::StepMatrix;
 use super::straggler::StragglerRule;
 use super::straggler::noise::WarmUp;
 use super::straggler::raised::FAR;
@@ -46,10 +46,10 @@ use crate::verdict::{Cause, Finding, Subject};
 /// The rules.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct JobRules {
-    kinds: Kinds,
+    classifier: StepClassifier,
     pauses: SingleRankPauses,
     /// What the latest step was found to be.
-    sort: Sort,
+    sort: StepClass,
     warm_up: WarmUp,
     steady: bool,
     absent: Absent,
@@ -73,7 +73,7 @@ pub struct JobRules {
 impl JobRules {
     /// A new group of ranks begins; `ranks`: how many the old one had.
     pub fn begin_epoch(&mut self, at: Time, job: &JobId, ranks: u32, resized: bool) {
-        self.kinds = Kinds::default();
+        self.classifier = StepClassifier::default();
         self.pauses.end(at, ranks, &mut self.out);
         self.warm_up = WarmUp::default();
         (self.steady, self.absent) = (false, Absent::default());
@@ -94,7 +94,7 @@ impl JobRules {
 
     /// Ranks stand elsewhere than before.
     pub fn reseat(&mut self) {
-        self.kinds = Kinds::default();
+        self.classifier = StepClassifier::default();
         self.pauses.reseat();
         self.shares.reseat();
         self.shift.unlearn();
@@ -184,73 +184,73 @@ impl JobRules {
     }
 
     /// Sets a long step that was not declared apart from ordinary ones, before any rule looks at it.
-    pub fn sort(&mut self, board: &mut Board<'_>, limits: &Thresholds, is_between: bool) {
-        let is_habit = self.pauses.observe(board, &self.kinds, limits);
+    pub fn sort(&mut self, matrix: &mut StepMatrix<'_>, limits: &Thresholds, is_between: bool) {
+        let is_habit = self.pauses.observe(matrix, &self.classifier, limits);
         // What few tell is no kind of the job's steps.
-        let is_whole = board.seats.len() * 2 > board.plan.ranks || board.is_empty();
+        let is_whole = matrix.rank_steps.len() * 2 > matrix.plan.ranks || matrix.is_empty();
         self.sort = if is_whole {
-            self.kinds.sort(board, &limits.kinds, is_between)
+            self.classifier.sort(matrix, &limits.kinds, is_between)
         } else {
-            Sort::AsDeclared
+            StepClass::AsDeclared
         };
-        if is_habit && board.kind == StepKind::Train {
-            self.sort = Sort::Periodic;
+        if is_habit && matrix.kind == StepKind::Train {
+            self.sort = StepClass::Periodic;
         }
         match self.sort {
-            Sort::AsDeclared => {}
-            Sort::Outlier => board.kind = StepKind::Outlier,
-            Sort::Periodic => board.kind = StepKind::PeriodicPause,
+            StepClass::AsDeclared => {}
+            StepClass::Outlier => matrix.kind = StepKind::Outlier,
+            StepClass::Periodic => matrix.kind = StepKind::PeriodicPause,
         }
     }
 
     /// Finds the rank that alone holds up the others now and then, and books what this step lost to it.
-    pub fn pauses(&mut self, view: &View<'_>, board: &Board<'_>, stood: Stood) {
+    pub fn pauses(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, stood: Stood) {
         let (ledger, out) = (&mut self.ledger, &mut self.out);
         self.pauses
-            .row(view, board, (stood, self.provenance), ledger, out);
+            .row(view, matrix, (stood, self.provenance), ledger, out);
     }
 
     /// A step that is far too long, by itself: it tells nothing of those before and after it.
-    pub fn stalled(&self, board: &Board<'_>, stood: Stood) -> bool {
-        self.ledger.is_stall(board, self.steady, stood)
+    pub fn stalled(&self, matrix: &StepMatrix<'_>, stood: Stood) -> bool {
+        self.ledger.is_stall(matrix, self.steady, stood)
     }
 
     /// Takes a step in which the job stood still, or one that stalled.
-    pub fn stood(&mut self, board: &Board<'_>, stood: Stood, is_stall: bool) {
+    pub fn stood(&mut self, matrix: &StepMatrix<'_>, stood: Stood, is_stall: bool) {
         let teller = if is_stall { Teller::Stall } else { Teller::Nobody };
         let took = Took {
-            all_s: board.dur_s,
-            even_s: board.dur_s,
-            work_s: board.mean_work_s(),
+            all_s: matrix.dur_s,
+            even_s: matrix.dur_s,
+            work_s: matrix.mean_work_s(),
         };
-        self.ledger.row(board, self.steady, stood, teller, took);
+        self.ledger.row(matrix, self.steady, stood, teller, took);
     }
 
     /// Takes a step that was sorted, after the straggler rule has.
     pub fn row(
         &mut self,
         view: &View<'_>,
-        board: &Board<'_>,
+        matrix: &StepMatrix<'_>,
         straggler: &StragglerRule,
         links: &LinkRule,
         stood: Stood,
     ) {
         self.versions.judge(view.at, view.job);
         if straggler.is_between_samples() {
-            let took = self.took.in_step(board.dur_s);
-            let teller = self.teller(board, straggler);
-            return self.ledger.row(board, self.steady, stood, teller, took);
+            let took = self.took.in_step(matrix.dur_s);
+            let teller = self.teller(matrix, straggler);
+            return self.ledger.row(matrix, self.steady, stood, teller, took);
         }
-        let mut scene = Scene::new(view, board, straggler.raised(), self.provenance);
+        let mut scene = Scene::new(view, matrix, straggler.raised(), self.provenance);
         scene.link_is_slow = links.is_any_slow();
         scene.shifted = self.shift.open_share() > 0.0;
-        scene.apart = self.sort == Sort::Outlier;
-        if self.absent.has_changed(board) {
+        scene.apart = self.sort == StepClass::Outlier;
+        if self.absent.has_changed(matrix) {
             // Who is not seen may be the one that all wait for.
             self.shift.unlearn();
             self.shares.unlearn();
         }
-        if board.kind == StepKind::Train {
+        if matrix.kind == StepKind::Train {
             let level = scene.common_step_s.ln();
             // While a role is as noisy as compilation makes it, nothing is steady.
             let noise = || {
@@ -263,27 +263,27 @@ impl JobRules {
             self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
         scene.steady = self.steady;
-        let teller = self.teller(board, straggler);
-        for slow in straggler.raised().iter().filter(|slow| slow.step == board.step) {
+        let teller = self.teller(matrix, straggler);
+        for slow in straggler.raised().iter().filter(|slow| slow.step == matrix.step) {
             let late_s = slow.account.before_s() - slow.told_s;
-            self.ledger.tell_late(slow.start, board.step, late_s);
+            self.ledger.tell_late(slow.start, matrix.step, late_s);
         }
         // Of stages nobody knows how they wait for each other.
-        let even_s = if board.plan.stages > 1 {
+        let even_s = if matrix.plan.stages > 1 {
             0.0
         } else {
             scene.common_step_s
         };
         let took = Took {
-            all_s: board.dur_s,
+            all_s: matrix.dur_s,
             even_s,
-            work_s: board.mean_work_s(),
+            work_s: matrix.mean_work_s(),
         };
         self.took = took;
-        self.ledger.row(board, self.steady, stood, teller, took);
+        self.ledger.row(matrix, self.steady, stood, teller, took);
         let wanders = |cause| self.wander.is_open(cause);
         let even = self.shares.row(&scene, wanders, &mut self.out);
-        if self.steady && board.kind == StepKind::Train && even.is_some() != self.evened {
+        if self.steady && matrix.kind == StepKind::Train && even.is_some() != self.evened {
             // What is compared is another thing from now on.
             self.shift.unlearn();
             self.evened = even.is_some();
@@ -302,7 +302,7 @@ impl JobRules {
     }
 
     /// Who tells of a step that took too long.
-    fn teller(&self, board: &Board<'_>, straggler: &StragglerRule) -> Teller {
+    fn teller(&self, matrix: &StepMatrix<'_>, straggler: &StragglerRule) -> Teller {
         let left_ratio = self.remaining_ratio(straggler);
         if left_ratio >= 1.0 {
             return Teller::Nobody;
@@ -311,10 +311,10 @@ impl JobRules {
         let is_of_all = of_groups > 0.0 || of_all > 0.0;
         let raised = straggler.raised();
         // Without self-times nobody knows whom it waited for.
-        let slowest = board.seats.iter().max_by(|a, b| a.x.total_cmp(&b.x));
-        let is_theirs = slowest.is_none_or(|seat| {
-            let is_named = raised.iter().any(|slow| slow.members.contains(&seat.rank));
-            is_named && seat.x > FAR
+        let slowest = matrix.rank_steps.iter().max_by(|a, b| a.x.total_cmp(&b.x));
+        let is_theirs = slowest.is_none_or(|rank_step| {
+            let is_named = raised.iter().any(|slow| slow.members.contains(&rank_step.rank));
+            is_named && rank_step.x > FAR
         });
         Teller::Incidents {
             left_ratio,
@@ -357,14 +357,17 @@ struct Absent {
 
 impl Absent {
     /// Takes a step; true when ranks have gone or come back.
-    fn has_changed(&mut self, board: &Board<'_>) -> bool {
-        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+    fn has_changed(&mut self, matrix: &StepMatrix<'_>) -> bool {
+        let ranks = matrix
+            .rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         self.missed.resize(self.missed.len().max(ranks), ABSENT_STEPS);
         for missed in &mut self.missed {
             *missed = missed.saturating_add(1).min(ABSENT_STEPS);
         }
-        for seat in &board.seats {
-            self.missed[seat.rank.0 as usize] = 0;
+        for rank_step in &matrix.rank_steps {
+            self.missed[rank_step.rank.0 as usize] = 0;
         }
         let absent = self
             .missed

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::detect::claim::{Body, Claim, Detail};
-use crate::detect::step::board::Board;
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::path::Path;
 use crate::detect::straggler::raised::{Raised, Whom};
 use crate::detect::view::View;
@@ -16,13 +16,13 @@ use crate::verdict::{Cause, Finding, Severity, Subject};
 #[derive(Debug)]
 pub struct Scene<'a> {
     pub view: &'a View<'a>,
-    pub board: &'a Board<'a>,
+    pub matrix: &'a StepMatrix<'a>,
     pub provenance: Provenance,
     /// The job has warmed up.
     pub steady: bool,
     /// It stood out, nobody said why, and it is told apart.
     pub apart: bool,
-    /// Self-time by seat, with what is found slow restored.
+    /// Self-time by rank, with what is found slow restored.
     pub own: Vec<f64>,
     /// By role of the plan: what its members share, at their usual work; the lower of two middle ones, so that one
     /// slow rank of two moves nothing.
@@ -44,69 +44,76 @@ impl<'a> Scene<'a> {
     /// Sets the scene.
     pub fn new(
         view: &'a View<'a>,
-        board: &'a Board<'a>,
+        matrix: &'a StepMatrix<'a>,
         raised: &[Raised],
         provenance: Provenance,
     ) -> Scene<'a> {
-        let mut own: Vec<f64> = board.seats.iter().map(|seat| seat.self_s).collect();
+        let mut own: Vec<f64> = matrix
+            .rank_steps
+            .iter()
+            .map(|rank_step| rank_step.self_s)
+            .collect();
         for slow in raised.iter().filter(|slow| slow.wanders_for.is_none()) {
             let factor = slow.account.x_lately().exp();
             for rank in &slow.members {
-                if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
+                if let Ok(place) = matrix
+                    .rank_steps
+                    .binary_search_by_key(rank, |rank_step| rank_step.rank)
+                {
                     own[place] /= factor;
                 }
             }
         }
         let mut scene = Scene {
             view,
-            board,
+            matrix,
             provenance,
             steady: false,
             apart: false,
             own,
             common: Vec::new(),
-            common_step_s: board.dur_s,
+            common_step_s: matrix.dur_s,
             exposed_s: 0.0,
             job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
             shifted: false,
             rank_is_slow: raised.iter().any(|slow| slow.wanders_for.is_none()),
             link_is_slow: false,
-            path: RefCell::new(board.path()),
+            path: RefCell::new(matrix.path()),
         };
-        if board.is_empty() {
+        if matrix.is_empty() {
             return scene;
         }
         scene.common = scene.levels(|_| 1.0);
-        let actual = scene.step_s(|seat| board.seats[seat].self_s);
-        scene.exposed_s = (board.dur_s - actual).max(0.0);
+        let actual = scene.step_s(|rank_step| matrix.rank_steps[rank_step].self_s);
+        scene.exposed_s = (matrix.dur_s - actual).max(0.0);
         scene.common_step_s = scene.step_of_levels();
         scene
     }
 
-    /// What all share is from now on without what uneven work makes of it: each seat's self-time times its factor.
+    /// What all share is from now on without what uneven work makes of it: each rank's self-time times its factor.
     pub fn even_out(&mut self, factors: &[f64]) {
-        self.common = self.levels(|seat| factors[seat]);
+        self.common = self.levels(|rank_step| factors[rank_step]);
         self.common_step_s = self.step_of_levels();
     }
 
     fn step_of_levels(&self) -> f64 {
-        let role = |seat: usize| self.board.seats[seat].place.role as usize;
-        self.step_s(|seat| self.common[role(seat)]) + self.exposed_s
+        let role = |rank_step: usize| self.matrix.rank_steps[rank_step].place.role as usize;
+        self.step_s(|rank_step| self.common[role(rank_step)]) + self.exposed_s
     }
 
-    /// What the step takes when the rank of each seat works as long as `own` says; without transfers.
+    /// What the step takes when the rank works as long as `own` says; without transfers.
     pub fn step_s(&self, own: impl Fn(usize) -> f64) -> f64 {
-        let seats = self.board.seats.iter().enumerate();
+        let rank_steps = self.matrix.rank_steps.iter().enumerate();
         self.path
             .borrow_mut()
-            .step_s(seats.map(|(index, seat)| (seat.place, own(index))))
+            .step_s(rank_steps.map(|(index, rank_step)| (rank_step.place, own(index))))
     }
 
     fn levels(&self, factor: impl Fn(usize) -> f64) -> Vec<f64> {
-        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); self.board.roles.len()];
-        for (index, (seat, own)) in self.board.seats.iter().zip(&self.own).enumerate() {
-            if let Some(members) = of_role.get_mut(seat.place.role as usize) {
-                members.push(factor(index) * own * seat.fair_s / seat.self_s);
+        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); self.matrix.roles.len()];
+        for (index, (rank_step, own)) in self.matrix.rank_steps.iter().zip(&self.own).enumerate() {
+            if let Some(members) = of_role.get_mut(rank_step.place.role as usize) {
+                members.push(factor(index) * own * rank_step.fair_s / rank_step.self_s);
             }
         }
         let level = |mut members: Vec<f64>| {
@@ -138,16 +145,16 @@ impl<'a> Scene<'a> {
 
     /// A claim's substance, to be filled in.
     pub fn detail(&self, severity: Severity) -> Detail {
-        let signal = if self.board.is_empty() {
+        let signal = if self.matrix.is_empty() {
             Signal::S0
         } else {
-            self.board.signal
+            self.matrix.signal
         };
         Detail {
             severity,
             since: self.view.at,
             since_step: None,
-            step: Some(self.board.step),
+            step: Some(self.matrix.step),
             cause: Cause::Unknown,
             signals: vec![signal],
             provenance: self.provenance,

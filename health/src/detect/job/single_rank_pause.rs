@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::claim::{Body, Claim, Detail, Outcome, over, piece};
 use crate::detect::cost::ledger::{Ledger, Stood};
-use crate::detect::step::board::Board;
-use crate::detect::step::kinds::{Kinds, Track};
+use crate::detect::step::classifier::{OutlierTrack, StepClassifier};
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::rows::Sample;
 use crate::detect::view::View;
 use crate::event::{Signal, StepKind};
@@ -41,7 +41,7 @@ const MISSED_PERIODS: u64 = 3;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SingleRankPauses {
     /// ln of what each step took over what it would have taken without its longest rank.
-    lone: Track,
+    lone: OutlierTrack,
     /// Sum of the durations of all steps so far, seconds.
     elapsed_s: f64,
     recent: VecDeque<Pause>,
@@ -93,21 +93,26 @@ impl SingleRankPauses {
 
     /// Ranks stand elsewhere: what is usual is learned anew.
     pub fn reseat(&mut self) {
-        self.lone = Track::default();
+        self.lone = OutlierTrack::default();
         self.recent.clear();
         self.latest = None;
     }
 
     /// Takes a step before it is sorted; true when it belongs to a habit.
-    pub fn observe(&mut self, board: &Board<'_>, kinds: &Kinds, limits: &Thresholds) -> bool {
-        self.elapsed_s += board.dur_s;
+    pub fn observe(
+        &mut self,
+        matrix: &StepMatrix<'_>,
+        classifier: &StepClassifier,
+        limits: &Thresholds,
+    ) -> bool {
+        self.elapsed_s += matrix.dur_s;
         self.latest = None;
-        let Some((pause, is_lone)) = longest(board, kinds, self.elapsed_s, &limits.kinds) else {
+        let Some((pause, is_lone)) = longest(matrix, classifier, self.elapsed_s, &limits.kinds) else {
             return false;
         };
-        let without_s = (board.dur_s - pause.pause_s).max(1e-9);
-        let excess = (board.dur_s.max(1e-9) / without_s).ln();
-        if !self.lone.stands_out(board.step, excess, &limits.kinds) || !is_lone {
+        let without_s = (matrix.dur_s - pause.pause_s).max(1e-9);
+        let excess = (matrix.dur_s.max(1e-9) / without_s).ln();
+        if !self.lone.stands_out(matrix.step, excess, &limits.kinds) || !is_lone {
             return false;
         }
         self.latest = Some(pause);
@@ -122,12 +127,12 @@ impl SingleRankPauses {
     pub fn row(
         &mut self,
         view: &View<'_>,
-        board: &Board<'_>,
+        matrix: &StepMatrix<'_>,
         (stood, provenance): (Stood, Provenance),
         ledger: &mut Ledger,
         out: &mut VecDeque<Claim>,
     ) {
-        self.end_missed(view, board.step, out);
+        self.end_missed(view, matrix.step, out);
         let Some(pause) = self.latest else { return };
         let ranks = view.roster.world_size;
         // The rank itself works meanwhile; a standstill is claimed elsewhere.
@@ -152,7 +157,7 @@ impl SingleRankPauses {
             let severity = view.limits.impact.severity(open.impact());
             if severity > open.severity {
                 open.severity = severity;
-                out.push_back(open.claim(board, view, provenance));
+                out.push_back(open.claim(matrix, view, provenance));
             }
             return;
         }
@@ -168,7 +173,7 @@ impl SingleRankPauses {
             typical_s: stats::median(&mut pauses.iter().map(|each| each.pause_s).collect::<Vec<_>>())
                 .unwrap_or(pause.pause_s),
             period: period(&pauses),
-            raised_step: board.step,
+            raised_step: matrix.step,
             first_lost_s: lost_s(first, 0.0),
             later_lost_s: now_s,
         };
@@ -183,7 +188,7 @@ impl SingleRankPauses {
         for each in &pauses[..pauses.len() - 1] {
             ledger.take_over(each.step, lost_s(each, 0.0));
         }
-        out.push_back(open.claim(board, view, provenance));
+        out.push_back(open.claim(matrix, view, provenance));
         self.open.insert(pause.rank, open);
     }
 
@@ -239,48 +244,48 @@ impl SingleRankPauses {
 /// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while the
 /// others' steps were as long as its own. `elapsed_s`: at the end of the step.
 fn longest(
-    board: &Board<'_>,
-    kinds: &Kinds,
+    matrix: &StepMatrix<'_>,
+    classifier: &StepClassifier,
     elapsed_s: f64,
     table: &KindThresholds,
 ) -> Option<(Pause, bool)> {
     // A few ranks are no measure of the others.
-    if board.seats.len() < 2 || board.seats.len() * 2 <= board.plan.ranks {
+    if matrix.rank_steps.len() < 2 || matrix.rank_steps.len() * 2 <= matrix.plan.ranks {
         return None;
     }
-    let usual: Vec<Option<f64>> = (0..board.roles.len() as u32)
-        .map(|role| kinds.usual_s(role))
+    let usual: Vec<Option<f64>> = (0..matrix.roles.len() as u32)
+        .map(|role| classifier.usual_s(role))
         .collect();
     let (mut top, mut next) = ((f64::NEG_INFINITY, 0), f64::NEG_INFINITY);
-    for (index, seat) in board.seats.iter().enumerate() {
-        let usual_s = usual.get(seat.place.role as usize).copied().flatten()?;
-        let excess_s = seat.self_s + seat.sample.checkpoint_s - usual_s;
+    for (index, rank_step) in matrix.rank_steps.iter().enumerate() {
+        let usual_s = usual.get(rank_step.place.role as usize).copied().flatten()?;
+        let excess_s = rank_step.self_s + rank_step.sample.checkpoint_s - usual_s;
         if excess_s > top.0 {
             (next, top) = (top.0, (excess_s, index));
         } else {
             next = next.max(excess_s);
         }
     }
-    let seat = &board.seats[top.1];
+    let rank_step = &matrix.rank_steps[top.1];
     let pause_s = (top.0 - next.max(0.0)).max(0.0);
-    let notable_s = (table.jump_ratio - 1.0) * (board.dur_s - top.0).max(0.0);
+    let notable_s = (table.jump_ratio - 1.0) * (matrix.dur_s - top.0).max(0.0);
     let is_alone = pause_s >= notable_s
         && next <= notable_s.max(ALONE_RATIO * top.0)
-        && seat.sample.gc_s < EXPLAINED_RATIO * pause_s;
-    let cause = if seat.sample.checkpoint_s >= EXPLAINED_RATIO * pause_s {
+        && rank_step.sample.gc_s < EXPLAINED_RATIO * pause_s;
+    let cause = if rank_step.sample.checkpoint_s >= EXPLAINED_RATIO * pause_s {
         Cause::Checkpoint
-    } else if board.kind == StepKind::Evaluation {
+    } else if matrix.kind == StepKind::Evaluation {
         Cause::Evaluation
     } else {
         Cause::Unknown
     };
     let mut pause = Pause {
-        rank: seat.rank,
-        step: board.step,
-        at: board.at,
+        rank: rank_step.rank,
+        step: matrix.step,
+        at: matrix.at,
         pause_s,
         cause,
-        wait_s: seat.sample.wait_s,
+        wait_s: rank_step.sample.wait_s,
         others_wait_s: 0.0,
         elapsed_s,
     };
@@ -288,13 +293,13 @@ fn longest(
         return Some((pause, false));
     }
     let others = |of: fn(&Sample) -> f64| {
-        let seats = board.seats.iter().enumerate();
-        let others = seats.filter(|(index, _)| *index != top.1);
-        let mut values: Vec<f64> = others.map(|(_, seat)| of(&seat.sample)).collect();
+        let rank_steps = matrix.rank_steps.iter().enumerate();
+        let others = rank_steps.filter(|(index, _)| *index != top.1);
+        let mut values: Vec<f64> = others.map(|(_, rank_step)| of(&rank_step.sample)).collect();
         stats::median(&mut values)
     };
     pause.others_wait_s = others(|sample| sample.wait_s)?;
-    let they_wait = others(|sample| sample.dur_s)? >= seat.sample.dur_s - 0.5 * pause_s;
+    let they_wait = others(|sample| sample.dur_s)? >= rank_step.sample.dur_s - 0.5 * pause_s;
     Some((pause, they_wait))
 }
 
@@ -327,7 +332,7 @@ impl Open {
         }
     }
 
-    fn claim(&self, board: &Board<'_>, view: &View<'_>, provenance: Provenance) -> Claim {
+    fn claim(&self, matrix: &StepMatrix<'_>, view: &View<'_>, provenance: Provenance) -> Claim {
         let outcome = self.outcome(view.roster.world_size);
         let detail = Detail {
             severity: self.severity,
@@ -335,10 +340,10 @@ impl Open {
             since_step: Some(self.first.step),
             step: Some(self.raised_step),
             cause: self.last.cause,
-            signals: vec![if board.is_empty() {
+            signals: vec![if matrix.is_empty() {
                 Signal::S0
             } else {
-                board.signal
+                matrix.signal
             }],
             provenance,
             slowdown_ratio: None,

@@ -96,7 +96,7 @@ impl Slower {
             base,
             since,
             since_step,
-            raised_step: scene.board.step,
+            raised_step: scene.matrix.step,
             evidence,
             explained: None,
             unsupported: 0,

@@ -117,7 +117,7 @@ impl Wander {
         told: impl Fn(Finding) -> bool,
         out: &mut VecDeque<Claim>,
     ) {
-        if !scene.steady || scene.board.kind != StepKind::Train {
+        if !scene.steady || scene.matrix.kind != StepKind::Train {
             return;
         }
         let ranks = scene.view.roster.world_size;
@@ -125,7 +125,7 @@ impl Wander {
             track.untold_s.1 = straggler.untold_s(cause);
             let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
                 Whom::Rank(rank) if slow.cause() == cause || slow.wanders_for == Some(cause) => Some(Turn {
-                    step: scene.board.step,
+                    step: scene.matrix.step,
                     at: scene.view.at,
                     rank,
                     share: slow.account.impact(),

@@ -50,16 +50,19 @@ pub struct WarmUps {
 impl WarmUps {
     /// Takes a step; `raised` is slow in it.
     pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
-        let board = scene.board;
-        let counts = matches!(board.kind, StepKind::Train | StepKind::WarmUp);
+        let matrix = scene.matrix;
+        let counts = matches!(matrix.kind, StepKind::Train | StepKind::WarmUp);
         if self.over || !counts || self.rows.len() >= KEPT {
             return;
         }
-        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let ranks = matrix
+            .rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         let mut row = Row {
-            step: board.step,
-            at: board.at,
-            dur_s: board.dur_s,
+            step: matrix.step,
+            at: matrix.at,
+            dur_s: matrix.dur_s,
             x: vec![f32::NAN; ranks],
             level_s: vec![f32::NAN; ranks],
             told: raised
@@ -67,10 +70,10 @@ impl WarmUps {
                 .flat_map(|slow| slow.members.iter().map(|rank| (*rank, slow.start)))
                 .collect(),
         };
-        for seat in &board.seats {
-            let level = scene.common[seat.place.role as usize];
-            let index = seat.rank.0 as usize;
-            row.x[index] = (seat.fair_s / level).ln() as f32;
+        for rank_step in &matrix.rank_steps {
+            let level = scene.common[rank_step.place.role as usize];
+            let index = rank_step.rank.0 as usize;
+            row.x[index] = (rank_step.fair_s / level).ln() as f32;
             row.level_s[index] = level as f32;
         }
         self.rows.push(row);
@@ -163,7 +166,7 @@ impl WarmUps {
             let (own, level) = sums(warm, index);
             let times = ratio((own, level));
             let lasting = ratio(sums(last, index)) - 1.0;
-            let few = scene.board.roles.iter().all(|role| role.seen < 2);
+            let few = scene.matrix.roles.iter().all(|role| role.seen < 2);
             let excess_s = own - level;
             // One long step is no long warm-up.
             let slow_rows = warm.iter().filter_map(|row| row.x.get(index));

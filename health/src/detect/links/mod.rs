@@ -11,7 +11,7 @@ use self::fit::Crossing;
 use self::link::{Open, excess};
 use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::comm::communicator::Comm;
-use super::step::board::Board;
+use super::step::matrix::StepMatrix;
 use super::straggler::raised::Raised;
 use super::view::View;
 use crate::event::Signal;
@@ -78,22 +78,22 @@ impl LinkRule {
     }
 
     /// Takes a step; the communicators have been judged up to it.
-    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>, slow: &[Raised]) {
-        self.step_s += (board.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
+    pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, slow: &[Raised]) {
+        self.step_s += (matrix.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
         if self.times.len() == TIMES {
             self.times.pop_front();
         }
-        self.times.push_back((board.step, view.at));
+        self.times.push_back((matrix.step, view.at));
         if view.comms.judged == self.looked {
             return;
         }
         self.looked = view.comms.judged;
-        self.may_join_stages = board.micro_batches > 1 && !view.plan.is_declared;
+        self.may_join_stages = matrix.micro_batches > 1 && !view.plan.is_declared;
         self.renew(view);
         // They turn slow one after the other; the first alone would blame the wrong end.
-        let settled = view.comms.turned + view.limits.link.settle_steps <= board.step;
+        let settled = view.comms.turned + view.limits.link.settle_steps <= matrix.step;
         if settled {
-            self.find(view, board.step, slow);
+            self.find(view, matrix.step, slow);
         }
     }
 

@@ -39,7 +39,7 @@ impl Detector {
             at,
             job: &self.job,
             roster: &self.roster,
-            tempo: &self.tempo,
+            step_time: &self.step_time,
             limits: &self.policy.detector.silence,
         };
         self.silence

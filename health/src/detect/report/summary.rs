@@ -49,7 +49,7 @@ impl Detector {
                 known => known,
             },
             steps: self.last_row,
-            median_step_s: self.tempo.median_s(),
+            median_step_s: self.step_time.median_s(),
             times: self.times.told(),
             duration_s: self.elapsed_s(),
             last_step_s: self.rows.ended().map(|at| self.seconds(at)),
@@ -98,7 +98,7 @@ impl Detector {
 
     /// Median duration of an ordinary step so far, seconds.
     pub fn median_step_s(&self) -> Option<f64> {
-        self.tempo.median_s()
+        self.step_time.median_s()
     }
 
     /// Keeps up to `most` steps as they were compared, for [`Detector::poll_seen`]; zero, as at first: none.

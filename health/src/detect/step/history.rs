@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::board::{Board, RoleLevel};
+use super::matrix::{RoleLevel, StepMatrix};
 use crate::policy::bounds;
 use crate::stats;
 use crate::time::Time;
@@ -83,31 +83,34 @@ impl History {
     }
 
     /// Keeps a step.
-    pub fn push(&mut self, board: &Board<'_>) {
-        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+    pub fn push(&mut self, matrix: &StepMatrix<'_>) {
+        let ranks = matrix
+            .rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         let mut kept = if self.rows.len() == KEPT {
             self.rows.pop_front().unwrap_or_default()
         } else {
             Kept::default()
         };
         kept.clear(ranks);
-        kept.step = board.step;
-        kept.at = board.at;
-        kept.entries = board.entries;
-        kept.dur_s = board.dur_s;
+        kept.step = matrix.step;
+        kept.at = matrix.at;
+        kept.entries = matrix.entries;
+        kept.dur_s = matrix.dur_s;
         kept.steps = 1 + std::mem::take(&mut self.unmeasured);
-        kept.micro_batches = board.micro_batches;
-        kept.roles.extend_from_slice(&board.roles);
-        for seat in &board.seats {
-            let index = seat.rank.0 as usize;
-            kept.x[index] = seat.x as f32;
-            kept.self_s[index] = seat.self_s as f32;
-            kept.wait_s[index] = seat.sample.wait_s as f32;
-            kept.data_s[index] = seat.sample.data_s as f32;
-            kept.gc_s[index] = seat.sample.gc_s as f32;
+        kept.micro_batches = matrix.micro_batches;
+        kept.roles.extend_from_slice(&matrix.roles);
+        for rank_step in &matrix.rank_steps {
+            let index = rank_step.rank.0 as usize;
+            kept.x[index] = rank_step.x as f32;
+            kept.self_s[index] = rank_step.self_s as f32;
+            kept.wait_s[index] = rank_step.sample.wait_s as f32;
+            kept.data_s[index] = rank_step.sample.data_s as f32;
+            kept.gc_s[index] = rank_step.sample.gc_s as f32;
         }
         self.rows.push_back(kept);
-        self.times.push((board.step, board.at));
+        self.times.push((matrix.step, matrix.at));
         if self.times.len() > TIMES {
             let mut place = 0;
             let recent = self.times.len() - TIMES / 2;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
+use super::matrix::StepMatrix;
 use crate::detect::comm::communicators::Comms;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
@@ -51,13 +51,18 @@ impl Inference {
     }
 
     /// Takes a step; gives the stages once they were learned.
-    pub fn step(&mut self, board: &Board<'_>, comms: &Comms, table: &StragglerThresholds) -> Option<Stages> {
-        let may_pipe = board.micro_batches > 1 || comms.has_unfit();
-        let is_pipeline = may_pipe && board.plan.stages == 1;
-        if self.is_done || !is_pipeline || comms.is_empty() || board.seats.len() < 2 * MIN_COMMS {
+    pub fn step(
+        &mut self,
+        matrix: &StepMatrix<'_>,
+        comms: &Comms,
+        table: &StragglerThresholds,
+    ) -> Option<Stages> {
+        let may_pipe = matrix.micro_batches > 1 || comms.has_unfit();
+        let is_pipeline = may_pipe && matrix.plan.stages == 1;
+        if self.is_done || !is_pipeline || comms.is_empty() || matrix.rank_steps.len() < 2 * MIN_COMMS {
             return None;
         }
-        self.take(board);
+        self.take(matrix);
         if self.rows < FIRST_TRY || !self.rows.is_power_of_two() {
             return None;
         }
@@ -70,18 +75,25 @@ impl Inference {
         stages
     }
 
-    fn take(&mut self, board: &Board<'_>) {
-        let mut all: Vec<f64> = board.seats.iter().map(|seat| seat.self_s.ln()).collect();
+    fn take(&mut self, matrix: &StepMatrix<'_>) {
+        let mut all: Vec<f64> = matrix
+            .rank_steps
+            .iter()
+            .map(|rank_step| rank_step.self_s.ln())
+            .collect();
         let Some(middle) = stats::median(&mut all) else {
             return;
         };
-        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let ranks = matrix
+            .rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         let levels = &mut self.halves[self.rows as usize % 2].0;
         levels.resize(levels.len().max(ranks), (0, 0.0));
-        for seat in &board.seats {
-            let level = &mut levels[seat.rank.0 as usize];
+        for rank_step in &matrix.rank_steps {
+            let level = &mut levels[rank_step.rank.0 as usize];
             level.0 += 1;
-            level.1 += (seat.self_s.ln() - middle).clamp(-FAR, FAR);
+            level.1 += (rank_step.self_s.ln() - middle).clamp(-FAR, FAR);
         }
         self.rows += 1;
     }

@@ -5,7 +5,7 @@
 //! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice a forward one. Replicas meet at the end of the step.
 //! Without a pipeline that is the slowest rank of all.
 
-use super::board::RoleLevel;
+use super::matrix::RoleLevel;
 use super::plan::{Place, Plan};
 
 /// Share of the compute of a micro-batch that is its forward pass.

@@ -112,7 +112,7 @@ impl Plan {
             });
             let stage = key.stage;
             narrow.entry(key).or_default().push(rank);
-            plan.seat(
+            plan.rank_step(
                 rank,
                 Place {
                     role: 0,
@@ -156,7 +156,7 @@ impl Plan {
         names(self) == names(other)
     }
 
-    fn seat(&mut self, rank: Rank, place: Place) {
+    fn rank_step(&mut self, rank: Rank, place: Place) {
         let index = rank.0 as usize;
         if index >= self.places.len() {
             self.places.resize(index + 1, None);

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Seat;
+use super::matrix::RankStep;
 
 const FEATURES: usize = 3;
 /// Which of them is tokens routed to the rank's experts.
@@ -63,10 +63,16 @@ impl WorkModels {
         self.roles.clear();
     }
 
-    /// Takes out of `fair_s` what work explains among `members` (indices of seats of one role); true when it explains
+    /// Takes out of `fair_s` what work explains among `members` (indices of ranks of one role); true when it explains
     /// something. With `learn` the step teaches the model afterwards.
-    pub fn explain(&mut self, role: usize, seats: &mut [Seat], members: &[usize], learn: bool) -> bool {
-        let Some(features) = centred(seats, members) else {
+    pub fn explain(
+        &mut self,
+        role: usize,
+        rank_steps: &mut [RankStep],
+        members: &[usize],
+        learn: bool,
+    ) -> bool {
+        let Some(features) = centred(rank_steps, members) else {
             return false;
         };
         if role >= self.roles.len() {
@@ -76,13 +82,13 @@ impl WorkModels {
         let believed = model.observed >= ENOUGH;
         let slope = std::array::from_fn(|axis| model.slope[axis].clamp(0.0, STEEPEST[axis]));
         if learn {
-            model.learn(seats, members, &features);
+            model.learn(rank_steps, members, &features);
         }
         if believed {
             for (index, feature) in members.iter().zip(&features) {
-                let seat = &mut seats[*index];
-                seat.fair_s = seat.self_s * (-dot(&slope, feature)).exp();
-                seat.routed = slope[ROUTED] * feature[ROUTED];
+                let rank_step = &mut rank_steps[*index];
+                rank_step.fair_s = rank_step.self_s * (-dot(&slope, feature)).exp();
+                rank_step.routed = slope[ROUTED] * feature[ROUTED];
             }
         }
         believed
@@ -90,12 +96,12 @@ impl WorkModels {
 }
 
 /// ln of each member's declared work less its mean over the members; `None` when nothing that differs was declared.
-fn centred(seats: &[Seat], members: &[usize]) -> Option<Vec<Vector>> {
+fn centred(rank_steps: &[RankStep], members: &[usize]) -> Option<Vec<Vector>> {
     let mut features: Vec<Vector> = Vec::with_capacity(members.len());
     let mut mean = [0.0; FEATURES];
     let mut declared = [true; FEATURES];
     for index in members {
-        let work = seats[*index].sample.work;
+        let work = rank_steps[*index].sample.work;
         let mut feature = [0.0; FEATURES];
         for axis in 0..FEATURES {
             declared[axis] &= work[axis] > 0.0;
@@ -123,11 +129,15 @@ fn dot(a: &Vector, b: &Vector) -> f64 {
 }
 
 impl Model {
-    fn learn(&mut self, seats: &[Seat], members: &[usize], features: &[Vector]) {
-        let mean = members.iter().map(|index| seats[*index].self_s.ln()).sum::<f64>() / members.len() as f64;
+    fn learn(&mut self, rank_steps: &[RankStep], members: &[usize], features: &[Vector]) {
+        let mean = members
+            .iter()
+            .map(|index| rank_steps[*index].self_s.ln())
+            .sum::<f64>()
+            / members.len() as f64;
         let stride = members.len().div_ceil(TEACHERS);
         for (index, feature) in members.iter().zip(features).step_by(stride) {
-            self.observe(feature, seats[*index].self_s.ln() - mean);
+            self.observe(feature, rank_steps[*index].self_s.ln() - mean);
         }
     }
 

@@ -24,8 +24,8 @@ use self::readiness::Readiness;
 use self::track::Track;
 use super::claim::{Claim, Outcome};
 use super::members::roster::{Member, Roster};
-use super::step::board::{Board, Seat};
 use super::step::history::History;
+use super::step::matrix::{RankStep, StepMatrix};
 use super::view::View;
 use crate::event::{Signal, StepKind};
 use crate::frame::Provenance;
@@ -141,42 +141,42 @@ impl StragglerRule {
     }
 
     /// Takes a step; `view.at` is when it closed.
-    pub fn step(&mut self, view: &View<'_>, board: &Board<'_>) {
-        if board.kind != StepKind::Train {
+    pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>) {
+        if matrix.kind != StepKind::Train {
             return;
         }
-        if board.is_empty() {
+        if matrix.is_empty() {
             // Where phases are gone for good nothing is known of what slow ranks cost.
             if self.is_between_samples() {
                 self.history.pass();
                 for raised in &mut self.raised {
-                    raised.account.pass(board.dur_s);
+                    raised.account.pass(matrix.dur_s);
                 }
             }
             return;
         }
-        self.born.get_or_insert(board.step.saturating_sub(1));
-        self.signal = Some(board.signal);
-        if let Some(last) = board.seats.last() {
+        self.born.get_or_insert(matrix.step.saturating_sub(1));
+        self.signal = Some(matrix.signal);
+        if let Some(last) = matrix.rank_steps.last() {
             let ranks = last.rank.0 as usize + 1;
             self.tracks
                 .resize_with(self.tracks.len().max(ranks), Track::default);
         }
-        self.history.push(board);
-        self.roles.observe(board, &mut self.history, view);
-        self.account(view, board);
+        self.history.push(matrix);
+        self.roles.observe(matrix, &mut self.history, view);
+        self.account(view, matrix);
         let mut alarms = Vec::new();
-        for seat in &board.seats {
-            let role = seat.place.role as usize;
+        for rank_step in &matrix.rank_steps {
+            let role = rank_step.place.role as usize;
             let bar = self.roles.bar(role);
-            let few = board.roles[role].seen <= view.limits.straggler.min_peers as usize;
-            if let Some(alarm) = self.test(seat, board.step, bar.as_ref()) {
-                alarms.push((seat.rank, alarm, few));
+            let few = matrix.roles[role].seen <= view.limits.straggler.min_peers as usize;
+            if let Some(alarm) = self.test(rank_step, matrix.step, bar.as_ref()) {
+                alarms.push((rank_step.rank, alarm, few));
             }
         }
         for (rank, alarm, few) in alarms {
-            if self.decide(view, board, rank, alarm, few).is_none() {
-                self.tracks[rank.0 as usize].refuse(board.step);
+            if self.decide(view, matrix, rank, alarm, few).is_none() {
+                self.tracks[rank.0 as usize].refuse(matrix.step);
             }
         }
     }
@@ -216,25 +216,25 @@ impl StragglerRule {
     }
 
     /// Feeds a rank's test. `bar`: none while its role warms up.
-    fn test(&mut self, seat: &Seat, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
+    fn test(&mut self, rank_step: &RankStep, step: u64, bar: Option<&Bar>) -> Option<Alarm> {
         let mut raised = self.raised.iter();
-        let is_named = raised.any(|raised| raised.members.binary_search(&seat.rank).is_ok());
-        self.tracks[seat.rank.0 as usize].feed(seat.x, step, bar, is_named)
+        let is_named = raised.any(|raised| raised.members.binary_search(&rank_step.rank).is_ok());
+        self.tracks[rank_step.rank.0 as usize].feed(rank_step.x, step, bar, is_named)
     }
 
     /// Brings what is open up to date: its account, its severity, its end.
-    fn account(&mut self, view: &View<'_>, board: &Board<'_>) {
+    fn account(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>) {
         if self.raised.is_empty() {
             return;
         }
         for raised in &mut self.raised {
-            raised.account.add(&raised.members, board);
+            raised.account.add(&raised.members, matrix);
         }
         let mut before: Vec<f64> = self.raised.iter().map(|raised| raised.account.gain_s).collect();
-        price::share_gain(&mut self.raised, board, self.tracks.len());
+        price::share_gain(&mut self.raised, matrix, self.tracks.len());
         let mut index = 0;
         while index < self.raised.len() {
-            if self.recovers(board, index) {
+            if self.recovers(matrix, index) {
                 let mut raised = self.raised.remove(index);
                 before.remove(index);
                 raised.account = raised.before_recovery;
@@ -261,21 +261,24 @@ impl StragglerRule {
     }
 
     /// The mirrored test, on the median of those that are slow together.
-    fn recovers(&mut self, board: &Board<'_>, index: usize) -> bool {
+    fn recovers(&mut self, matrix: &StepMatrix<'_>, index: usize) -> bool {
         let raised = &mut self.raised[index];
         let mut bar = None;
         let mut x: Vec<f64> = Vec::with_capacity(raised.members.len());
         for rank in &raised.members {
-            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
-                let seat = &board.seats[place];
-                bar = bar.or(self.roles.bar(seat.place.role as usize));
-                x.push(seat.x);
+            if let Ok(place) = matrix
+                .rank_steps
+                .binary_search_by_key(rank, |rank_step| rank_step.rank)
+            {
+                let rank_step = &matrix.rank_steps[place];
+                bar = bar.or(self.roles.bar(rank_step.place.role as usize));
+                x.push(rank_step.x);
             }
         }
         let (Some(bar), Some(x)) = (bar, crate::stats::median(&mut x)) else {
             return false;
         };
-        let before = board.step.saturating_sub(1);
+        let before = matrix.step.saturating_sub(1);
         let over = raised
             .clearing
             .observe(&bar, raised.alternative, x, before)
@@ -290,7 +293,7 @@ impl StragglerRule {
     fn decide(
         &mut self,
         view: &View<'_>,
-        board: &Board<'_>,
+        matrix: &StepMatrix<'_>,
         rank: Rank,
         alarm: Alarm,
         few_peers: bool,
@@ -302,8 +305,8 @@ impl StragglerRule {
         let role = view.plan.place(rank).map_or(0, |place| place.role as usize);
         let bar = self.roles.bar(role)?;
         let slow = localise::slow_since(&self.history, view.plan, alarm.start, alarm.alternative, &bar);
-        if board.signal == Signal::S1 && view.waits.are_apart(rank, &slow, view.comms, view.plan) {
-            self.late_together = Some((board.step, slow));
+        if matrix.signal == Signal::S1 && view.waits.are_apart(rank, &slow, view.comms, view.plan) {
+            self.late_together = Some((matrix.step, slow));
             return None;
         }
         let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
@@ -341,7 +344,7 @@ impl StragglerRule {
         }
         self.tracks[rank.0 as usize].cusum.reset();
         let account = Account::open(members, start, &self.history, view.plan);
-        let mut raised = Raised::new(located, (start, board.step), alarm.alternative, account);
+        let mut raised = Raised::new(located, (start, matrix.step), alarm.alternative, account);
         (raised.told_s, raised.few_peers) = (told_s, few_peers);
         self.raised.push(raised);
         self.introduce(view, self.raised.len() - 1);

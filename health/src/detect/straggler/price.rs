@@ -1,28 +1,31 @@
 //! What slow ranks cost: the step as it was against the step with them at their peers' speed.
 
 use super::raised::{FAR, Raised};
-use crate::detect::step::board::{Board, Seat};
 use crate::detect::step::history::Kept;
+use crate::detect::step::matrix::{RankStep, StepMatrix};
 use crate::detect::step::path::Path;
 use crate::detect::step::plan::Plan;
 use crate::id::Rank;
 
 /// Adds what this step would have been shorter with all that is slow at its peers' speed, shared among them by what
 /// each alone would have cost. `ranks`: one more than the highest.
-pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
-    let mut path = board.path();
+pub fn share_gain(all: &mut [Raised], matrix: &StepMatrix<'_>, ranks: usize) {
+    let mut path = matrix.path();
     let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
     for (index, raised) in all.iter().enumerate() {
         let lately = raised.account.x_lately();
         for rank in &raised.members {
-            if let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) {
-                factors[rank.0 as usize] = (index, factor(board.seats[place].x, lately));
+            if let Ok(place) = matrix
+                .rank_steps
+                .binary_search_by_key(rank, |rank_step| rank_step.rank)
+            {
+                factors[rank.0 as usize] = (index, factor(matrix.rank_steps[place].x, lately));
             }
         }
     }
-    let of = |seat: &Seat| factors[seat.rank.0 as usize];
-    let actual = board.step_s(&mut path, |seat| seat.self_s);
-    let restored = board.step_s(&mut path, |seat| seat.self_s / of(seat).1);
+    let of = |rank_step: &RankStep| factors[rank_step.rank.0 as usize];
+    let actual = matrix.step_s(&mut path, |rank_step| rank_step.self_s);
+    let restored = matrix.step_s(&mut path, |rank_step| rank_step.self_s / of(rank_step).1);
     let gain = (actual - restored).max(0.0);
     if let [only] = all {
         only.account.won(gain);
@@ -30,11 +33,11 @@ pub fn share_gain(all: &mut [Raised], board: &Board<'_>, ranks: usize) {
     }
     let alone: Vec<f64> = (0..all.len())
         .map(|index| {
-            let own = |seat: &Seat| match of(seat) {
-                (whose, _) if whose == index => seat.self_s,
-                (_, factor) => seat.self_s / factor,
+            let own = |rank_step: &RankStep| match of(rank_step) {
+                (whose, _) if whose == index => rank_step.self_s,
+                (_, factor) => rank_step.self_s / factor,
             };
-            (board.step_s(&mut path, own) - restored).max(0.0)
+            (matrix.step_s(&mut path, own) - restored).max(0.0)
         })
         .collect();
     let sum: f64 = alone.iter().sum();

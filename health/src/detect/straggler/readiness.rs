@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::cusum::Bar;
 use super::noise::{self, Noise, WarmUp};
-use crate::detect::step::board::Board;
 use crate::detect::step::history::{History, Kept};
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::view::View;
 use crate::id::Rank;
 use crate::policy::StragglerThresholds;
@@ -36,12 +36,12 @@ impl Readiness {
     }
 
     /// Takes a step that `history` holds already.
-    pub fn observe(&mut self, board: &Board<'_>, history: &mut History, view: &View<'_>) {
+    pub fn observe(&mut self, matrix: &StepMatrix<'_>, history: &mut History, view: &View<'_>) {
         let table = &view.limits.straggler;
-        self.roles.resize_with(board.roles.len(), Role::default);
+        self.roles.resize_with(matrix.roles.len(), Role::default);
         let mut all = true;
-        let mut steady = Vec::with_capacity(board.roles.len());
-        for ((role, level), known) in self.roles.iter_mut().zip(&board.roles).zip(&view.plan.roles) {
+        let mut steady = Vec::with_capacity(matrix.roles.len());
+        for ((role, level), known) in self.roles.iter_mut().zip(&matrix.roles).zip(&view.plan.roles) {
             let sigma = || {
                 let latest = columns(&known.members, history.since(0), noise::SETTLED_ROWS);
                 noise::typical_sigma(latest).unwrap_or(0.0)
@@ -58,7 +58,7 @@ impl Readiness {
             if steady && known.members.len() > 1 {
                 let spread = role.noise.spread(|| pool(&known.members, history, table));
                 let ranks = view.roster.world_size as usize;
-                role.bar = spread.map(|spread| Bar::new(table, ranks, board.dur_s, &spread));
+                role.bar = spread.map(|spread| Bar::new(table, ranks, matrix.dur_s, &spread));
             }
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::long::Teller;
 use self::long::{Late, Long};
-use crate::detect::step::board::Board;
+use crate::detect::step::matrix::StepMatrix;
 use crate::event::StepKind;
 use crate::stats;
 use crate::time::Time;
@@ -151,34 +151,34 @@ impl Ledger {
     }
 
     /// A step that is far too long, by itself.
-    pub fn is_stall(&self, board: &Board<'_>, steady: bool, stood: Stood) -> bool {
-        let moved_s = board.dur_s - stood.here_s;
+    pub fn is_stall(&self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood) -> bool {
+        let moved_s = matrix.dur_s - stood.here_s;
         let is_long = self.usual_s().is_some_and(|usual| moved_s > LONG * usual);
-        let is_ordinary = steady && board.kind == StepKind::Train && !self.is_first();
+        let is_ordinary = steady && matrix.kind == StepKind::Train && !self.is_first();
         is_ordinary && is_long && moved_s >= STALL_S && self.long.is_rare()
     }
 
-    /// Takes a step; what it took is `board`'s to say.
-    pub fn row(&mut self, board: &Board<'_>, steady: bool, stood: Stood, teller: Teller, took: Took) {
+    /// Takes a step; what it took is `matrix`'s to say.
+    pub fn row(&mut self, matrix: &StepMatrix<'_>, steady: bool, stood: Stood, teller: Teller, took: Took) {
         let is_first = self.is_first();
         let stood_s = stood.here_s;
-        let began = self.last.replace(board.at).or(self.since);
-        let total = self.total(board.at);
+        let began = self.last.replace(matrix.at).or(self.since);
+        let total = self.total(matrix.at);
         let accounted = std::mem::replace(&mut self.accounted, total);
         if self.restarted {
-            self.take_up(board.step);
+            self.take_up(matrix.step);
         }
         let usual = self.usual_s();
         if let Some((began, usual)) = began.zip(usual).filter(|_| !self.restarted) {
-            self.leap(board, began, usual, stood.left_s);
+            self.leap(matrix, began, usual, stood.left_s);
         }
-        self.highest = self.highest.max(board.step);
+        self.highest = self.highest.max(matrix.step);
         // What nobody declared may be an evaluation: nobody can go back to it.
-        if board.kind == StepKind::Checkpoint {
-            self.saved = Some(board.step);
+        if matrix.kind == StepKind::Checkpoint {
+            self.saved = Some(matrix.step);
         }
         if is_first {
-            let idle = self.idle(board, accounted, stood_s);
+            let idle = self.idle(matrix, accounted, stood_s);
             if self.restarted {
                 self.restart += idle;
             } else {
@@ -187,8 +187,8 @@ impl Ledger {
         }
         self.restarted = false;
         let told_s = std::mem::take(&mut self.told_s);
-        let moved_s = (board.dur_s - stood_s - told_s).max(0.0);
-        if board.step < self.made {
+        let moved_s = (matrix.dur_s - stood_s - told_s).max(0.0);
+        if matrix.step < self.made {
             // It was made before, and is made again; what it took too long incidents tell.
             let again_s = moved_s * teller.left_ratio();
             self.again_s += again_s;
@@ -197,7 +197,7 @@ impl Ledger {
         }
         let ranks = self.ranks;
         let beyond = |usual: Option<f64>| usual.map_or(0.0, |usual| (moved_s - usual).max(0.0)) * ranks;
-        match board.kind {
+        match matrix.kind {
             StepKind::Train | StepKind::WarmUp if !steady => {
                 self.warming.0 += 1.0;
                 self.warming.1 += moved_s * teller.left_ratio();
@@ -212,12 +212,12 @@ impl Ledger {
                         0.0
                     };
                     // What is booked now was lost in the steps before, unless this one stalled by itself.
-                    let first = board.step.saturating_sub(u64::from(self.long.row));
+                    let first = matrix.step.saturating_sub(u64::from(self.long.row));
                     let stalled_s = self.long.step(more_s, teller);
                     self.book(first, Overhead::Stall, stalled_s * self.ranks);
                 }
                 if teller != Teller::Stall {
-                    let all_s = board.dur_s - stood_s - told_s;
+                    let all_s = matrix.dur_s - stood_s - told_s;
                     self.usual.push_back(Took {
                         all_s,
                         even_s: took.even_s.min(all_s),
@@ -231,10 +231,10 @@ impl Ledger {
                     self.settle();
                 }
             }
-            StepKind::Checkpoint => self.book(board.step, Overhead::Checkpoint, beyond(usual)),
-            StepKind::PeriodicPause => self.book(board.step, Overhead::Pause, beyond(usual)),
+            StepKind::Checkpoint => self.book(matrix.step, Overhead::Checkpoint, beyond(usual)),
+            StepKind::PeriodicPause => self.book(matrix.step, Overhead::Pause, beyond(usual)),
             // Until it comes back.
-            StepKind::Outlier => self.book(board.step, Overhead::Stall, beyond(usual)),
+            StepKind::Outlier => self.book(matrix.step, Overhead::Stall, beyond(usual)),
             StepKind::WarmUp | StepKind::Evaluation => {}
         }
     }
@@ -296,10 +296,10 @@ impl Ledger {
 
     /// Rank-seconds from the last step, up to which so many were `accounted` for, or the first rank, to the beginning of this
     /// one; of groups of each size that there were meanwhile.
-    fn idle(&self, board: &Board<'_>, accounted: f64, stood_s: f64) -> f64 {
-        let began = Time(board.at.0.saturating_sub((board.dur_s * 1e9) as u64));
+    fn idle(&self, matrix: &StepMatrix<'_>, accounted: f64, stood_s: f64) -> f64 {
+        let began = Time(matrix.at.0.saturating_sub((matrix.dur_s * 1e9) as u64));
         // The job stood in the step; of one that nobody saw, before.
-        let stood_before_s = (stood_s - board.dur_s).max(0.0);
+        let stood_before_s = (stood_s - matrix.dur_s).max(0.0);
         (self.total(began) - accounted - stood_before_s * self.ranks).max(0.0)
     }
 
@@ -344,10 +344,10 @@ impl Ledger {
     }
 
     /// From the end of the step that ended last: more time than steps have passed, but for a standstill that is still to come.
-    fn leap(&mut self, board: &Board<'_>, began: Time, usual: f64, stood_s: f64) {
-        let steps = board.step.saturating_sub(self.highest).max(1) as f64;
-        let passed_s = (steps * usual).max(board.dur_s);
-        let more_s = board.at.since(began).as_secs_f64() - passed_s;
+    fn leap(&mut self, matrix: &StepMatrix<'_>, began: Time, usual: f64, stood_s: f64) {
+        let steps = matrix.step.saturating_sub(self.highest).max(1) as f64;
+        let passed_s = (steps * usual).max(matrix.dur_s);
+        let more_s = matrix.at.since(began).as_secs_f64() - passed_s;
         if more_s - stood_s >= LATE_S.max(LATE * usual) {
             self.unheard += (more_s - stood_s) * self.ranks;
             self.late = Late {

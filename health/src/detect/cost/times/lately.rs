@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::detect::step::board::Board;
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::rows::{Row, Sample};
 use crate::event::Signal;
 use crate::report::seen::{ABSENT, Seen, cell};
@@ -38,7 +38,7 @@ impl Lately {
 }
 
 /// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody came.
-pub fn seen(row: &Row, board: &Board<'_>, about: (f64, u32, u32)) -> Option<Seen> {
+pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<Seen> {
     if row.len() == 0 {
         return None;
     }
@@ -48,22 +48,22 @@ pub fn seen(row: &Row, board: &Board<'_>, about: (f64, u32, u32)) -> Option<Seen
     let p50_s = nth(&mut durations, 0.5);
     let max_s = durations.iter().copied().fold(0.0, f64::max);
     let mut cells = vec![ABSENT; ranks as usize];
-    if board.is_empty() {
+    if matrix.is_empty() {
         for (rank, sample) in row.samples() {
             put(&mut cells, rank.0, (sample.dur_s / p50_s).ln());
         }
     }
-    for seat in &board.seats {
-        put(&mut cells, seat.rank.0, seat.x);
+    for rank_step in &matrix.rank_steps {
+        put(&mut cells, rank_step.rank.0, rank_step.x);
     }
     Some(Seen {
         step: row.step,
         restart,
-        kind: board.kind,
-        signal: if board.is_empty() {
+        kind: matrix.kind,
+        signal: if matrix.is_empty() {
             Signal::S0
         } else {
-            board.signal
+            matrix.signal
         },
         at_s,
         p50_s,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use self::lately::Lately;
 use self::tally::{Buckets, Tally};
-use crate::detect::step::board::Board;
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::rows::{Row, Sample};
 use crate::event::StepKind;
 use crate::id::Rank;
@@ -65,8 +65,8 @@ impl Times {
     }
 
     /// Takes a row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks.
-    pub fn see(&mut self, row: &Row, board: &Board<'_>, about: (f64, u32, u32)) {
-        if let Some(seen) = lately::seen(row, board, about) {
+    pub fn see(&mut self, row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) {
+        if let Some(seen) = lately::seen(row, matrix, about) {
             self.record.take(&seen);
             self.lately.take(seen);
         }

@@ -101,21 +101,24 @@ impl CpuContention {
         self.ranks.clear();
     }
 
-    /// Takes a step: `own` is self-time by seat.
+    /// Takes a step: `own` is self-time by rank.
     pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) {
-        let board = scene.board;
-        let ranks = board.seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let matrix = scene.matrix;
+        let ranks = matrix
+            .rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         if self.ranks.len() < ranks {
             self.ranks.resize(ranks, RankWait::default());
         }
-        for (index, seat) in board.seats.iter().enumerate() {
+        for (index, rank_step) in matrix.rank_steps.iter().enumerate() {
             // A step without any time of its own has no excess.
-            if seat.self_s <= 0.0 {
+            if rank_step.self_s <= 0.0 {
                 continue;
             }
-            let kept = &mut self.ranks[seat.rank.0 as usize];
-            let level_s = scene.common[seat.place.role as usize];
-            let own_s = own[index] * seat.fair_s / seat.self_s;
+            let kept = &mut self.ranks[rank_step.rank.0 as usize];
+            let level_s = scene.common[rank_step.place.role as usize];
+            let own_s = own[index] * rank_step.fair_s / rank_step.self_s;
             kept.steps += 1;
             kept.own_s += own_s;
             kept.excess_s += own_s - level_s;
@@ -124,29 +127,29 @@ impl CpuContention {
                 let waited = scene
                     .view
                     .causes
-                    .waited_for_cpu(seat.rank, from, scene.view.roster);
+                    .waited_for_cpu(rank_step.rank, from, scene.view.roster);
                 kept.close(waited);
             }
         }
-        if board.step.is_multiple_of(READ_EVERY) {
+        if matrix.step.is_multiple_of(READ_EVERY) {
             self.judge(scene);
         }
     }
 
     fn judge(&mut self, scene: &Scene<'_>) {
         let limits = &scene.view.limits.causes;
-        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); scene.board.roles.len()];
-        for seat in &scene.board.seats {
-            let proportion = self.ranks[seat.rank.0 as usize].sums.proportion();
-            of_role[seat.place.role as usize].extend(proportion);
+        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); scene.matrix.roles.len()];
+        for rank_step in &scene.matrix.rank_steps {
+            let proportion = self.ranks[rank_step.rank.0 as usize].sums.proportion();
+            of_role[rank_step.place.role as usize].extend(proportion);
         }
         let usual: Vec<f64> = of_role
             .iter_mut()
             .map(|role| stats::median(role).unwrap_or(0.0))
             .collect();
-        for seat in &scene.board.seats {
-            let kept = &mut self.ranks[seat.rank.0 as usize];
-            let explained = kept.sums.explained(usual[seat.place.role as usize]);
+        for rank_step in &scene.matrix.rank_steps {
+            let kept = &mut self.ranks[rank_step.rank.0 as usize];
+            let explained = kept.sums.explained(usual[rank_step.place.role as usize]);
             let is_most = |share: &f64| *share >= limits.explained_share;
             kept.explained = explained.filter(is_most).unwrap_or(0.0).min(1.0);
         }

@@ -89,19 +89,19 @@ impl Gauge {
         worst: Severity,
         evidence: impl FnOnce() -> Vec<Evidence>,
     ) -> Option<Claim> {
-        let board = scene.board;
+        let matrix = scene.matrix;
         let length = scene.view.limits.shares.window_steps.max(1) as usize;
         self.window.push_back(Part {
-            step: board.step,
-            at: board.at,
+            step: matrix.step,
+            at: matrix.at,
             lost_s,
-            dur_s: board.dur_s,
+            dur_s: matrix.dur_s,
         });
         let surplus = self.window.len().saturating_sub(length);
         self.window.drain(..surplus);
         let share = self.share();
         if let Some(open) = &mut self.open {
-            open.add(lost_s, board.dur_s, share < bars.warning);
+            open.add(lost_s, matrix.dur_s, share < bars.warning);
         }
         if self.window.len() < length {
             return None;
@@ -173,7 +173,7 @@ impl Gauge {
             severity,
             since: first.at,
             since_step: first.step,
-            raised_step: scene.board.step,
+            raised_step: scene.matrix.step,
             lost_s: self.window.iter().map(|part| part.lost_s).sum(),
             dur_s: self.window.iter().map(|part| part.dur_s).sum(),
             fading_s: 0.0,

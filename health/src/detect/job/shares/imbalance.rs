@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::detect::job::scene::Scene;
-use crate::detect::step::board::Seat;
+use crate::detect::step::matrix::RankStep;
 use crate::stats;
 
 /// Steps over which levels and fits are remembered.
@@ -43,26 +43,26 @@ impl Experts {
     /// What each rank would do at its stage's mean of routed tokens. `None` when not all declared them, or when they
     /// do not explain who is slow.
     pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenExperts> {
-        let seats = &scene.board.seats;
-        if seats.iter().any(|seat| seat.sample.work[2] <= 0.0) {
+        let rank_steps = &scene.matrix.rank_steps;
+        if rank_steps.iter().any(|rank_step| rank_step.sample.work[2] <= 0.0) {
             return None;
         }
         let mut sums = vec![Sum::default(); scene.view.plan.stages.max(1) as usize];
-        for (seat, own) in seats.iter().zip(own) {
-            let sum = sums.get_mut(seat.place.stage as usize)?;
+        for (rank_step, own) in rank_steps.iter().zip(own) {
+            let sum = sums.get_mut(rank_step.place.stage as usize)?;
             sum.ranks += 1.0;
-            sum.tokens += seat.sample.work[2];
+            sum.tokens += rank_step.sample.work[2];
             sum.own_s += own;
         }
         let keep = 1.0 - 1.0 / MEMORY;
         (self.xx, self.xy, self.yy) = (self.xx * keep, self.xy * keep, self.yy * keep);
-        for (seat, own) in seats.iter().zip(own) {
-            let sum = sums[seat.place.stage as usize];
-            let x = seat.sample.work[2] * sum.ranks / sum.tokens - 1.0;
+        for (rank_step, own) in rank_steps.iter().zip(own) {
+            let sum = sums[rank_step.place.stage as usize];
+            let x = rank_step.sample.work[2] * sum.ranks / sum.tokens - 1.0;
             let y = own * sum.ranks / sum.own_s - 1.0;
-            self.xx += x * x / seats.len() as f64;
-            self.xy += x * y / seats.len() as f64;
-            self.yy += y * y / seats.len() as f64;
+            self.xx += x * x / rank_steps.len() as f64;
+            self.xy += x * y / rank_steps.len() as f64;
+            self.yy += y * y / rank_steps.len() as f64;
         }
         let explained = self.xy * self.xy / (self.xx * self.yy).max(1e-12);
         let enough = scene.view.limits.shares.explained_ratio;
@@ -72,13 +72,13 @@ impl Experts {
         // Time grows at most as the tokens do.
         let slope = (self.xy / self.xx).min(1.0);
         let mut most = (0.0_f64, 0.0);
-        let even = seats.iter().zip(own).map(|(seat, own)| {
-            let sum = sums[seat.place.stage as usize];
+        let even = rank_steps.iter().zip(own).map(|(rank_step, own)| {
+            let sum = sums[rank_step.place.stage as usize];
             let mean = sum.tokens / sum.ranks;
-            if seat.sample.work[2] > most.0 {
-                most = (seat.sample.work[2], mean);
+            if rank_step.sample.work[2] > most.0 {
+                most = (rank_step.sample.work[2], mean);
             }
-            let surplus_s = slope * (seat.sample.work[2] / mean - 1.0) * sum.own_s / sum.ranks;
+            let surplus_s = slope * (rank_step.sample.work[2] / mean - 1.0) * sum.own_s / sum.ranks;
             (own - surplus_s).max(own * LEAST)
         });
         Some(EvenExperts {
@@ -130,10 +130,10 @@ impl Stages {
             .fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
         let mean = sum / ranks;
         let levels: Vec<f64> = groups.iter().map(|(sum, ranks)| sum / ranks.max(1.0)).collect();
-        let group = |seat: &Seat| plan.roles[seat.place.role as usize].group as usize;
-        let seats = scene.board.seats.iter().zip(own);
-        let own = seats
-            .map(|(seat, own)| own * mean / levels[group(seat)])
+        let group = |rank_step: &RankStep| plan.roles[rank_step.place.role as usize].group as usize;
+        let rank_steps = scene.matrix.rank_steps.iter().zip(own);
+        let own = rank_steps
+            .map(|(rank_step, own)| own * mean / levels[group(rank_step)])
             .collect();
         let by_level = || (0..levels.len()).map(|group| (group, levels[group]));
         let heaviest = by_level().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -171,16 +171,18 @@ impl Unexplained {
     /// The spread (1.4826 × MAD of ln self-time about the role's level) that no rank owns; zero when most of it stays
     /// with the same ranks.
     pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) -> f64 {
-        let seats = &scene.board.seats;
+        let rank_steps = &scene.matrix.rank_steps;
         self.steps = (self.steps + 1.0).min(MEMORY);
-        let ranks = seats.last().map_or(0, |seat| seat.rank.0 as usize + 1);
+        let ranks = rank_steps
+            .last()
+            .map_or(0, |rank_step| rank_step.rank.0 as usize + 1);
         self.kept.resize(self.kept.len().max(ranks), 0.0);
-        let mut now = Vec::with_capacity(seats.len());
-        let mut lasting = Vec::with_capacity(seats.len());
-        for (seat, own) in seats.iter().zip(own) {
-            let level = scene.common[seat.place.role as usize];
+        let mut now = Vec::with_capacity(rank_steps.len());
+        let mut lasting = Vec::with_capacity(rank_steps.len());
+        for (rank_step, own) in rank_steps.iter().zip(own) {
+            let level = scene.common[rank_step.place.role as usize];
             let x = if level > 0.0 { (own / level).ln() } else { 0.0 };
-            let kept = &mut self.kept[seat.rank.0 as usize];
+            let kept = &mut self.kept[rank_step.rank.0 as usize];
             *kept += (x - *kept) / self.steps;
             now.push(x.abs());
             lasting.push(kept.abs());
@@ -197,23 +199,23 @@ impl Unexplained {
 
     /// Self-times at the mean of the declared work of each role.
     pub fn at_usual_work(&self, scene: &Scene<'_>, own: &[f64]) -> Vec<f64> {
-        let seats = &scene.board.seats;
+        let rank_steps = &scene.matrix.rank_steps;
         // What declared sequences explain; routed tokens are the experts' business.
-        let explained: Vec<f64> = seats
+        let explained: Vec<f64> = rank_steps
             .iter()
-            .map(|seat| seat.self_s / seat.fair_s * (-seat.routed).exp())
+            .map(|rank_step| rank_step.self_s / rank_step.fair_s * (-rank_step.routed).exp())
             .collect();
-        let mut means = vec![(0.0, 0.0); scene.board.roles.len()];
-        for (seat, explained) in seats.iter().zip(&explained) {
-            let mean = &mut means[seat.place.role as usize];
+        let mut means = vec![(0.0, 0.0); scene.matrix.roles.len()];
+        for (rank_step, explained) in rank_steps.iter().zip(&explained) {
+            let mean = &mut means[rank_step.place.role as usize];
             *mean = (mean.0 + explained, mean.1 + 1.0);
         }
-        let fair = seats
+        let fair = rank_steps
             .iter()
             .zip(own)
             .zip(&explained)
-            .map(|((seat, own), explained)| {
-                let (sum, ranks) = means[seat.place.role as usize];
+            .map(|((rank_step, own), explained)| {
+                let (sum, ranks) = means[rank_step.place.role as usize];
                 own / explained * (sum / ranks)
             });
         fair.collect()

@@ -49,14 +49,14 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Takes a step. Returned is what each seat's self-time has to be taken times for its experts' work to be even, if that explains anything.
+    /// Takes a step. Returns the factor by which each rank's self-time changes if its experts' work were even.
     pub fn row(
         &mut self,
         scene: &Scene<'_>,
         wanders: impl Fn(Cause) -> bool,
         out: &mut VecDeque<Claim>,
     ) -> Option<Vec<f64>> {
-        if !scene.steady || scene.board.kind != StepKind::Train || scene.board.is_empty() {
+        if !scene.steady || scene.matrix.kind != StepKind::Train || scene.matrix.is_empty() {
             return None;
         }
         // What is told as wandering between ranks is not told again.
@@ -162,12 +162,13 @@ impl Shares {
 
     /// What most ranks of a role wait for their data; what one waits longer is its own trouble.
     fn data(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let board = scene.board;
-        let shared = |seat: usize| {
-            let seat = &board.seats[seat];
-            seat.sample
+        let matrix = scene.matrix;
+        let shared = |rank_step: usize| {
+            let rank_step = &matrix.rank_steps[rank_step];
+            rank_step
+                .sample
                 .data_s
-                .min(board.roles[seat.place.role as usize].data_s)
+                .min(matrix.roles[rank_step.place.role as usize].data_s)
         };
         let less = floored(&left.own, shared);
         let gain = left.take_out(scene, less);
@@ -182,16 +183,19 @@ impl Shares {
             lost: true,
         };
         let evidence = || {
-            let longest = board.roles.iter().map(|role| role.data_s).fold(0.0, f64::max);
-            vec![piece("data_s", longest, None), piece("step_s", board.dur_s, None)]
+            let longest = matrix.roles.iter().map(|role| role.data_s).fold(0.0, f64::max);
+            vec![
+                piece("data_s", longest, None),
+                piece("step_s", matrix.dur_s, None),
+            ]
         };
         self.data
             .take(scene, meaning, gain, bars, Severity::Critical, evidence)
     }
 
     fn gc(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let board = scene.board;
-        let less = floored(&left.own, |seat| board.seats[seat].sample.gc_s);
+        let matrix = scene.matrix;
+        let less = floored(&left.own, |rank_step| matrix.rank_steps[rank_step].sample.gc_s);
         let gain = left.take_out(scene, less);
         let meaning = Meaning {
             finding: Finding::GcPause,
@@ -199,7 +203,11 @@ impl Shares {
             lost: true,
         };
         let evidence = |share: f64| {
-            let pausing = board.seats.iter().filter(|seat| seat.sample.gc_s > 0.0).count();
+            let pausing = matrix
+                .rank_steps
+                .iter()
+                .filter(|rank_step| rank_step.sample.gc_s > 0.0)
+                .count();
             let mut evidence = vec![piece("gc_ratio", share, None)];
             // Of a step in which none did it says nothing.
             if pausing > 0 {
@@ -222,20 +230,20 @@ impl Shares {
     fn cpu(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
         self.contention.observe(scene, &left.own);
         let shares: Vec<f64> = scene
-            .board
-            .seats
+            .matrix
+            .rank_steps
             .iter()
-            .map(|seat| self.contention.explained(seat.rank))
+            .map(|rank_step| self.contention.explained(rank_step.rank))
             .collect();
         let count = shares.iter().filter(|share| **share > 0.0).count();
         if count == 0 && !self.cpu.is_open() {
             self.cpu.unlearn();
             return None;
         }
-        let less = scene.board.seats.iter().zip(&left.own).zip(&shares);
-        let less = less.map(|((seat, own), share)| {
-            let level = scene.common[seat.place.role as usize];
-            let slower = (own * seat.fair_s / seat.self_s / level).max(1.0);
+        let less = scene.matrix.rank_steps.iter().zip(&left.own).zip(&shares);
+        let less = less.map(|((rank_step, own), share)| {
+            let level = scene.common[rank_step.place.role as usize];
+            let slower = (own * rank_step.fair_s / rank_step.self_s / level).max(1.0);
             own - share * (own - own / slower)
         });
         let less: Vec<f64> = less.collect();
@@ -289,7 +297,7 @@ impl Shares {
     /// Declared work that differs. A spread that nobody owns and nothing explains is only noted.
     fn sequence(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
         let spread = self.unexplained.observe(scene, &left.own);
-        let explained = scene.board.roles.iter().any(|role| role.works);
+        let explained = scene.matrix.roles.iter().any(|role| role.works);
         self.spread = (!explained).then_some(spread);
         if !explained && !self.sequence.is_open() {
             self.sequence.unlearn();
@@ -374,14 +382,14 @@ impl Shares {
             cause: Cause::Unknown,
             lost: false,
         };
-        let board = scene.board;
+        let matrix = scene.matrix;
         // A pipeline that nobody declared waits for its own stages: that looks the same.
-        let sure = scene.view.plan.is_declared || board.micro_batches <= 1;
+        let sure = scene.view.plan.is_declared || matrix.micro_batches <= 1;
         let worst = if sure { Severity::Critical } else { Severity::Info };
         let evidence = || {
             vec![
                 piece("exposed_transfer_s", scene.exposed_s, None),
-                piece("step_s", board.dur_s, None),
+                piece("step_s", matrix.dur_s, None),
             ]
         };
         self.transfer

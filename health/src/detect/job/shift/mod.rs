@@ -94,8 +94,8 @@ impl Shift {
 
     /// Takes a step.
     pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
-        self.first.get_or_insert((scene.board.step, scene.view.at));
-        let ordinary = scene.board.kind == StepKind::Train;
+        self.first.get_or_insert((scene.matrix.step, scene.view.at));
+        let ordinary = scene.matrix.kind == StepKind::Train;
         if !scene.steady || !(ordinary || scene.apart) {
             return;
         }
@@ -144,20 +144,20 @@ impl Shift {
     }
 
     fn keep(&mut self, scene: &Scene<'_>) {
-        let board = scene.board;
+        let matrix = scene.matrix;
         let mut work = [0.0; 3];
-        for seat in &board.seats {
-            for (sum, one) in work.iter_mut().zip(seat.sample.work) {
-                *sum += one.max(1.0).ln() / board.seats.len() as f64;
+        for rank_step in &matrix.rank_steps {
+            for (sum, one) in work.iter_mut().zip(rank_step.sample.work) {
+                *sum += one.max(1.0).ln() / matrix.rank_steps.len() as f64;
             }
         }
         self.recent.push_back(Row {
-            step: board.step,
-            at: board.at,
+            step: matrix.step,
+            at: matrix.at,
             apart: scene.apart,
             value: scene.common_step_s.max(1e-9).ln(),
             exposed_s: scene.exposed_s,
-            data_s: board.roles.iter().map(|role| role.data_s).fold(0.0, f64::max),
+            data_s: matrix.roles.iter().map(|role| role.data_s).fold(0.0, f64::max),
             work,
             roles: scene.common.iter().map(|level| *level as f32).collect(),
         });

@@ -18,7 +18,7 @@ use super::standstill::{Named, Standstill};
 use crate::detect::claim::{Claim, Outcome, over, piece};
 use crate::detect::members::endings::Death;
 use crate::detect::members::roster::Roster;
-use crate::detect::step::tempo::Tempo;
+use crate::detect::step::step_time::StepTime;
 use crate::event::{Beat, Event, Phase, Pulse, RasReport};
 use crate::frame::Provenance;
 use crate::id::{JobId, Rank};
@@ -69,7 +69,7 @@ pub struct Scope<'a> {
     pub at: Time,
     pub job: &'a JobId,
     pub roster: &'a Roster,
-    pub tempo: &'a Tempo,
+    pub step_time: &'a StepTime,
     pub limits: &'a SilenceThresholds,
 }
 
@@ -208,8 +208,12 @@ impl SilenceRule {
     /// The silent ranks of those that live.
     fn judge_living(&mut self, scope: &Scope<'_>) -> BTreeMap<Subject, Silent> {
         let (at, roster, limits) = (scope.at, scope.roster, scope.limits);
-        let unknown = || limits.unknown_p99_s.max(scope.tempo.median_s().unwrap_or(0.0));
-        let p99 = scope.tempo.p99_s().unwrap_or_else(unknown);
+        let unknown = || {
+            limits
+                .unknown_p99_s
+                .max(scope.step_time.median_s().unwrap_or(0.0))
+        };
+        let p99 = scope.step_time.p99_s().unwrap_or_else(unknown);
         let is_gone = |heard: &Heard| at.since(heard.at) <= FRESH && !heard.pulse.alive;
         if self.pulses.values().any(is_gone) && !self.open.is_empty() {
             // A job that is ended while it stands stood for whoever was named while it lived.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::cause::causes::Suspect;
 use crate::detect::cost::ledger;
-use crate::detect::step::board::Board;
 use crate::detect::step::history::{History, Kept};
+use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::plan::Plan;
 use crate::detect::straggler::price;
 use crate::id::Rank;
@@ -108,25 +108,31 @@ impl Account {
     }
 
     /// Adds a step; its gain is added apart.
-    pub fn add(&mut self, members: &[Rank], board: &Board<'_>) {
+    pub fn add(&mut self, members: &[Rank], matrix: &StepMatrix<'_>) {
         let mut seen = false;
         for rank in members {
-            let Ok(place) = board.seats.binary_search_by_key(rank, |seat| seat.rank) else {
+            let Ok(place) = matrix
+                .rank_steps
+                .binary_search_by_key(rank, |rank_step| rank_step.rank)
+            else {
                 continue;
             };
-            let seat = &board.seats[place];
-            let level = &board.roles[seat.place.role as usize];
+            let rank_step = &matrix.rank_steps[place];
+            let level = &matrix.roles[rank_step.place.role as usize];
             self.sample(
-                seat.x,
-                seat.self_s,
-                (seat.sample.wait_s, level.peers_wait_s(seat.sample.wait_s)),
-                seat.sample.data_s - level.data_s,
-                seat.sample.gc_s - level.gc_s,
+                rank_step.x,
+                rank_step.self_s,
+                (
+                    rank_step.sample.wait_s,
+                    level.peers_wait_s(rank_step.sample.wait_s),
+                ),
+                rank_step.sample.data_s - level.data_s,
+                rank_step.sample.gc_s - level.gc_s,
             );
             seen = true;
         }
         if seen {
-            self.row(board.dur_s, 1.0, board.entries);
+            self.row(matrix.dur_s, 1.0, matrix.entries);
         }
     }
 

@@ -1,4 +1,4 @@
-//! How long steps of this job take.
+//! Step time of the job: median and 99th percentile of ordinary steps.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use crate::codec::keep;
 
 /// Durations of ordinary steps: 1 µs to an hour, three digits.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Tempo {
+pub struct StepTime {
     #[serde(with = "keep::histogram")]
     micros: Histogram<u32>,
     /// Read off once a step, asked for with every frame.
@@ -17,17 +17,17 @@ pub struct Tempo {
 
 /// Fewer steps than this tell nothing about the tail.
 const ENOUGH: u64 = 10;
-/// Of fewer than this the 99th percentile is the longest: the first step, which may have compiled for minutes. It is then taken to be no more
-/// than so many medians.
+/// With fewer steps the 99th percentile is the longest one, often the first, which may compile for minutes. It is then capped
+/// at `FAR` medians.
 const MANY: u64 = 100;
 const FAR: f64 = 20.0;
 
-impl Tempo {
+impl StepTime {
     /// No step yet.
-    pub fn new() -> Tempo {
+    pub fn new() -> StepTime {
         // The bounds are constants that the crate accepts.
         let micros = Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("constant bounds");
-        Tempo {
+        StepTime {
             micros,
             median_s: None,
             p99_s: None,

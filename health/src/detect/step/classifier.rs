@@ -1,19 +1,18 @@
-//! Kinds of steps that nobody declared: a step in which nearly all ranks take far longer than they do is an outlier,
-//! and such steps that come back at a fixed distance are periodic pauses. What the job does in them nobody has said: a
-//! checkpoint, an evaluation, an exchange of weights.
+//! Classifies steps whose kind was not declared. A step in which nearly all ranks take far longer than usual is an
+//! outlier; outliers at a fixed interval are periodic pauses (a checkpoint, an evaluation or an exchange of weights).
 //!
-//! Set apart, they reach neither the noise nor the tests of ordinary steps. A level that stays is ordinary again.
+//! Both are excluded from the noise estimate and the tests of ordinary steps. A level that lasts becomes the usual one.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
+use super::matrix::StepMatrix;
 use crate::event::StepKind;
 use crate::policy::{KindThresholds, bounds};
 use crate::stats;
 
-/// Ordinary steps by which the next is judged.
+/// Ordinary steps that the next step is compared with.
 const KEPT: usize = 16;
 /// Fewer than this judge nothing.
 const ENOUGH: usize = 8;
@@ -22,31 +21,31 @@ const OCCASIONS: usize = 4 * bounds::OCCASIONS;
 /// What comes back takes at most so many times as long each time; shorter ones between are something else.
 const ALIKE_RATIO: f64 = 2.0;
 
-/// What a step was found to be.
+/// Class of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Sort {
-    /// What it was declared as: an ordinary step, unless it was declared as something.
+pub enum StepClass {
+    /// The declared kind; an ordinary step when none was declared.
     #[default]
     AsDeclared,
-    /// Far out, and nobody knows why.
+    /// Far longer than usual, at no fixed interval.
     Outlier,
-    /// Far out, at the distance at which others were.
+    /// Far longer than usual, at a fixed interval.
     Periodic,
 }
 
-/// See the module.
+/// Keeps the levels of the latest ordinary steps.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Kinds {
+pub struct StepClassifier {
     /// ln of each role's median self-time in the latest ordinary steps.
     levels: Vec<VecDeque<f64>>,
     /// How far the ranks lay above them, and ln of the steps' durations.
-    common: Track,
-    longest: Track,
+    common: OutlierTrack,
+    longest: OutlierTrack,
 }
 
 /// One series of observations of ordinary steps, and the occasions that stood out of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Track {
+pub(crate) struct OutlierTrack {
     usual: VecDeque<f64>,
     /// Steps in a row that stood out.
     run: u32,
@@ -54,27 +53,27 @@ pub(crate) struct Track {
     occasions: VecDeque<(u64, f64)>,
 }
 
-impl Kinds {
-    /// What the step is, if it is not what it was declared as. `is_between`: its self-times were not taken, those of others are.
-    pub fn sort(&mut self, board: &Board<'_>, table: &KindThresholds, is_between: bool) -> Sort {
-        if board.kind != StepKind::Train {
-            return Sort::AsDeclared;
+impl StepClassifier {
+    /// Classifies a step. `is_between`: the step lies between two steps whose self-times are sampled.
+    pub fn sort(&mut self, matrix: &StepMatrix<'_>, table: &KindThresholds, is_between: bool) -> StepClass {
+        if matrix.kind != StepKind::Train {
+            return StepClass::AsDeclared;
         }
-        let longest = board.dur_s.max(1e-9).ln();
-        let above = self.above(board, table).unwrap_or(longest);
-        let common = !is_between && self.common.stands_out(board.step, above, table);
+        let longest = matrix.dur_s.max(1e-9).ln();
+        let above = self.above(matrix, table).unwrap_or(longest);
+        let common = !is_between && self.common.stands_out(matrix.step, above, table);
         // One rank that writes for all holds up the step and leaves the others' self-time alone. Only its period
         // tells it from one that is slow now and then.
-        let held_up = self.longest.stands_out(board.step, longest, table);
-        let recurs = |track: &Track| track.recurs(table.recurrences as usize);
+        let held_up = self.longest.stands_out(matrix.step, longest, table);
+        let recurs = |track: &OutlierTrack| track.recurs(table.recurrences as usize);
         let sort = match (common, held_up) {
-            (true, _) if recurs(&self.common) => Sort::Periodic,
-            (true, _) => Sort::Outlier,
-            (false, true) if recurs(&self.longest) => Sort::Periodic,
-            _ => Sort::AsDeclared,
+            (true, _) if recurs(&self.common) => StepClass::Periodic,
+            (true, _) => StepClass::Outlier,
+            (false, true) if recurs(&self.longest) => StepClass::Periodic,
+            _ => StepClass::AsDeclared,
         };
-        if sort == Sort::AsDeclared {
-            self.learn(board);
+        if sort == StepClass::AsDeclared {
+            self.learn(matrix);
         }
         sort
     }
@@ -87,15 +86,15 @@ impl Kinds {
     }
 
     /// How far at least the given share of the ranks lie above their roles' usual levels.
-    fn above(&self, board: &Board<'_>, table: &KindThresholds) -> Option<f64> {
+    fn above(&self, matrix: &StepMatrix<'_>, table: &KindThresholds) -> Option<f64> {
         let usual: Vec<Option<f64>> = self
             .levels
             .iter()
             .map(|levels| stats::median(&mut levels.iter().copied().collect::<Vec<_>>()))
             .collect();
-        let above = board.seats.iter().map(|seat| {
-            let usual = usual.get(seat.place.role as usize).copied().flatten();
-            usual.map_or(0.0, |usual| seat.self_s.ln() - usual)
+        let above = matrix.rank_steps.iter().map(|rank_step| {
+            let usual = usual.get(rank_step.place.role as usize).copied().flatten();
+            usual.map_or(0.0, |usual| rank_step.self_s.ln() - usual)
         });
         let mut above: Vec<f64> = above.collect();
         let last = above.len().checked_sub(1)?;
@@ -103,9 +102,9 @@ impl Kinds {
         Some(*above.select_nth_unstable_by(place, f64::total_cmp).1)
     }
 
-    fn learn(&mut self, board: &Board<'_>) {
-        self.levels.resize_with(board.roles.len(), VecDeque::new);
-        for (levels, role) in self.levels.iter_mut().zip(&board.roles) {
+    fn learn(&mut self, matrix: &StepMatrix<'_>) {
+        self.levels.resize_with(matrix.roles.len(), VecDeque::new);
+        for (levels, role) in self.levels.iter_mut().zip(&matrix.roles) {
             if role.seen > 0 {
                 levels.push_back(role.self_s.ln());
                 let surplus = levels.len().saturating_sub(KEPT);
@@ -115,7 +114,7 @@ impl Kinds {
     }
 }
 
-impl Track {
+impl OutlierTrack {
     /// Whether the step stands out. One that does not, or has done so for long, is usual from now on.
     pub(crate) fn stands_out(&mut self, step: u64, value: f64, table: &KindThresholds) -> bool {
         let mut usual: Vec<f64> = self.usual.iter().copied().collect();
@@ -167,7 +166,7 @@ mod tests {
     /// Feeds durations, seconds by step; tells which stood out, and after which the period was known.
     fn watch(seconds: impl Fn(u64) -> f64, steps: u64) -> (Vec<u64>, Option<u64>) {
         let table = Policy::default().detector.kinds;
-        let mut track = Track::default();
+        let mut track = OutlierTrack::default();
         let (mut out, mut learned) = (Vec::new(), None);
         for step in 1..=steps {
             if track.stands_out(step, seconds(step).ln(), &table) {

@@ -1,4 +1,4 @@
-//! A closed row as the rules see it: each rank in its place beside its peers.
+//! A closed step as the rules see it: the times of every rank, compared with its peers.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,9 @@ use crate::id::Rank;
 use crate::stats;
 use crate::time::Time;
 
-/// One rank's part of a step. Seconds.
+/// One rank in one step. Times are in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
+pub struct RankStep {
     pub rank: Rank,
     pub place: Place,
     pub sample: Sample,
@@ -58,7 +58,7 @@ impl RoleLevel {
 
 /// One step of all ranks.
 #[derive(Debug)]
-pub struct Board<'a> {
+pub struct StepMatrix<'a> {
     pub at: Time,
     pub step: u64,
     pub kind: StepKind,
@@ -68,7 +68,7 @@ pub struct Board<'a> {
     pub entries: (u64, u64),
     pub plan: &'a Plan,
     /// Ranks whose phases are known, in order.
-    pub seats: Vec<Seat>,
+    pub rank_steps: Vec<RankStep>,
     /// By role of the plan.
     pub roles: Vec<RoleLevel>,
     /// The longest wall time, and the shortest wait: the transfer that nothing hid.
@@ -78,34 +78,34 @@ pub struct Board<'a> {
     pub micro_batches: u16,
 }
 
-impl<'a> Board<'a> {
-    /// Seats a row. Samples without phases are left out, and so are ranks that have no place.
-    pub fn new(row: &Row, plan: &'a Plan, work: &mut WorkModels) -> Board<'a> {
-        let mut board = Board {
+impl<'a> StepMatrix<'a> {
+    /// Compares the ranks of a row. Samples without phases and ranks without a place are left out.
+    pub fn new(row: &Row, plan: &'a Plan, work: &mut WorkModels) -> StepMatrix<'a> {
+        let mut matrix = StepMatrix {
             at: row.closed_at,
             step: row.step,
             kind: row.kind,
             signal: row.signal,
             entries: (u64::MAX, 0),
             plan,
-            seats: Vec::with_capacity(row.len()),
+            rank_steps: Vec::with_capacity(row.len()),
             roles: Vec::with_capacity(plan.roles.len()),
             dur_s: 0.0,
             transfer_s: f64::INFINITY,
             micro_batches: 1,
         };
         for (rank, sample) in row.samples() {
-            board.dur_s = board.dur_s.max(sample.dur_s);
-            board.micro_batches = board.micro_batches.max(sample.micro_batches);
-            board.entries = (
-                board.entries.0.min(sample.entry),
-                board.entries.1.max(sample.entry),
+            matrix.dur_s = matrix.dur_s.max(sample.dur_s);
+            matrix.micro_batches = matrix.micro_batches.max(sample.micro_batches);
+            matrix.entries = (
+                matrix.entries.0.min(sample.entry),
+                matrix.entries.1.max(sample.entry),
             );
             let (Some(self_s), Some(place)) = (sample.self_s, plan.place(rank)) else {
                 continue;
             };
-            board.transfer_s = board.transfer_s.min(sample.wait_s);
-            board.seats.push(Seat {
+            matrix.transfer_s = matrix.transfer_s.min(sample.wait_s);
+            matrix.rank_steps.push(RankStep {
                 rank,
                 place: *place,
                 sample: *sample,
@@ -116,35 +116,35 @@ impl<'a> Board<'a> {
                 x: 0.0,
             });
         }
-        if board.seats.is_empty() {
-            board.transfer_s = 0.0;
+        if matrix.rank_steps.is_empty() {
+            matrix.transfer_s = 0.0;
         }
         let mut of_role: Vec<Vec<usize>> = vec![Vec::new(); plan.roles.len()];
-        for (index, seat) in board.seats.iter().enumerate() {
-            if let Some(members) = of_role.get_mut(seat.place.role as usize) {
+        for (index, rank_step) in matrix.rank_steps.iter().enumerate() {
+            if let Some(members) = of_role.get_mut(rank_step.place.role as usize) {
                 members.push(index);
             }
         }
         let learn = row.kind == StepKind::Train;
         for (role, members) in of_role.iter().enumerate() {
-            let level = board.compare(role, members, work, learn);
-            board.roles.push(level);
+            let level = matrix.compare(role, members, work, learn);
+            matrix.roles.push(level);
         }
-        board
+        matrix
     }
 
     /// Whether anything is known beyond wall times.
     pub fn is_empty(&self) -> bool {
-        self.seats.is_empty()
+        self.rank_steps.is_empty()
     }
 
     /// What its ranks worked, without data loading and garbage collection, a mean; seconds.
     pub fn mean_work_s(&self) -> f64 {
-        let work = self.seats.iter().map(|seat| {
-            let paused_s = seat.sample.data_s + seat.sample.gc_s;
-            (seat.self_s - paused_s).max(0.0)
+        let work = self.rank_steps.iter().map(|rank_step| {
+            let paused_s = rank_step.sample.data_s + rank_step.sample.gc_s;
+            (rank_step.self_s - paused_s).max(0.0)
         });
-        work.sum::<f64>() / self.seats.len().max(1) as f64
+        work.sum::<f64>() / self.rank_steps.len().max(1) as f64
     }
 
     /// The shape of this step, to ask what it would have taken.
@@ -153,8 +153,12 @@ impl<'a> Board<'a> {
     }
 
     /// What the step takes when each rank works as long as `own` says, seconds; without transfers.
-    pub fn step_s(&self, path: &mut Path, own: impl Fn(&Seat) -> f64) -> f64 {
-        path.step_s(self.seats.iter().map(|seat| (seat.place, own(seat))))
+    pub fn step_s(&self, path: &mut Path, own: impl Fn(&RankStep) -> f64) -> f64 {
+        path.step_s(
+            self.rank_steps
+                .iter()
+                .map(|rank_step| (rank_step.place, own(rank_step))),
+        )
     }
 
     /// Puts the members of one role beside each other.
@@ -166,32 +170,33 @@ impl<'a> Board<'a> {
         if members.is_empty() {
             return level;
         }
-        level.works = work.explain(role, &mut self.seats, members, learn);
+        level.works = work.explain(role, &mut self.rank_steps, members, learn);
         let mut order: Vec<(f64, usize)> = members
             .iter()
-            .map(|index| (self.seats[*index].fair_s.ln(), *index))
+            .map(|index| (self.rank_steps[*index].fair_s.ln(), *index))
             .collect();
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let sorted: Vec<f64> = order.iter().map(|(own, _)| *own).collect();
         for (place, (own, index)) in order.iter().enumerate() {
             let peers = stats::median_without(&sorted, place).unwrap_or(*own);
-            let seat = &mut self.seats[*index];
-            seat.peers_s = peers.exp();
-            seat.x = own - peers;
+            let rank_step = &mut self.rank_steps[*index];
+            rank_step.peers_s = peers.exp();
+            rank_step.x = own - peers;
         }
         let mut scratch = Vec::with_capacity(members.len());
-        let mut median = |pick: fn(&Seat) -> f64| {
+        let mut median = |pick: fn(&RankStep) -> f64| {
             scratch.clear();
-            scratch.extend(members.iter().map(|index| pick(&self.seats[*index])));
+            scratch.extend(members.iter().map(|index| pick(&self.rank_steps[*index])));
             stats::median(&mut scratch).unwrap_or(0.0)
         };
-        level.self_s = median(|seat| seat.self_s);
-        level.wait_s = median(|seat| seat.sample.wait_s);
-        level.data_s = median(|seat| seat.sample.data_s);
+        level.self_s = median(|rank_step| rank_step.self_s);
+        level.wait_s = median(|rank_step| rank_step.sample.wait_s);
+        level.data_s = median(|rank_step| rank_step.sample.data_s);
         level.outside_ratio =
-            median(|seat| (seat.sample.data_s + seat.sample.optimizer_s) / seat.self_s).clamp(0.0, 1.0);
-        level.gc_s = median(|seat| seat.sample.gc_s);
-        level.checkpoint_s = median(|seat| seat.sample.checkpoint_s);
+            median(|rank_step| (rank_step.sample.data_s + rank_step.sample.optimizer_s) / rank_step.self_s)
+                .clamp(0.0, 1.0);
+        level.gc_s = median(|rank_step| rank_step.sample.gc_s);
+        level.checkpoint_s = median(|rank_step| rank_step.sample.checkpoint_s);
         level
     }
 }
