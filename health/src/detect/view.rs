@@ -21,8 +21,8 @@ pub struct View<'a> {
     pub comms: &'a Comms,
     pub waits: &'a Waits,
     pub limits: &'a Thresholds,
-    /// Causes of slowness that is known to wander between ranks.
-    pub wandering: [Option<Cause>; 3],
+    /// Causes of open rotating-straggler findings.
+    pub rotating: [Option<Cause>; 3],
 }
 
 impl<'a> View<'a> {
@@ -49,7 +49,7 @@ macro_rules! view {
             comms: &$detector.comms,
             waits: &$detector.waits,
             limits: &$detector.policy.detector,
-            wandering: $detector.job_rules.wandering(),
+            rotating: $detector.job_rules.rotating(),
         }
     };
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::Scene;
+use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::detect::straggler::localise;
 use crate::detect::straggler::raised::{Raised, Whom};
@@ -65,11 +65,11 @@ impl Checkpoints {
     }
 
     /// Takes a step.
-    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
-        if !(scene.steady && scene.matrix.kind == StepKind::Checkpoint) {
+    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+        if !(job_step.steady && job_step.matrix.kind == StepKind::Checkpoint) {
             return;
         }
-        let rank_steps = &scene.matrix.rank_steps;
+        let rank_steps = &job_step.matrix.rank_steps;
         let writes: Vec<(Rank, f64)> = rank_steps
             .iter()
             .map(|rank_step| (rank_step.rank, rank_step.sample.checkpoint_s))
@@ -83,23 +83,23 @@ impl Checkpoints {
             .into_iter()
             .filter(|(_, write_s)| *write_s > 0.0 && *write_s >= least * longest)
             .collect();
-        let table = &scene.view.limits.occasions;
+        let table = &job_step.view.limits.occasions;
         let mut seconds: Vec<f64> = writers.iter().map(|(_, write_s)| *write_s).collect();
         seconds.sort_unstable_by(f64::total_cmp);
         let Some(median_s) = stats::median(&mut seconds.clone()) else {
             return;
         };
-        if !self.is_of_a_kind(scene, writers.len(), out) {
+        if !self.is_of_a_kind(job_step, writers.len(), out) {
             return;
         }
         let before = self.written.back().map(|(_, at)| *at);
-        self.remember(scene, median_s, table);
+        self.remember(job_step, median_s, table);
         // What the step took, and what lies between it and the last: a share of that is lost.
-        let of_s = before.map_or(scene.matrix.dur_s, |before| {
-            scene.view.at.since(before).as_secs_f64()
+        let of_s = before.map_or(job_step.matrix.dur_s, |before| {
+            job_step.view.at.since(before).as_secs_f64()
         });
-        self.by_rank(scene, &writers, &seconds, raised, of_s, out);
-        self.by_job(scene, median_s, of_s, out);
+        self.by_rank(job_step, &writers, &seconds, raised, of_s, out);
+        self.by_job(job_step, median_s, of_s, out);
     }
 
     /// What there is to say of an open finding up to now.
@@ -109,11 +109,11 @@ impl Checkpoints {
 
     /// Whether as many write as ever. That others write is another kind of checkpoint: one now and then is left out,
     /// and when they keep to it all begins anew.
-    fn is_of_a_kind(&mut self, scene: &Scene<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
+    fn is_of_a_kind(&mut self, job_step: &JobStep<'_>, writers: usize, out: &mut VecDeque<Claim>) -> bool {
         let alike = writers * 2 >= self.writers && writers <= self.writers * 2;
         self.others = if alike { 0 } else { self.others + 1 };
-        if self.others >= scene.view.limits.occasions.checkpoints {
-            self.begin_epoch(scene.view.at, scene.view.roster.world_size, true, out);
+        if self.others >= job_step.view.limits.occasions.checkpoints {
+            self.begin_epoch(job_step.view.at, job_step.view.roster.world_size, true, out);
         }
         if self.early.is_empty() {
             (self.writers, self.others) = (writers, 0);
@@ -121,12 +121,12 @@ impl Checkpoints {
         self.others == 0
     }
 
-    fn remember(&mut self, scene: &Scene<'_>, median_s: f64, table: &OccasionThresholds) {
+    fn remember(&mut self, job_step: &JobStep<'_>, median_s: f64, table: &OccasionThresholds) {
         if self.early.len() < EARLY {
             self.early.push(median_s);
         }
         self.latest.push_back(median_s);
-        self.written.push_back((scene.matrix.step, scene.view.at));
+        self.written.push_back((job_step.matrix.step, job_step.view.at));
         let most = table.checkpoints.max(1) as usize;
         while self.latest.len() > most {
             self.latest.pop_front();
@@ -139,14 +139,14 @@ impl Checkpoints {
     /// Ranks whose writes were slow each time of late, and what they have in common.
     fn by_rank(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         writers: &[(Rank, f64)],
         sorted: &[f64],
         raised: &[Raised],
         of_s: f64,
         out: &mut VecDeque<Claim>,
     ) {
-        let limits = scene.view.limits;
+        let limits = job_step.view.limits;
         if writers.len() <= limits.straggler.min_peers as usize {
             return;
         }
@@ -181,31 +181,31 @@ impl Checkpoints {
                 .iter()
                 .any(|known| known.members.binary_search(rank).is_ok())
         });
-        self.follow(scene, writers, sorted, &clear, of_s, out);
+        self.follow(job_step, writers, sorted, &clear, of_s, out);
         for rank in &slow {
             if self.open.values().any(|open| open.members.contains(rank)) {
                 continue;
             }
-            let located = localise::locate(*rank, &slow, scene.view.plan, &limits.straggler);
+            let located = localise::locate(*rank, &slow, job_step.view.plan, &limits.straggler);
             if located.whom == Whom::Job {
                 continue;
             }
-            if let Some(subject) = located.whom.subject(scene.view.roster, scene.view.job) {
-                self.raise(scene, subject, located.members, (writers, sorted), of_s, out);
+            if let Some(subject) = located.whom.subject(job_step.view.roster, job_step.view.job) {
+                self.raise(job_step, subject, located.members, (writers, sorted), of_s, out);
             }
         }
     }
 
     fn follow(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         writers: &[(Rank, f64)],
         sorted: &[f64],
         clear: &[Rank],
         of_s: f64,
         out: &mut VecDeque<Claim>,
     ) {
-        let ranks = scene.view.roster.world_size;
+        let ranks = job_step.view.roster.world_size;
         self.open.retain(|subject, open| {
             if open.members.is_empty() {
                 return true;
@@ -215,7 +215,7 @@ impl Checkpoints {
             if over_now {
                 let outcome = open.outcome(ranks);
                 out.push_back(over(
-                    scene.view.at,
+                    job_step.view.at,
                     Finding::SlowCheckpoint,
                     subject.clone(),
                     outcome,
@@ -227,7 +227,7 @@ impl Checkpoints {
 
     fn raise(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         subject: Subject,
         members: Vec<Rank>,
         (writers, sorted): (&[(Rank, f64)], &[f64]),
@@ -242,13 +242,13 @@ impl Checkpoints {
         let own = writers.iter().filter(|(rank, _)| open.members.contains(rank));
         let own_s = own.map(|(_, write_s)| *write_s).fold(0.0, f64::max);
         let peers_s = stats::median(&mut sorted.to_vec()).unwrap_or(0.0);
-        out.push_back(self.claim(scene, &open, subject.clone(), own_s, peers_s));
+        out.push_back(self.claim(job_step, &open, subject.clone(), own_s, peers_s));
         self.open.insert(subject, open);
     }
 
     /// Checkpoints that all became slower.
-    fn by_job(&mut self, scene: &Scene<'_>, median_s: f64, of_s: f64, out: &mut VecDeque<Claim>) {
-        let table = &scene.view.limits.occasions;
+    fn by_job(&mut self, job_step: &JobStep<'_>, median_s: f64, of_s: f64, out: &mut VecDeque<Claim>) {
+        let table = &job_step.view.limits.occasions;
         let full = self.latest.len() >= table.checkpoints as usize;
         let Some(usual_s) = stats::median(&mut self.early.clone()) else {
             return;
@@ -256,15 +256,15 @@ impl Checkpoints {
         if !full || self.early.len() < EARLY {
             return;
         }
-        let job = scene.job();
+        let job = job_step.job();
         let excess_s = (median_s - usual_s).max(0.0);
         if let Some(open) = self.open.get_mut(&job) {
             open.add(excess_s, of_s);
             let half = 1.0 + (table.checkpoint_ratio - 1.0) / 2.0;
             if self.latest.iter().all(|latest| *latest < half * usual_s) {
-                let outcome = open.outcome(scene.view.roster.world_size);
+                let outcome = open.outcome(job_step.view.roster.world_size);
                 self.open.remove(&job);
-                out.push_back(over(scene.view.at, Finding::SlowCheckpoint, job, outcome));
+                out.push_back(over(job_step.view.at, Finding::SlowCheckpoint, job, outcome));
             }
         } else if self
             .latest
@@ -275,24 +275,31 @@ impl Checkpoints {
             for latest in &self.latest {
                 open.add(latest - usual_s, of_s);
             }
-            out.push_back(self.claim(scene, &open, job.clone(), median_s, usual_s));
+            out.push_back(self.claim(job_step, &open, job.clone(), median_s, usual_s));
             self.open.insert(job, open);
         }
     }
 
-    fn claim(&self, scene: &Scene<'_>, open: &Open, subject: Subject, own_s: f64, peers_s: f64) -> Claim {
-        let outcome = open.outcome(scene.view.roster.world_size);
+    fn claim(
+        &self,
+        job_step: &JobStep<'_>,
+        open: &Open,
+        subject: Subject,
+        own_s: f64,
+        peers_s: f64,
+    ) -> Claim {
+        let outcome = open.outcome(job_step.view.roster.world_size);
         let first = self.written.front();
         let detail = Detail {
-            since: first.map_or(scene.view.at, |(_, at)| *at),
+            since: first.map_or(job_step.view.at, |(_, at)| *at),
             since_step: first.map(|(step, _)| *step),
             slowdown_ratio: Some(own_s / peers_s.max(1e-9)),
             impact_ratio: outcome.impact_ratio,
             lost_rank_s: outcome.lost_rank_s,
             evidence: vec![piece("checkpoint_s", own_s, Some(peers_s))],
-            ..scene.detail(scene.severity(open.impact()))
+            ..job_step.detail(job_step.severity(open.impact()))
         };
-        scene.holds(Finding::SlowCheckpoint, subject, detail)
+        job_step.holds(Finding::SlowCheckpoint, subject, detail)
     }
 }
 

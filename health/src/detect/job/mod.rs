@@ -1,29 +1,29 @@
 //! What is the job's own: the rules that look at all ranks together and name none for what they share.
 //!
-//! One [`Scene`] is made of each closed step, with what is already found slow set to its peers' speed, and each rule
+//! One [`JobStep`] is made of each closed step, with what is already found slow set to its peers' speed, and each rule
 //! takes it in turn.
 
-mod birth;
+mod baseline;
 mod checkpoints;
-mod scene;
+mod job_step;
+mod level_shift;
+mod regression;
+mod rotating_straggler;
 mod shares;
-mod shift;
 mod single_rank_pause;
-mod slower;
-mod wander;
 mod warm_ups;
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use self::birth::Birth;
+use self::baseline::BaselineRule;
 use self::checkpoints::Checkpoints;
-use self::scene::Scene;
+use self::job_step::JobStep;
+use self::regression::Regression;
+use self::rotating_straggler::RotatingStraggler;
 use self::shares::Shares;
-use self::shift::Shift;
 use self::single_rank_pause::SingleRankPauses;
-use self::wander::Wander;
 use self::warm_ups::WarmUps;
 use super::claim::{Claim, Outcome};
 use super::cost::ledger::{Ledger, Stood, Teller, Took};
@@ -56,11 +56,11 @@ pub struct JobRules {
     /// The work of experts was evened out in the latest step.
     evened: bool,
     shares: Shares,
-    shift: Shift,
-    birth: Birth,
+    regression: Regression,
+    baseline: BaselineRule,
     checkpoints: Checkpoints,
     warm_ups: WarmUps,
-    wander: Wander,
+    rotating: RotatingStraggler,
     versions: VersionRule,
     ledger: Ledger,
     /// The latest step whose parts are known.
@@ -79,13 +79,13 @@ impl JobRules {
         (self.steady, self.absent) = (false, Absent::default());
         let subject = Subject::Job { job: job.clone() };
         self.shares.end(at, &subject, &mut self.out);
-        self.wander.end(at, &subject, ranks, &mut self.out);
+        self.rotating.end(at, &subject, ranks, &mut self.out);
         if self.evened {
             // What is compared may be another thing in the new group.
-            self.shift.unlearn();
+            self.regression.unlearn();
         }
-        self.shift.begin_epoch(at, ranks, resized, &mut self.out);
-        self.birth.begin_epoch(at, ranks, &mut self.out);
+        self.regression.begin_epoch(at, ranks, resized, &mut self.out);
+        self.baseline.begin_epoch(at, ranks, &mut self.out);
         self.checkpoints.begin_epoch(at, ranks, resized, &mut self.out);
         self.warm_ups = WarmUps::default();
         self.ledger.begin_epoch();
@@ -97,7 +97,7 @@ impl JobRules {
         self.classifier = StepClassifier::default();
         self.pauses.reseat();
         self.shares.reseat();
-        self.shift.unlearn();
+        self.regression.unlearn();
     }
 
     /// What is installed where.
@@ -111,7 +111,7 @@ impl JobRules {
             Event::Step(step) if step.restart == roster.restart => {
                 self.provenance = self.provenance.max(frame.provenance);
             }
-            Event::Baseline(baseline) => self.birth.know(baseline),
+            Event::Baseline(baseline) => self.baseline.know(baseline),
             Event::Agent(agent) => self.versions.agent(&frame.node, frame.provenance, agent),
             Event::Attach(attach) if roster.member(attach.rank).is_some() => {
                 self.versions.attach(&frame.node, frame.provenance, attach);
@@ -123,7 +123,7 @@ impl JobRules {
 
     /// The first step of the epoch.
     pub fn first_step(&self) -> Option<u64> {
-        self.birth.first_step()
+        self.baseline.first_step()
     }
 
     /// What the job's GPUs did with their time.
@@ -159,13 +159,13 @@ impl JobRules {
         [
             raised.map(|slow| slow.account.impact_now()).sum(),
             self.shares.open_share(),
-            self.shift.open_share().max(self.birth.open_share()),
+            self.regression.open_share().max(self.baseline.open_share()),
         ]
     }
 
-    /// Causes of slowness that wanders between ranks now.
-    pub fn wandering(&self) -> [Option<Cause>; 3] {
-        let mut causes = self.wander.open_causes();
+    /// Causes of slowness that rotates between ranks now.
+    pub fn rotating(&self) -> [Option<Cause>; 3] {
+        let mut causes = self.rotating.open_causes();
         // What the hosts show of many ranks in turn is told of the job as well.
         if self.shares.outcome_now(Finding::CpuContention).is_some() {
             causes[0] = Some(Cause::CpuContention);
@@ -241,17 +241,17 @@ impl JobRules {
             let teller = self.teller(matrix, straggler);
             return self.ledger.row(matrix, self.steady, stood, teller, took);
         }
-        let mut scene = Scene::new(view, matrix, straggler.raised(), self.provenance);
-        scene.link_is_slow = links.is_any_slow();
-        scene.shifted = self.shift.open_share() > 0.0;
-        scene.apart = self.sort == StepClass::Outlier;
+        let mut job_step = JobStep::new(view, matrix, straggler.raised(), self.provenance);
+        job_step.link_is_slow = links.is_any_slow();
+        job_step.shifted = self.regression.open_share() > 0.0;
+        job_step.apart = self.sort == StepClass::Outlier;
         if self.absent.has_changed(matrix) {
             // Who is not seen may be the one that all wait for.
-            self.shift.unlearn();
+            self.regression.unlearn();
             self.shares.unlearn();
         }
         if matrix.kind == StepKind::Train {
-            let level = scene.common_step_s.ln();
+            let level = job_step.common_step_s.ln();
             // While a role is as noisy as compilation makes it, nothing is steady.
             let noise = || {
                 if straggler.has_warmed_up() {
@@ -262,7 +262,7 @@ impl JobRules {
             };
             self.steady = self.warm_up.is_over(level, noise, &view.limits.straggler);
         }
-        scene.steady = self.steady;
+        job_step.steady = self.steady;
         let teller = self.teller(matrix, straggler);
         for slow in straggler.raised().iter().filter(|slow| slow.step == matrix.step) {
             let late_s = slow.account.before_s() - slow.told_s;
@@ -272,7 +272,7 @@ impl JobRules {
         let even_s = if matrix.plan.stages > 1 {
             0.0
         } else {
-            scene.common_step_s
+            job_step.common_step_s
         };
         let took = Took {
             all_s: matrix.dur_s,
@@ -281,24 +281,24 @@ impl JobRules {
         };
         self.took = took;
         self.ledger.row(matrix, self.steady, stood, teller, took);
-        let wanders = |cause| self.wander.is_open(cause);
-        let even = self.shares.row(&scene, wanders, &mut self.out);
+        let rotates = |cause| self.rotating.is_open(cause);
+        let even = self.shares.row(&job_step, rotates, &mut self.out);
         if self.steady && matrix.kind == StepKind::Train && even.is_some() != self.evened {
             // What is compared is another thing from now on.
-            self.shift.unlearn();
+            self.regression.unlearn();
             self.evened = even.is_some();
         }
         if let Some(even) = even {
-            scene.even_out(&even);
+            job_step.even_out(&even);
         }
-        self.shift.row(&scene, &mut self.out);
-        self.birth.row(&scene, &self.shift, &mut self.out);
+        self.regression.row(&job_step, &mut self.out);
+        self.baseline.row(&job_step, &self.regression, &mut self.out);
         let raised = straggler.raised();
-        self.warm_ups.row(&scene, raised, &mut self.out);
+        self.warm_ups.row(&job_step, raised, &mut self.out);
         let shares = &self.shares;
         let told = |finding| shares.outcome_now(finding).is_some();
-        self.wander.row(&scene, straggler, told, &mut self.out);
-        self.checkpoints.row(&scene, raised, &mut self.out);
+        self.rotating.row(&job_step, straggler, told, &mut self.out);
+        self.checkpoints.row(&job_step, raised, &mut self.out);
     }
 
     /// Who tells of a step that took too long.
@@ -331,12 +331,12 @@ impl JobRules {
             return self.pauses.outcome_now(subject, ranks);
         }
         if !matches!(subject, Subject::Job { .. }) {
-            return self.birth.outcome_now(finding, subject, ranks);
+            return self.baseline.outcome_now(finding, subject, ranks);
         }
         let said = self.shares.outcome_now(finding);
-        said.or_else(|| self.wander.outcome_now(finding, ranks))
-            .or_else(|| self.shift.outcome_now(finding, ranks))
-            .or_else(|| self.birth.outcome_now(finding, subject, ranks))
+        said.or_else(|| self.rotating.outcome_now(finding, ranks))
+            .or_else(|| self.regression.outcome_now(finding, ranks))
+            .or_else(|| self.baseline.outcome_now(finding, subject, ranks))
     }
 }
 

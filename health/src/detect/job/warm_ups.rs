@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::Scene;
+use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::detect::straggler::raised::Raised;
 use crate::event::StepKind;
@@ -49,8 +49,8 @@ pub struct WarmUps {
 
 impl WarmUps {
     /// Takes a step; `raised` is slow in it.
-    pub fn row(&mut self, scene: &Scene<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
-        let matrix = scene.matrix;
+    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+        let matrix = job_step.matrix;
         let counts = matches!(matrix.kind, StepKind::Train | StepKind::WarmUp);
         if self.over || !counts || self.rows.len() >= KEPT {
             return;
@@ -71,15 +71,15 @@ impl WarmUps {
                 .collect(),
         };
         for rank_step in &matrix.rank_steps {
-            let level = scene.common[rank_step.place.role as usize];
+            let level = job_step.common[rank_step.place.role as usize];
             let index = rank_step.rank.0 as usize;
             row.x[index] = (rank_step.fair_s / level).ln() as f32;
             row.level_s[index] = level as f32;
         }
         self.rows.push(row);
-        self.after += usize::from(scene.steady);
+        self.after += usize::from(job_step.steady);
         if self.after >= AFTER {
-            self.judge(scene, out);
+            self.judge(job_step, out);
             *self = WarmUps {
                 over: true,
                 ..WarmUps::default()
@@ -87,7 +87,7 @@ impl WarmUps {
         }
     }
 
-    fn judge(&self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
+    fn judge(&self, job_step: &JobStep<'_>, out: &mut VecDeque<Claim>) {
         let (first, last) = self.rows.split_at(self.rows.len() - AFTER);
         let usual = stats::median(&mut last.iter().map(|row| row.dur_s).collect::<Vec<_>>());
         let Some(usual_s) = usual else { return };
@@ -95,7 +95,7 @@ impl WarmUps {
         let Some(warm) = warm.map(|place| &first[..=place]) else {
             return;
         };
-        let table = &scene.view.limits.occasions;
+        let table = &job_step.view.limits.occasions;
         let bad = |excess_s: f64, from: f64| {
             if excess_s >= from {
                 Severity::Warning
@@ -103,20 +103,20 @@ impl WarmUps {
                 Severity::Info
             }
         };
-        let named = self.slow_ranks(scene, warm, last, usual_s);
+        let named = self.slow_ranks(job_step, warm, last, usual_s);
         let told = self.told(warm, last);
         let by_ranks = named.iter().map(|(_, excess_s, _)| *excess_s);
         let by_ranks = by_ranks.chain(told.values().copied()).fold(0.0, f64::max);
         for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !told.contains_key(rank)) {
-            if let Some(subject) = scene.view.roster.subject(rank) {
+            if let Some(subject) = job_step.view.roster.subject(rank) {
                 let severity = bad(excess_s, table.warm_up_s);
-                self.tell(scene, subject, severity, (excess_s, Some(ratio)), warm, out);
+                self.tell(job_step, subject, severity, (excess_s, Some(ratio)), warm, out);
             }
         }
         let excess_s = warm.iter().map(|row| row.dur_s - usual_s).sum::<f64>() - by_ranks;
         if excess_s >= table.warm_up_s {
             let severity = bad(excess_s, table.warm_up_long_s);
-            self.tell(scene, scene.job(), severity, (excess_s, None), warm, out);
+            self.tell(job_step, job_step.job(), severity, (excess_s, None), warm, out);
         }
     }
 
@@ -145,12 +145,12 @@ impl WarmUps {
     /// as long.
     fn slow_ranks(
         &self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         warm: &[Row],
         last: &[Row],
         usual_s: f64,
     ) -> Vec<(Rank, f64, f64)> {
-        let table = &scene.view.limits.occasions;
+        let table = &job_step.view.limits.occasions;
         let sums = |rows: &[Row], index: usize| {
             let known = rows.iter().filter_map(|row| {
                 let x = row.x.get(index).filter(|x| x.is_finite())?;
@@ -166,7 +166,7 @@ impl WarmUps {
             let (own, level) = sums(warm, index);
             let times = ratio((own, level));
             let lasting = ratio(sums(last, index)) - 1.0;
-            let few = scene.matrix.roles.iter().all(|role| role.seen < 2);
+            let few = job_step.matrix.roles.iter().all(|role| role.seen < 2);
             let excess_s = own - level;
             // One long step is no long warm-up.
             let slow_rows = warm.iter().filter_map(|row| row.x.get(index));
@@ -182,7 +182,7 @@ impl WarmUps {
             }
         }
         // What holds so many of them is the job's.
-        let limits = &scene.view.limits.straggler;
+        let limits = &job_step.view.limits.straggler;
         let many = slow.len() >= limits.correlated_min_ranks as usize
             && slow.len() as f64 > limits.correlated_ratio * ranks as f64;
         if many { Vec::new() } else { slow }
@@ -191,7 +191,7 @@ impl WarmUps {
     /// It was, and it is over.
     fn tell(
         &self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         subject: Subject,
         severity: Severity,
         (excess_s, times): (f64, Option<f64>),
@@ -199,9 +199,9 @@ impl WarmUps {
         out: &mut VecDeque<Claim>,
     ) {
         let took_s: f64 = warm.iter().map(|row| row.dur_s).sum();
-        let lost_rank_s = scene.lost(excess_s);
+        let lost_rank_s = job_step.lost(excess_s);
         let detail = Detail {
-            since: warm.first().map_or(scene.view.at, |row| row.at),
+            since: warm.first().map_or(job_step.view.at, |row| row.at),
             since_step: warm.first().map(|row| row.step),
             slowdown_ratio: times,
             lost_rank_s,
@@ -209,13 +209,13 @@ impl WarmUps {
                 piece("warm_up_s", took_s, Some((took_s - excess_s).max(0.0))),
                 piece("warm_up_steps", warm.len() as f64, None),
             ],
-            ..scene.detail(severity)
+            ..job_step.detail(severity)
         };
-        out.push_back(scene.holds(Finding::SlowWarmUp, subject.clone(), detail));
+        out.push_back(job_step.holds(Finding::SlowWarmUp, subject.clone(), detail));
         let outcome = Outcome {
             lost_rank_s,
             ..Outcome::default()
         };
-        out.push_back(over(scene.view.at, Finding::SlowWarmUp, subject, outcome));
+        out.push_back(over(job_step.view.at, Finding::SlowWarmUp, subject, outcome));
     }
 }

@@ -245,11 +245,11 @@ impl StragglerRule {
                 continue;
             }
             let raised = &mut self.raised[index];
-            if let Some(cause) = raised.wanders_for {
+            if let Some(cause) = raised.rotates_for {
                 *self.untold.entry(cause).or_default() += raised.account.gain_s - before[index];
                 if raised.account.rows >= LASTING {
                     // What stays is no turn.
-                    raised.wanders_for = None;
+                    raised.rotates_for = None;
                     self.judge_and_claim(view, index);
                 }
             }
@@ -353,7 +353,7 @@ impl StragglerRule {
 
     /// Ends what is now told as part of something larger, which counts its cost from the beginning.
     fn take_over(&mut self, view: &View<'_>, mut part: Raised) {
-        if let Some(untold) = part.wanders_for.and_then(|cause| self.untold.get_mut(&cause)) {
+        if let Some(untold) = part.rotates_for.and_then(|cause| self.untold.get_mut(&cause)) {
             *untold -= part.account.gain_s;
         }
         part.account.gain_s = 0.0;

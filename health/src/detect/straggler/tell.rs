@@ -16,7 +16,7 @@ pub(super) fn known(raised: &Raised) -> (Cause, bool, bool) {
     (
         raised.cause(),
         raised.has_contributions(),
-        raised.wanders_for.is_some(),
+        raised.rotates_for.is_some(),
     )
 }
 
@@ -26,10 +26,10 @@ impl StragglerRule {
         self.judge(view, index);
         let raised = &mut self.raised[index];
         if matches!(raised.whom, Whom::Rank(_)) {
-            let mut wandering = view.wandering.iter().flatten().copied();
-            raised.wanders_for = wandering.find(|known| may_be_for(raised, *known));
+            let mut rotating = view.rotating.iter().flatten().copied();
+            raised.rotates_for = rotating.find(|known| may_be_for(raised, *known));
         }
-        if let Some(cause) = raised.wanders_for {
+        if let Some(cause) = raised.rotates_for {
             *self.untold.entry(cause).or_default() += raised.account.gain_s;
         }
         self.claim(view, index);
@@ -43,8 +43,8 @@ impl StragglerRule {
         let known = raised.explained.as_ref().map(|known| known.cause);
         let found = view.causes.explain(&suspect, &view.scope(), known);
         raised.explain(view.at, found, view.limits.causes.min_readings);
-        if raised.wanders_for.is_some_and(|known| !may_be_for(raised, known)) {
-            raised.wanders_for = None;
+        if raised.rotates_for.is_some_and(|known| !may_be_for(raised, known)) {
+            raised.rotates_for = None;
         }
     }
 
@@ -76,7 +76,7 @@ impl StragglerRule {
     }
 
     pub(super) fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
-        if raised.wanders_for.is_some() {
+        if raised.rotates_for.is_some() {
             return;
         }
         let finding = raised.whom.finding();
@@ -95,7 +95,7 @@ impl StragglerRule {
         };
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
         raised.severity = raised.severity.max(severity);
-        if raised.wanders_for.is_some() {
+        if raised.rotates_for.is_some() {
             return;
         }
         let mut evidence = raised.evidence();

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detect::job::scene::Scene;
+use crate::detect::job::job_step::JobStep;
 use crate::id::Rank;
 use crate::stats;
 use crate::time::Time;
@@ -102,8 +102,8 @@ impl CpuContention {
     }
 
     /// Takes a step: `own` is self-time by rank.
-    pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) {
-        let matrix = scene.matrix;
+    pub fn observe(&mut self, job_step: &JobStep<'_>, own: &[f64]) {
+        let matrix = job_step.matrix;
         let ranks = matrix
             .rank_steps
             .last()
@@ -117,29 +117,29 @@ impl CpuContention {
                 continue;
             }
             let kept = &mut self.ranks[rank_step.rank.0 as usize];
-            let level_s = scene.common[rank_step.place.role as usize];
+            let level_s = job_step.common[rank_step.place.role as usize];
             let own_s = own[index] * rank_step.fair_s / rank_step.self_s;
             kept.steps += 1;
             kept.own_s += own_s;
             kept.excess_s += own_s - level_s;
             if kept.steps >= READ_EVERY {
                 let from = kept.from.unwrap_or(Time::ZERO);
-                let waited = scene
+                let waited = job_step
                     .view
                     .causes
-                    .waited_for_cpu(rank_step.rank, from, scene.view.roster);
+                    .waited_for_cpu(rank_step.rank, from, job_step.view.roster);
                 kept.close(waited);
             }
         }
         if matrix.step.is_multiple_of(READ_EVERY) {
-            self.judge(scene);
+            self.judge(job_step);
         }
     }
 
-    fn judge(&mut self, scene: &Scene<'_>) {
-        let limits = &scene.view.limits.causes;
-        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); scene.matrix.roles.len()];
-        for rank_step in &scene.matrix.rank_steps {
+    fn judge(&mut self, job_step: &JobStep<'_>) {
+        let limits = &job_step.view.limits.causes;
+        let mut of_role: Vec<Vec<f64>> = vec![Vec::new(); job_step.matrix.roles.len()];
+        for rank_step in &job_step.matrix.rank_steps {
             let proportion = self.ranks[rank_step.rank.0 as usize].sums.proportion();
             of_role[rank_step.place.role as usize].extend(proportion);
         }
@@ -147,7 +147,7 @@ impl CpuContention {
             .iter_mut()
             .map(|role| stats::median(role).unwrap_or(0.0))
             .collect();
-        for rank_step in &scene.matrix.rank_steps {
+        for rank_step in &job_step.matrix.rank_steps {
             let kept = &mut self.ranks[rank_step.rank.0 as usize];
             let explained = kept.sums.explained(usual[rank_step.place.role as usize]);
             let is_most = |share: &f64| *share >= limits.explained_share;

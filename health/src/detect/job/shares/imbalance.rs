@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detect::job::scene::Scene;
+use crate::detect::job::job_step::JobStep;
 use crate::detect::step::matrix::RankStep;
 use crate::stats;
 
@@ -42,12 +42,12 @@ struct Sum {
 impl Experts {
     /// What each rank would do at its stage's mean of routed tokens. `None` when not all declared them, or when they
     /// do not explain who is slow.
-    pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenExperts> {
-        let rank_steps = &scene.matrix.rank_steps;
+    pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenExperts> {
+        let rank_steps = &job_step.matrix.rank_steps;
         if rank_steps.iter().any(|rank_step| rank_step.sample.work[2] <= 0.0) {
             return None;
         }
-        let mut sums = vec![Sum::default(); scene.view.plan.stages.max(1) as usize];
+        let mut sums = vec![Sum::default(); job_step.view.plan.stages.max(1) as usize];
         for (rank_step, own) in rank_steps.iter().zip(own) {
             let sum = sums.get_mut(rank_step.place.stage as usize)?;
             sum.ranks += 1.0;
@@ -65,7 +65,7 @@ impl Experts {
             self.yy += y * y / rank_steps.len() as f64;
         }
         let explained = self.xy * self.xy / (self.xx * self.yy).max(1e-12);
-        let enough = scene.view.limits.shares.explained_ratio;
+        let enough = job_step.view.limits.shares.explained_ratio;
         if self.xx < 1e-6 || explained < enough || self.xy <= 0.0 {
             return None;
         }
@@ -109,8 +109,8 @@ pub struct Stages {
 
 impl Stages {
     /// What each rank would do if all stages (or declared roles) had the same work. `None` when there is only one.
-    pub fn even(&mut self, scene: &Scene<'_>, own: &[f64]) -> Option<EvenStages> {
-        let plan = scene.view.plan;
+    pub fn even(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> Option<EvenStages> {
+        let plan = job_step.view.plan;
         // Experts differ by their load, which has a finding of its own.
         let one = plan.stages == 1 && plan.roles.iter().any(|role| role.is_expert);
         if one || plan.groups.len() < 2 {
@@ -120,7 +120,7 @@ impl Stages {
         // Sum of the levels of a group's ranks, and how many they are.
         let mut groups = vec![(0.0, 0.0); plan.groups.len()];
         for (index, role) in plan.roles.iter().enumerate() {
-            let level = self.level(index, scene.common.get(index).copied().unwrap_or(0.0))?;
+            let level = self.level(index, job_step.common.get(index).copied().unwrap_or(0.0))?;
             let ranks = role.members.len() as f64;
             let group = &mut groups[role.group as usize];
             *group = (group.0 + ranks * level, group.1 + ranks);
@@ -131,7 +131,7 @@ impl Stages {
         let mean = sum / ranks;
         let levels: Vec<f64> = groups.iter().map(|(sum, ranks)| sum / ranks.max(1.0)).collect();
         let group = |rank_step: &RankStep| plan.roles[rank_step.place.role as usize].group as usize;
-        let rank_steps = scene.matrix.rank_steps.iter().zip(own);
+        let rank_steps = job_step.matrix.rank_steps.iter().zip(own);
         let own = rank_steps
             .map(|(rank_step, own)| own * mean / levels[group(rank_step)])
             .collect();
@@ -170,8 +170,8 @@ pub struct Unexplained {
 impl Unexplained {
     /// The spread (1.4826 × MAD of ln self-time about the role's level) that no rank owns; zero when most of it stays
     /// with the same ranks.
-    pub fn observe(&mut self, scene: &Scene<'_>, own: &[f64]) -> f64 {
-        let rank_steps = &scene.matrix.rank_steps;
+    pub fn observe(&mut self, job_step: &JobStep<'_>, own: &[f64]) -> f64 {
+        let rank_steps = &job_step.matrix.rank_steps;
         self.steps = (self.steps + 1.0).min(MEMORY);
         let ranks = rank_steps
             .last()
@@ -180,7 +180,7 @@ impl Unexplained {
         let mut now = Vec::with_capacity(rank_steps.len());
         let mut lasting = Vec::with_capacity(rank_steps.len());
         for (rank_step, own) in rank_steps.iter().zip(own) {
-            let level = scene.common[rank_step.place.role as usize];
+            let level = job_step.common[rank_step.place.role as usize];
             let x = if level > 0.0 { (own / level).ln() } else { 0.0 };
             let kept = &mut self.kept[rank_step.rank.0 as usize];
             *kept += (x - *kept) / self.steps;
@@ -198,14 +198,14 @@ impl Unexplained {
     }
 
     /// Self-times at the mean of the declared work of each role.
-    pub fn at_usual_work(&self, scene: &Scene<'_>, own: &[f64]) -> Vec<f64> {
-        let rank_steps = &scene.matrix.rank_steps;
+    pub fn at_usual_work(&self, job_step: &JobStep<'_>, own: &[f64]) -> Vec<f64> {
+        let rank_steps = &job_step.matrix.rank_steps;
         // What declared sequences explain; routed tokens are the experts' business.
         let explained: Vec<f64> = rank_steps
             .iter()
             .map(|rank_step| rank_step.self_s / rank_step.fair_s * (-rank_step.routed).exp())
             .collect();
-        let mut means = vec![(0.0, 0.0); scene.matrix.roles.len()];
+        let mut means = vec![(0.0, 0.0); job_step.matrix.roles.len()];
         for (rank_step, explained) in rank_steps.iter().zip(&explained) {
             let mean = &mut means[rank_step.place.role as usize];
             *mean = (mean.0 + explained, mean.1 + 1.0);

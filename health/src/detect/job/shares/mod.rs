@@ -6,20 +6,21 @@
 //! speed first: nobody is named here, and nobody's fault is the job's.
 
 mod cpu_contention;
-mod gauge;
 mod imbalance;
 mod remaining;
+mod share_window;
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use self::cpu_contention::CpuContention;
-use super::scene::Scene;
-use super::shares::gauge::{Bars, Gauge, Meaning};
-use super::shares::imbalance::{Experts, Stages, Unexplained};
-use super::shares::remaining::{Remaining, floored};
+use self::imbalance::{Experts, Stages, Unexplained};
+use self::remaining::{Remaining, floored};
+use self::share_window::{Bars, Meaning, ShareWindow};
+use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Outcome, piece};
+use crate::detect::step::matrix::RankStep;
 use crate::event::StepKind;
 use crate::policy::Thresholds;
 use crate::time::Time;
@@ -29,17 +30,17 @@ use crate::verdict::{Cause, Finding, Severity, Subject};
 const USUAL_STEPS: f64 = 64.0;
 const RISEN: f64 = 1.2;
 
-/// The gauges.
+/// One window per kind of share.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Shares {
-    data: Gauge,
-    gc: Gauge,
-    cpu: Gauge,
+    data: ShareWindow,
+    gc: ShareWindow,
+    cpu: ShareWindow,
     contention: CpuContention,
-    expert: Gauge,
-    sequence: Gauge,
-    stage: Gauge,
-    transfer: Gauge,
+    expert: ShareWindow,
+    sequence: ShareWindow,
+    stage: ShareWindow,
+    transfer: ShareWindow,
     usual_transfer_s: Option<f64>,
     experts: Experts,
     stages: Stages,
@@ -52,54 +53,50 @@ impl Shares {
     /// Takes a step. Returns the factor by which each rank's self-time changes if its experts' work were even.
     pub fn row(
         &mut self,
-        scene: &Scene<'_>,
-        wanders: impl Fn(Cause) -> bool,
+        job_step: &JobStep<'_>,
+        rotates: impl Fn(Cause) -> bool,
         out: &mut VecDeque<Claim>,
     ) -> Option<Vec<f64>> {
-        if !scene.steady || scene.matrix.kind != StepKind::Train || scene.matrix.is_empty() {
+        if !job_step.steady || job_step.matrix.kind != StepKind::Train || job_step.matrix.is_empty() {
             return None;
         }
-        // What is told as wandering between ranks is not told again.
-        for (cause, gauge) in [
+        // What a rotating-straggler finding reports is not reported again.
+        for (cause, window) in [
             (Cause::DataLoading, &mut self.data),
             (Cause::GcPause, &mut self.gc),
             (Cause::CpuContention, &mut self.cpu),
         ] {
-            if wanders(cause) {
-                gauge.unlearn();
+            if rotates(cause) {
+                window.unlearn();
             }
         }
-        let mut left = Remaining::new(scene);
-        out.extend(self.data(scene, &mut left));
-        out.extend(self.gc(scene, &mut left));
-        out.extend(self.cpu(scene, &mut left));
+        let mut left = Remaining::new(job_step);
+        out.extend(self.data(job_step, &mut left));
+        out.extend(self.gc(job_step, &mut left));
+        out.extend(self.cpu(job_step, &mut left));
         let before = left.own.clone();
-        out.extend(self.expert(scene, &mut left));
-        let even = left
-            .own
-            .iter()
-            .zip(&before)
-            .map(|(even, own)| even / own)
-            .collect();
+        out.extend(self.expert(job_step, &mut left));
+        let ratios = left.own.iter().zip(&before);
+        let even = ratios.map(|(even, own)| even / own).collect();
         let is_even = left.own == before;
-        out.extend(self.sequence(scene, &mut left));
-        out.extend(self.stage(scene, &mut left));
-        out.extend(self.transfer(scene));
+        out.extend(self.sequence(job_step, &mut left));
+        out.extend(self.stage(job_step, &mut left));
+        out.extend(self.transfer(job_step));
         (!is_even).then_some(even)
     }
 
     /// Ends all that is open, and begins anew.
     pub fn end(&mut self, at: Time, job: &Subject, out: &mut VecDeque<Claim>) {
-        for gauge in self.gauges_mut() {
-            out.extend(gauge.end(at, job));
+        for window in self.windows_mut() {
+            out.extend(window.end(at, job));
         }
         self.reseat();
     }
 
     /// Other ranks are seen than before: the shares begin anew, what holds goes on.
     pub fn unlearn(&mut self) {
-        for gauge in self.gauges_mut() {
-            gauge.unlearn();
+        for window in self.windows_mut() {
+            window.unlearn();
         }
     }
 
@@ -112,7 +109,7 @@ impl Shares {
 
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, finding: Finding) -> Option<Outcome> {
-        self.gauges().find_map(|gauge| gauge.outcome_now(finding))
+        self.windows().find_map(|window| window.outcome_now(finding))
     }
 
     /// Share of a step that would be won now if nothing of this held; transfers are needed.
@@ -125,16 +122,20 @@ impl Shares {
             &self.sequence,
             &self.stage,
         ];
-        avoidable.into_iter().map(Gauge::open_share).sum::<f64>().min(1.0)
+        avoidable
+            .into_iter()
+            .map(ShareWindow::open_share)
+            .sum::<f64>()
+            .min(1.0)
     }
 
     /// Whether something is lost that lies in the work of all, and not in what some ranks are slower than others.
     pub fn is_work_uneven(&self) -> bool {
         let of_all = [&self.data, &self.gc, &self.expert, &self.sequence, &self.stage];
-        of_all.into_iter().any(Gauge::is_open)
+        of_all.into_iter().any(ShareWindow::is_open)
     }
 
-    fn gauges(&self) -> impl Iterator<Item = &Gauge> {
+    fn windows(&self) -> impl Iterator<Item = &ShareWindow> {
         [
             &self.data,
             &self.gc,
@@ -147,7 +148,7 @@ impl Shares {
         .into_iter()
     }
 
-    fn gauges_mut(&mut self) -> impl Iterator<Item = &mut Gauge> {
+    fn windows_mut(&mut self) -> impl Iterator<Item = &mut ShareWindow> {
         [
             &mut self.data,
             &mut self.gc,
@@ -161,18 +162,18 @@ impl Shares {
     }
 
     /// What most ranks of a role wait for their data; what one waits longer is its own trouble.
-    fn data(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let matrix = scene.matrix;
-        let shared = |rank_step: usize| {
-            let rank_step = &matrix.rank_steps[rank_step];
+    fn data(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        let matrix = job_step.matrix;
+        let shared = |index: usize| {
+            let rank_step = &matrix.rank_steps[index];
             rank_step
                 .sample
                 .data_s
                 .min(matrix.roles[rank_step.place.role as usize].data_s)
         };
         let less = floored(&left.own, shared);
-        let gain = left.take_out(scene, less);
-        let table = &scene.view.limits.shares;
+        let gain = left.take_out(job_step, less);
+        let table = &job_step.view.limits.shares;
         let bars = Bars {
             warning: table.data_warning_ratio,
             critical: table.data_critical_ratio,
@@ -190,24 +191,21 @@ impl Shares {
             ]
         };
         self.data
-            .take(scene, meaning, gain, bars, Severity::Critical, evidence)
+            .take(job_step, meaning, gain, bars, Severity::Critical, evidence)
     }
 
-    fn gc(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let matrix = scene.matrix;
-        let less = floored(&left.own, |rank_step| matrix.rank_steps[rank_step].sample.gc_s);
-        let gain = left.take_out(scene, less);
+    fn gc(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        let matrix = job_step.matrix;
+        let less = floored(&left.own, |index| matrix.rank_steps[index].sample.gc_s);
+        let gain = left.take_out(job_step, less);
         let meaning = Meaning {
             finding: Finding::GcPause,
             cause: Cause::GcPause,
             lost: true,
         };
         let evidence = |share: f64| {
-            let pausing = matrix
-                .rank_steps
-                .iter()
-                .filter(|rank_step| rank_step.sample.gc_s > 0.0)
-                .count();
+            let paused = |rank: &&RankStep| rank.sample.gc_s > 0.0;
+            let pausing = matrix.rank_steps.iter().filter(paused).count();
             let mut evidence = vec![piece("gc_ratio", share, None)];
             // Of a step in which none did it says nothing.
             if pausing > 0 {
@@ -217,37 +215,33 @@ impl Shares {
         };
         let share = self.gc.share();
         self.gc.take(
-            scene,
+            job_step,
             meaning,
             gain,
-            impact_bars(scene),
+            Bars::of_impact(job_step),
             Severity::Critical,
             || evidence(share),
         )
     }
 
     /// What ranks are slower than their roles, as far as they waited for a CPU meanwhile.
-    fn cpu(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        self.contention.observe(scene, &left.own);
-        let shares: Vec<f64> = scene
-            .matrix
-            .rank_steps
-            .iter()
-            .map(|rank_step| self.contention.explained(rank_step.rank))
-            .collect();
+    fn cpu(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        self.contention.observe(job_step, &left.own);
+        let ranks = job_step.matrix.rank_steps.iter().map(|step| step.rank);
+        let shares: Vec<f64> = ranks.map(|rank| self.contention.explained(rank)).collect();
         let count = shares.iter().filter(|share| **share > 0.0).count();
         if count == 0 && !self.cpu.is_open() {
             self.cpu.unlearn();
             return None;
         }
-        let less = scene.matrix.rank_steps.iter().zip(&left.own).zip(&shares);
+        let less = job_step.matrix.rank_steps.iter().zip(&left.own).zip(&shares);
         let less = less.map(|((rank_step, own), share)| {
-            let level = scene.common[rank_step.place.role as usize];
+            let level = job_step.common[rank_step.place.role as usize];
             let slower = (own * rank_step.fair_s / rank_step.self_s / level).max(1.0);
             own - share * (own - own / slower)
         });
         let less: Vec<f64> = less.collect();
-        let gain = left.take_out(scene, less);
+        let gain = left.take_out(job_step, less);
         let meaning = Meaning {
             finding: Finding::CpuContention,
             cause: Cause::CpuContention,
@@ -261,18 +255,18 @@ impl Shares {
             ]
         };
         self.cpu.take(
-            scene,
+            job_step,
             meaning,
             gain,
-            impact_bars(scene),
+            Bars::of_impact(job_step),
             Severity::Critical,
             evidence,
         )
     }
 
-    fn expert(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let even = self.experts.even(scene, &left.own)?;
-        let gain = left.take_out(scene, even.own);
+    fn expert(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        let even = self.experts.even(job_step, &left.own)?;
+        let gain = left.take_out(job_step, even.own);
         let meaning = Meaning {
             finding: Finding::ExpertImbalance,
             cause: Cause::Imbalance,
@@ -285,26 +279,26 @@ impl Shares {
             ]
         };
         self.expert.take(
-            scene,
+            job_step,
             meaning,
             gain,
-            impact_bars(scene),
+            Bars::of_impact(job_step),
             Severity::Critical,
             evidence,
         )
     }
 
     /// Declared work that differs. A spread that nobody owns and nothing explains is only noted.
-    fn sequence(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let spread = self.unexplained.observe(scene, &left.own);
-        let explained = scene.matrix.roles.iter().any(|role| role.works);
+    fn sequence(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        let spread = self.unexplained.observe(job_step, &left.own);
+        let explained = job_step.matrix.roles.iter().any(|role| role.works);
         self.spread = (!explained).then_some(spread);
         if !explained && !self.sequence.is_open() {
             self.sequence.unlearn();
             return None;
         }
-        let less = self.unexplained.at_usual_work(scene, &left.own);
-        let gain = left.take_out(scene, less);
+        let less = self.unexplained.at_usual_work(job_step, &left.own);
+        let gain = left.take_out(job_step, less);
         let meaning = Meaning {
             finding: Finding::SequenceImbalance,
             cause: Cause::Imbalance,
@@ -312,10 +306,10 @@ impl Shares {
         };
         let evidence = || vec![piece("self_time_spread_ratio", spread, None)];
         self.sequence.take(
-            scene,
+            job_step,
             meaning,
             gain,
-            impact_bars(scene),
+            Bars::of_impact(job_step),
             Severity::Critical,
             evidence,
         )
@@ -326,14 +320,14 @@ impl Shares {
         self.spread.filter(|spread| *spread >= limits.shares.spread_ratio)
     }
 
-    fn stage(&mut self, scene: &Scene<'_>, left: &mut Remaining) -> Option<Claim> {
-        let even = self.stages.even(scene, &left.own)?;
-        if scene.shifted && !self.stage.is_open() {
+    fn stage(&mut self, job_step: &JobStep<'_>, left: &mut Remaining) -> Option<Claim> {
+        let even = self.stages.even(job_step, &left.own)?;
+        if job_step.shifted && !self.stage.is_open() {
             // A stage that became slow is no uneven partition.
             self.stage.unlearn();
             return None;
         }
-        let gain = left.take_out(scene, even.own);
+        let gain = left.take_out(job_step, even.own);
         let meaning = Meaning {
             finding: Finding::StageImbalance,
             cause: Cause::Imbalance,
@@ -350,29 +344,35 @@ impl Shares {
                 .extremes
                 .iter()
                 .map(|(group, level)| {
-                    let name = &scene.view.plan.groups[*group];
+                    let name = &job_step.view.plan.groups[*group];
                     piece(&format!("{name} self_time_s"), *level, Some(even.mean))
                 })
                 .collect();
             evidence.extend(even.alone.then(|| piece("low_coverage", 1.0, None)));
             evidence
         };
-        self.stage
-            .take(scene, meaning, gain, impact_bars(scene), worst, evidence)
+        self.stage.take(
+            job_step,
+            meaning,
+            gain,
+            Bars::of_impact(job_step),
+            worst,
+            evidence,
+        )
     }
 
     /// Time in collectives beyond waiting for the slowest.
-    fn transfer(&mut self, scene: &Scene<'_>) -> Option<Claim> {
+    fn transfer(&mut self, job_step: &JobStep<'_>) -> Option<Claim> {
         // A rise is not yet the job's nature: a slow link, for one, is known a little later.
-        let usual_s = self.usual_transfer_s.get_or_insert(scene.exposed_s);
-        *usual_s += (scene.exposed_s - *usual_s) / USUAL_STEPS;
-        let has_risen = scene.exposed_s > RISEN * *usual_s;
-        if scene.link_is_slow || has_risen && !self.transfer.is_open() {
+        let usual_s = self.usual_transfer_s.get_or_insert(job_step.exposed_s);
+        *usual_s += (job_step.exposed_s - *usual_s) / USUAL_STEPS;
+        let has_risen = job_step.exposed_s > RISEN * *usual_s;
+        if job_step.link_is_slow || has_risen && !self.transfer.is_open() {
             // Transfers are long for a reason that has a name, or may have.
             self.transfer.unlearn();
             return None;
         }
-        let table = &scene.view.limits.shares;
+        let table = &job_step.view.limits.shares;
         let bars = Bars {
             warning: table.transfer_warning_ratio,
             critical: table.transfer_critical_ratio,
@@ -382,25 +382,17 @@ impl Shares {
             cause: Cause::Unknown,
             lost: false,
         };
-        let matrix = scene.matrix;
+        let matrix = job_step.matrix;
         // A pipeline that nobody declared waits for its own stages: that looks the same.
-        let sure = scene.view.plan.is_declared || matrix.micro_batches <= 1;
+        let sure = job_step.view.plan.is_declared || matrix.micro_batches <= 1;
         let worst = if sure { Severity::Critical } else { Severity::Info };
         let evidence = || {
             vec![
-                piece("exposed_transfer_s", scene.exposed_s, None),
+                piece("exposed_transfer_s", job_step.exposed_s, None),
                 piece("step_s", matrix.dur_s, None),
             ]
         };
         self.transfer
-            .take(scene, meaning, scene.exposed_s, bars, worst, evidence)
-    }
-}
-
-fn impact_bars(scene: &Scene<'_>) -> Bars {
-    let limits = &scene.view.limits.impact;
-    Bars {
-        warning: limits.warning_ratio,
-        critical: limits.critical_ratio,
+            .take(job_step, meaning, job_step.exposed_s, bars, worst, evidence)
     }
 }

@@ -1,6 +1,6 @@
 //! What is left of a step when one trouble after the other is taken out, so that no second is counted twice.
 
-use crate::detect::job::scene::Scene;
+use crate::detect::job::job_step::JobStep;
 
 /// A step with part of its trouble taken out: self-time by rank, and what the step takes.
 pub struct Remaining {
@@ -10,20 +10,20 @@ pub struct Remaining {
 
 impl Remaining {
     /// With nothing taken out but what is found slow.
-    pub fn new(scene: &Scene<'_>) -> Remaining {
-        let own = scene.own.clone();
-        let step_s = scene.step_s(|rank_step| own[rank_step]);
+    pub fn new(job_step: &JobStep<'_>) -> Remaining {
+        let own = job_step.own.clone();
+        let step_s = job_step.step_s(|index| own[index]);
         Remaining { own, step_s }
     }
 
     /// What the step would be shorter with `less` in the place of each rank's self-time. By chance it may be longer.
-    pub fn gain(&self, scene: &Scene<'_>, less: &[f64]) -> f64 {
-        self.step_s - scene.step_s(|rank_step| less[rank_step])
+    pub fn gain(&self, job_step: &JobStep<'_>, less: &[f64]) -> f64 {
+        self.step_s - job_step.step_s(|index| less[index])
     }
 
     /// Goes on with `less`.
-    pub fn take_out(&mut self, scene: &Scene<'_>, less: Vec<f64>) -> f64 {
-        let gain = self.gain(scene, &less);
+    pub fn take_out(&mut self, job_step: &JobStep<'_>, less: Vec<f64>) -> f64 {
+        let gain = self.gain(job_step, &less);
         self.own = less;
         self.step_s -= gain;
         gain
@@ -33,6 +33,6 @@ impl Remaining {
 /// Each self-time less a part of it; something always remains.
 pub fn floored(own: &[f64], part: impl Fn(usize) -> f64) -> Vec<f64> {
     (0..own.len())
-        .map(|rank_step| (own[rank_step] - part(rank_step)).max(own[rank_step] * 1e-3))
+        .map(|index| (own[index] - part(index)).max(own[index] * 1e-3))
         .collect()
 }

@@ -77,7 +77,7 @@ pub struct Raised {
     asked: Time,
     pub few_peers: bool,
     /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
-    pub wanders_for: Option<Cause>,
+    pub rotates_for: Option<Cause>,
     pub account: Account,
     /// What of it was told before, of parts of it, seconds.
     pub told_s: f64,
@@ -110,7 +110,7 @@ impl Raised {
             is_early: true,
             asked: Time::ZERO,
             few_peers: false,
-            wanders_for: None,
+            rotates_for: None,
         }
     }
 

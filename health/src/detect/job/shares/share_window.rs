@@ -1,12 +1,12 @@
-//! A share of the steps' time over a window of steady steps, and the finding that it raises: from a bar on, until it
-//! has fallen to half of it.
+//! The share of step time that one kind of loss takes, over a window of steady steps. It raises a finding at a bar and
+//! clears it at half of the bar.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use crate::detect::claim::{Claim, Detail, Outcome, over};
-use crate::detect::job::scene::Scene;
+use crate::detect::job::job_step::JobStep;
 use crate::event::Signal;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
@@ -18,7 +18,18 @@ pub struct Bars {
     pub critical: f64,
 }
 
-/// What a gauge stands for.
+impl Bars {
+    /// The bars of `impact`, for shares without bars of their own.
+    pub fn of_impact(job_step: &JobStep<'_>) -> Bars {
+        let limits = &job_step.view.limits.impact;
+        Bars {
+            warning: limits.warning_ratio,
+            critical: limits.critical_ratio,
+        }
+    }
+}
+
+/// The finding of a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Meaning {
     pub finding: Finding,
@@ -36,9 +47,9 @@ struct Part {
     dur_s: f64,
 }
 
-/// See the module.
+/// The latest steady steps, and the open finding.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Gauge {
+pub struct ShareWindow {
     window: VecDeque<Part>,
     open: Option<Open>,
 }
@@ -77,20 +88,20 @@ impl Open {
     }
 }
 
-impl Gauge {
+impl ShareWindow {
     /// Takes what the step lost, which may be less than nothing by chance, and says what that makes of the finding.
     /// `evidence` is asked for when there is something to say; `worst` bounds the severity.
     pub fn take(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         meaning: Meaning,
         lost_s: f64,
         bars: Bars,
         worst: Severity,
         evidence: impl FnOnce() -> Vec<Evidence>,
     ) -> Option<Claim> {
-        let matrix = scene.matrix;
-        let length = scene.view.limits.shares.window_steps.max(1) as usize;
+        let matrix = job_step.matrix;
+        let length = job_step.view.limits.shares.window_steps.max(1) as usize;
         self.window.push_back(Part {
             step: matrix.step,
             at: matrix.at,
@@ -113,15 +124,15 @@ impl Gauge {
         }
         .min(worst);
         match &mut self.open {
-            Some(_) if share < bars.warning / 2.0 => self.close(scene.view.at, &scene.job()),
+            Some(_) if share < bars.warning / 2.0 => self.close(job_step.view.at, &job_step.job()),
             Some(open) if severity <= open.severity || share < bars.warning => None,
             Some(open) => {
                 open.severity = severity;
-                self.claim(scene, evidence())
+                self.claim(job_step, evidence())
             }
             None if share >= bars.warning => {
-                self.open(scene, meaning, severity);
-                self.claim(scene, evidence())
+                self.open(job_step, meaning, severity);
+                self.claim(job_step, evidence())
             }
             None => None,
         }
@@ -165,7 +176,7 @@ impl Gauge {
         Some(outcome(open))
     }
 
-    fn open(&mut self, scene: &Scene<'_>, meaning: Meaning, severity: Severity) {
+    fn open(&mut self, job_step: &JobStep<'_>, meaning: Meaning, severity: Severity) {
         let Some(first) = self.window.front() else {
             return;
         };
@@ -173,12 +184,12 @@ impl Gauge {
             severity,
             since: first.at,
             since_step: first.step,
-            raised_step: scene.matrix.step,
+            raised_step: job_step.matrix.step,
             lost_s: self.window.iter().map(|part| part.lost_s).sum(),
             dur_s: self.window.iter().map(|part| part.dur_s).sum(),
             fading_s: 0.0,
             ranks: if meaning.lost {
-                f64::from(scene.view.roster.world_size)
+                f64::from(job_step.view.roster.world_size)
             } else {
                 0.0
             },
@@ -191,7 +202,7 @@ impl Gauge {
         Some(over(at, open.meaning.finding, job.clone(), outcome(&open)))
     }
 
-    fn claim(&self, scene: &Scene<'_>, evidence: Vec<Evidence>) -> Option<Claim> {
+    fn claim(&self, job_step: &JobStep<'_>, evidence: Vec<Evidence>) -> Option<Claim> {
         let open = self.open.as_ref()?;
         let mut signals = vec![Signal::S2];
         if open.meaning.cause == Cause::CpuContention {
@@ -206,9 +217,9 @@ impl Gauge {
             impact_ratio: Some(open.impact()),
             lost_rank_s: open.lost_rank_s(),
             evidence,
-            ..scene.detail(open.severity)
+            ..job_step.detail(open.severity)
         };
-        Some(scene.holds(open.meaning.finding, scene.job(), detail))
+        Some(job_step.holds(open.meaning.finding, job_step.job(), detail))
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::detect::cause::causes::{Explained, explains};
 use crate::detect::cause::facts::{Fact, Facts};
-use crate::detect::job::scene::Scene;
+use crate::detect::job::job_step::JobStep;
 use crate::event::Signal;
 use crate::policy::Thresholds;
 use crate::time::Time;
@@ -35,15 +35,15 @@ impl UsualCounters {
     }
 
     /// Takes a steady step in which the job is as fast as usual.
-    pub fn observe(&mut self, scene: &Scene<'_>) {
-        let from = *self.from.get_or_insert(scene.view.at);
+    pub fn observe(&mut self, job_step: &JobStep<'_>) {
+        let from = *self.from.get_or_insert(job_step.view.at);
         self.steps += 1;
         if !self.steps.is_multiple_of(LOOK_STEPS) {
             return;
         }
         let since = self.looks.back().map_or(from, |(at, _)| *at);
-        let facts = scene.view.causes.of_job(since, &scene.view.scope());
-        self.looks.push_back((scene.view.at, facts));
+        let facts = job_step.view.causes.of_job(since, &job_step.view.scope());
+        self.looks.push_back((job_step.view.at, facts));
         if self.looks.len() > LOOKS {
             self.looks.pop_front();
         }
@@ -56,10 +56,10 @@ impl UsualCounters {
     }
 
     /// The cause that most GPUs show since `since` and did not show before. `slower_ratio`: how much longer steps take.
-    pub fn explain(&self, scene: &Scene<'_>, since: Time, slower_ratio: f64) -> Option<Explained> {
-        let limits = scene.view.limits;
+    pub fn explain(&self, job_step: &JobStep<'_>, since: Time, slower_ratio: f64) -> Option<Explained> {
+        let limits = job_step.view.limits;
         let before = self.before(since)?;
-        let now = scene.view.causes.of_job(since, &scene.view.scope());
+        let now = job_step.view.causes.of_job(since, &job_step.view.scope());
         if now.gpu_readings? < limits.causes.min_readings as usize {
             return None;
         }

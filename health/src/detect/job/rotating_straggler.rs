@@ -1,11 +1,11 @@
-//! Slowness that wanders: now one rank and now another, for the same cause. Each is named while it lasts; that it does
-//! not stay is the job's trouble, and no node's.
+//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is named while its turn lasts; the
+//! rotation itself is a finding of the job, not of a node.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::Scene;
+use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::detect::straggler::StragglerRule;
 use crate::detect::straggler::raised::Whom;
@@ -20,8 +20,8 @@ const KEPT: usize = 256;
 const RANKS: usize = 3;
 /// Share of the slow steps that may belong to one of them.
 const ONE: f64 = 2.0 / 3.0;
-/// Causes that can wander between ranks: what is broken stays where it is.
-const WANDERING: [(Cause, Finding); 3] = [
+/// Causes that can rotate between ranks; a hardware fault stays on its rank.
+const ROTATING: [(Cause, Finding); 3] = [
     (Cause::CpuContention, Finding::CpuContention),
     (Cause::GcPause, Finding::GcPause),
     (Cause::DataLoading, Finding::DataLoading),
@@ -48,8 +48,8 @@ struct Track {
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Wander {
-    tracks: [Track; WANDERING.len()],
+pub struct RotatingStraggler {
+    tracks: [Track; ROTATING.len()],
 }
 
 impl Track {
@@ -58,7 +58,7 @@ impl Track {
     }
 
     /// Whether several took turns.
-    fn wanders(&self) -> bool {
+    fn rotates(&self) -> bool {
         let mut by_rank: BTreeMap<Rank, usize> = BTreeMap::new();
         for turn in self.slow() {
             *by_rank.entry(turn.rank).or_default() += 1;
@@ -85,10 +85,10 @@ impl Track {
     }
 }
 
-impl Wander {
+impl RotatingStraggler {
     /// A new group of ranks begins.
     pub fn end(&mut self, at: Time, job: &Subject, ranks: u32, out: &mut VecDeque<Claim>) {
-        for (track, (_, finding)) in self.tracks.iter_mut().zip(WANDERING) {
+        for (track, (_, finding)) in self.tracks.iter_mut().zip(ROTATING) {
             if track.open {
                 out.push_back(over(at, finding, job.clone(), track.outcome(ranks)));
             }
@@ -98,13 +98,13 @@ impl Wander {
 
     /// Whether it holds for `cause`.
     pub fn is_open(&self, cause: Cause) -> bool {
-        let mut tracks = self.tracks.iter().zip(WANDERING);
+        let mut tracks = self.tracks.iter().zip(ROTATING);
         tracks.any(|(track, (known, _))| known == cause && track.open)
     }
 
     /// The causes for which it holds.
-    pub fn open_causes(&self) -> [Option<Cause>; WANDERING.len()] {
-        WANDERING
+    pub fn open_causes(&self) -> [Option<Cause>; ROTATING.len()] {
+        ROTATING
             .map(|(cause, _)| cause)
             .map(|cause| self.is_open(cause).then_some(cause))
     }
@@ -112,21 +112,21 @@ impl Wander {
     /// Takes a step; `told` are findings that hold for the whole job already.
     pub fn row(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         straggler: &StragglerRule,
         told: impl Fn(Finding) -> bool,
         out: &mut VecDeque<Claim>,
     ) {
-        if !scene.steady || scene.matrix.kind != StepKind::Train {
+        if !job_step.steady || job_step.matrix.kind != StepKind::Train {
             return;
         }
-        let ranks = scene.view.roster.world_size;
-        for (track, (cause, finding)) in self.tracks.iter_mut().zip(WANDERING) {
+        let ranks = job_step.view.roster.world_size;
+        for (track, (cause, finding)) in self.tracks.iter_mut().zip(ROTATING) {
             track.untold_s.1 = straggler.untold_s(cause);
             let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
-                Whom::Rank(rank) if slow.cause() == cause || slow.wanders_for == Some(cause) => Some(Turn {
-                    step: scene.matrix.step,
-                    at: scene.view.at,
+                Whom::Rank(rank) if slow.cause() == cause || slow.rotates_for == Some(cause) => Some(Turn {
+                    step: job_step.matrix.step,
+                    at: job_step.view.at,
                     rank,
                     share: slow.account.impact(),
                 }),
@@ -137,37 +137,42 @@ impl Wander {
                 track.turns.pop_front();
             }
             // Only a turn can begin it, and only their absence end it.
-            if track.open && turn.is_none() && !track.wanders() {
+            if track.open && turn.is_none() && !track.rotates() {
                 track.open = false;
-                out.push_back(over(scene.view.at, finding, scene.job(), track.outcome(ranks)));
-            } else if !track.open && turn.is_some() && track.wanders() && !told(finding) {
+                out.push_back(over(
+                    job_step.view.at,
+                    finding,
+                    job_step.job(),
+                    track.outcome(ranks),
+                ));
+            } else if !track.open && turn.is_some() && track.rotates() && !told(finding) {
                 track.open = true;
                 track.untold_s.0 = track.untold_s.1;
-                out.push_back(claim(track, scene, cause, finding));
+                out.push_back(claim(track, job_step, cause, finding));
             }
         }
     }
 
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, finding: Finding, ranks: u32) -> Option<Outcome> {
-        let mut tracks = self.tracks.iter().zip(WANDERING);
+        let mut tracks = self.tracks.iter().zip(ROTATING);
         let (track, _) = tracks.find(|(track, (_, known))| *known == finding && track.open)?;
         Some(track.outcome(ranks))
     }
 }
 
-fn claim(track: &Track, scene: &Scene<'_>, cause: Cause, finding: Finding) -> Claim {
+fn claim(track: &Track, job_step: &JobStep<'_>, cause: Cause, finding: Finding) -> Claim {
     let first = track.slow().next();
     let mut ranks: Vec<Rank> = track.slow().map(|turn| turn.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
     let detail = Detail {
-        since: first.map_or(scene.view.at, |turn| turn.at),
+        since: first.map_or(job_step.view.at, |turn| turn.at),
         since_step: first.map(|turn| turn.step),
         cause,
         impact_ratio: Some(track.impact()),
         evidence: vec![piece("ranks_in_turn", ranks.len() as f64, None)],
-        ..scene.detail(scene.severity(track.impact()))
+        ..job_step.detail(job_step.severity(track.impact()))
     };
-    scene.holds(finding, scene.job(), detail)
+    job_step.holds(finding, job_step.job(), detail)
 }

@@ -1,10 +1,10 @@
-//! A level that lies above what it should be: since when, what it costs, when it is over.
+//! A level shift: a step time or self-time above its reference level, from its first step to its recovery, with its cost.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::Scene;
+use super::job_step::JobStep;
 use crate::detect::cause::causes::Explained;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::policy::ShiftThresholds;
@@ -54,9 +54,9 @@ impl Level {
     }
 }
 
-/// One that holds.
+/// An open level shift.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Slower {
+pub struct LevelShift {
     pub finding: Finding,
     pub subject: Subject,
     /// What it should be.
@@ -79,24 +79,24 @@ pub struct Slower {
     rows: f64,
 }
 
-impl Slower {
+impl LevelShift {
     /// It holds since `since_step`; `values` are ln seconds of its steps up to now.
     pub fn new(
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         finding: Finding,
         subject: Subject,
         base: Level,
         (since_step, since): (u64, Time),
         values: &[f64],
         evidence: Vec<Evidence>,
-    ) -> Slower {
-        let mut slower = Slower {
+    ) -> LevelShift {
+        let mut slower = LevelShift {
             finding,
             subject,
             base,
             since,
             since_step,
-            raised_step: scene.matrix.step,
+            raised_step: job_step.matrix.step,
             evidence,
             explained: None,
             unsupported: 0,
@@ -111,7 +111,7 @@ impl Slower {
         for value in values {
             slower.add(*value);
         }
-        slower.severity = scene.severity(slower.impact());
+        slower.severity = job_step.severity(slower.impact());
         slower
     }
 
@@ -128,9 +128,9 @@ impl Slower {
     }
 
     /// Takes a step; true when it is worse than was said.
-    pub fn take(&mut self, scene: &Scene<'_>, value: f64) -> bool {
+    pub fn take(&mut self, job_step: &JobStep<'_>, value: f64) -> bool {
         self.add(value);
-        let severity = scene.severity(self.impact());
+        let severity = job_step.severity(self.impact());
         let worse = severity > self.severity;
         self.severity = self.severity.max(severity);
         worse
@@ -203,8 +203,8 @@ impl Slower {
     }
 
     /// It holds.
-    pub fn claim(&self, scene: &Scene<'_>) -> Claim {
-        let outcome = self.outcome(scene.view.roster.world_size);
+    pub fn claim(&self, job_step: &JobStep<'_>) -> Claim {
+        let outcome = self.outcome(job_step.view.roster.world_size);
         let measured = if self.is_of_job() { "step_s" } else { "self_time_s" };
         let mut evidence = vec![piece(
             measured,
@@ -212,7 +212,7 @@ impl Slower {
             Some(self.base.mean.exp()),
         )];
         evidence.extend(self.evidence.iter().cloned());
-        let base = scene.detail(self.severity);
+        let base = job_step.detail(self.severity);
         let (mut signals, mut provenance) = (base.signals.clone(), base.provenance);
         if let Some(explained) = &self.explained {
             evidence.extend(explained.evidence.iter().cloned());
@@ -233,7 +233,7 @@ impl Slower {
             evidence,
             ..base
         };
-        scene.holds(self.finding, self.subject.clone(), detail)
+        job_step.holds(self.finding, self.subject.clone(), detail)
     }
 
     /// It is over.

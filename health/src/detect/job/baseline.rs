@@ -1,13 +1,13 @@
-//! The absolute axis: slow from the first step on, which neither the past nor the peers can show. Compared is what was
-//! measured before the job (preflight), or in an earlier run of the same shape.
+//! Findings against a baseline: a job that is slow from its first step, which neither its own past nor its peers can show. The
+//! baseline comes from the preflight or from an earlier run of the same shape.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::Scene;
-use super::shift::Shift;
-use super::slower::{Level, Slower};
+use super::job_step::JobStep;
+use super::level_shift::{Level, LevelShift};
+use super::regression::Regression;
 use crate::detect::claim::{Claim, Outcome, piece};
 use crate::event::{Baseline, BaselineOf, StepKind};
 use crate::id::NodeId;
@@ -21,9 +21,9 @@ const MAX_NODES: usize = 1 << 17;
 /// Who measures before a job begins.
 const PREFLIGHT: &str = "preflight";
 
-/// See the module.
+/// Compares the first steady steps of an epoch with the baselines.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Birth {
+pub struct BaselineRule {
     /// Seconds of an ordinary step.
     preflight_s: Option<f64>,
     earlier_s: Option<f64>,
@@ -31,7 +31,7 @@ pub struct Birth {
     /// The first step of the epoch.
     first: Option<(u64, Time)>,
     judged: bool,
-    open: Vec<Slower>,
+    open: Vec<LevelShift>,
 }
 
 /// One node: self-time of an ordinary step, and the latest, ln seconds.
@@ -41,7 +41,7 @@ struct OfNode {
     latest: VecDeque<f64>,
 }
 
-impl Birth {
+impl BaselineRule {
     /// Takes a baseline. A later one of the same is the better one.
     pub fn know(&mut self, baseline: &Baseline) {
         if !(baseline.seconds.is_finite() && baseline.seconds > 0.0) {
@@ -73,45 +73,45 @@ impl Birth {
         self.first.map(|(step, _)| step)
     }
 
-    /// Takes a step, after `shift` has.
-    pub fn row(&mut self, scene: &Scene<'_>, shift: &Shift, out: &mut VecDeque<Claim>) {
-        let matrix = scene.matrix;
+    /// Takes a step, after `regression` has.
+    pub fn row(&mut self, job_step: &JobStep<'_>, regression: &Regression, out: &mut VecDeque<Claim>) {
+        let matrix = job_step.matrix;
         self.first.get_or_insert((matrix.step, matrix.at));
         let known = self.preflight_s.is_some() || self.earlier_s.is_some() || !self.nodes.is_empty();
-        if !known || !scene.steady || matrix.kind != StepKind::Train {
+        if !known || !job_step.steady || matrix.kind != StepKind::Train {
             return;
         }
-        let table = &scene.view.limits.shift;
+        let table = &job_step.view.limits.shift;
         let held = table.held_steps as usize;
-        self.keep(scene, held);
-        let latest = shift.latest(held);
-        self.follow(scene, &latest, table, out);
-        if !self.judged && shift.steps() >= held as u64 {
+        self.keep(job_step, held);
+        let latest = regression.latest(held);
+        self.follow(job_step, &latest, table, out);
+        if !self.judged && regression.steps() >= held as u64 {
             self.judged = true;
-            self.judge(scene, &latest, table, out);
+            self.judge(job_step, &latest, table, out);
         }
     }
 
     /// What there is to say of an open finding up to now.
     pub fn outcome_now(&self, finding: Finding, subject: &Subject, ranks: u32) -> Option<Outcome> {
-        let same = |slower: &&Slower| slower.finding == finding && slower.subject == *subject;
+        let same = |slower: &&LevelShift| slower.finding == finding && slower.subject == *subject;
         Some(self.open.iter().find(same)?.outcome(ranks))
     }
 
     /// Share of a step that would be won if nothing of this held.
     pub fn open_share(&self) -> f64 {
         let jobs = self.open.iter().filter(|slower| slower.is_of_job());
-        jobs.map(Slower::share).fold(0.0, f64::max)
+        jobs.map(LevelShift::share).fold(0.0, f64::max)
     }
 
     /// Keeps what the nodes do that have a baseline.
-    fn keep(&mut self, scene: &Scene<'_>, held: usize) {
+    fn keep(&mut self, job_step: &JobStep<'_>, held: usize) {
         if self.nodes.is_empty() {
             return;
         }
-        let plan = scene.view.plan;
+        let plan = job_step.view.plan;
         let mut by_node: Vec<Vec<f64>> = vec![Vec::new(); plan.nodes.len()];
-        for rank_step in &scene.matrix.rank_steps {
+        for rank_step in &job_step.matrix.rank_steps {
             if let Some(ranks) = by_node.get_mut(rank_step.place.node as usize) {
                 ranks.push(rank_step.fair_s);
             }
@@ -125,9 +125,15 @@ impl Birth {
         }
     }
 
-    fn follow(&mut self, scene: &Scene<'_>, job: &[f64], table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
+    fn follow(
+        &mut self,
+        job_step: &JobStep<'_>,
+        job: &[f64],
+        table: &ShiftThresholds,
+        out: &mut VecDeque<Claim>,
+    ) {
         let nodes = &self.nodes;
-        let ranks = scene.view.roster.world_size;
+        let ranks = job_step.view.roster.world_size;
         self.open.retain_mut(|slower| {
             let of_node = match &slower.subject {
                 Subject::Node { node } => nodes.get(node).map(OfNode::values),
@@ -135,19 +141,25 @@ impl Birth {
             };
             let latest = of_node.as_deref().unwrap_or(job);
             let Some(now) = latest.last() else { return true };
-            if slower.take(scene, *now) {
-                out.push_back(slower.claim(scene));
+            if slower.take(job_step, *now) {
+                out.push_back(slower.claim(job_step));
             }
             let over = slower.is_over(latest, table);
             if over {
-                out.push_back(slower.end(scene.view.at, ranks));
+                out.push_back(slower.end(job_step.view.at, ranks));
             }
             !over
         });
     }
 
     /// The first steady steps of an epoch beside what they should be.
-    fn judge(&mut self, scene: &Scene<'_>, job: &[f64], table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
+    fn judge(
+        &mut self,
+        job_step: &JobStep<'_>,
+        job: &[f64],
+        table: &ShiftThresholds,
+        out: &mut VecDeque<Claim>,
+    ) {
         let mut found = Vec::new();
         let of_job = [
             (self.preflight_s, Finding::SlowFromBirth),
@@ -156,17 +168,17 @@ impl Birth {
         for (baseline, finding) in of_job {
             found.extend(baseline.and_then(|seconds| {
                 let base = base(seconds, job).filter(|base| base.is_left(job, table))?;
-                Some((finding, scene.job(), base, job.to_vec()))
+                Some((finding, job_step.job(), base, job.to_vec()))
             }));
         }
         let slow = self.slow_nodes(table);
-        let nodes = scene.view.plan.nodes.len() as f64;
-        let limits = &scene.view.limits.straggler;
+        let nodes = job_step.view.plan.nodes.len() as f64;
+        let limits = &job_step.view.limits.straggler;
         let count = slow.len();
         let many =
             count >= limits.correlated_min_ranks as usize && count as f64 > limits.correlated_ratio * nodes;
         let is_born = |(finding, subject, ..): &(Finding, Subject, Level, Vec<f64>)| {
-            *finding == Finding::SlowFromBirth && *subject == scene.job()
+            *finding == Finding::SlowFromBirth && *subject == job_step.job()
         };
         if !many {
             found.extend(
@@ -177,26 +189,26 @@ impl Birth {
         } else if !found.iter().any(is_born) {
             // What holds so many nodes is none's own. The step is as much longer as they are.
             let base = step_without(job, &slow).filter(|base| base.is_left(job, table));
-            found.extend(base.map(|base| (Finding::SlowFromBirth, scene.job(), base, job.to_vec())));
+            found.extend(base.map(|base| (Finding::SlowFromBirth, job_step.job(), base, job.to_vec())));
         }
         // Measured before the job on these nodes says more than an earlier run does.
         if found.iter().any(is_born) {
             found.retain(is_born);
         }
-        let first = self.first.unwrap_or((scene.matrix.step, scene.view.at));
+        let first = self.first.unwrap_or((job_step.matrix.step, job_step.view.at));
         for (finding, subject, base, values) in found {
             let evidence = match count {
                 0 => Vec::new(),
                 count => vec![piece("slow_nodes", count as f64, None)],
             };
-            let slower = Slower::new(scene, finding, subject, base, first, &values, evidence);
-            out.push_back(slower.claim(scene));
+            let slower = LevelShift::new(job_step, finding, subject, base, first, &values, evidence);
+            out.push_back(slower.claim(job_step));
             self.open.push(slower);
         }
     }
 }
 
-impl Birth {
+impl BaselineRule {
     fn slow_nodes(&self, table: &ShiftThresholds) -> Vec<(NodeId, Level, Vec<f64>)> {
         let slow = self.nodes.iter().filter_map(|(name, node)| {
             let values = node.values();

@@ -1,4 +1,4 @@
-//! One step as the job's rules see it: what is already found slow runs at its peers' speed, and each role has the
+//! One step as the job's rules see it: ranks with an open finding are set to their peers' speed, and each role has the
 //! level that its members share.
 
 use std::cell::RefCell;
@@ -12,9 +12,9 @@ use crate::event::Signal;
 use crate::frame::Provenance;
 use crate::verdict::{Cause, Finding, Severity, Subject};
 
-/// See the module. Seconds.
+/// Input of the job's rules for one step. Times are in seconds.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct JobStep<'a> {
     pub view: &'a View<'a>,
     pub matrix: &'a StepMatrix<'a>,
     pub provenance: Provenance,
@@ -40,20 +40,20 @@ pub struct Scene<'a> {
     path: RefCell<Path>,
 }
 
-impl<'a> Scene<'a> {
-    /// Sets the scene.
+impl<'a> JobStep<'a> {
+    /// Derives the step from the matrix and the open findings on stragglers.
     pub fn new(
         view: &'a View<'a>,
         matrix: &'a StepMatrix<'a>,
         raised: &[Raised],
         provenance: Provenance,
-    ) -> Scene<'a> {
+    ) -> JobStep<'a> {
         let mut own: Vec<f64> = matrix
             .rank_steps
             .iter()
             .map(|rank_step| rank_step.self_s)
             .collect();
-        for slow in raised.iter().filter(|slow| slow.wanders_for.is_none()) {
+        for slow in raised.iter().filter(|slow| slow.rotates_for.is_none()) {
             let factor = slow.account.x_lately().exp();
             for rank in &slow.members {
                 if let Ok(place) = matrix
@@ -64,7 +64,7 @@ impl<'a> Scene<'a> {
                 }
             }
         }
-        let mut scene = Scene {
+        let mut job_step = JobStep {
             view,
             matrix,
             provenance,
@@ -76,28 +76,28 @@ impl<'a> Scene<'a> {
             exposed_s: 0.0,
             job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
             shifted: false,
-            rank_is_slow: raised.iter().any(|slow| slow.wanders_for.is_none()),
+            rank_is_slow: raised.iter().any(|slow| slow.rotates_for.is_none()),
             link_is_slow: false,
             path: RefCell::new(matrix.path()),
         };
         if matrix.is_empty() {
-            return scene;
+            return job_step;
         }
-        scene.common = scene.levels(|_| 1.0);
-        let actual = scene.step_s(|rank_step| matrix.rank_steps[rank_step].self_s);
-        scene.exposed_s = (matrix.dur_s - actual).max(0.0);
-        scene.common_step_s = scene.step_of_levels();
-        scene
+        job_step.common = job_step.levels(|_| 1.0);
+        let actual = job_step.step_s(|index| matrix.rank_steps[index].self_s);
+        job_step.exposed_s = (matrix.dur_s - actual).max(0.0);
+        job_step.common_step_s = job_step.step_of_levels();
+        job_step
     }
 
     /// What all share is from now on without what uneven work makes of it: each rank's self-time times its factor.
     pub fn even_out(&mut self, factors: &[f64]) {
-        self.common = self.levels(|rank_step| factors[rank_step]);
+        self.common = self.levels(|index| factors[index]);
         self.common_step_s = self.step_of_levels();
     }
 
     fn step_of_levels(&self) -> f64 {
-        let role = |rank_step: usize| self.matrix.rank_steps[rank_step].place.role as usize;
+        let role = |index: usize| self.matrix.rank_steps[index].place.role as usize;
         self.step_s(|rank_step| self.common[role(rank_step)]) + self.exposed_s
     }
 

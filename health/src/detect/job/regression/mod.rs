@@ -1,7 +1,7 @@
-//! The time axis: the whole job becomes slower than it was, in the middle of a run or across a restart.
+//! Step-time regressions: the whole job becomes slower than it was, during a run or across a restart.
 //!
-//! What is looked at is the step that all ranks would make at their roles' common levels: one slow rank does not move
-//! it, and what declared work explains within a role is out of it. A change says "all ranks slow", never a rank.
+//! The rule looks at the step that all ranks would make at the common levels of their roles, so that one slow rank does not
+//! move it; declared work within a role is taken out. The finding is always about all ranks, never about one.
 
 mod job_cause;
 
@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use self::job_cause::UsualCounters;
-use super::scene::Scene;
-use super::slower::{Level, Slower};
+use super::job_step::JobStep;
+use super::level_shift::{Level, LevelShift};
 use crate::detect::claim::{Claim, Outcome, piece};
 use crate::event::StepKind;
 use crate::policy::{ShiftThresholds, bounds};
@@ -42,9 +42,9 @@ struct Row {
     roles: Vec<f32>,
 }
 
-/// See the module.
+/// Steady steps of the epoch, the usual level, and the open regression.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Shift {
+pub struct Regression {
     recent: VecDeque<Row>,
     /// The first step of this epoch, and how many were steady.
     first: Option<(u64, Time)>,
@@ -57,10 +57,10 @@ pub struct Shift {
     before: Option<Level>,
     /// What GPUs read meanwhile.
     counters: UsualCounters,
-    open: Vec<Slower>,
+    open: Vec<LevelShift>,
 }
 
-impl Shift {
+impl Regression {
     /// A new group of ranks begins. One of another size has another step.
     pub fn begin_epoch(&mut self, at: Time, ranks: u32, resized: bool, out: &mut VecDeque<Claim>) {
         let first = self.reference.take();
@@ -70,7 +70,7 @@ impl Shift {
             self.before.take().or(first)
         };
         // Whether it still holds will be seen when the new group has settled.
-        let ends = |slower: &Slower| resized || slower.finding != Finding::AllRanksSlow;
+        let ends = |slower: &LevelShift| resized || slower.finding != Finding::AllRanksSlow;
         out.extend(
             self.open
                 .iter()
@@ -93,29 +93,29 @@ impl Shift {
     }
 
     /// Takes a step.
-    pub fn row(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
-        self.first.get_or_insert((scene.matrix.step, scene.view.at));
-        let ordinary = scene.matrix.kind == StepKind::Train;
-        if !scene.steady || !(ordinary || scene.apart) {
+    pub fn row(&mut self, job_step: &JobStep<'_>, out: &mut VecDeque<Claim>) {
+        self.first.get_or_insert((job_step.matrix.step, job_step.view.at));
+        let ordinary = job_step.matrix.kind == StepKind::Train;
+        if !job_step.steady || !(ordinary || job_step.apart) {
             return;
         }
-        let table = &scene.view.limits.shift;
-        self.keep(scene);
-        if scene.apart {
+        let table = &job_step.view.limits.shift;
+        self.keep(job_step);
+        if job_step.apart {
             return;
         }
         self.steps += 1;
-        if scene.job_is_slow {
+        if job_step.job_is_slow {
             // It is said already, of those ranks that it is about.
             self.open.retain(|slower| slower.finding != Finding::AllRanksSlow);
         }
-        self.follow(scene, out);
-        if self.open.is_empty() && !scene.job_is_slow {
-            self.counters.observe(scene);
+        self.follow(job_step, out);
+        if self.open.is_empty() && !job_step.job_is_slow {
+            self.counters.observe(job_step);
         }
         match self.reference {
-            None => self.settle(scene, table, out),
-            Some(reference) => self.judge(scene, reference, table, out),
+            None => self.settle(job_step, table, out),
+            Some(reference) => self.judge(job_step, reference, table, out),
         }
     }
 
@@ -127,7 +127,7 @@ impl Shift {
 
     /// Share of a step that would be won if nothing of this held.
     pub fn open_share(&self) -> f64 {
-        self.open.iter().map(Slower::share).fold(0.0, f64::max)
+        self.open.iter().map(LevelShift::share).fold(0.0, f64::max)
     }
 
     /// ln seconds of the latest steady steps, oldest first, at most so many.
@@ -143,8 +143,8 @@ impl Shift {
         self.steps
     }
 
-    fn keep(&mut self, scene: &Scene<'_>) {
-        let matrix = scene.matrix;
+    fn keep(&mut self, job_step: &JobStep<'_>) {
+        let matrix = job_step.matrix;
         let mut work = [0.0; 3];
         for rank_step in &matrix.rank_steps {
             for (sum, one) in work.iter_mut().zip(rank_step.sample.work) {
@@ -154,12 +154,12 @@ impl Shift {
         self.recent.push_back(Row {
             step: matrix.step,
             at: matrix.at,
-            apart: scene.apart,
-            value: scene.common_step_s.max(1e-9).ln(),
-            exposed_s: scene.exposed_s,
+            apart: job_step.apart,
+            value: job_step.common_step_s.max(1e-9).ln(),
+            exposed_s: job_step.exposed_s,
             data_s: matrix.roles.iter().map(|role| role.data_s).fold(0.0, f64::max),
             work,
-            roles: scene.common.iter().map(|level| *level as f32).collect(),
+            roles: job_step.common.iter().map(|level| *level as f32).collect(),
         });
         if self.recent.len() > KEPT {
             self.recent.pop_front();
@@ -167,28 +167,28 @@ impl Shift {
     }
 
     /// Brings what is open up to date.
-    fn follow(&mut self, scene: &Scene<'_>, out: &mut VecDeque<Claim>) {
-        let table = &scene.view.limits.shift;
+    fn follow(&mut self, job_step: &JobStep<'_>, out: &mut VecDeque<Claim>) {
+        let table = &job_step.view.limits.shift;
         let latest = self.latest(table.held_steps as usize);
         let Some(now) = latest.last() else { return };
-        let ranks = scene.view.roster.world_size;
+        let ranks = job_step.view.roster.world_size;
         let counters = &self.counters;
         self.open.retain_mut(|slower| {
-            let is_worse = slower.take(scene, *now);
-            let has_turned = slower.asks_again(scene.view.at) && explain(slower, counters, scene);
+            let is_worse = slower.take(job_step, *now);
+            let has_turned = slower.asks_again(job_step.view.at) && explain(slower, counters, job_step);
             if is_worse || has_turned {
-                out.push_back(slower.claim(scene));
+                out.push_back(slower.claim(job_step));
             }
             let over = slower.is_over(&latest, table);
             if over {
-                out.push_back(slower.end(scene.view.at, ranks));
+                out.push_back(slower.end(job_step.view.at, ranks));
             }
             !over
         });
     }
 
     /// Enough was seen to know what is usual, and to compare it with what was before.
-    fn settle(&mut self, scene: &Scene<'_>, table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
+    fn settle(&mut self, job_step: &JobStep<'_>, table: &ShiftThresholds, out: &mut VecDeque<Claim>) {
         let values = self.latest(table.reference_steps as usize);
         if values.len() < table.reference_steps as usize {
             return;
@@ -214,7 +214,7 @@ impl Shift {
             sigma: before.sigma.max(now.sigma),
         };
         if now.mean - base.mean >= base.bar(table) {
-            self.raise(scene, Finding::StepRegression, base, 0, out);
+            self.raise(job_step, Finding::StepRegression, base, 0, out);
             // Recovered, and slow again after another restart, is measured by the same.
             self.before = Some(before);
         }
@@ -222,7 +222,7 @@ impl Shift {
 
     fn judge(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         reference: Level,
         table: &ShiftThresholds,
         out: &mut VecDeque<Claim>,
@@ -240,8 +240,8 @@ impl Shift {
             self.reference = Some(reference.moved_to(&long));
             return;
         }
-        let known = |slower: &Slower| slower.finding == Finding::AllRanksSlow;
-        if scene.job_is_slow || self.open.iter().any(known) || !reference.is_left(&latest, table) {
+        let known = |slower: &LevelShift| slower.finding == Finding::AllRanksSlow;
+        if job_step.job_is_slow || self.open.iter().any(known) || !reference.is_left(&latest, table) {
             return;
         }
         let first = self.first_above(reference.mean + bar / 2.0);
@@ -261,19 +261,19 @@ impl Shift {
             self.reference = Some(reference.moved_to(&latest));
             return;
         }
-        if self.is_data(scene, first, reference) {
+        if self.is_data(job_step, first, reference) {
             return;
         }
         // Transfers are what a slow link slows down: that it is one takes longer to see. Beside a slow rank they are
         // not known well.
         let long = self.recent.len() - first >= table.transfer_held_steps as usize;
-        if self.is_transfer(first, reference) && (!long || scene.link_is_slow || scene.rank_is_slow) {
+        if self.is_transfer(first, reference) && (!long || job_step.link_is_slow || job_step.rank_is_slow) {
             return;
         }
-        if scene.view.waits.latecomer(scene.view.comms).is_some() {
+        if job_step.view.waits.latecomer(job_step.view.comms).is_some() {
             return;
         }
-        self.raise(scene, Finding::AllRanksSlow, reference, first, out);
+        self.raise(job_step, Finding::AllRanksSlow, reference, first, out);
     }
 
     /// The first of the steps up to now that all lie above `line`.
@@ -302,7 +302,7 @@ impl Shift {
     }
 
     /// Whether most of the change sits in data loading, and so much of it that it is told as that.
-    fn is_data(&self, scene: &Scene<'_>, first: usize, reference: Level) -> bool {
+    fn is_data(&self, job_step: &JobStep<'_>, first: usize, reference: Level) -> bool {
         let mean = |rows: &mut dyn Iterator<Item = &Row>, pick: fn(&Row) -> f64| {
             let (sum, count) = rows.fold((0.0, 0.0), |sum, row| (sum.0 + pick(row), sum.1 + 1.0));
             if count > 0.0 { sum / count } else { 0.0 }
@@ -311,7 +311,7 @@ impl Shift {
         let after_s = mean(&mut self.recent.range(first..), |row| row.data_s);
         let step_s = mean(&mut self.recent.range(first..), |row| row.value.exp());
         after_s - before_s > (step_s - reference.mean.exp()) / 2.0
-            && after_s >= scene.view.limits.shares.data_warning_ratio * step_s
+            && after_s >= job_step.view.limits.shares.data_warning_ratio * step_s
     }
 
     /// Whether most of the change sits in transfers.
@@ -326,7 +326,7 @@ impl Shift {
 
     fn raise(
         &mut self,
-        scene: &Scene<'_>,
+        job_step: &JobStep<'_>,
         finding: Finding,
         base: Level,
         first: usize,
@@ -339,15 +339,15 @@ impl Shift {
         };
         let Some(begin) = dated else { return };
         let values: Vec<f64> = self.recent.range(first..).map(|row| row.value).collect();
-        let evidence = self.evidence(scene, first);
-        let mut slower = Slower::new(scene, finding, scene.job(), base, begin, &values, evidence);
-        explain(&mut slower, &self.counters, scene);
-        out.push_back(slower.claim(scene));
+        let evidence = self.evidence(job_step, first);
+        let mut slower = LevelShift::new(job_step, finding, job_step.job(), base, begin, &values, evidence);
+        explain(&mut slower, &self.counters, job_step);
+        out.push_back(slower.claim(job_step));
         self.open.push(slower);
     }
 
     /// Transfers, and the roles whose levels changed most, beside what they were.
-    fn evidence(&self, scene: &Scene<'_>, first: usize) -> Vec<Evidence> {
+    fn evidence(&self, job_step: &JobStep<'_>, first: usize) -> Vec<Evidence> {
         let (Some(old), Some(new)) = (
             first.checked_sub(1).and_then(|last| self.recent.get(last)),
             self.recent.back(),
@@ -355,7 +355,7 @@ impl Shift {
             return Vec::new();
         };
         let mut evidence = vec![piece("exposed_transfer_s", new.exposed_s, Some(old.exposed_s))];
-        let roles = old.roles.iter().zip(&new.roles).zip(&scene.view.plan.roles);
+        let roles = old.roles.iter().zip(&new.roles).zip(&job_step.view.plan.roles);
         let mut changed: Vec<(f32, f32, &str)> = roles
             .filter(|((old, new), _)| **old > 0.0 && **new > 0.0)
             .map(|((old, new), role)| (*old, *new, &*role.name))
@@ -371,10 +371,10 @@ impl Shift {
 
 /// Looks for the cause of what is slower than it was; true when that is another one than before. What was slow before a
 /// restart had other GPUs, perhaps, and nothing is known of them.
-fn explain(slower: &mut Slower, counters: &UsualCounters, scene: &Scene<'_>) -> bool {
+fn explain(slower: &mut LevelShift, counters: &UsualCounters, job_step: &JobStep<'_>) -> bool {
     if slower.finding != Finding::AllRanksSlow {
         return false;
     }
-    let found = counters.explain(scene, slower.since, slower.slowdown() - 1.0);
-    slower.explain(scene.view.at, found, scene.view.limits.causes.min_readings)
+    let found = counters.explain(job_step, slower.since, slower.slowdown() - 1.0);
+    slower.explain(job_step.view.at, found, job_step.view.limits.causes.min_readings)
 }
