@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::detect::straggler::localise;
-use crate::detect::straggler::raised::{Raised, Whom};
+use crate::detect::straggler::open_straggler::{Extent, OpenStraggler};
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::policy::OccasionThresholds;
@@ -65,7 +65,7 @@ impl Checkpoints {
     }
 
     /// Takes a step.
-    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[OpenStraggler], out: &mut VecDeque<Claim>) {
         if !(job_step.steady && job_step.matrix.kind == StepKind::Checkpoint) {
             return;
         }
@@ -142,7 +142,7 @@ impl Checkpoints {
         job_step: &JobStep<'_>,
         writers: &[(Rank, f64)],
         sorted: &[f64],
-        raised: &[Raised],
+        raised: &[OpenStraggler],
         of_s: f64,
         out: &mut VecDeque<Claim>,
     ) {
@@ -187,10 +187,10 @@ impl Checkpoints {
                 continue;
             }
             let located = localise::locate(*rank, &slow, job_step.view.plan, &limits.straggler);
-            if located.whom == Whom::Job {
+            if located.extent == Extent::Job {
                 continue;
             }
-            if let Some(subject) = located.whom.subject(job_step.view.roster, job_step.view.job) {
+            if let Some(subject) = located.extent.subject(job_step.view.roster, job_step.view.job) {
                 self.raise(job_step, subject, located.members, (writers, sorted), of_s, out);
             }
         }

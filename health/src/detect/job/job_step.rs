@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use crate::detect::claim::{Body, Claim, Detail};
 use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::path::Path;
-use crate::detect::straggler::raised::{Raised, Whom};
+use crate::detect::straggler::open_straggler::{Extent, OpenStraggler};
 use crate::detect::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
@@ -45,7 +45,7 @@ impl<'a> JobStep<'a> {
     pub fn new(
         view: &'a View<'a>,
         matrix: &'a StepMatrix<'a>,
-        raised: &[Raised],
+        raised: &[OpenStraggler],
         provenance: Provenance,
     ) -> JobStep<'a> {
         let mut own: Vec<f64> = matrix
@@ -74,7 +74,7 @@ impl<'a> JobStep<'a> {
             common: Vec::new(),
             common_step_s: matrix.dur_s,
             exposed_s: 0.0,
-            job_is_slow: raised.iter().any(|slow| slow.whom == Whom::Job),
+            job_is_slow: raised.iter().any(|slow| slow.extent == Extent::Job),
             shifted: false,
             rank_is_slow: raised.iter().any(|slow| slow.rotates_for.is_none()),
             link_is_slow: false,
@@ -98,10 +98,10 @@ impl<'a> JobStep<'a> {
 
     fn step_of_levels(&self) -> f64 {
         let role = |index: usize| self.matrix.rank_steps[index].place.role as usize;
-        self.step_s(|rank_step| self.common[role(rank_step)]) + self.exposed_s
+        self.step_s(|index| self.common[role(index)]) + self.exposed_s
     }
 
-    /// What the step takes when the rank works as long as `own` says; without transfers.
+    /// What the step takes when each rank works as long as `own` says; without transfers.
     pub fn step_s(&self, own: impl Fn(usize) -> f64) -> f64 {
         let rank_steps = self.matrix.rank_steps.iter().enumerate();
         self.path

@@ -34,7 +34,7 @@ use super::step::classifier::{StepClass, StepClassifier};
 use super::step::matrix::StepMatrix;
 use super::straggler::StragglerRule;
 use super::straggler::noise::WarmUp;
-use super::straggler::raised::FAR;
+use super::straggler::open_straggler::FAR;
 use super::view::View;
 use crate::event::{Event, StepKind};
 use crate::frame::{Frame, Provenance};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
 use crate::detect::straggler::StragglerRule;
-use crate::detect::straggler::raised::Whom;
+use crate::detect::straggler::open_straggler::Extent;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::time::Time;
@@ -123,13 +123,15 @@ impl RotatingStraggler {
         let ranks = job_step.view.roster.world_size;
         for (track, (cause, finding)) in self.tracks.iter_mut().zip(ROTATING) {
             track.untold_s.1 = straggler.untold_s(cause);
-            let turn = straggler.raised().iter().find_map(|slow| match slow.whom {
-                Whom::Rank(rank) if slow.cause() == cause || slow.rotates_for == Some(cause) => Some(Turn {
-                    step: job_step.matrix.step,
-                    at: job_step.view.at,
-                    rank,
-                    share: slow.account.impact(),
-                }),
+            let turn = straggler.raised().iter().find_map(|slow| match slow.extent {
+                Extent::Rank(rank) if slow.cause() == cause || slow.rotates_for == Some(cause) => {
+                    Some(Turn {
+                        step: job_step.matrix.step,
+                        at: job_step.view.at,
+                        rank,
+                        share: slow.account.impact(),
+                    })
+                }
                 _ => None,
             });
             track.turns.push_back(turn);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job_step::JobStep;
 use crate::detect::claim::{Claim, Detail, Outcome, over, piece};
-use crate::detect::straggler::raised::Raised;
+use crate::detect::straggler::open_straggler::OpenStraggler;
 use crate::event::StepKind;
 use crate::id::Rank;
 use crate::stats;
@@ -49,7 +49,7 @@ pub struct WarmUps {
 
 impl WarmUps {
     /// Takes a step; `raised` is slow in it.
-    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[Raised], out: &mut VecDeque<Claim>) {
+    pub fn row(&mut self, job_step: &JobStep<'_>, raised: &[OpenStraggler], out: &mut VecDeque<Claim>) {
         let matrix = job_step.matrix;
         let counts = matches!(matrix.kind, StepKind::Train | StepKind::WarmUp);
         if self.over || !counts || self.rows.len() >= KEPT {

@@ -12,7 +12,7 @@ use self::link::{Open, excess};
 use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::comm::communicator::Comm;
 use super::step::matrix::StepMatrix;
-use super::straggler::raised::Raised;
+use super::straggler::open_straggler::OpenStraggler;
 use super::view::View;
 use crate::event::Signal;
 use crate::frame::Provenance;
@@ -78,7 +78,7 @@ impl LinkRule {
     }
 
     /// Takes a step; the communicators have been judged up to it.
-    pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, slow: &[Raised]) {
+    pub fn step(&mut self, view: &View<'_>, matrix: &StepMatrix<'_>, slow: &[OpenStraggler]) {
         self.step_s += (matrix.dur_s - self.step_s) / if self.step_s > 0.0 { SMOOTH } else { 1.0 };
         if self.times.len() == TIMES {
             self.times.pop_front();
@@ -133,7 +133,7 @@ impl LinkRule {
     }
 
     /// Looks for who explains what is slow and not yet said.
-    fn find(&mut self, view: &View<'_>, step: u64, slow: &[Raised]) {
+    fn find(&mut self, view: &View<'_>, step: u64, slow: &[OpenStraggler]) {
         let said = |id: u64| self.open.iter().any(|open| open.comms.contains(&id));
         // A stage that is found slow is late for the next one in its pipeline.
         let replica = |rank: &Rank| view.plan.place(*rank).map(|place| place.replica);
@@ -142,7 +142,7 @@ impl LinkRule {
                 let mut members = comm.members.iter();
                 members.any(|rank| rank == slow || replica(rank) == replica(slow))
             };
-            let is_slow = |raised: &Raised| raised.members.iter().any(with);
+            let is_slow = |raised: &OpenStraggler| raised.members.iter().any(with);
             // Stages that nobody declared may be joined by any.
             (comm.joins_stages || self.may_join_stages) && slow.iter().any(is_slow)
         };

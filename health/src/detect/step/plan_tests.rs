@@ -8,7 +8,7 @@ use super::plan::Plan;
 use crate::Policy;
 use crate::detect::members::roster::Roster;
 use crate::detect::straggler::localise::locate;
-use crate::detect::straggler::raised::Whom;
+use crate::detect::straggler::open_straggler::Extent;
 use crate::event::{Agent, Attach, Axis, Event, Layout};
 use crate::frame::{Frame, Provenance, SCHEMA_VERSION};
 use crate::id::Rank;
@@ -124,32 +124,36 @@ fn a_step_takes_what_its_critical_path_takes() {
 
 #[test]
 fn what_slow_ranks_have_in_common() {
-    let check = |slow: &[u32], plan: &Plan, expected: Whom| {
+    let check = |slow: &[u32], plan: &Plan, expected: Extent| {
         let slow: Vec<Rank> = slow.iter().copied().map(Rank).collect();
         let located = locate(slow[0], &slow, plan, &Policy::default().detector.straggler);
-        assert_eq!(located.whom, expected, "{slow:?}");
+        assert_eq!(located.extent, expected, "{slow:?}");
         assert!(located.members.contains(&slow[0]));
     };
-    let node = |name: &str| Whom::Node(name.into());
+    let node = |name: &str| Extent::Node(name.into());
     let eight_nodes = plan(8, 8, (1, 1, 1), 0);
-    check(&[9], &eight_nodes, Whom::Rank(Rank(9)));
-    check(&[9, 40], &eight_nodes, Whom::Rank(Rank(9)));
+    check(&[9], &eight_nodes, Extent::Rank(Rank(9)));
+    check(&[9, 40], &eight_nodes, Extent::Rank(Rank(9)));
     // Three of eight on a node are three ranks; half of them are the node.
-    check(&[9, 10, 11], &eight_nodes, Whom::Rank(Rank(9)));
+    check(&[9, 10, 11], &eight_nodes, Extent::Rank(Rank(9)));
     check(&[8, 9, 10, 11], &eight_nodes, node("n1"));
     check(&(8..16).collect::<Vec<u32>>(), &eight_nodes, node("n1"));
     // Both nodes of a rack.
     check(
         &(16..32).collect::<Vec<u32>>(),
         &eight_nodes,
-        Whom::Rack("r1".into()),
+        Extent::Rack("r1".into()),
     );
     // Two nodes of different racks are the nodes; more than a fifth in no one place are the job.
     let apart: Vec<u32> = (8..16).chain(56..58).collect();
     check(&apart, &eight_nodes, node("n1"));
-    check(&(0..64).step_by(4).collect::<Vec<u32>>(), &eight_nodes, Whom::Job);
+    check(
+        &(0..64).step_by(4).collect::<Vec<u32>>(),
+        &eight_nodes,
+        Extent::Job,
+    );
     // One of two nodes is more than a fifth, and still the node; on one node alone there is nothing to tell it from.
     check(&[4, 5, 6, 7], &plan(2, 4, (1, 1, 1), 0), node("n1"));
-    check(&[1, 2, 3], &plan(1, 8, (1, 1, 1), 0), Whom::Job);
-    check(&[1, 2], &plan(1, 8, (1, 1, 1), 0), Whom::Rank(Rank(1)));
+    check(&[1, 2, 3], &plan(1, 8, (1, 1, 1), 0), Extent::Job);
+    check(&[1, 2], &plan(1, 8, (1, 1, 1), 0), Extent::Rank(Rank(1)));
 }

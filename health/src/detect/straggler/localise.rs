@@ -1,7 +1,7 @@
 //! From ranks to what they share: when several are slow alike, is it a rank, a node, a rack, or the job?
 
 use super::cusum::Bar;
-use super::raised::Whom;
+use super::open_straggler::Extent;
 use crate::detect::step::history::History;
 use crate::detect::step::plan::Plan;
 use crate::id::Rank;
@@ -10,7 +10,7 @@ use crate::policy::StragglerThresholds;
 /// The smallest thing that explains who is slow, and the ranks in it that are.
 #[derive(Debug)]
 pub struct Located {
-    pub whom: Whom,
+    pub extent: Extent,
     pub members: Vec<Rank>,
 }
 
@@ -49,7 +49,7 @@ pub fn slow_since(history: &History, plan: &Plan, start: u64, alternative: f64, 
 /// Where the trouble of `rank` sits, given all who are `slow` (it among them).
 pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThresholds) -> Located {
     let alone = Located {
-        whom: Whom::Rank(rank),
+        extent: Extent::Rank(rank),
         members: vec![rank],
     };
     let Some(place) = plan.place(rank) else {
@@ -69,7 +69,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
     let (node, ranks) = &plan.nodes[place.node as usize];
     let on_node = slow_of(ranks);
     let mut found = is_whole(&on_node, ranks).then(|| Located {
-        whom: Whom::Node(node.clone()),
+        extent: Extent::Node(node.clone()),
         members: on_node,
     });
     if let Some(rack) = place.rack {
@@ -77,7 +77,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
         let in_rack = slow_of(ranks);
         if is_whole(&in_rack, ranks) && nodes_of(&in_rack, plan) > 1 {
             found = Some(Located {
-                whom: Whom::Rack(name.clone()),
+                extent: Extent::Rack(name.clone()),
                 members: in_rack,
             });
         }
@@ -93,7 +93,7 @@ pub fn locate(rank: Rank, slow: &[Rank], plan: &Plan, table: &StragglerThreshold
         .is_some_and(|found| found.members.len() * 5 >= together * 4);
     if many && !explained {
         return Located {
-            whom: Whom::Job,
+            extent: Extent::Job,
             members: slow.to_vec(),
         };
     }

@@ -2,13 +2,13 @@
 //!
 //! Wall step time names nobody, since all wait for the slowest; self-time is what a rank spends outside waiting.
 
+mod claims;
+mod critical_path;
 mod cusum;
 pub mod localise;
 pub mod noise;
-mod price;
-pub mod raised;
+pub mod open_straggler;
 mod readiness;
-mod tell;
 mod track;
 mod undecided;
 mod victims;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use self::cusum::{Alarm, Bar};
 use self::localise::Located;
-use self::raised::{Account, Raised, Whom};
+use self::open_straggler::{Account, Extent, OpenStraggler};
 use self::readiness::Readiness;
 use self::track::Track;
 use super::claim::{Claim, Outcome};
@@ -47,7 +47,7 @@ pub struct StragglerRule {
     tracks: Vec<Track>,
     roles: Readiness,
     history: History,
-    raised: Vec<Raised>,
+    raised: Vec<OpenStraggler>,
     /// What was lost to slow ranks that are not told by name, by cause, seconds.
     untold: BTreeMap<Cause, f64>,
     /// The step before the first.
@@ -112,7 +112,7 @@ impl StragglerRule {
     }
 
     /// What is slow now.
-    pub fn raised(&self) -> &[Raised] {
+    pub fn raised(&self) -> &[OpenStraggler] {
         &self.raised
     }
 
@@ -192,9 +192,9 @@ impl StragglerRule {
                         .is_some_and(|member| is_of(*rank, member))
                 });
             if is_due {
-                let before = tell::known(raised);
+                let before = claims::known(raised);
                 self.judge(view, index);
-                if tell::known(&self.raised[index]) != before {
+                if claims::known(&self.raised[index]) != before {
                     self.claim(view, index);
                 }
             }
@@ -210,7 +210,7 @@ impl StragglerRule {
         job: &JobId,
     ) -> Option<Outcome> {
         let raised = self.raised.iter().find(|raised| {
-            raised.whom.finding() == finding && raised.whom.subject(roster, job).as_ref() == Some(subject)
+            raised.extent.finding() == finding && raised.extent.subject(roster, job).as_ref() == Some(subject)
         })?;
         Some(raised.outcome(roster))
     }
@@ -231,7 +231,7 @@ impl StragglerRule {
             raised.account.add(&raised.members, matrix);
         }
         let mut before: Vec<f64> = self.raised.iter().map(|raised| raised.account.gain_s).collect();
-        price::share_gain(&mut self.raised, matrix, self.tracks.len());
+        critical_path::share_gain(&mut self.raised, matrix, self.tracks.len());
         let mut index = 0;
         while index < self.raised.len() {
             if self.recovers(matrix, index) {
@@ -298,7 +298,7 @@ impl StragglerRule {
         alarm: Alarm,
         few_peers: bool,
     ) -> Option<()> {
-        let taken = |raised: &Raised| raised.members.binary_search(&rank).is_ok();
+        let taken = |raised: &OpenStraggler| raised.members.binary_search(&rank).is_ok();
         if self.raised.len() >= MAX_RAISED || self.raised.iter().any(taken) {
             return None;
         }
@@ -310,7 +310,7 @@ impl StragglerRule {
             return None;
         }
         let located = localise::locate(rank, &slow, view.plan, &view.limits.straggler);
-        let Located { whom, members } = &located;
+        let Located { extent, members } = &located;
         let account = Account::open(members, alarm.start, &self.history, view.plan);
         if !account.is_waited_for(view.limits) {
             return None;
@@ -323,13 +323,13 @@ impl StragglerRule {
         {
             return None;
         }
-        let is_known = || self.raised.iter().any(|raised| raised.whom == Whom::Job);
-        if *whom == Whom::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
+        let is_known = || self.raised.iter().any(|raised| raised.extent == Extent::Job);
+        if *extent == Extent::Job && (is_known() || view.waits.latecomer(view.comms).is_some()) {
             return None;
         }
         // What was said of its parts is now said of the whole.
         let mut start = self.tracks[rank.0 as usize].onset(alarm, self.born);
-        let (parts, others): (Vec<Raised>, Vec<Raised>) =
+        let (parts, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) =
             std::mem::take(&mut self.raised).into_iter().partition(|raised| {
                 raised
                     .members
@@ -344,7 +344,7 @@ impl StragglerRule {
         }
         self.tracks[rank.0 as usize].cusum.reset();
         let account = Account::open(members, start, &self.history, view.plan);
-        let mut raised = Raised::new(located, (start, matrix.step), alarm.alternative, account);
+        let mut raised = OpenStraggler::new(located, (start, matrix.step), alarm.alternative, account);
         (raised.told_s, raised.few_peers) = (told_s, few_peers);
         self.raised.push(raised);
         self.introduce(view, self.raised.len() - 1);
@@ -352,7 +352,7 @@ impl StragglerRule {
     }
 
     /// Ends what is now told as part of something larger, which counts its cost from the beginning.
-    fn take_over(&mut self, view: &View<'_>, mut part: Raised) {
+    fn take_over(&mut self, view: &View<'_>, mut part: OpenStraggler) {
         if let Some(untold) = part.rotates_for.and_then(|cause| self.untold.get_mut(&cause)) {
             *untold -= part.account.gain_s;
         }

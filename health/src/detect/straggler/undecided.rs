@@ -16,7 +16,7 @@ impl StragglerRule {
         let least = (ODDS * plan.ranks.max(1) as f64).ln();
         let mut furthest: Option<(Rank, Progress)> = None;
         for (rank, track) in (0..).map(Rank).zip(&self.tracks) {
-            let is_named = |raised: &super::Raised| raised.members.binary_search(&rank).is_ok();
+            let is_named = |raised: &super::OpenStraggler| raised.members.binary_search(&rank).is_ok();
             let Some(bar) = plan
                 .place(rank)
                 .and_then(|place| self.roles.bar(place.role as usize))

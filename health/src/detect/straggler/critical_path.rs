@@ -1,6 +1,6 @@
-//! What slow ranks cost: the step as it was against the step with them at their peers' speed.
+//! Critical-path gain: how much shorter a step would be with its slow ranks at their peers' speed.
 
-use super::raised::{FAR, Raised};
+use super::open_straggler::{FAR, OpenStraggler};
 use crate::detect::step::history::Kept;
 use crate::detect::step::matrix::{RankStep, StepMatrix};
 use crate::detect::step::path::Path;
@@ -9,7 +9,7 @@ use crate::id::Rank;
 
 /// Adds what this step would have been shorter with all that is slow at its peers' speed, shared among them by what
 /// each alone would have cost. `ranks`: one more than the highest.
-pub fn share_gain(all: &mut [Raised], matrix: &StepMatrix<'_>, ranks: usize) {
+pub fn share_gain(all: &mut [OpenStraggler], matrix: &StepMatrix<'_>, ranks: usize) {
     let mut path = matrix.path();
     let mut factors = vec![(usize::MAX, 1.0_f64); ranks];
     for (index, raised) in all.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! What is told of what was found slow.
+//! Claims about open stragglers.
 
 use super::StragglerRule;
 use crate::detect::claim::{Body, Claim, Detail, over, piece};
 use crate::detect::members::roster::Roster;
-use crate::detect::straggler::raised::{Raised, Whom};
+use crate::detect::straggler::open_straggler::{Extent, OpenStraggler};
 use crate::detect::view::View;
 use crate::event::Signal;
 use crate::id::{JobId, Rank};
@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::verdict::{Cause, Severity};
 
 /// What is known of why something is slow: when this changes, the finding is reported again.
-pub(super) fn known(raised: &Raised) -> (Cause, bool, bool) {
+pub(super) fn known(raised: &OpenStraggler) -> (Cause, bool, bool) {
     (
         raised.cause(),
         raised.has_contributions(),
@@ -21,11 +21,11 @@ pub(super) fn known(raised: &Raised) -> (Cause, bool, bool) {
 }
 
 impl StragglerRule {
-    /// Tells what was raised, unless it is one rank's turn of what is known to wander.
+    /// Reports a new finding, unless it is one rank's turn of a known rotation.
     pub(super) fn introduce(&mut self, view: &View<'_>, index: usize) {
         self.judge(view, index);
         let raised = &mut self.raised[index];
-        if matches!(raised.whom, Whom::Rank(_)) {
+        if matches!(raised.extent, Extent::Rank(_)) {
             let mut rotating = view.rotating.iter().flatten().copied();
             raised.rotates_for = rotating.find(|known| may_be_for(raised, *known));
         }
@@ -66,21 +66,21 @@ impl StragglerRule {
 
     /// A rank has died: it is not slow any more, and its findings are over.
     pub fn rank_died(&mut self, at: Time, rank: Rank, roster: &Roster, job: &JobId) {
-        let (over, others): (Vec<Raised>, Vec<Raised>) = std::mem::take(&mut self.raised)
+        let (over, others): (Vec<OpenStraggler>, Vec<OpenStraggler>) = std::mem::take(&mut self.raised)
             .into_iter()
-            .partition(|raised| raised.whom == Whom::Rank(rank));
+            .partition(|raised| raised.extent == Extent::Rank(rank));
         self.raised = others;
         for raised in over {
             self.end(at, &raised, roster, job);
         }
     }
 
-    pub(super) fn end(&mut self, at: Time, raised: &Raised, roster: &Roster, job: &JobId) {
+    pub(super) fn end(&mut self, at: Time, raised: &OpenStraggler, roster: &Roster, job: &JobId) {
         if raised.rotates_for.is_some() {
             return;
         }
-        let finding = raised.whom.finding();
-        if let Some(subject) = raised.whom.subject(roster, job) {
+        let finding = raised.extent.finding();
+        if let Some(subject) = raised.extent.subject(roster, job) {
             self.out
                 .push_back(over(at, finding, subject, raised.outcome(roster)));
         }
@@ -90,7 +90,7 @@ impl StragglerRule {
     pub(super) fn claim(&mut self, view: &View<'_>, index: usize) {
         let severity = self.severity(index, view.limits);
         let raised = &mut self.raised[index];
-        let Some(subject) = raised.whom.subject(view.roster, view.job) else {
+        let Some(subject) = raised.extent.subject(view.roster, view.job) else {
             return;
         };
         let since = self.history.time_of(raised.start).unwrap_or(view.at);
@@ -101,7 +101,7 @@ impl StragglerRule {
         let mut evidence = raised.evidence();
         let mut signals = vec![self.signal.unwrap_or(Signal::S2)];
         if signals == [Signal::S1]
-            && let Whom::Rank(rank) = raised.whom
+            && let Extent::Rank(rank) = raised.extent
         {
             evidence.push(piece(
                 "came_last_ratio",
@@ -132,7 +132,7 @@ impl StragglerRule {
             says: None,
         };
         self.out.push_back(Claim {
-            finding: raised.whom.finding(),
+            finding: raised.extent.finding(),
             subject,
             at: view.at,
             body: Body::Holds(Box::new(detail)),
@@ -140,9 +140,9 @@ impl StragglerRule {
     }
 }
 
-/// Whether it may be one rank's turn of what wanders for `cause`: it is, or counters, which are read once a second, do not show
+/// Whether it may be one rank's turn of a rotation for `cause`: it is, or counters, which are read once a second, do not show
 /// yet why it is slow.
-fn may_be_for(raised: &Raised, cause: Cause) -> bool {
+fn may_be_for(raised: &OpenStraggler, cause: Cause) -> bool {
     match raised.cause() {
         Cause::Unknown => raised.is_early,
         known => known == cause,

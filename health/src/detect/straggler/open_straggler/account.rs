@@ -1,4 +1,4 @@
-//! The account of what was found slow: how much slower it is, where that lies, and what it costs.
+//! The account of an open straggler: how much slower it is, in which part of the step, and what it costs.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::detect::cost::ledger;
 use crate::detect::step::history::{History, Kept};
 use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::plan::Plan;
-use crate::detect::straggler::price;
+use crate::detect::straggler::critical_path;
 use crate::id::Rank;
 use crate::policy::Thresholds;
 use crate::time::Time;
@@ -55,7 +55,7 @@ impl Account {
         // Two passes: what the step would have been is known once it is known how much slower they are.
         let x = account.x();
         for kept in history.steady_since(start) {
-            account.gain_s += price::gain_kept(members, x, kept, plan) * weight(kept, start);
+            account.gain_s += critical_path::gain_kept(members, x, kept, plan) * weight(kept, start);
         }
         let oldest = history.steady_since(start).next();
         let unseen = oldest.map_or(0.0, |kept| {

@@ -1,4 +1,5 @@
-//! What was found slow: a rank, a node, a rack, or so many ranks that it is the job; and why, as far as is known.
+//! An open straggler finding: its extent (a rank, a node, a rack or the whole job), its cause as far as it is known, and its
+//! account.
 
 mod account;
 
@@ -17,30 +18,30 @@ use crate::verdict::{Cause, Evidence, Finding, Severity, Subject};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whom a finding on the space axis is about.
+/// What the slow ranks of a finding share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Whom {
+pub enum Extent {
     Rank(Rank),
     Node(NodeId),
     Rack(Arc<str>),
     Job,
 }
 
-impl Whom {
+impl Extent {
     pub fn finding(&self) -> Finding {
         match self {
-            Whom::Rank(_) => Finding::Straggler,
-            Whom::Node(_) | Whom::Rack(_) => Finding::StragglerNode,
-            Whom::Job => Finding::AllRanksSlow,
+            Extent::Rank(_) => Finding::Straggler,
+            Extent::Node(_) | Extent::Rack(_) => Finding::StragglerNode,
+            Extent::Job => Finding::AllRanksSlow,
         }
     }
 
     pub fn subject(&self, roster: &Roster, job: &JobId) -> Option<Subject> {
         Some(match self {
-            Whom::Rank(rank) => roster.subject(*rank)?,
-            Whom::Node(node) => Subject::Node { node: node.clone() },
-            Whom::Rack(rack) => Subject::Rack { rack: rack.clone() },
-            Whom::Job => Subject::Job { job: job.clone() },
+            Extent::Rank(rank) => roster.subject(*rank)?,
+            Extent::Node(node) => Subject::Node { node: node.clone() },
+            Extent::Rack(rack) => Subject::Rack { rack: rack.clone() },
+            Extent::Job => Subject::Job { job: job.clone() },
         })
     }
 }
@@ -53,8 +54,8 @@ pub const FAR: f64 = std::f64::consts::LN_2;
 
 /// One open finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Raised {
-    pub whom: Whom,
+pub struct OpenStraggler {
+    pub extent: Extent,
     /// The ranks in it, in order.
     pub members: Vec<Rank>,
     /// The step before it began.
@@ -76,7 +77,7 @@ pub struct Raised {
     /// When a cause was last looked for.
     asked: Time,
     pub few_peers: bool,
-    /// The job's finding tells it, with its cost: slowness that wanders between ranks for this cause.
+    /// Set while an open rotating-straggler finding of this cause covers it, with its cost.
     pub rotates_for: Option<Cause>,
     pub account: Account,
     /// What of it was told before, of parts of it, seconds.
@@ -85,19 +86,19 @@ pub struct Raised {
     pub before_recovery: Account,
 }
 
-impl Raised {
+impl OpenStraggler {
     /// What was found slow, with its account so far; nothing is known of its cause.
     pub fn new(
-        Located { whom, members }: Located,
+        Located { extent, members }: Located,
         (start, step): (u64, u64),
         alternative: f64,
         account: Account,
-    ) -> Raised {
-        Raised {
+    ) -> OpenStraggler {
+        OpenStraggler {
             account,
             told_s: 0.0,
             before_recovery: account,
-            whom,
+            extent,
             members,
             start,
             alternative,
