@@ -32,12 +32,12 @@ use self::faults::FaultRule;
 use self::job::JobRules;
 use self::links::LinkRule;
 use self::liveness::arrivals::ArrivalRule;
-use self::liveness::blind::BlindRule;
 use self::liveness::job_end::JobEnd;
 use self::liveness::silence::SilenceRule;
+use self::liveness::unreachable_node::UnreachableNodeRule;
 use self::members::roster::Roster;
-use self::report::away::Away;
 use self::report::incidents::Incidents;
+use self::report::journal_gaps::JournalGaps;
 use self::report::notes::HookNotes;
 use self::step::infer::{Inference, Stages};
 use self::step::plan::Plan;
@@ -86,14 +86,14 @@ pub struct Detector {
     straggler: StragglerRule,
     job_rules: JobRules,
     silence: SilenceRule,
-    blind: BlindRule,
+    unreachable: UnreachableNodeRule,
     faults: FaultRule,
     preflight: PreflightEvidence,
     /// No node is due before this; a lower bound, so that not every frame looks at every node.
     blind_check: Option<Time>,
     incidents: Incidents,
     journal_lost: u64,
-    away: Away,
+    journal_gaps: JournalGaps,
     job_end: JobEnd,
     arrivals: ArrivalRule,
     #[serde(default)]
@@ -129,13 +129,13 @@ impl Detector {
             straggler: StragglerRule::default(),
             job_rules: JobRules::default(),
             silence: SilenceRule::default(),
-            blind: BlindRule::default(),
+            unreachable: UnreachableNodeRule::default(),
             faults: FaultRule::default(),
             preflight: PreflightEvidence::default(),
             blind_check: None,
             incidents: Incidents::default(),
             journal_lost: 0,
-            away: Away::default(),
+            journal_gaps: JournalGaps::default(),
             job_end: JobEnd::default(),
             arrivals: ArrivalRule::default(),
             hook_notes: HookNotes::default(),
@@ -169,14 +169,14 @@ impl Detector {
             Event::Thinned(thinned) => self.learn_of_thinning(frame, thinned),
             _ => self.take(at, frame),
         }
-        self.book();
+        self.record_claims();
     }
 
     /// Fires every deadline up to `now`.
     pub fn advance(&mut self, now: Time) {
         self.fire(now);
         self.now = self.now.max(now);
-        self.book();
+        self.record_claims();
     }
 
     /// The next verdict that is new or changed, if there is one.
@@ -225,7 +225,7 @@ impl Detector {
             self.links.clear(at, self.roster.world_size);
             self.faults.begins_epoch(at, &self.job);
         }
-        let is_back = self.blind.is_open(&frame.node);
+        let is_back = self.unreachable.is_open(&frame.node);
         let unheard_since = is_back.then(|| self.roster.last_heard(&frame.node)).flatten();
         self.roster.observe(at, frame);
         if outgoing {
@@ -241,8 +241,9 @@ impl Detector {
                 .add(&frame.node, from, at, "nothing was heard from it");
         }
         self.observe_faults(at, frame);
-        self.blind.heard(at, &frame.node, &self.job, frame.provenance);
-        let next = self.blind.due_after(at, &self.policy.detector.blind);
+        self.unreachable
+            .heard(at, &frame.node, &self.job, frame.provenance);
+        let next = self.unreachable.due_after(at, &self.policy.detector.blind);
         self.blind_check = Some(self.blind_check.map_or(next, |check| check.min(next)));
         match &frame.event {
             Event::Attach(attach) if self.roster.member(attach.rank).is_some() => {
@@ -319,8 +320,8 @@ impl Detector {
                 }
                 (_, Some(blind)) => {
                     let limits = &self.policy.detector.blind;
-                    let unseen = self.blind.advance(blind, &self.roster, &self.job, limits);
-                    self.blind_check = self.blind.wake_at(&self.roster, limits);
+                    let unseen = self.unreachable.advance(blind, &self.roster, &self.job, limits);
+                    self.blind_check = self.unreachable.wake_at(&self.roster, limits);
                     // The others' steps are not held up for ranks of which nothing is heard.
                     for rank in unseen.iter().flat_map(|node| self.roster.ranks_of(node)) {
                         self.rows.leave(rank);
@@ -329,7 +330,7 @@ impl Detector {
                 }
                 _ => return,
             }
-            self.book();
+            self.record_claims();
         }
     }
 

@@ -349,7 +349,7 @@ impl Detector {
             return false;
         };
         self.advance_arrivals(due.max(self.now));
-        self.book();
+        self.record_claims();
         true
     }
 

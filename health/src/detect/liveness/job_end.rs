@@ -109,7 +109,7 @@ impl Detector {
         self.job_end.survived = self.roster.endings.signs();
         let origin = self.origin.unwrap_or_default();
         for claim in std::mem::take(&mut self.job_end.withheld) {
-            self.incidents.book(claim, origin, &self.policy);
+            self.incidents.record(claim, origin, &self.policy);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Who moves: silent ranks, hangs, deaths, unreachable nodes, and ranks that have not arrived.
 
 pub mod arrivals;
-pub mod blind;
-mod front;
 pub mod job_end;
+mod progress;
 mod ras;
 pub mod silence;
 mod standstill;
+pub mod unreachable_node;

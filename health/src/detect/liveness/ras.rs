@@ -11,16 +11,16 @@ use crate::frame::Provenance;
 use crate::time::Time;
 use crate::verdict::Evidence;
 
-/// See the module.
+/// The latest answer of the RAS service.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Told {
+pub struct RasEvidence {
     last: Option<(Time, u64, RasReport)>,
     /// Counts answers that said something else than the one before.
     version: u64,
     provenance: Provenance,
 }
 
-impl Told {
+impl RasEvidence {
     /// Takes an answer. That nobody answered any more does not take back what was said.
     pub fn take(&mut self, at: Time, entry: u64, report: &RasReport, provenance: Provenance) {
         // Asked now and then, it tells of trouble alone: that there is none says nothing of a silence.

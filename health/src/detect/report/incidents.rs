@@ -29,7 +29,7 @@ pub struct Incidents {
 
 impl Incidents {
     /// Books a claim. `origin` is the time of the first frame.
-    pub fn book(&mut self, claim: Claim, origin: Time, policy: &Policy) {
+    pub fn record(&mut self, claim: Claim, origin: Time, policy: &Policy) {
         self.book_ordered(claim, None, origin, policy);
     }
 

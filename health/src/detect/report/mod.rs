@@ -1,7 +1,7 @@
 //! What the detector hands out: incidents, the report and the notes on what it could not see.
 
-pub mod away;
-mod book;
 pub mod incidents;
+pub mod journal_gaps;
 pub mod notes;
+mod record_claims;
 mod summary;

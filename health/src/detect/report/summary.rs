@@ -74,7 +74,7 @@ impl Detector {
             .roster
             .nodes()
             .filter(|(_, node)| node.exit.is_none() && !node.left)
-            .map(|(name, _)| (name.clone(), self.blind.is_open(name)))
+            .map(|(name, _)| (name.clone(), self.unreachable.is_open(name)))
             .collect();
         self.roster.endings.judge(&open)
     }
@@ -186,7 +186,11 @@ impl Detector {
                 why: std::sync::Arc::from(&*gap.why),
             })
             .collect();
-        for (name, node) in self.roster.nodes().filter(|(name, _)| self.blind.is_open(name)) {
+        for (name, node) in self
+            .roster
+            .nodes()
+            .filter(|(name, _)| self.unreachable.is_open(name))
+        {
             let (node, from_s) = (name.clone(), self.seconds(node.last_heard));
             gaps.push(Gap {
                 node,

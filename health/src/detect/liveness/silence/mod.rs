@@ -4,16 +4,16 @@
 //! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
 //! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
 
+mod claims;
 mod death;
-mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::front::{Front, Place, place};
-use super::ras::Told;
+use super::progress::{Position, RankProgress, place};
+use super::ras::RasEvidence;
 use super::standstill::{Named, Standstill};
 use crate::detect::claim::{Claim, Outcome, over, piece};
 use crate::detect::members::endings::Death;
@@ -31,7 +31,7 @@ use crate::verdict::{Finding, Severity, Subject};
 pub struct SilenceRule {
     pulses: BTreeMap<Rank, Heard>,
     /// Who is silent and behind, where, and since when somebody is past it.
-    passed: BTreeMap<Rank, (Place, Time)>,
+    passed: BTreeMap<Rank, (Position, Time)>,
     /// Whom it has named, and how badly.
     open: Standstill,
     /// The rank that died first of its own, in this group of ranks.
@@ -41,7 +41,7 @@ pub struct SilenceRule {
     /// No process was left when it was last judged.
     gone: bool,
     /// What NCCL said last.
-    told: Told,
+    told: RasEvidence,
     provenance: Provenance,
     /// Beats of thousands of nodes come within one second; looking at all ranks once in a while is enough.
     judge_at: Time,
@@ -96,7 +96,7 @@ impl SilenceRule {
     /// A new group of ranks.
     pub fn clear(&mut self, at: Time, world_size: u32) {
         self.passed.clear();
-        self.told = Told::default();
+        self.told = RasEvidence::default();
         self.keep(at, self.heard_until(at), world_size, &BTreeMap::new());
         self.pulses.clear();
         self.gone = false;
@@ -237,7 +237,7 @@ impl SilenceRule {
             return BTreeMap::new();
         }
         let alive = self.pulses.values().filter(|heard| heard.pulse.alive);
-        let front = Front::of(alive.map(|heard| (place(&heard.pulse), heard.moved())));
+        let front = RankProgress::of(alive.map(|heard| (place(&heard.pulse), heard.moved())));
         self.pass(&silent, &front);
         let behind: Vec<(Rank, Severity)> = silent
             .iter()
@@ -269,7 +269,7 @@ impl SilenceRule {
     }
 
     /// Notes whom others are past: in a later step, or waiting in the step that it has not finished.
-    fn pass(&mut self, silent: &[(Rank, Severity)], front: &Front) {
+    fn pass(&mut self, silent: &[(Rank, Severity)], front: &RankProgress) {
         let known = std::mem::take(&mut self.passed);
         let passed = silent.iter().filter_map(|(rank, _)| {
             let place = place(&self.pulses.get(rank)?.pulse);

@@ -117,7 +117,7 @@ impl Detector {
         notes.extend(mute.map(|((node, source), why)| format!("{source} of {node}: {why}")));
         notes.extend(self.faults.notes());
         notes.extend(self.preflight.note());
-        notes.extend(self.away.notes(|at| self.seconds(at)));
+        notes.extend(self.journal_gaps.notes(|at| self.seconds(at)));
         if let Some(spread) = self.job_rules.unexplained_spread(&self.policy.detector) {
             notes.push(format!(
                 "self-time differs by {:.0} % between ranks, now one and now another is longest, and no work was declared: \

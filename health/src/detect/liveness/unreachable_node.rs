@@ -1,4 +1,4 @@
-//! `telemetry-blind`: a node from which nothing is heard. Absence of data is never health.
+//! `telemetry-blind`: an unreachable node, from which no frame arrives. Absence of data is never health.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_millis(100);
 
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct BlindRule {
+pub struct UnreachableNodeRule {
     /// From which nothing is heard, and when they were heard last.
     open: BTreeMap<NodeId, Time>,
     /// Those of them that have a verdict.
@@ -43,7 +43,7 @@ pub struct BlindRule {
     out: VecDeque<Claim>,
 }
 
-impl BlindRule {
+impl UnreachableNodeRule {
     /// Takes note that a node was heard at `at`.
     pub fn heard(&mut self, at: Time, node: &NodeId, job: &JobId, provenance: Provenance) {
         self.provenance = self.provenance.max(provenance);
@@ -90,7 +90,7 @@ impl BlindRule {
         new
     }
 
-    /// When [`BlindRule::advance`] has something to do.
+    /// When [`UnreachableNodeRule::advance`] has something to do.
     pub fn wake_at(&self, roster: &Roster, limits: &BlindThresholds) -> Option<Time> {
         let due = roster
             .nodes()
@@ -102,7 +102,7 @@ impl BlindRule {
         Some(due.max(rested))
     }
 
-    /// When [`BlindRule::advance`] may have something to do because a node was heard at `at`.
+    /// When [`UnreachableNodeRule::advance`] may have something to do because a node was heard at `at`.
     pub fn due_after(&self, at: Time, limits: &BlindThresholds) -> Time {
         let due = deadline(at, limits);
         self.count_at.map_or(due, |count| count.min(due))
@@ -210,5 +210,5 @@ pub fn deadline(heard: Time, limits: &BlindThresholds) -> Time {
 }
 
 #[cfg(test)]
-#[path = "blind_tests.rs"]
+#[path = "unreachable_node_tests.rs"]
 mod tests;

@@ -1,12 +1,12 @@
-//! Times of which nothing was taken down, or not any more: the aggregator was away, or the journal was thinned
-//! ([`crate::event::Thinned`]). Nobody is late because of it, and it is told.
+//! Gaps of the journal: the aggregator was down, or the journal was thinned ([`crate::event::Thinned`]). A gap makes no rank
+//! late, and the report says that there is one.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::detect::Detector;
-use crate::detect::liveness::blind;
+use crate::detect::liveness::unreachable_node;
 use crate::event::{Event, Job, Thinned};
 use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
@@ -26,7 +26,7 @@ struct Gone {
 
 /// What of the journal is gone.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Away {
+pub struct JournalGaps {
     telemetry: Gone,
     others: Gone,
     bound_bytes: u64,
@@ -38,7 +38,7 @@ pub struct Away {
     unread: Option<u64>,
 }
 
-impl Away {
+impl JournalGaps {
     /// Takes note. Nothing is counted twice: parts are told in their order, at their place and once more when they were
     /// thinned.
     fn learn(&mut self, thinned: &Thinned) {
@@ -122,29 +122,30 @@ impl Detector {
     pub(crate) fn learn_of_thinning(&mut self, frame: &Frame, thinned: &Thinned) {
         // Only who writes the journal can know.
         if frame.agent == AGGREGATOR {
-            self.away.learn(thinned);
+            self.journal_gaps.learn(thinned);
         }
     }
 
     /// Whether this is already known of a part of the journal.
     pub fn knows(&self, thinned: &Thinned) -> bool {
         let told = if thinned.whole {
-            self.away.others.to
+            self.journal_gaps.others.to
         } else {
-            self.away.telemetry.to
+            self.journal_gaps.telemetry.to
         };
         thinned.to <= told
     }
 
     /// Whether history is missing in this fold, because it was thinned before.
     pub fn misses_history(&self) -> bool {
-        self.away.unread.is_some()
+        self.journal_gaps.unread.is_some()
     }
 
     /// Telemetry that was left where the rest is gone says how far its sender had come, and nothing else: nobody is
     /// compared with peers that are not there.
     pub(crate) fn took_remainder(&mut self, at: Time, frame: &Frame) -> bool {
-        let is_left = self.away.part.is_some_and(|(until, _)| at <= until) && frame.event.is_telemetry();
+        let is_left =
+            self.journal_gaps.part.is_some_and(|(until, _)| at <= until) && frame.event.is_telemetry();
         if is_left {
             self.roster.receive(at, frame);
         }
@@ -154,13 +155,13 @@ impl Detector {
     /// Whether deadlines up to `to` pass at all. Behind a part that was thinned they begin anew: that nothing was heard in
     /// it says nothing of anybody.
     pub(crate) fn has_heard_up_to(&mut self, to: Time) -> bool {
-        let Some((until, lines)) = self.away.part else {
+        let Some((until, lines)) = self.journal_gaps.part else {
             return true;
         };
         if to <= until {
             return false;
         }
-        self.away.part = None;
+        self.journal_gaps.part = None;
         self.entry = self.entry.saturating_add(lines);
         self.resume(until);
         true
@@ -169,18 +170,18 @@ impl Detector {
     /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk did
     /// not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
     pub fn read(&mut self, entry: &Entry) {
-        let before = std::mem::replace(&mut self.away.last_n, entry.n);
+        let before = std::mem::replace(&mut self.journal_gaps.last_n, entry.n);
         let frame = &entry.frame;
         let is_thinned = matches!(&frame.event, Event::Thinned(thinned) if thinned.here);
         let lost = entry.n.saturating_sub(before + 1);
-        if before > 0 && lost > 0 && !is_thinned && self.away.part.is_none() {
+        if before > 0 && lost > 0 && !is_thinned && self.journal_gaps.part.is_none() {
             self.note_journal_lost(lost);
             let (at, limits) = (entry.at_ns, &self.policy.detector.blind);
             let missed = at.since(self.last_frame);
             self.roster.excuse(missed);
             // That the aggregator was started again may be among what is gone.
-            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
-            self.blind_check = self.blind.wake_at(&self.roster, limits);
+            self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
+            self.blind_check = self.unreachable.wake_at(&self.roster, limits);
         }
         self.observe(entry.at_ns, frame);
     }
@@ -196,7 +197,7 @@ impl Detector {
         let to = job.listened_to.unwrap_or(before).min(at);
         self.fire(to);
         // A part that was thinned ends before it: it is not resumed from twice.
-        if let Some((_, lines)) = self.away.part.take_if(|(until, _)| *until < at) {
+        if let Some((_, lines)) = self.journal_gaps.part.take_if(|(until, _)| *until < at) {
             self.entry = self.entry.saturating_add(lines);
         }
         if self.entry > 1 {
@@ -206,25 +207,25 @@ impl Detector {
         let (missed, limits) = (at.since(to), &self.policy.detector.blind);
         self.roster.excuse(missed);
         if job.listened_to.is_none() {
-            self.blind.excuse(at, missed.max(FINDS_AGAIN), limits);
+            self.unreachable.excuse(at, missed.max(FINDS_AGAIN), limits);
         } else if missed.as_secs_f64() > limits.beat_missing_s {
             // For less than a deadline nobody gives it up.
-            self.blind.excuse(at, missed, limits);
+            self.unreachable.excuse(at, missed, limits);
         }
-        self.blind_check = self.blind.wake_at(&self.roster, limits);
+        self.blind_check = self.unreachable.wake_at(&self.roster, limits);
     }
 
     fn resume(&mut self, at: Time) {
-        self.roster.resume(at, |node| self.blind.is_open(node));
-        let next = blind::deadline(at, &self.policy.detector.blind);
+        self.roster.resume(at, |node| self.unreachable.is_open(node));
+        let next = unreachable_node::deadline(at, &self.policy.detector.blind);
         self.blind_check = self.roster.nodes().next().map(|_| next);
     }
 
     pub(crate) fn frames_lost(&self) -> u64 {
-        self.away.without(self.roster.frames_lost())
+        self.journal_gaps.without(self.roster.frames_lost())
     }
 }
 
 #[cfg(test)]
-#[path = "away_tests.rs"]
+#[path = "journal_gaps_tests.rs"]
 mod tests;

@@ -1,9 +1,9 @@
-//! Claims of the rules become incidents.
+//! Records the claims of the rules as incidents.
 
 use crate::detect::Detector;
 
 impl Detector {
-    pub(crate) fn book(&mut self) {
+    pub(crate) fn record_claims(&mut self) {
         let origin = self.origin.unwrap_or_default();
         self.incidents.is_alone = self.roster.world_size == 1;
         while let Some(mut claim) = self
@@ -11,7 +11,7 @@ impl Detector {
             .poll()
             .or_else(|| self.links.poll())
             .or_else(|| self.silence.poll())
-            .or_else(|| self.blind.poll())
+            .or_else(|| self.unreachable.poll())
             .or_else(|| self.arrivals.poll())
             .or_else(|| self.job_rules.poll())
         {
@@ -21,7 +21,7 @@ impl Detector {
             }
             self.explains_no_more(&claim);
             self.preflight.support(&mut claim, self.job_rules.first_step());
-            self.incidents.book(claim, origin, &self.policy);
+            self.incidents.record(claim, origin, &self.policy);
         }
         self.book_faults();
     }

@@ -1,8 +1,8 @@
-//! The claims about ranks that do not move.
+//! Claims about silent ranks.
 
 use super::{MAX_BEHIND, Scope, SilenceRule};
 use crate::detect::claim::{Body, Claim, Detail, piece};
-use crate::detect::liveness::front::{doing, place};
+use crate::detect::liveness::progress::{doing, place};
 use crate::detect::liveness::standstill::Named;
 use crate::event::{Phase, Pulse, Signal};
 use crate::id::Rank;

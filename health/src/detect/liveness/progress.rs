@@ -1,37 +1,37 @@
-//! How far the ranks have got, and who is past whom: the question that a hang asks of every rank about all others.
+//! Progress of the ranks, and which ranks are ahead of a given one: a hang compares every rank with all others.
 
 use crate::event::{Phase, Pulse};
 use crate::time::Time;
 
 /// How far a rank has got: its step, and whether it waits there. One that waits has got further than one that works
 /// in the same step.
-pub type Place = (u64, bool);
+pub type Position = (u64, bool);
 
 /// The place that a pulse tells of.
-pub fn place(pulse: &Pulse) -> Place {
+pub fn place(pulse: &Pulse) -> Position {
     (pulse.step, pulse.phase == Phase::Wait)
 }
 
 /// Where ranks are, the least far first; with each, the earliest time at which one as far as that or further had got
 /// to where it is. Asking about every one of n ranks costs n log n.
 #[derive(Debug)]
-pub struct Front(Vec<(Place, Time)>);
+pub struct RankProgress(Vec<(Position, Time)>);
 
-impl Front {
+impl RankProgress {
     /// Takes where each rank is, and since when.
-    pub fn of(ranks: impl Iterator<Item = (Place, Time)>) -> Front {
-        let mut reached: Vec<(Place, Time)> = ranks.collect();
+    pub fn of(ranks: impl Iterator<Item = (Position, Time)>) -> RankProgress {
+        let mut reached: Vec<(Position, Time)> = ranks.collect();
         reached.sort_unstable();
         let mut earliest = Time(u64::MAX);
         for (_, since) in reached.iter_mut().rev() {
             earliest = earliest.min(*since);
             *since = earliest;
         }
-        Front(reached)
+        RankProgress(reached)
     }
 
     /// When the first of those who are further than `place` got to where it is.
-    pub fn passed_at(&self, place: Place) -> Option<Time> {
+    pub fn passed_at(&self, place: Position) -> Option<Time> {
         let further = self.0.partition_point(|(other, _)| *other <= place);
         self.0.get(further).map(|(_, since)| *since)
     }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_first_of_those_who_are_further_counts() {
-        let front = Front::of(
+        let front = RankProgress::of(
             [
                 ((5, false), Time(10)),
                 ((7, true), Time(30)),
@@ -73,7 +73,7 @@ mod tests {
         ] {
             assert_eq!(front.passed_at(place), passed.map(Time), "{place:?}");
         }
-        assert_eq!(Front::of(std::iter::empty()).passed_at((0, false)), None);
+        assert_eq!(RankProgress::of(std::iter::empty()).passed_at((0, false)), None);
     }
 
     /// Against the definition: the earliest of all others that are further.
@@ -87,10 +87,10 @@ mod tests {
             (chance >> 33) % most
         };
         for _ in 0..200 {
-            let ranks: Vec<(Place, Time)> = (0..below(12))
+            let ranks: Vec<(Position, Time)> = (0..below(12))
                 .map(|_| ((below(4), below(2) == 1), Time(below(6))))
                 .collect();
-            let front = Front::of(ranks.iter().copied());
+            let front = RankProgress::of(ranks.iter().copied());
             for place in (0..4).flat_map(|step| [(step, false), (step, true)]) {
                 let further = ranks.iter().filter(|(other, _)| *other > place);
                 let earliest = further.map(|(_, since)| *since).min();
