@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{Fact, Facts};
 use super::series::{Series, Stamp};
-use crate::detect::members::rounds::Rounds;
+use crate::detect::members::cursor_map::CursorMap;
 use crate::event::{GpuReading, GpuSignal};
 use crate::id::GpuId;
 use crate::policy::CauseThresholds;
@@ -69,7 +69,7 @@ type Readings = Series<{ GAUGES.len() }, COLUMNS>;
 /// The latest readings of every GPU.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Gpus {
-    gpus: Rounds<GpuId, Gpu>,
+    gpus: CursorMap<GpuId, Gpu>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::communicator::{Comm, Level, Likeness};
-use super::exact::Exact;
+use super::per_collective::PerCollective;
 use crate::detect::members::roster::MAX_RANKS;
 use crate::detect::step::plan::Plan;
 use crate::event;
@@ -26,7 +26,7 @@ const SMALL_BYTES: u64 = 8192;
 pub struct Comms {
     pub(crate) all: BTreeMap<u64, Comm>,
     /// Single collectives of some of them.
-    pub(crate) exact: Exact,
+    pub(crate) per_collective: PerCollective,
     /// By rank's number.
     of_rank: Vec<Vec<u64>>,
     /// Steps of communicators that have closed, and as many when they were last judged.
@@ -43,9 +43,9 @@ pub struct Comms {
 impl Comms {
     /// Forgets everything: a new group of ranks makes new ones.
     pub fn clear(&mut self) {
-        let exact = self.exact.again();
+        let per_collective = self.per_collective.again();
         *self = Comms {
-            exact,
+            per_collective,
             ..Comms::default()
         };
     }
@@ -114,7 +114,7 @@ impl Comms {
         let closed = comm.add(did);
         self.closed += closed;
         if let Some(upto) = comm.closed().filter(|_| closed > 0) {
-            for (step, transfer_s) in self.exact.close(did.comm, comm.size, upto) {
+            for (step, transfer_s) in self.per_collective.close(did.comm, comm.size, upto) {
                 comm.refine(step, transfer_s);
             }
         }
@@ -125,7 +125,7 @@ impl Comms {
     pub fn meet(&mut self, did: &event::Collectives) {
         let is_member = |comm: &Comm| comm.members.binary_search(&did.rank).is_ok();
         if self.all.get(&did.comm).is_some_and(is_member) {
-            self.exact.add(did);
+            self.per_collective.add(did);
         }
     }
 

@@ -4,4 +4,4 @@ pub mod communicator;
 pub mod communicators;
 #[cfg(test)]
 mod communicators_tests;
-mod exact;
+mod per_collective;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ledger, Part};
 use super::xids::subject;
-use super::{FaultRule, Scene};
+use super::{FaultContext, FaultRule};
 use crate::event::{Access, GpuAccess};
 use crate::fault::{Remedy, When};
 use crate::id::NodeId;
@@ -25,9 +25,9 @@ pub struct Accesses {
 
 impl Accesses {
     /// A rank that trains on a GPU came: what could not be read there matters now.
-    pub fn attached(&mut self, scene: &Scene<'_>, ledger: &mut Ledger) {
-        if let Some(access) = self.nodes.get(scene.node) {
-            unreadable(scene, ledger, &scene.node_subject(), access);
+    pub fn attached(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
+        if let Some(access) = self.nodes.get(context.node) {
+            unreadable(context, ledger, &context.node_subject(), access);
         }
     }
 
@@ -65,62 +65,63 @@ impl Accesses {
 
 impl FaultRule {
     /// Whether a GPU, or all of a node, can be read has changed.
-    pub(super) fn access(&mut self, scene: &Scene<'_>, access: &GpuAccess) {
+    pub(super) fn access(&mut self, context: &FaultContext<'_>, access: &GpuAccess) {
         if access.state == Access::NoEvents {
-            self.accesses.eventless.insert(scene.node.clone(), ());
+            self.accesses.eventless.insert(context.node.clone(), ());
             return;
         }
         let Some(gpu) = &access.gpu else {
-            self.accesses.nodes.insert(scene.node.clone(), access.clone());
-            let node = scene.node_subject();
+            self.accesses.nodes.insert(context.node.clone(), access.clone());
+            let node = context.node_subject();
             // A node without GPUs is as good as any, until a rank says that it trains on one.
-            let wanted = scene
+            let wanted = context
                 .roster
                 .members()
-                .any(|(_, member)| member.node == *scene.node && member.gpu.is_some());
+                .any(|(_, member)| member.node == *context.node && member.gpu.is_some());
             if access.state == Access::Readable {
                 self.ledger
-                    .drop_part(scene.at, Finding::GpuUnreadable, &node, PART);
+                    .drop_part(context.at, Finding::GpuUnreadable, &node, PART);
             } else if wanted {
-                unreadable(scene, &mut self.ledger, &node, access);
+                unreadable(context, &mut self.ledger, &node, access);
             }
             return;
         };
-        let Some(id) = self.resolve(scene, Some(gpu), &access.pci) else {
+        let Some(id) = self.resolve(context, Some(gpu), &access.pci) else {
             return;
         };
-        let subject = subject(scene, &id);
+        let subject = subject(context, &id);
         match access.state {
             Access::Readable => {
                 self.ledger
-                    .drop_part(scene.at, Finding::GpuUnreadable, &subject, PART);
-                self.ledger.drop_part(scene.at, Finding::GpuLost, &subject, PART);
+                    .drop_part(context.at, Finding::GpuUnreadable, &subject, PART);
+                self.ledger
+                    .drop_part(context.at, Finding::GpuLost, &subject, PART);
             }
             Access::Lost => {
                 self.ledger
-                    .drop_part(scene.at, Finding::GpuUnreadable, &subject, PART);
-                let mut part = Part::new(scene, Severity::Critical, "The driver has lost it")
+                    .drop_part(context.at, Finding::GpuUnreadable, &subject, PART);
+                let mut part = Part::new(context, Severity::Critical, "The driver has lost it")
                     .asks(Remedy::RebootNode, When::Now);
-                part.since = scene.at - Duration::from_nanos(access.for_ns);
-                part.since_step = scene.rank_on(&id).map(|(_, step)| step);
-                self.ledger.hold(scene, Finding::GpuLost, &subject, PART, part);
+                part.since = context.at - Duration::from_nanos(access.for_ns);
+                part.since_step = context.rank_on(&id).map(|(_, step)| step);
+                self.ledger.hold(context, Finding::GpuLost, &subject, PART, part);
             }
-            _ => unreadable(scene, &mut self.ledger, &subject, access),
+            _ => unreadable(context, &mut self.ledger, &subject, access),
         }
     }
 }
 
-fn unreadable(scene: &Scene<'_>, ledger: &mut Ledger, subject: &Subject, access: &GpuAccess) {
+fn unreadable(context: &FaultContext<'_>, ledger: &mut Ledger, subject: &Subject, access: &GpuAccess) {
     if access.state == Access::Readable {
         return;
     }
-    let mut part = Part::new(scene, Severity::Warning, words(access));
-    part.since = scene.at - Duration::from_nanos(access.for_ns);
+    let mut part = Part::new(context, Severity::Warning, words(access));
+    part.since = context.at - Duration::from_nanos(access.for_ns);
     part.more = remedy(access.state).to_owned();
     if access.state == Access::Silent {
         part = part.shows("unanswered_s", Duration::from_nanos(access.for_ns).as_secs_f64());
     }
-    ledger.hold(scene, Finding::GpuUnreadable, subject, PART, part);
+    ledger.hold(context, Finding::GpuUnreadable, subject, PART, part);
 }
 
 /// "NVML is silent (nvmlDeviceGetFieldValues has not come back)"

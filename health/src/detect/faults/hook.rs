@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Scene;
+use super::FaultContext;
 use crate::detect::Detector;
 use crate::detect::claim::{Body, Claim};
 use crate::detect::members::roster::Member;
@@ -13,7 +13,7 @@ use crate::verdict::{Cause, Finding, Severity, Subject};
 impl Detector {
     /// Hands a frame to the rule of GPU faults.
     pub(in crate::detect) fn observe_faults(&mut self, at: Time, frame: &Frame) {
-        let scene = Scene {
+        let context = FaultContext {
             at,
             entry: self.entry,
             provenance: frame.provenance,
@@ -24,7 +24,7 @@ impl Detector {
             ports: &self.policy.detector.port,
             tables: self.policy.faults(),
         };
-        self.faults.observe(&scene, frame);
+        self.faults.observe(&context, frame);
     }
 
     /// Books what the rule of GPU faults says.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Scene;
+use super::FaultContext;
 use crate::detect::claim;
 use crate::detect::claim::{Body, Claim, Detail, Outcome};
 use crate::event::Signal;
@@ -23,7 +23,7 @@ const MAX_PARTS: usize = 32;
 const MAX_OPEN: usize = 1 << 16;
 
 /// An order as a verdict carries it: for programs, and in words if the table of findings has none that fit.
-pub type Told = (Claim, Order, Option<Arc<str>>);
+pub type FaultClaim = (Claim, Order, Option<Arc<str>>);
 
 /// One thing that holds up a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,8 +51,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// A part seen in this scene that asks for nothing.
-    pub fn new(scene: &Scene<'_>, severity: Severity, why: impl Into<String>) -> Part {
+    /// A part without an order, seen in this context.
+    pub fn new(context: &FaultContext<'_>, severity: Severity, why: impl Into<String>) -> Part {
         Part {
             severity,
             order: Order {
@@ -60,12 +60,12 @@ impl Part {
                 when: When::JobEnd,
             },
             cause: Cause::Unknown,
-            since: scene.at,
+            since: context.at,
             since_step: None,
             evidence: Vec::new(),
             count: 1,
-            entries: (scene.entry, scene.entry),
-            provenance: scene.provenance,
+            entries: (context.entry, context.entry),
+            provenance: context.provenance,
             why: why.into(),
             more: String::new(),
             does: String::new(),
@@ -102,7 +102,7 @@ pub struct Ledger {
     tripped: Option<(usize, usize)>,
     /// What was held back, and when it is to be told.
     later: BTreeSet<(Time, Finding, Subject)>,
-    out: VecDeque<Told>,
+    out: VecDeque<FaultClaim>,
 }
 
 impl Ledger {
@@ -130,7 +130,7 @@ impl Ledger {
     /// A part holds, or is as it says now.
     pub fn hold(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FaultContext<'_>,
         finding: Finding,
         subject: &Subject,
         name: &str,
@@ -154,9 +154,9 @@ impl Ledger {
         }
         open.parts.insert(name.to_owned(), part);
         if asks_anew {
-            self.count_node(scene, subject);
+            self.count_node(context, subject);
         }
-        self.tell(scene.at, finding, subject);
+        self.tell(context.at, finding, subject);
     }
 
     /// A part holds no longer.
@@ -208,7 +208,7 @@ impl Ledger {
     }
 
     /// The next claim.
-    pub fn poll(&mut self) -> Option<Told> {
+    pub fn poll(&mut self) -> Option<FaultClaim> {
         self.out.pop_front()
     }
 
@@ -249,20 +249,20 @@ impl Ledger {
     }
 
     /// A breaker: when many nodes ask to be taken out of service at once, they share a cause.
-    fn count_node(&mut self, scene: &Scene<'_>, subject: &Subject) {
+    fn count_node(&mut self, context: &FaultContext<'_>, subject: &Subject) {
         let (Subject::Gpu { node, .. } | Subject::Node { node }) = subject else {
             return;
         };
-        self.asking.insert(node.clone(), scene.at);
-        let window = Duration::from_secs_f64(scene.limits.breaker_s);
-        self.asking.retain(|_, at| scene.at.since(*at) <= window);
-        let (asking, nodes) = (self.asking.len(), scene.roster.nodes().count());
-        let few = asking < scene.limits.breaker_nodes as usize;
-        if self.tripped.is_none() && !few && asking as f64 >= scene.limits.breaker_ratio * nodes as f64 {
+        self.asking.insert(node.clone(), context.at);
+        let window = Duration::from_secs_f64(context.limits.breaker_s);
+        self.asking.retain(|_, at| context.at.since(*at) <= window);
+        let (asking, nodes) = (self.asking.len(), context.roster.nodes().count());
+        let few = asking < context.limits.breaker_nodes as usize;
+        if self.tripped.is_none() && !few && asking as f64 >= context.limits.breaker_ratio * nodes as f64 {
             self.tripped = Some((asking, nodes));
             let all: Vec<(Finding, Subject)> = self.open.keys().cloned().collect();
             for (finding, subject) in all {
-                self.tell(scene.at, finding, &subject);
+                self.tell(context.at, finding, &subject);
             }
         }
     }

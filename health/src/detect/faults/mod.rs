@@ -21,7 +21,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::access::Accesses;
-use self::ledger::{Ledger, Told};
+use self::ledger::{FaultClaim, Ledger};
 use self::ports::Ports;
 use self::readings::fleet::Fleet;
 use self::readings::gpu::Gpu;
@@ -29,8 +29,8 @@ use self::readings::nvlinks::Wiring;
 use self::suspect::Suspect;
 use self::xids::job::JobXids;
 
+use super::members::cursor_map::CursorMap;
 use super::members::roster::Roster;
-use super::members::rounds::Rounds;
 use crate::event::{Event, KernelAccess, KernelWatch};
 use crate::fault::{Branch, FaultTables, pci_id};
 use crate::frame::{Frame, Provenance};
@@ -44,7 +44,7 @@ const MAX_GPUS: usize = 1 << 17;
 
 /// What the rule may look at while it takes one frame.
 #[derive(Clone, Copy)]
-pub struct Scene<'a> {
+pub struct FaultContext<'a> {
     pub at: Time,
     /// Number of the frame in the journal.
     pub entry: u64,
@@ -57,7 +57,7 @@ pub struct Scene<'a> {
     pub tables: &'a FaultTables,
 }
 
-impl Scene<'_> {
+impl FaultContext<'_> {
     pub fn job_subject(&self) -> Subject {
         Subject::Job {
             job: self.job.clone(),
@@ -88,7 +88,7 @@ struct Node {
 /// The rule.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FaultRule {
-    gpus: Rounds<(NodeId, GpuId), Gpu>,
+    gpus: CursorMap<(NodeId, GpuId), Gpu>,
     /// Which GPU is at an address; one that nobody has named yet is called by its address.
     at_pci: BTreeMap<(NodeId, String), GpuId>,
     nodes: BTreeMap<NodeId, Node>,
@@ -104,27 +104,29 @@ pub struct FaultRule {
 
 impl FaultRule {
     /// Takes a frame.
-    pub fn observe(&mut self, scene: &Scene<'_>, frame: &Frame) {
-        self.fire(scene);
+    pub fn observe(&mut self, context: &FaultContext<'_>, frame: &Frame) {
+        self.fire(context);
         match &frame.event {
             Event::Agent(agent) => {
-                let node = self.nodes.entry(scene.node.clone()).or_default();
+                let node = self.nodes.entry(context.node.clone()).or_default();
                 node.branch = agent.versions.get("driver").and_then(|driver| Branch::of(driver));
             }
-            Event::Kernel(watch) => self.kernel(scene, watch),
-            Event::GpuFault(fault) => self.fault(scene, fault),
-            Event::Gpu(reading) => self.reading(scene, reading),
-            Event::GpuAccess(access) => self.access(scene, access),
-            Event::Port(reading) => self.port(scene, reading),
+            Event::Kernel(watch) => self.kernel(context, watch),
+            Event::GpuFault(fault) => self.fault(context, fault),
+            Event::Gpu(reading) => self.reading(context, reading),
+            Event::GpuAccess(access) => self.access(context, access),
+            Event::Port(reading) => self.port(context, reading),
             Event::GpuHolders(holders) => {
-                let id = self.resolve(scene, Some(&holders.gpu), &holders.pci);
-                if let Some(gpu) = id.and_then(|id| self.gpu(scene, &id)) {
+                let id = self.resolve(context, Some(&holders.gpu), &holders.pci);
+                if let Some(gpu) = id.and_then(|id| self.gpu(context, &id)) {
                     gpu.holders = holders.processes.clone();
                 }
             }
-            Event::Attach(attach) if attach.gpu.is_some() => self.accesses.attached(scene, &mut self.ledger),
-            Event::Step(step) => self.suspect.step(scene, step, &mut self.ledger),
-            Event::Mark(mark) => self.suspect.mark(scene, mark),
+            Event::Attach(attach) if attach.gpu.is_some() => {
+                self.accesses.attached(context, &mut self.ledger)
+            }
+            Event::Step(step) => self.suspect.step(context, step, &mut self.ledger),
+            Event::Mark(mark) => self.suspect.mark(context, mark),
             _ => {}
         }
     }
@@ -145,7 +147,7 @@ impl FaultRule {
     }
 
     /// The next claim, with its order.
-    pub fn poll(&mut self) -> Option<Told> {
+    pub fn poll(&mut self) -> Option<FaultClaim> {
         self.ledger.poll()
     }
 
@@ -189,27 +191,27 @@ impl FaultRule {
     }
 
     /// Deadlines that have passed.
-    fn fire(&mut self, scene: &Scene<'_>) {
-        self.ledger.tell_due(scene.at);
-        self.follow_alone(scene);
-        self.job_xids.quiet(scene, &mut self.ledger);
+    fn fire(&mut self, context: &FaultContext<'_>) {
+        self.ledger.tell_due(context.at);
+        self.follow_alone(context);
+        self.job_xids.quiet(context, &mut self.ledger);
     }
 
     /// A kernel log began, or cannot be read. Another boot ends what a reboot ends.
-    fn kernel(&mut self, scene: &Scene<'_>, watch: &KernelWatch) {
-        let node = self.nodes.entry(scene.node.clone()).or_default();
+    fn kernel(&mut self, context: &FaultContext<'_>, watch: &KernelWatch) {
+        let node = self.nodes.entry(context.node.clone()).or_default();
         let before = node.kernel.replace(watch.clone());
         let rebooted = before.is_some_and(|before| {
             !before.boot.is_empty() && !watch.boot.is_empty() && before.boot != watch.boot
         });
         if rebooted {
-            self.rebooted(scene);
+            self.rebooted(context);
         }
     }
 
-    fn rebooted(&mut self, scene: &Scene<'_>) {
+    fn rebooted(&mut self, context: &FaultContext<'_>) {
         let keys = self.gpus.iter().map(|(key, _)| key);
-        let of_node: Vec<_> = keys.filter(|(node, _)| node == scene.node).cloned().collect();
+        let of_node: Vec<_> = keys.filter(|(node, _)| node == context.node).cloned().collect();
         for key in of_node {
             let Some(gpu) = self.gpus.get_mut(&key) else {
                 continue;
@@ -217,22 +219,22 @@ impl FaultRule {
             let (_, id) = key;
             let subject = Subject::Gpu {
                 gpu_uuid: id.clone(),
-                node: scene.node.clone(),
+                node: context.node.clone(),
             };
             let was_asked = self.ledger.is_open(Finding::GpuLost, &subject)
                 || self.ledger.is_open(Finding::GpuFault, &subject);
             gpu.rebooted(was_asked);
             for finding in readings::gpu::ENDED_BY_RESET {
-                self.ledger.over(scene.at, finding, &subject);
+                self.ledger.over(context.at, finding, &subject);
             }
         }
         self.ledger
-            .over(scene.at, Finding::GpuLost, &scene.node_subject());
+            .over(context.at, Finding::GpuLost, &context.node_subject());
     }
 
     /// The state of a GPU of this node; `None`: there are too many to be real.
-    fn gpu(&mut self, scene: &Scene<'_>, id: &GpuId) -> Option<&mut Gpu> {
-        let key = (scene.node.clone(), id.clone());
+    fn gpu(&mut self, context: &FaultContext<'_>, id: &GpuId) -> Option<&mut Gpu> {
+        let key = (context.node.clone(), id.clone());
         if self.gpus.len() >= MAX_GPUS && self.gpus.get(&key).is_none() {
             return None;
         }
@@ -240,11 +242,11 @@ impl FaultRule {
     }
 
     /// The name of a GPU: its UUID where it is known, else its address; `None`: neither.
-    fn resolve(&mut self, scene: &Scene<'_>, uuid: Option<&GpuId>, pci: &str) -> Option<GpuId> {
+    fn resolve(&mut self, context: &FaultContext<'_>, uuid: Option<&GpuId>, pci: &str) -> Option<GpuId> {
         let Some(pci) = pci_id(pci) else {
             return uuid.cloned();
         };
-        let place = (scene.node.clone(), pci);
+        let place = (context.node.clone(), pci);
         match (uuid, self.at_pci.get(&place)) {
             (None, Some(known)) => Some(known.clone()),
             (None, None) => {
@@ -259,7 +261,7 @@ impl FaultRule {
                     let nameless = known.filter(|known| known.as_str() == place.1).cloned();
                     self.remember(place, uuid.clone());
                     if let Some(nameless) = nameless {
-                        self.named(scene, &nameless, uuid);
+                        self.named(context, &nameless, uuid);
                     }
                 }
                 Some(uuid.clone())
@@ -274,16 +276,16 @@ impl FaultRule {
     }
 
     /// A GPU that was called by its address has got its name.
-    fn named(&mut self, scene: &Scene<'_>, from: &GpuId, to: &GpuId) {
-        if let Some(state) = self.gpus.remove(&(scene.node.clone(), from.clone())) {
-            let key = (scene.node.clone(), to.clone());
+    fn named(&mut self, context: &FaultContext<'_>, from: &GpuId, to: &GpuId) {
+        if let Some(state) = self.gpus.remove(&(context.node.clone(), from.clone())) {
+            let key = (context.node.clone(), to.clone());
             self.gpus.get_or_insert_with(&key, || state);
         }
         let subject = |id: &GpuId| Subject::Gpu {
             gpu_uuid: id.clone(),
-            node: scene.node.clone(),
+            node: context.node.clone(),
         };
-        self.ledger.rename(scene.at, &subject(from), &subject(to));
+        self.ledger.rename(context.at, &subject(from), &subject(to));
     }
 
     fn branch(&self, node: &NodeId) -> Option<Branch> {

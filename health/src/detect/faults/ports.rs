@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ledger, Part};
 use super::window::{Since, Window};
-use super::{FaultRule, Scene};
+use super::{FaultContext, FaultRule};
 use crate::event::{PortLink, PortReading, PortSignal};
 use crate::fault::{Remedy, When};
 use crate::id::NodeId;
@@ -64,8 +64,8 @@ impl Lasts {
 
 impl FaultRule {
     /// One reading of one port.
-    pub(super) fn port(&mut self, scene: &Scene<'_>, reading: &PortReading) {
-        let key = (scene.node.clone(), reading.port.clone());
+    pub(super) fn port(&mut self, context: &FaultContext<'_>, reading: &PortReading) {
+        let key = (context.node.clone(), reading.port.clone());
         let Ports { ports, alike } = &mut self.ports;
         if ports.len() >= MAX_PORTS && !ports.contains_key(&key) {
             return;
@@ -75,16 +75,16 @@ impl FaultRule {
         port.take(reading);
         port.count_among(others);
         let usual = port.usual(others);
-        let limits = scene.ports;
+        let limits = context.ports;
         for (trouble, part) in [
-            ("down", Some(port.down(scene, limits, usual))),
-            ("flaps", port.flaps(scene, limits, reading)),
-            ("rate", Some(port.slow(scene, limits, usual))),
-            ("errors", port.errors(scene, limits, reading)),
+            ("down", Some(port.down(context, limits, usual))),
+            ("flaps", port.flaps(context, limits, reading)),
+            ("rate", Some(port.slow(context, limits, usual))),
+            ("errors", port.errors(context, limits, reading)),
         ] {
             // What was not read says nothing.
             if let Some(part) = part {
-                port.tell(scene, &mut self.ledger, &reading.port, trouble, part);
+                port.tell(context, &mut self.ledger, &reading.port, trouble, part);
             }
         }
     }
@@ -137,16 +137,21 @@ impl Port {
     }
 
     /// Down though it was up, or is up elsewhere. A port that nobody ever plugged in is nothing.
-    fn down(&mut self, scene: &Scene<'_>, limits: &PortThresholds, usual: Option<f64>) -> Option<Part> {
+    fn down(
+        &mut self,
+        context: &FaultContext<'_>,
+        limits: &PortThresholds,
+        usual: Option<f64>,
+    ) -> Option<Part> {
         let missed = self.was_up || usual.is_some();
         let down = self.up == Some(false) && missed;
-        let since = self.down.holds(scene.at, down, limits.down_s)?;
+        let since = self.down.holds(context.at, down, limits.down_s)?;
         let why = if self.was_up {
             "has lost its link"
         } else {
             "is down, and up on the other nodes"
         };
-        let part = Part::new(scene, Severity::Critical, why)
+        let part = Part::new(context, Severity::Critical, why)
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("port_up", 0.0);
         Some(Part { since, ..part })
@@ -155,33 +160,38 @@ impl Port {
     /// `None`: not read.
     fn flaps(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FaultContext<'_>,
         limits: &PortThresholds,
         reading: &PortReading,
     ) -> Option<Option<Part>> {
         let span = Duration::from_secs_f64(limits.flap_window_s);
         let downs = reading.readings.get(&PortSignal::LinkDowns)?.value()?;
-        let (rise, _) = self.flaps.push(scene.at, downs, span);
+        let (rise, _) = self.flaps.push(context.at, downs, span);
         let often = rise >= f64::from(limits.flaps_critical);
         Some((rise > 0.0).then(|| {
             let part = if often {
-                Part::new(scene, Severity::Critical, "loses its link again and again")
+                Part::new(context, Severity::Critical, "loses its link again and again")
                     .asks(Remedy::Inspect, When::JobEnd)
             } else {
                 // Once may be anybody's doing: it asks nothing of the node.
-                Part::new(scene, Severity::Warning, "lost its link for a moment")
+                Part::new(context, Severity::Warning, "lost its link for a moment")
             };
             part.shows("link_downs", rise)
         }))
     }
 
     /// Below the best that it had, or below the same port of the other nodes.
-    fn slow(&mut self, scene: &Scene<'_>, limits: &PortThresholds, usual: Option<f64>) -> Option<Part> {
+    fn slow(
+        &mut self,
+        context: &FaultContext<'_>,
+        limits: &PortThresholds,
+        usual: Option<f64>,
+    ) -> Option<Part> {
         let wanted = usual.unwrap_or(0.0).max(self.best);
         let rate = self.rate.filter(|_| self.up != Some(false));
         let slow = rate.is_some_and(|rate| rate < wanted);
-        let since = self.slow.holds(scene.at, slow, limits.slow_s)?;
-        let mut part = Part::new(scene, Severity::Warning, "runs below its rate");
+        let since = self.slow.holds(context.at, slow, limits.slow_s)?;
+        let mut part = Part::new(context, Severity::Warning, "runs below its rate");
         if self.best >= wanted {
             part = part.asks(Remedy::Inspect, When::JobEnd);
         }
@@ -193,42 +203,42 @@ impl Port {
     /// `None`: not read.
     fn errors(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FaultContext<'_>,
         limits: &PortThresholds,
         reading: &PortReading,
     ) -> Option<Option<Part>> {
         let span = Duration::from_secs_f64(limits.errors_window_s);
         let errors = reading.readings.get(&PortSignal::Errors)?.value()?;
-        let (rise, _) = self.errors.push(scene.at, errors, span);
+        let (rise, _) = self.errors.push(context.at, errors, span);
         Some(
             (rise > limits.errors)
-                .then(|| Part::new(scene, Severity::Warning, "counts errors").shows("port_errors", rise)),
+                .then(|| Part::new(context, Severity::Warning, "counts errors").shows("port_errors", rise)),
         )
     }
 
     /// Keeps a trouble up while its reason is there, and for a while after.
     fn tell(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FaultContext<'_>,
         ledger: &mut Ledger,
         port: &Arc<str>,
         trouble: &'static str,
         part: Option<Part>,
     ) {
-        let (subject, name) = (scene.node_subject(), format!("{port} {trouble}"));
+        let (subject, name) = (context.node_subject(), format!("{port} {trouble}"));
         if let Some(mut part) = part {
             self.holding.insert(Cow::Borrowed(trouble), Since::default());
             part.why = format!("Port {port} {}", part.why);
             part.more = "Check its cable, transceiver and switch port.".to_owned();
-            return ledger.hold(scene, Finding::NetworkPort, &subject, &name, part);
+            return ledger.hold(context, Finding::NetworkPort, &subject, &name, part);
         }
         let Some(gone) = self.holding.get_mut(trouble) else {
             return;
         };
-        let since = gone.holds(scene.at, true).unwrap_or(scene.at);
-        if scene.at.since(since) >= Duration::from_secs_f64(scene.ports.clear_s) {
+        let since = gone.holds(context.at, true).unwrap_or(context.at);
+        if context.at.since(since) >= Duration::from_secs_f64(context.ports.clear_s) {
             self.holding.remove(trouble);
-            ledger.drop_part(scene.at, Finding::NetworkPort, &subject, &name);
+            ledger.drop_part(context.at, Finding::NetworkPort, &subject, &name);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::Scene;
+use super::FaultContext;
 use super::ledger::{Ledger, Part};
 use crate::event::{Mark, Step, StepKind};
 use crate::fault::{Remedy, When};
@@ -41,42 +41,42 @@ pub struct Suspect {
 
 impl Suspect {
     /// Takes a step: it may hold a checkpoint, or show that the job has gone back behind what is suspect.
-    pub fn step(&mut self, scene: &Scene<'_>, step: &Step, ledger: &mut Ledger) {
-        self.began.get_or_insert(scene.at);
+    pub fn step(&mut self, context: &FaultContext<'_>, step: &Step, ledger: &mut Ledger) {
+        self.began.get_or_insert(context.at);
         if step.kind == StepKind::Checkpoint {
-            self.checkpoint(step.step, scene.at);
+            self.checkpoint(step.step, context.at);
         }
         let Some(after) = self.tainted_after else { return };
-        if self.restarted && step.restart == scene.roster.restart {
+        if self.restarted && step.restart == context.roster.restart {
             self.restarted = false;
             if step.step <= after.saturating_add(1) {
                 self.tainted_after = None;
                 // What was written since is overwritten by what is computed anew.
                 self.checkpoints.retain(|(kept, _)| *kept <= after);
-                ledger.over(scene.at, Finding::ResultsSuspect, &scene.job_subject());
+                ledger.over(context.at, Finding::ResultsSuspect, &context.job_subject());
                 for (finding, subject) in std::mem::take(&mut self.cards) {
-                    ledger.drop_part(scene.at, finding, &subject, PART);
+                    ledger.drop_part(context.at, finding, &subject, PART);
                 }
                 return;
             }
         }
         self.cards
             .retain(|(finding, subject)| ledger.is_open(*finding, subject));
-        let job = scene.job_subject();
+        let job = context.job_subject();
         if self.cards.is_empty() && !ledger.is_open(Finding::ResultsSuspect, &job) {
             let does = format!("restart {}", self.checkpoint_words(after));
             let why = "A GPU had memory errors and is in order again";
             let part = self
-                .part(scene, after, why, does)
+                .part(context, after, why, does)
                 .asks(Remedy::RestartApp, When::Now);
-            ledger.hold(scene, Finding::ResultsSuspect, &job, PART, part);
+            ledger.hold(context, Finding::ResultsSuspect, &job, PART, part);
         }
     }
 
     /// Takes a mark of the trainer's.
-    pub fn mark(&mut self, scene: &Scene<'_>, mark: &Mark) {
+    pub fn mark(&mut self, context: &FaultContext<'_>, mark: &Mark) {
         if &*mark.kind == "checkpoint" {
-            self.checkpoint(mark.step, scene.at);
+            self.checkpoint(mark.step, context.at);
         }
     }
 
@@ -100,14 +100,14 @@ impl Suspect {
     /// Results may be wrong since some time after `clean`, at which they still were right. `card`: what holds of the GPU.
     pub fn taint(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FaultContext<'_>,
         ledger: &mut Ledger,
         clean: Time,
         why: &str,
         card: (Finding, Subject),
     ) {
         let last = self.checkpoints.iter().filter(|(_, done)| *done <= clean).max();
-        let (after, since) = last.copied().unwrap_or((0, self.began.unwrap_or(scene.at)));
+        let (after, since) = last.copied().unwrap_or((0, self.began.unwrap_or(context.at)));
         // What is suspect already stays so from where it was.
         if self.tainted_after.is_none_or(|known| after < known) {
             (self.tainted_after, self.tainted_since) = (Some(after), since);
@@ -115,14 +115,14 @@ impl Suspect {
         let after = self.tainted_after.unwrap_or(after);
         let does = format!(
             "drain {}, then restart {}",
-            scene.node,
+            context.node,
             self.checkpoint_words(after)
         );
         let mut part = self
-            .part(scene, after, why, does)
+            .part(context, after, why, does)
             .asks(Remedy::DrainReset, When::Now);
         part.since = clean;
-        ledger.hold(scene, card.0, &card.1, PART, part);
+        ledger.hold(context, card.0, &card.1, PART, part);
         if self.cards.len() < MAX_CARDS {
             self.cards.insert(card);
         }
@@ -135,11 +135,11 @@ impl Suspect {
         is_card.then(|| now.since(self.tainted_since).as_secs_f64() * f64::from(ranks))
     }
 
-    fn part(&self, scene: &Scene<'_>, after: u64, why: &str, does: String) -> Part {
-        let ranks = scene.roster.world_size;
-        let mut part = Part::new(scene, Severity::Critical, why);
+    fn part(&self, context: &FaultContext<'_>, after: u64, why: &str, does: String) -> Part {
+        let ranks = context.roster.world_size;
+        let mut part = Part::new(context, Severity::Critical, why);
         part.since_step = Some(after.saturating_add(1));
-        part.lost_rank_s = scene.at.since(self.tainted_since).as_secs_f64() * f64::from(ranks);
+        part.lost_rank_s = context.at.since(self.tainted_since).as_secs_f64() * f64::from(ranks);
         part.does = does;
         if after > 0 {
             part.shows(CLEAN, after as f64)

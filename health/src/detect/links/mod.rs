@@ -1,13 +1,13 @@
 //! `slow-link`: transfers that take longer than they did, or than elsewhere, and between whom.
 
-mod fit;
+mod attribution;
 mod link;
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use self::fit::Crossing;
+use self::attribution::Crossing;
 use self::link::{Open, excess};
 use super::claim::{Body, Claim, Detail, Outcome, over};
 use super::comm::communicator::Comm;
@@ -272,7 +272,7 @@ fn blames(view: &View<'_>) -> Vec<(Vec<NodeId>, bool, Vec<u64>)> {
             }
         }
     }
-    for blame in fit::explain(&crossings) {
+    for blame in attribution::explain(&crossings) {
         found.push((
             blame.nodes.iter().map(name).collect(),
             blame.pair,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Look, Told};
+use super::{Look, ReadingParts};
 use crate::detect::faults::ledger::Part;
 use crate::detect::faults::window::{Streak, Window};
 use crate::event::GpuSignal;
@@ -54,9 +54,9 @@ pub struct Member {
 
 impl Fleet {
     /// Takes one reading of one GPU.
-    pub fn take(&mut self, look: &Look<'_>, member: &mut Member, told: &mut Told) {
+    pub fn take(&mut self, look: &Look<'_>, member: &mut Member, parts: &mut ReadingParts) {
         if let Some(slowed) = look.value(GpuSignal::ThrottlePowerNs) {
-            told.say(
+            parts.say(
                 Finding::GpuThrottled,
                 "power_cap",
                 self.power(look, member, slowed),
@@ -65,15 +65,15 @@ impl Fleet {
         for (name, signal, what) in ALIKE {
             if let Some(value) = look.value(signal) {
                 let part = self.alike(look, member, (signal, what), value.round() as i64);
-                told.say(Finding::GpuConfig, name, part);
+                parts.say(Finding::GpuConfig, name, part);
             }
         }
     }
 
     fn power(&mut self, look: &Look<'_>, member: &mut Member, slowed: f64) -> Option<Part> {
-        let limits = look.scene.limits;
+        let limits = look.context.limits;
         let span = Duration::from_secs_f64(limits.throttle_window_s);
-        let rise = member.power.per_span(look.scene.at, slowed, span);
+        let rise = member.power.per_span(look.context.at, slowed, span);
         let ratio = rise / 1e9 / limits.throttle_window_s;
         let capped = ratio >= limits.throttle_power_ratio;
         self.gpus += usize::from(!std::mem::replace(&mut member.counted, true));

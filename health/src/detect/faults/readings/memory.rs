@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Look, Told};
+use super::{Look, ReadingParts};
 use crate::detect::faults::window::Since;
 use crate::event::{GpuProcess, GpuSignal};
 use crate::verdict::{Finding, Severity};
@@ -19,8 +19,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn take(&mut self, look: &Look<'_>, holders: &[GpuProcess], told: &mut Told) {
-        let (at, limits) = (look.scene.at, look.scene.limits);
+    pub fn take(&mut self, look: &Look<'_>, holders: &[GpuProcess], parts: &mut ReadingParts) {
+        let (at, limits) = (look.context.at, look.context.limits);
         let (used, total) = (
             look.value(GpuSignal::MemoryUsedBytes),
             look.value(GpuSignal::MemoryTotalBytes),
@@ -51,7 +51,7 @@ impl Memory {
                     .to_owned();
             part
         });
-        told.say(Finding::GpuMemoryFull, "memory", part);
+        parts.say(Finding::GpuMemoryFull, "memory", part);
         let Some(busy) = look.value(GpuSignal::UtilizationRatio) else {
             return;
         };
@@ -70,7 +70,7 @@ impl Memory {
             part.more = "End the process that holds it, or give the GPU back.".to_owned();
             part
         });
-        told.say(Finding::GpuIdle, "idle", part);
+        parts.say(Finding::GpuIdle, "idle", part);
     }
 }
 

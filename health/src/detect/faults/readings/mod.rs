@@ -18,7 +18,7 @@ use self::values::{Rises, Values};
 use super::ledger::Part;
 use super::window::{Since, Streak, Window};
 use super::xids::subject;
-use super::{FaultRule, Scene};
+use super::{FaultContext, FaultRule};
 use crate::event::{GpuReading, GpuSignal};
 use crate::fault::{Order, Remedy, When, recovery_order};
 use crate::id::{GpuId, NodeId};
@@ -55,13 +55,13 @@ pub struct Counters {
     holding: BTreeMap<Cow<'static, str>, (u32, (Severity, Order))>,
 }
 
-/// What the rules say of one reading: which parts hold, and of those that held, which have no reason any more.
-pub struct Told {
+/// Result of the rules for one reading: the parts that hold, and those that held before and no longer do.
+pub struct ReadingParts {
     parts: Vec<(Finding, &'static str, Option<Part>)>,
     any_held: bool,
 }
 
-impl Told {
+impl ReadingParts {
     /// A part, or that its reason is not there.
     pub fn say(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
         // Nothing is wrong with most GPUs at most times.
@@ -73,7 +73,7 @@ impl Told {
 
 /// One reading of one GPU.
 pub struct Look<'a> {
-    pub scene: &'a Scene<'a>,
+    pub context: &'a FaultContext<'a>,
     pub reading: &'a GpuReading,
     pub values: &'a Values,
 }
@@ -88,7 +88,7 @@ impl Look<'_> {
     }
 
     pub fn part(&self, severity: Severity, why: &str) -> Part {
-        Part::new(self.scene, severity, why)
+        Part::new(self.context, severity, why)
     }
 }
 
@@ -125,14 +125,14 @@ impl Counters {
 
 impl FaultRule {
     /// One reading of one GPU.
-    pub(super) fn reading(&mut self, scene: &Scene<'_>, reading: &GpuReading) {
-        let key = (scene.node.clone(), reading.gpu.clone());
+    pub(super) fn reading(&mut self, context: &FaultContext<'_>, reading: &GpuReading) {
+        let key = (context.node.clone(), reading.gpu.clone());
         let known = self.gpus.get_mut(&key).is_some_and(|gpu| gpu.pci == reading.pci);
         if !known {
-            let Some(id) = self.resolve(scene, Some(&reading.gpu), &reading.pci) else {
+            let Some(id) = self.resolve(context, Some(&reading.gpu), &reading.pci) else {
                 return;
             };
-            let Some(gpu) = self.gpu(scene, &id) else { return };
+            let Some(gpu) = self.gpu(context, &id) else { return };
             gpu.pci = reading.pci.clone();
         }
         let Some(gpu) = self.gpus.get_mut(&key) else {
@@ -141,7 +141,7 @@ impl FaultRule {
         let mut values = std::mem::take(&mut gpu.known).unwrap_or_default();
         values.take(reading);
         let look = Look {
-            scene,
+            context,
             reading,
             values: &values,
         };
@@ -153,46 +153,46 @@ impl FaultRule {
 
     /// Everything that is known of one GPU, once a reading.
     fn judge(&mut self, look: &Look<'_>, key: &(NodeId, GpuId)) {
-        let (scene, reading) = (look.scene, look.reading);
+        let (context, reading) = (look.context, look.reading);
         let Some(gpu) = self.gpus.get_mut(key) else {
             return;
         };
-        gpu.counters.first_read.get_or_insert(scene.at);
-        let mut told = Told {
+        gpu.counters.first_read.get_or_insert(context.at);
+        let mut parts = ReadingParts {
             parts: Vec::new(),
             any_held: !gpu.counters.holding.is_empty(),
         };
-        let asks_no_more = asked(look, gpu, &mut told);
-        memory_errors(look, &mut gpu.counters, &mut told);
-        remap::remaps(look, &mut gpu.counters, &mut told);
-        slow::throttles(look, &mut gpu.counters, &mut told);
-        slow::pcie(look, &mut gpu.counters, &mut told);
-        nvlinks::nvlinks(look, &mut gpu.counters, &mut self.wiring, &mut told);
-        gpu.memory.take(look, &gpu.holders, &mut told);
-        self.fleet.take(look, &mut gpu.member, &mut told);
-        let clear_after = scene.limits.clear_readings;
+        let asks_no_more = asked(look, gpu, &mut parts);
+        memory_errors(look, &mut gpu.counters, &mut parts);
+        remap::remaps(look, &mut gpu.counters, &mut parts);
+        slow::throttles(look, &mut gpu.counters, &mut parts);
+        slow::pcie(look, &mut gpu.counters, &mut parts);
+        nvlinks::nvlinks(look, &mut gpu.counters, &mut self.wiring, &mut parts);
+        gpu.memory.take(look, &gpu.holders, &mut parts);
+        self.fleet.take(look, &mut gpu.member, &mut parts);
+        let clear_after = context.limits.clear_readings;
         let renew = self.ledger.len() <= RENEWED;
-        for (finding, name, part) in told.parts {
+        for (finding, name, part) in parts.parts {
             let fresh = !gpu.counters.holding.contains_key(name);
             let Some(news) = gpu.counters.latch(name, part, clear_after, renew) else {
                 continue;
             };
-            let subject = subject(scene, &reading.gpu);
+            let subject = subject(context, &reading.gpu);
             match news {
                 Some(mut part) => {
                     if fresh {
-                        part.since_step = scene.rank_on(&reading.gpu).map(|(_, step)| step);
+                        part.since_step = context.rank_on(&reading.gpu).map(|(_, step)| step);
                     }
-                    self.ledger.hold(scene, finding, &subject, name, part);
+                    self.ledger.hold(context, finding, &subject, name, part);
                 }
-                None => self.ledger.drop_part(scene.at, finding, &subject, name),
+                None => self.ledger.drop_part(context.at, finding, &subject, name),
             }
         }
         let (uncorrected, was_reset) = (uncorrected(look, gpu), was_reset(look, gpu));
         if was_reset {
-            self.reset(scene, &reading.gpu);
+            self.reset(context, &reading.gpu);
         } else if asks_no_more {
-            self.recovered(scene, &reading.gpu);
+            self.recovered(context, &reading.gpu);
         }
         if let Some((risen, clean)) = uncorrected {
             self.tainted(look, risen, clean);
@@ -204,38 +204,39 @@ impl FaultRule {
 
     /// A GPU that was lost answers again.
     fn returns(&mut self, look: &Look<'_>) {
-        let (scene, id) = (look.scene, &look.reading.gpu);
-        if !self.ledger.is_open(Finding::GpuLost, &subject(scene, id)) {
+        let (context, id) = (look.context, &look.reading.gpu);
+        if !self.ledger.is_open(Finding::GpuLost, &subject(context, id)) {
             return;
         }
         let answers = look.values.has_any();
-        let clear_after = scene.limits.clear_readings;
-        let Some(gpu) = self.gpu(scene, id) else { return };
+        let clear_after = context.limits.clear_readings;
+        let Some(gpu) = self.gpu(context, id) else { return };
         if gpu.counters.answers.push(answers) >= clear_after {
             gpu.counters.answers = Streak::default();
-            self.ledger.over(scene.at, Finding::GpuLost, &subject(scene, id));
+            self.ledger
+                .over(context.at, Finding::GpuLost, &subject(context, id));
         }
     }
 
     /// Uncorrectable errors: what was computed since the last reading without them is suspect.
     fn tainted(&mut self, look: &Look<'_>, risen: f64, clean: Time) {
-        let (scene, id) = (look.scene, &look.reading.gpu);
+        let (context, id) = (look.context, &look.reading.gpu);
         let mut part = look
             .part(Severity::Critical, "Uncorrectable memory errors")
             .asks(Remedy::DrainReset, When::Now)
             .shows("uncorrected_errors", risen);
         part.count = risen as u64;
-        let rank = scene.rank_on(id);
+        let rank = context.rank_on(id);
         part.since_step = rank.map(|(_, step)| step);
         if rank.is_some() {
             let why = format!("Uncorrectable memory errors on {id}");
-            let card = (Finding::EccUncorrectable, subject(scene, id));
-            self.suspect.taint(scene, &mut self.ledger, clean, &why, card);
+            let card = (Finding::EccUncorrectable, subject(context, id));
+            self.suspect.taint(context, &mut self.ledger, clean, &why, card);
         }
         self.ledger.hold(
-            scene,
+            context,
             Finding::EccUncorrectable,
-            &subject(scene, id),
+            &subject(context, id),
             "uncorrected",
             part,
         );
@@ -247,10 +248,10 @@ impl FaultRule {
 fn uncorrected(look: &Look<'_>, gpu: &mut Gpu) -> Option<(f64, Time)> {
     let (risen, now) = gpu.counters.risen(look, GpuSignal::EccUncorrected)?;
     if !now {
-        gpu.counters.clean = Some(look.scene.at);
+        gpu.counters.clean = Some(look.context.at);
         return None;
     }
-    Some((risen, gpu.counters.clean.unwrap_or(look.scene.at)))
+    Some((risen, gpu.counters.clean.unwrap_or(look.context.at)))
 }
 
 /// Counters since driver load that begin anew: the GPU was reset, or its driver loaded again.
@@ -267,14 +268,14 @@ fn was_reset(look: &Look<'_>, gpu: &mut Gpu) -> bool {
 }
 
 /// The recovery that the driver asks for. Gives whether it has asked for none again for long enough.
-fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Told) -> bool {
+fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     let Some(number) = look.value(GpuSignal::RecoveryAction) else {
         return false;
     };
     let quiet = gpu.counters.unasked.push(number == 0.0);
     if number == 0.0 {
-        told.say(Finding::GpuFault, "recovery", None);
-        return gpu.recovery_asked && quiet >= look.scene.limits.clear_readings;
+        parts.say(Finding::GpuFault, "recovery", None);
+        return gpu.recovery_asked && quiet >= look.context.limits.clear_readings;
     }
     gpu.recovery_asked = true;
     let remedy = Remedy::of_recovery_action(number as u64);
@@ -284,17 +285,19 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, told: &mut Told) -> bool {
         .part(severity, "The driver asks for a recovery")
         .shows("recovery_action", number);
     part.order = asked.map_or(part.order, |(_, order)| order);
-    told.say(Finding::GpuFault, "recovery", Some(part));
+    parts.say(Finding::GpuFault, "recovery", Some(part));
     false
 }
 
 /// Corrected errors by their rate, SRAM by its flag, ECC by its mode.
-fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    let limits = look.scene.limits;
+fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
+    let limits = look.context.limits;
     if let Some(corrected) = look.value(GpuSignal::EccCorrected) {
         let span = Duration::from_secs_f64(limits.corrected_window_s);
-        let (rise, over) = counters.corrected.push(look.scene.at, corrected, span);
-        let (burst, short) = counters.corrected_short.push(look.scene.at, corrected, span / 10);
+        let (rise, over) = counters.corrected.push(look.context.at, corrected, span);
+        let (burst, short) = counters
+            .corrected_short
+            .push(look.context.at, corrected, span / 10);
         // The whole window for a warning; a storm shows in a tenth of it.
         let rate = |rise: f64, over: Duration| rise / over.as_secs_f64().max(1.0);
         let slow = over >= span && rate(rise, over) >= limits.corrected_warning_per_s;
@@ -314,7 +317,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("corrected_errors_per_s", rate)
         });
-        told.say(Finding::EccCorrected, "corrected", part);
+        parts.say(Finding::EccCorrected, "corrected", part);
     }
     let sram = look.flag(GpuSignal::SramThresholdExceeded);
     let part = sram.filter(|exceeded| *exceeded).map(|_| {
@@ -322,7 +325,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("sram_threshold_exceeded", 1.0)
     });
-    told.say(Finding::EccUncorrectable, "sram", part);
+    parts.say(Finding::EccUncorrectable, "sram", part);
     let (now, pending) = (
         look.flag(GpuSignal::EccEnabled),
         look.flag(GpuSignal::EccEnabledPending),
@@ -339,5 +342,5 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
         part.more = "Set ECC as on the other GPUs before the next job.".to_owned();
         part
     });
-    told.say(Finding::GpuConfig, "ecc_mode", part);
+    parts.say(Finding::GpuConfig, "ecc_mode", part);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counters, Look, Told};
+use super::{Counters, Look, ReadingParts};
 use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::id::NodeId;
@@ -23,7 +23,7 @@ pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
 impl Wiring {
     /// Takes one reading; gives how many links should be up on this GPU. 0: nothing says that any is wired.
     fn expected(&mut self, look: &Look<'_>, up: f64) -> f64 {
-        let models = self.0.entry(look.scene.node.clone()).or_default();
+        let models = self.0.entry(look.context.node.clone()).or_default();
         if models.len() >= MAX_MODELS && !models.contains_key(&look.reading.model) {
             return 0.0;
         }
@@ -34,12 +34,12 @@ impl Wiring {
 }
 
 /// Errors, and links that are down.
-pub fn nvlinks(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mut Told) {
-    errors(look, counters, told);
-    down(look, counters, wiring, told);
+pub fn nvlinks(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, parts: &mut ReadingParts) {
+    errors(look, counters, parts);
+    down(look, counters, wiring, parts);
 }
 
-fn errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
+fn errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     for (name, signal, severity, why) in [
         (
             "recoveries",
@@ -78,12 +78,12 @@ fn errors(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
                 Severity::Critical => part.asks(Remedy::ResetGpu, When::NextCheckpoint),
             }
         });
-        told.say(Finding::NvlinkErrors, name, part);
+        parts.say(Finding::NvlinkErrors, name, part);
     }
 }
 
-fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mut Told) {
-    let limits = look.scene.limits;
+fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, parts: &mut ReadingParts) {
+    let limits = look.context.limits;
     let Some(up) = look.value(GpuSignal::NvlinkUp) else {
         return;
     };
@@ -100,12 +100,12 @@ fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, told: &mu
         part.evidence.push(shown);
         part
     });
-    told.say(Finding::NvlinkErrors, "links_down", part);
+    parts.say(Finding::NvlinkErrors, "links_down", part);
 }
 
 fn has_trained(look: &Look<'_>, counters: &Counters) -> bool {
-    let training = Duration::from_secs_f64(look.scene.limits.nvlink_training_s);
+    let training = Duration::from_secs_f64(look.context.limits.nvlink_training_s);
     counters
         .first_read
-        .is_some_and(|first| look.scene.at.since(first) >= training)
+        .is_some_and(|first| look.context.at.since(first) >= training)
 }

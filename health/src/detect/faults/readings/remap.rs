@@ -1,15 +1,15 @@
 //! Memory rows and pages that were remapped or retired, wait for it, or could not be.
 
-use super::{Counters, Look, Told};
+use super::{Counters, Look, ReadingParts};
 use crate::detect::faults::ledger::Part;
 use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Finding, Severity};
 
 /// Rows and pages that were taken out of use, wait for it, or could not be.
-pub fn remaps(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    let limits = look.scene.limits;
-    let mut say = |name, part: Option<Part>| told.say(Finding::RowRemap, name, part);
+pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
+    let limits = look.context.limits;
+    let mut say = |name, part: Option<Part>| parts.say(Finding::RowRemap, name, part);
     let is_set = |signal| look.flag(signal) == Some(true);
     say(
         "pending",

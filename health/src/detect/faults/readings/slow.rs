@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::{Counters, Look, Told};
+use super::{Counters, Look, ReadingParts};
 use crate::detect::faults::ledger::Part;
 use crate::event::GpuSignal;
 use crate::fault::{Remedy, When};
 use crate::verdict::{Cause, Finding, Severity};
 
 /// Heat and power. The power cap is [`super::fleet`]'s: it means something only beside the peers.
-pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    let (at, limits) = (look.scene.at, look.scene.limits);
+pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
+    let (at, limits) = (look.context.at, look.context.limits);
     let mut say = |name, cause, part: Option<Part>| {
         let part = part.map(|part| Part { cause, ..part });
-        told.say(Finding::GpuThrottled, name, part);
+        parts.say(Finding::GpuThrottled, name, part);
     };
     if let Some(slowed) = look.value(GpuSignal::ThrottleThermalSwNs) {
         let span = Duration::from_secs_f64(limits.throttle_window_s);
@@ -81,8 +81,8 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
 }
 
 /// The PCIe link: width, generation, replays.
-pub fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
-    let (at, limits) = (look.scene.at, look.scene.limits);
+pub fn pcie(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
+    let (at, limits) = (look.context.at, look.context.limits);
     let pair = |now, max| Some((look.value(now)?, look.value(max)?));
     let width = pair(GpuSignal::PcieWidth, GpuSignal::PcieWidthMax);
     let generation = pair(GpuSignal::PcieGen, GpuSignal::PcieGenMax);
@@ -107,7 +107,7 @@ pub fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
             part.evidence.extend(shown);
             part
         });
-        told.say(Finding::PcieDegraded, "width", part);
+        parts.say(Finding::PcieDegraded, "width", part);
     }
     if let Some(replays) = look.value(GpuSignal::PcieReplays) {
         let span = Duration::from_secs_f64(limits.pcie_replays_window_s);
@@ -117,6 +117,6 @@ pub fn pcie(look: &Look<'_>, counters: &mut Counters, told: &mut Told) {
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("pcie_replays", rise)
         });
-        told.say(Finding::PcieDegraded, "replays", part);
+        parts.say(Finding::PcieDegraded, "replays", part);
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CONTAINED, EXCEPTION, PAGE_FAULT, SYMPATHETIC, Seen};
+use super::{CONTAINED, EXCEPTION, PAGE_FAULT, SYMPATHETIC, XidReport};
 use crate::detect::faults::ledger::{Ledger, Part};
-use crate::detect::faults::{FaultRule, Scene, xid_name};
+use crate::detect::faults::{FaultContext, FaultRule, xid_name};
 use crate::frame::Provenance;
 use crate::id::{GpuId, NodeId};
 use crate::time::Time;
@@ -57,37 +57,37 @@ impl JobXids {
     }
 
     /// Ends what has not been seen for long.
-    pub fn quiet(&mut self, scene: &Scene<'_>, ledger: &mut Ledger) {
-        let span = Duration::from_secs_f64(scene.limits.xid_quiet_s);
-        let job = scene.job_subject();
+    pub fn quiet(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger) {
+        let span = Duration::from_secs_f64(context.limits.xid_quiet_s);
+        let job = context.job_subject();
         self.codes.retain(|(finding, xid), code| {
             let over = code.last + span;
-            if over <= scene.at {
+            if over <= context.at {
                 ledger.drop_part(over, *finding, &job, &xid_name(*xid));
             }
-            over > scene.at
+            over > context.at
         });
     }
 
-    pub fn add(&mut self, scene: &Scene<'_>, ledger: &mut Ledger, seen: &Seen<'_>) {
+    pub fn add(&mut self, context: &FaultContext<'_>, ledger: &mut Ledger, seen: &XidReport<'_>) {
         let key = (seen.judged.finding, seen.xid);
         if self.codes.len() >= MAX_CODES && !self.codes.contains_key(&key) {
             return;
         }
-        let place = || match scene.rank_on(seen.gpu) {
-            Some((rank, _)) => format!("rank {rank} on {} ({})", scene.node, seen.gpu),
-            None => format!("{} on {}", seen.gpu, scene.node),
+        let place = || match context.rank_on(seen.gpu) {
+            Some((rank, _)) => format!("rank {rank} on {} ({})", context.node, seen.gpu),
+            None => format!("{} on {}", seen.gpu, context.node),
         };
         let code = self.codes.entry(key).or_insert_with(|| JobCode {
             count: 0,
-            last: scene.at,
+            last: context.at,
             gpus: BTreeSet::new(),
             first: place(),
         });
         code.count = code.count.saturating_add(seen.new);
-        code.last = scene.at;
+        code.last = context.at;
         if code.gpus.len() < MAX_GPUS {
-            code.gpus.insert((scene.node.clone(), seen.gpu.clone()));
+            code.gpus.insert((context.node.clone(), seen.gpu.clone()));
         }
         let gpus = code.gpus.len();
         let why = match gpus {
@@ -97,7 +97,7 @@ impl JobXids {
                 seen.xid, seen.judged.means, code.first
             ),
         };
-        let mut part = Part::new(scene, seen.judged.severity, why)
+        let mut part = Part::new(context, seen.judged.severity, why)
             .asks(seen.judged.order.remedy, seen.judged.order.when)
             .shows(&*xid_name(seen.xid), code.count as f64)
             .shows(format!("xid_{}_gpus", seen.xid), gpus as f64);
@@ -109,9 +109,9 @@ impl JobXids {
             part.more = "The error was contained: reset this GPU when the job has ended.".to_owned();
         }
         ledger.hold(
-            scene,
+            context,
             seen.judged.finding,
-            &scene.job_subject(),
+            &context.job_subject(),
             &xid_name(seen.xid),
             part,
         );
@@ -120,59 +120,59 @@ impl JobXids {
 
 impl FaultRule {
     /// XID 45 follows another of its GPU: it is attached to that, and told alone only when none came.
-    pub(super) fn sympathetic(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) {
+    pub(super) fn sympathetic(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         if seen.new == 0 {
             return;
         }
-        let span = Duration::from_secs_f64(scene.limits.xid_follows_s);
-        let key = (scene.node.clone(), seen.gpu.clone());
+        let span = Duration::from_secs_f64(context.limits.xid_follows_s);
+        let key = (context.node.clone(), seen.gpu.clone());
         if self
             .gpus
             .get(&key)
-            .and_then(|gpu| gpu.other_than(SYMPATHETIC, scene.at, span))
+            .and_then(|gpu| gpu.other_than(SYMPATHETIC, context.at, span))
             .is_some()
         {
             return;
         }
-        let entry = (scene.entry, scene.entry);
+        let entry = (context.entry, context.entry);
         let (_, waiting) = self.job_xids.alone.entry(key).or_insert((
-            scene.at + span,
+            context.at + span,
             Waiting {
                 count: 0,
                 entries: entry,
-                provenance: scene.provenance,
+                provenance: context.provenance,
             },
         ));
         waiting.count = waiting.count.saturating_add(seen.new);
-        waiting.entries.1 = scene.entry;
+        waiting.entries.1 = context.entry;
     }
 
     /// Those XIDs 45 that nothing came after.
-    pub(crate) fn follow_alone(&mut self, scene: &Scene<'_>) {
+    pub(crate) fn follow_alone(&mut self, context: &FaultContext<'_>) {
         let due: Vec<(NodeId, GpuId)> = self
             .job_xids
             .alone
             .iter()
-            .filter(|(_, (until, _))| *until <= scene.at)
+            .filter(|(_, (until, _))| *until <= context.at)
             .map(|(key, _)| key.clone())
             .collect();
         for (node, id) in due {
             let Some((until, waiting)) = self.job_xids.alone.remove(&(node.clone(), id.clone())) else {
                 continue;
             };
-            let then = Scene {
+            let then = FaultContext {
                 at: until,
                 entry: waiting.entries.1,
                 provenance: waiting.provenance,
                 node: &node,
-                ..*scene
+                ..*context
             };
-            let judged = scene.tables.judge(SYMPATHETIC, "", None);
+            let judged = context.tables.judge(SYMPATHETIC, "", None);
             let (xid, gpu, new) = (SYMPATHETIC, &id, waiting.count);
             self.job_xids.add(
                 &then,
                 &mut self.ledger,
-                &Seen {
+                &XidReport {
                     xid,
                     gpu,
                     judged,

@@ -6,7 +6,7 @@ mod reported;
 use std::time::Duration;
 
 use super::ledger::Part;
-use super::{FaultRule, Scene, xid_name};
+use super::{FaultContext, FaultRule, xid_name};
 use crate::event::{FaultSource, GpuFault, GpuFaultKind};
 use crate::fault::{Judgement, NvlinkLine, Remedy, When};
 use crate::id::GpuId;
@@ -28,7 +28,7 @@ pub const PAGE_FAULT: u32 = 31;
 /// Contained: the application ends, the GPU goes on until the job has ended.
 pub const CONTAINED: u32 = 94;
 /// One report of an XID, resolved and judged.
-pub struct Seen<'a> {
+pub struct XidReport<'a> {
     pub xid: u32,
     pub gpu: &'a GpuId,
     pub judged: Judgement,
@@ -38,26 +38,26 @@ pub struct Seen<'a> {
 
 impl FaultRule {
     /// Something was reported of a GPU.
-    pub(super) fn fault(&mut self, scene: &Scene<'_>, fault: &GpuFault) {
+    pub(super) fn fault(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         if fault.kind == GpuFaultKind::Switch {
-            return self.switch(scene, fault);
+            return self.switch(context, fault);
         }
-        let Some(id) = self.resolve(scene, fault.gpu.as_ref(), &fault.pci) else {
-            return self.nameless(scene, fault);
+        let Some(id) = self.resolve(context, fault.gpu.as_ref(), &fault.pci) else {
+            return self.nameless(context, fault);
         };
         if fault.seen_by == FaultSource::KernelBefore {
-            return self.seen_before(scene, &id, fault);
+            return self.seen_before(context, &id, fault);
         }
         match fault.kind {
-            GpuFaultKind::Xid => self.xid(scene, &id, fault),
-            _ => self.reported(scene, &id, fault),
+            GpuFaultKind::Xid => self.xid(context, &id, fault),
+            _ => self.reported(context, &id, fault),
         }
     }
 
-    fn xid(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
-        let (xid, limits) = (fault.xid, scene.limits);
-        let judged = scene.tables.judge(xid, &fault.text, self.branch(scene.node));
-        let Some(gpu) = self.gpu(scene, id) else { return };
+    fn xid(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
+        let (xid, limits) = (fault.xid, context.limits);
+        let judged = context.tables.judge(xid, &fault.text, self.branch(context.node));
+        let Some(gpu) = self.gpu(context, id) else { return };
         let Some(code) = gpu.code(xid) else { return };
         let before = code.count();
         let by = match fault.seen_by {
@@ -67,9 +67,12 @@ impl FaultRule {
         *by = by.saturating_add(u64::from(fault.count.max(1)));
         let new = code.count() - before;
         if new > 0 || code.last().is_none() {
-            code.seen(scene.at, limits);
+            code.seen(context.at, limits);
         }
-        code.entries = Some((code.entries.map_or(scene.entry, |(first, _)| first), scene.entry));
+        code.entries = Some((
+            code.entries.map_or(context.entry, |(first, _)| first),
+            context.entry,
+        ));
         // The kernel log's words say more than NVML's number; of several the worst stands. A verdict of the driver's
         // own replaces the one before.
         let worse = code.judged.as_ref().is_none_or(|known| {
@@ -79,48 +82,48 @@ impl FaultRule {
             code.judged = Some(judged.clone());
         }
         let judged = code.judged.clone().unwrap_or(judged);
-        let seen = Seen {
+        let seen = XidReport {
             xid,
             gpu: id,
             judged,
             new,
         };
         match xid {
-            SYMPATHETIC => self.sympathetic(scene, &seen),
-            RECOVERY => self.recovery(scene, &seen),
-            _ => self.book_xid(scene, &seen, fault),
+            SYMPATHETIC => self.sympathetic(context, &seen),
+            RECOVERY => self.recovery(context, &seen),
+            _ => self.book_xid(context, &seen, fault),
         }
     }
 
     /// Puts an XID into the ledger, on its GPU or on the job.
-    fn book_xid(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, fault: &GpuFault) {
-        self.job_xids.followed(scene.node, seen.gpu);
+    fn book_xid(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, fault: &GpuFault) {
+        self.job_xids.followed(context.node, seen.gpu);
         if matches!(
             seen.judged.finding,
             Finding::ApplicationFault | Finding::XidRecorded
         ) {
             if seen.new > 0 {
-                self.job_xids.add(scene, &mut self.ledger, seen);
-                self.repeats(scene, seen, fault);
+                self.job_xids.add(context, &mut self.ledger, seen);
+                self.repeats(context, seen, fault);
             }
             return;
         }
-        if seen.new > 0 && seen.judged.suspect && scene.rank_on(seen.gpu).is_some() {
-            let until = scene.at - Duration::from_secs(1);
+        if seen.new > 0 && seen.judged.suspect && context.rank_on(seen.gpu).is_some() {
+            let until = context.at - Duration::from_secs(1);
             let why = format!("XID {} ({}) on {}", seen.xid, seen.judged.means, seen.gpu);
-            let card = (seen.judged.finding, subject(scene, seen.gpu));
-            self.suspect.taint(scene, &mut self.ledger, until, &why, card);
+            let card = (seen.judged.finding, subject(context, seen.gpu));
+            self.suspect.taint(context, &mut self.ledger, until, &why, card);
         }
-        self.hold_xid(scene, seen, &fault.text);
+        self.hold_xid(context, seen, &fault.text);
         // What stands beside XID 48 changes what 48 asks for, whichever came first.
         if REMAPS.contains(&seen.xid) || matches!(seen.xid, IN_DRAM | IN_SRAM) {
-            let key = (scene.node.clone(), seen.gpu.clone());
+            let key = (context.node.clone(), seen.gpu.clone());
             let double_bit = self.gpus.get(&key).and_then(|gpu| gpu.codes.get(&DOUBLE_BIT));
             if let Some(judged) = double_bit.and_then(|code| code.judged.clone()) {
                 let (xid, new) = (DOUBLE_BIT, 0);
                 self.hold_xid(
-                    scene,
-                    &Seen {
+                    context,
+                    &XidReport {
                         xid,
                         judged,
                         new,
@@ -132,16 +135,16 @@ impl FaultRule {
         }
     }
 
-    fn hold_xid(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, text: &str) {
-        let subject = subject(scene, seen.gpu);
-        let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), seen.gpu.clone())) else {
+    fn hold_xid(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, text: &str) {
+        let subject = subject(context, seen.gpu);
+        let Some(gpu) = self.gpus.get_mut(&(context.node.clone(), seen.gpu.clone())) else {
             return;
         };
-        let limits = scene.limits;
+        let limits = context.limits;
         let span = Duration::from_secs_f64(limits.xid_follows_s);
-        let beside = |xid| gpu.saw(xid, scene.at, span);
+        let beside = |xid| gpu.saw(xid, context.at, span);
         let (dram, sram, remap) = (beside(IN_DRAM), beside(IN_SRAM), REMAPS.into_iter().any(beside));
-        let follows = gpu.other_than(seen.xid, scene.at, span).is_some();
+        let follows = gpu.other_than(seen.xid, context.at, span).is_some();
         let Some(code) = gpu.codes.get_mut(&seen.xid) else {
             return;
         };
@@ -153,7 +156,7 @@ impl FaultRule {
                 .link
                 .map_or("no link".to_owned(), |link| format!("link {link}"));
             let new = u32::try_from(seen.new).unwrap_or(u32::MAX);
-            let (times, _) = code.spot(&place, new, scene.at, limits);
+            let (times, _) = code.spot(&place, new, context.at, limits);
             if times < repeat.after {
                 order.remedy = Remedy::None;
                 severity = severity.min(Severity::Warning);
@@ -185,26 +188,26 @@ impl FaultRule {
             Some(link) => format!("XID {} ({}, link {link})", seen.xid, seen.judged.means),
             None => format!("XID {} ({})", seen.xid, seen.judged.means),
         };
-        let mut part = Part::new(scene, severity, why)
+        let mut part = Part::new(context, severity, why)
             .asks(order.remedy, order.when)
             .shows(&*xid_name(seen.xid), code.count() as f64);
         part.count = code.count();
         part.more = more;
         part.entries = code.entries.unwrap_or(part.entries);
-        part.since_step = scene.rank_on(seen.gpu).map(|(_, step)| step);
+        part.since_step = context.rank_on(seen.gpu).map(|(_, step)| step);
         self.ledger
-            .hold(scene, seen.judged.finding, &subject, &xid_name(seen.xid), part);
+            .hold(context, seen.judged.finding, &subject, &xid_name(seen.xid), part);
     }
 
     /// XID 154: what the driver asks for holds until it takes it back.
-    fn recovery(&mut self, scene: &Scene<'_>, seen: &Seen<'_>) {
+    fn recovery(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>) {
         match seen.judged.recovery {
-            Some(Remedy::None) => self.recovered(scene, seen.gpu),
+            Some(Remedy::None) => self.recovered(context, seen.gpu),
             Some(_) => {
-                if let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), seen.gpu.clone())) {
+                if let Some(gpu) = self.gpus.get_mut(&(context.node.clone(), seen.gpu.clone())) {
                     gpu.recovery_asked = true;
                 }
-                self.hold_xid(scene, seen, "");
+                self.hold_xid(context, seen, "");
             }
             // NVML gives the number without the words; the recovery action is read, too.
             None if seen.new > 0 => {
@@ -213,36 +216,36 @@ impl FaultRule {
                     ..seen.judged.clone()
                 };
                 self.job_xids
-                    .add(scene, &mut self.ledger, &Seen { judged, ..*seen });
+                    .add(context, &mut self.ledger, &XidReport { judged, ..*seen });
             }
             None => {}
         }
     }
 
     /// The driver asks for nothing any more: the GPU has recovered.
-    pub(super) fn recovered(&mut self, scene: &Scene<'_>, id: &GpuId) {
-        let key = (scene.node.clone(), id.clone());
+    pub(super) fn recovered(&mut self, context: &FaultContext<'_>, id: &GpuId) {
+        let key = (context.node.clone(), id.clone());
         let Some(gpu) = self.gpus.get_mut(&key).filter(|gpu| gpu.recovery_asked) else {
             return;
         };
         gpu.recovered();
         for finding in [Finding::GpuFault, Finding::NvlinkErrors, Finding::GpuLost] {
-            self.ledger.over(scene.at, finding, &subject(scene, id));
+            self.ledger.over(context.at, finding, &subject(context, id));
         }
     }
 
     /// The GPU was reset, or its driver loaded again: that ends what a reset ends.
-    pub(super) fn reset(&mut self, scene: &Scene<'_>, id: &GpuId) {
-        if let Some(gpu) = self.gpus.get_mut(&(scene.node.clone(), id.clone())) {
+    pub(super) fn reset(&mut self, context: &FaultContext<'_>, id: &GpuId) {
+        if let Some(gpu) = self.gpus.get_mut(&(context.node.clone(), id.clone())) {
             gpu.recovered();
         }
         for finding in super::readings::gpu::ENDED_BY_RESET {
-            self.ledger.over(scene.at, finding, &subject(scene, id));
+            self.ledger.over(context.at, finding, &subject(context, id));
         }
     }
 
     /// An application's XID that comes again on one GPU and on no other is no application's.
-    fn repeats(&mut self, scene: &Scene<'_>, seen: &Seen<'_>, fault: &GpuFault) {
+    fn repeats(&mut self, context: &FaultContext<'_>, seen: &XidReport<'_>, fault: &GpuFault) {
         if !matches!(seen.xid, EXCEPTION | PAGE_FAULT) {
             return;
         }
@@ -252,7 +255,7 @@ impl FaultRule {
             String::new()
         };
         let gpus = self.job_xids.gpus(seen.judged.finding, seen.xid);
-        let gpu_key = (scene.node.clone(), seen.gpu.clone());
+        let gpu_key = (context.node.clone(), seen.gpu.clone());
         let Some(code) = self
             .gpus
             .get_mut(&gpu_key)
@@ -261,13 +264,13 @@ impl FaultRule {
             return;
         };
         let new = u32::try_from(seen.new).unwrap_or(u32::MAX);
-        let (_, bursts) = code.spot(&place, new, scene.at, scene.limits);
+        let (_, bursts) = code.spot(&place, new, context.at, context.limits);
         let name = format!("repeats_{}", seen.xid);
         if gpus > 1 {
             self.ledger
-                .drop_part(scene.at, Finding::GpuFault, &subject(scene, seen.gpu), &name);
-        } else if bursts >= scene.limits.xid_application_recurrence {
-            let hours = scene.limits.xid_recurrence_h;
+                .drop_part(context.at, Finding::GpuFault, &subject(context, seen.gpu), &name);
+        } else if bursts >= context.limits.xid_application_recurrence {
+            let hours = context.limits.xid_recurrence_h;
             let at = if place.is_empty() {
                 place
             } else {
@@ -277,19 +280,24 @@ impl FaultRule {
                 "XID {} came again on this GPU{at} within {hours} h, and on no other",
                 seen.xid
             );
-            let part = Part::new(scene, Severity::Warning, why)
+            let part = Part::new(context, Severity::Warning, why)
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("bursts", f64::from(bursts));
-            self.ledger
-                .hold(scene, Finding::GpuFault, &subject(scene, seen.gpu), &name, part);
+            self.ledger.hold(
+                context,
+                Finding::GpuFault,
+                &subject(context, seen.gpu),
+                &name,
+                part,
+            );
         }
     }
 }
 
-pub(super) fn subject(scene: &Scene<'_>, id: &GpuId) -> Subject {
+pub(super) fn subject(context: &FaultContext<'_>, id: &GpuId) -> Subject {
     Subject::Gpu {
         gpu_uuid: id.clone(),
-        node: scene.node.clone(),
+        node: context.node.clone(),
     }
 }
 

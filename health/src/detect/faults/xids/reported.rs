@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::subject;
 use crate::detect::faults::ledger::Part;
-use crate::detect::faults::{FaultRule, Scene, xid_name};
+use crate::detect::faults::{FaultContext, FaultRule, xid_name};
 use crate::event::{FaultSource, GpuFault, GpuFaultKind};
 use crate::fault::{Remedy, When};
 use crate::id::GpuId;
@@ -12,7 +12,7 @@ use crate::verdict::{Finding, Severity, Subject};
 
 impl FaultRule {
     /// What NVML or the kernel reported without an XID.
-    pub(crate) fn reported(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
+    pub(crate) fn reported(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
         use Finding::{EccCorrected, EccUncorrectable, GpuFault as Fault, GpuLost, RowRemap};
         use Severity::{Critical, Info, Warning};
         let (finding, severity, remedy, when, why) = match fault.kind {
@@ -80,45 +80,51 @@ impl FaultRule {
             fault.kind,
             GpuFaultKind::EccUncorrected | GpuFaultKind::PoisonFatal
         );
-        if tainting && scene.rank_on(id).is_some() {
-            let until = scene.at - Duration::from_secs(1);
-            let card = (finding, subject(scene, id));
+        if tainting && context.rank_on(id).is_some() {
+            let until = context.at - Duration::from_secs(1);
+            let card = (finding, subject(context, id));
             self.suspect
-                .taint(scene, &mut self.ledger, until, &format!("{why} on {id}"), card);
+                .taint(context, &mut self.ledger, until, &format!("{why} on {id}"), card);
         }
-        let mut part = Part::new(scene, severity, why).asks(remedy, when);
-        part.since_step = scene.rank_on(id).map(|(_, step)| step);
+        let mut part = Part::new(context, severity, why).asks(remedy, when);
+        part.since_step = context.rank_on(id).map(|(_, step)| step);
         self.ledger.hold(
-            scene,
+            context,
             finding,
-            &subject(scene, id),
+            &subject(context, id),
             reported_name(fault.kind),
             part,
         );
     }
 
     /// A GPU is gone and the line does not say which: told of the node, unless one of its GPUs is known to be.
-    pub(crate) fn nameless(&mut self, scene: &Scene<'_>, fault: &GpuFault) {
-        let is_here = |subject: &Subject| matches!(subject, Subject::Gpu { node, .. } if node == scene.node);
+    pub(crate) fn nameless(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
+        let is_here =
+            |subject: &Subject| matches!(subject, Subject::Gpu { node, .. } if node == context.node);
         let known = self.ledger.subjects(Finding::GpuLost).any(is_here);
         if fault.kind != GpuFaultKind::FellOff || fault.seen_by == FaultSource::KernelBefore || known {
             return;
         }
         let part = Part::new(
-            scene,
+            context,
             Severity::Critical,
             "A GPU of this node has fallen off the bus",
         )
         .asks(Remedy::RebootNode, When::Now);
-        self.ledger
-            .hold(scene, Finding::GpuLost, &scene.node_subject(), "fell_off", part);
+        self.ledger.hold(
+            context,
+            Finding::GpuLost,
+            &context.node_subject(),
+            "fell_off",
+            part,
+        );
     }
 
     /// From before the watch began: worth knowing, and nothing is done for it.
-    pub(super) fn seen_before(&mut self, scene: &Scene<'_>, id: &GpuId, fault: &GpuFault) {
-        let judged = scene
+    pub(super) fn seen_before(&mut self, context: &FaultContext<'_>, id: &GpuId, fault: &GpuFault) {
+        let judged = context
             .tables
-            .judge(fault.xid, &fault.text, self.branch(scene.node));
+            .judge(fault.xid, &fault.text, self.branch(context.node));
         let (name, why) = match fault.kind {
             GpuFaultKind::Xid => (
                 format!("before_{}", xid_name(fault.xid)),
@@ -134,13 +140,13 @@ impl FaultRule {
         } else {
             "fell_off".into()
         };
-        let part = Part::new(scene, Severity::Info, why).shows(&*what, f64::from(fault.count.max(1)));
+        let part = Part::new(context, Severity::Info, why).shows(&*what, f64::from(fault.count.max(1)));
         self.ledger
-            .hold(scene, Finding::XidRecorded, &subject(scene, id), &name, part);
+            .hold(context, Finding::XidRecorded, &subject(context, id), &name, part);
     }
 
     /// A fault of an NVSwitch concerns all GPUs of the node; NVIDIA publishes no table of what each asks for.
-    pub(crate) fn switch(&mut self, scene: &Scene<'_>, fault: &GpuFault) {
+    pub(crate) fn switch(&mut self, context: &FaultContext<'_>, fault: &GpuFault) {
         if fault.seen_by == FaultSource::KernelBefore {
             return;
         }
@@ -149,13 +155,18 @@ impl FaultRule {
         let severity = if fatal { Severity::Warning } else { Severity::Info };
         let name = format!("sxid_{}", fault.xid);
         let part = Part::new(
-            scene,
+            context,
             severity,
             format!("SXID {} of an NVSwitch ({})", fault.xid, fault.text),
         )
         .shows(name.as_str(), f64::from(fault.count.max(1)));
-        self.ledger
-            .hold(scene, Finding::NvlinkErrors, &scene.node_subject(), &name, part);
+        self.ledger.hold(
+            context,
+            Finding::NvlinkErrors,
+            &context.node_subject(),
+            &name,
+            part,
+        );
     }
 }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::generations::Generations;
+use super::cursor_map::CursorMap;
 use super::endings::Endings;
 use super::gaps::Gaps;
-use super::rounds::Rounds;
 use crate::event::{Attach, Event, Layout, Signal, Step};
 use crate::frame::Frame;
 use crate::id::{GpuId, NodeId, Rank};
@@ -56,7 +56,7 @@ impl Member {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Roster {
     members: Vec<Option<Box<Member>>>,
-    nodes: Rounds<NodeId, Node>,
+    nodes: CursorMap<NodeId, Node>,
     pub world_size: u32,
     /// The first rank whose declaration makes no sense, and of how many it said to be one.
     pub misfit: Option<(Rank, u32)>,

@@ -262,7 +262,7 @@ impl Met {
             // One by one they tell more than their sums do.
             let of_sums = || last(parts).filter(|_| enough).into_iter().collect();
             let came_last: Vec<Rank> = comms
-                .exact
+                .per_collective
                 .came_last(*id, row.step)
                 .map_or_else(of_sums, <[Rank]>::to_vec);
             for rank in came_last {

@@ -22,14 +22,14 @@ fn told(rank: u32, step: u64, each_ms: &[u64]) -> Collectives {
 }
 
 /// Asked for all that is told here.
-fn asked() -> Exact {
-    Exact {
+fn asked() -> PerCollective {
+    PerCollective {
         wants: vec![Want {
             comm: COMM,
             restart: 0,
             until: 1000,
         }],
-        ..Exact::default()
+        ..PerCollective::default()
     }
 }
 
@@ -177,8 +177,8 @@ fn what_is_asked_for() {
         (6, comm(4096, 200, true, false)),
     ]
     .into();
-    let mut exact = Exact::default();
-    let asked = |exact: &Exact| exact.wants().iter().map(|want| want.comm).collect::<Vec<u64>>();
+    let mut exact = PerCollective::default();
+    let asked = |exact: &PerCollective| exact.wants().iter().map(|want| want.comm).collect::<Vec<u64>>();
     exact.ask(&all, &BTreeSet::from([3]), 0, 100);
     assert_eq!(
         asked(&exact),

@@ -1,4 +1,4 @@
-//! Collectives one by one, of the few communicators of which the sidecars are asked for it.
+//! Single collectives, requested from the sidecars for a few communicators.
 //!
 //! Sums over a step blur two ranks that are late to different collectives of it: each stood still for less by its own
 //! lateness, so the shortest sum is the transfer and the smaller of the two latenesses, and nobody came last. In one
@@ -37,9 +37,9 @@ const ENOUGH: f64 = 0.75;
 /// alone last in a third of the collectives, and by less than half of what they lie apart.
 const NOTABLE: f64 = 0.25;
 
-/// See the module.
+/// Open requests, and the members of each collective that have reported.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Exact {
+pub struct PerCollective {
     wants: Vec<Want>,
     /// How often.
     asked: u64,
@@ -80,12 +80,12 @@ struct Found {
 impl Detector {
     /// How often single collectives have been asked for: [`Detector::wants_of`] may be another than at another count.
     pub fn asked(&self) -> u64 {
-        self.comms.exact.asked
+        self.comms.per_collective.asked
     }
 
     /// The communicators of which each collective should be told.
     pub fn wants(&self) -> &[Want] {
-        self.comms.exact.wants()
+        self.comms.per_collective.wants()
     }
 
     /// The communicators of which a node should tell each collective.
@@ -94,7 +94,7 @@ impl Detector {
             let member = self.roster.member(*rank);
             member.is_some_and(|member| member.node == *node)
         };
-        let wants = self.comms.exact.wants().iter().copied();
+        let wants = self.comms.per_collective.wants().iter().copied();
         let comm = |want: &Want| self.comms.get(want.comm);
         wants
             .filter(|want| comm(want).is_some_and(|comm| comm.members.iter().any(is_there)))
@@ -102,12 +102,12 @@ impl Detector {
     }
 }
 
-impl Exact {
+impl PerCollective {
     /// For a new group of ranks: nothing is asked for, and it is still known how often something was.
-    pub fn again(&self) -> Exact {
-        Exact {
+    pub fn again(&self) -> PerCollective {
+        PerCollective {
             asked: self.asked,
-            ..Exact::default()
+            ..PerCollective::default()
         }
     }
 
@@ -228,7 +228,7 @@ impl Comms {
             large.take(MOST_OF_RANK).map(|(id, _)| id)
         };
         let slow: BTreeSet<u64> = late.iter().take(MOST_WANTS).flat_map(of).collect();
-        self.exact.ask(&self.all, &slow, restart, step);
+        self.per_collective.ask(&self.all, &slow, restart, step);
     }
 }
 
@@ -284,5 +284,5 @@ fn alone(parts: &[(Rank, f64)]) -> Option<(Rank, f64, f64)> {
 }
 
 #[cfg(test)]
-#[path = "exact_tests.rs"]
+#[path = "per_collective_tests.rs"]
 mod tests;

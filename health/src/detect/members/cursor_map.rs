@@ -1,14 +1,14 @@
-//! A map whose keys are asked for in the same rounds again and again: after a node comes the node that came after it a
-//! second ago. At thousands of keys, looking for a name costs more than what is then done with it.
+//! A map with a cursor, for keys that are looked up in the same order every second, as nodes are. The cursor finds the next
+//! key without a search, which at thousands of keys costs more than the work on the value.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// See the module. What is kept and in which order it is told depends on the keys alone.
+/// A map that predicts the next key. Its contents and their order depend on the keys alone.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"))]
-pub struct Rounds<K, V> {
+pub struct CursorMap<K, V> {
     entries: Vec<Entry<K, V>>,
     places: BTreeMap<K, usize>,
     /// Place of the key that was asked for last.
@@ -24,9 +24,9 @@ struct Entry<K, V> {
     next: usize,
 }
 
-impl<K, V> Default for Rounds<K, V> {
+impl<K, V> Default for CursorMap<K, V> {
     fn default() -> Self {
-        Rounds {
+        CursorMap {
             entries: Vec::new(),
             places: BTreeMap::new(),
             last: 0,
@@ -34,7 +34,7 @@ impl<K, V> Default for Rounds<K, V> {
     }
 }
 
-impl<K: Clone + Ord, V> Rounds<K, V> {
+impl<K: Clone + Ord, V> CursorMap<K, V> {
     /// Keys that it holds.
     pub fn len(&self) -> usize {
         self.places.len()
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn it_is_a_map() {
         let mut plain: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut rounds: Rounds<u32, u32> = Rounds::default();
+        let mut rounds: CursorMap<u32, u32> = CursorMap::default();
         let mut chance = 1_u32;
         for turn in 0..20_000_u32 {
             chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,4 +1,4 @@
-//! Frames that were held up on their way until their sidecar was no more.
+//! Delayed frames: those of a sidecar that another one has replaced meanwhile.
 
 use crate::detect::Detector;
 use crate::event::Event;

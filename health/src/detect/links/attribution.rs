@@ -1,4 +1,4 @@
-//! Which nodes explain which communicators are slow.
+//! Attributes slow communicators to the nodes that explain them.
 //!
 //! A transfer is as slow as the slowest link that it crosses. The excess of each communicator over its usual transfer
 //! is fitted by effects of the nodes that it spans, none of them negative, least squares by coordinate descent. A node
