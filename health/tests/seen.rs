@@ -4,11 +4,11 @@
 
 use paceline_health::event::StepKind;
 use paceline_health::report::Report;
-use paceline_health::report::seen::{ABSENT, Seen, ratio};
+use paceline_health::report::step_snapshot::{ABSENT, StepSnapshot, ratio};
 use paceline_health::sim::{World, WorldSpec};
 use paceline_health::{Detector, Policy};
 
-fn run(most: usize, draw: bool) -> (Report, Vec<Seen>) {
+fn run(most: usize, draw: bool) -> (Report, Vec<StepSnapshot>) {
     let mut spec = WorldSpec::parse("nodes=2 gpus=4 steps=120 checkpoint-every=50").expect("words");
     for fault in ["slow rank=3 factor=1.5 from=60", "silent rank=6 from=100"] {
         spec.faults.push(fault.parse().expect("a fault"));
@@ -56,7 +56,7 @@ fn cells_are_the_ratios_that_were_judged() {
 #[test]
 fn whoever_does_not_come_is_absent() {
     let (_, drawn) = run(64, true);
-    let without: Vec<&Seen> = drawn.iter().filter(|seen| seen.cells[6] == ABSENT).collect();
+    let without: Vec<&StepSnapshot> = drawn.iter().filter(|seen| seen.cells[6] == ABSENT).collect();
     assert!(without.iter().all(|seen| seen.step >= 100), "{without:?}");
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use paceline_health::event::{Access, GpuProcess, Missing, Reading};
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_sidecar::source::nvml::{Refusal, Survey, SurveyedGpu, survey};
 use serde::Serialize;
 
@@ -100,7 +100,7 @@ fn render(gpu: &SurveyedGpu, style: Style) -> String {
     for known in [&*gpu.pci_bus_id, &*gpu.model] {
         if !known.is_empty() {
             // Writing to a string cannot fail.
-            let _ = write!(text, "  {}", plain::name(known));
+            let _ = write!(text, "  {}", sanitize::name(known));
         }
     }
     text.push('\n');
@@ -136,7 +136,7 @@ fn number(value: f64) -> String {
 }
 
 fn holder(process: &GpuProcess) -> String {
-    let mut text = format!("{} {}", process.pid, plain::name(&process.name));
+    let mut text = format!("{} {}", process.pid, sanitize::name(&process.name));
     if let Some(bytes) = process.used_bytes {
         let _ = write!(text, " ({:.1} GiB)", bytes as f64 / f64::from(1 << 30));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 
 /// Characters of a text that a report's page shows.
 const LONGEST: usize = 2000;
@@ -29,7 +29,8 @@ impl Html {
 
     /// Text from anywhere: of bounded length, with what would be invisible made visible.
     pub(crate) fn text(&mut self, text: impl Display) -> &mut Html {
-        self.0.push_str(&escape(&plain::clip(&text.to_string(), LONGEST)));
+        self.0
+            .push_str(&escape(&sanitize::clip(&text.to_string(), LONGEST)));
         self
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::codec::line::{self, LineError, MAX_LINE_BYTES};
 use paceline_health::event::{Event, Signal};
-use paceline_health::text::words::count;
+use paceline_health::text::humanize::count;
 use paceline_health::{Detector, Entry, Policy};
 use paceline_sidecar::aggregator::segments;
 use paceline_sidecar::aggregator::snapshot::{self, OfDetector};

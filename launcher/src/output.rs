@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_sidecar::chain;
 
 pub(crate) use background::{Background, Passed};
@@ -168,7 +168,7 @@ const PAINTS: [&str; 6] = ["0", "1", "2", "32", "1;33", "1;31"];
 /// Text for people as it goes out: names of files, nodes and GPU models come from elsewhere, and nothing in them speaks to
 /// the terminal; what was painted here stays.
 fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.contains(|letter: char| letter != '\n' && plain::visible(letter) != letter) {
+    if !text.contains(|letter: char| letter != '\n' && sanitize::visible(letter) != letter) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
@@ -182,14 +182,14 @@ fn harmless(text: &str) -> Cow<'_, str> {
         match (own, letter) {
             (Some(_), _) => shown.push_str(&rest[..length]),
             (None, '\n') => shown.push('\n'),
-            (None, letter) => shown.push(plain::visible(letter)),
+            (None, letter) => shown.push(sanitize::visible(letter)),
         }
         rest = &rest[length..];
     }
     Cow::Owned(shown)
 }
 
-/// JSON with what [`plain::visible`] would change written as JSON can (`\u202e`): the same to a program, and nothing that
+/// JSON with what [`sanitize::visible`] would change written as JSON can (`\u202e`): the same to a program, and nothing that
 /// turns the direction of writing in a terminal. Such a character stands in a JSON text within its strings alone.
 pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     if json.is_ascii() && !json.contains('\x7f') {
@@ -197,7 +197,7 @@ pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     }
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
-        if plain::visible(letter) == letter {
+        if sanitize::visible(letter) == letter {
             text.push(letter);
         } else {
             // All of them are of the basic plane: one number of 16 bits.
@@ -235,7 +235,7 @@ pub(crate) fn warning(style: Style, text: impl Display) {
     say(format_args!(
         "{} {}",
         style.paint(Paint::Warn, "paceline: warning:"),
-        plain::lines(&text.to_string(), LONGEST)
+        sanitize::lines(&text.to_string(), LONGEST)
     ));
 }
 
@@ -244,7 +244,7 @@ pub(crate) fn error(style: Style, problem: &anyhow::Error) {
     say(format_args!(
         "{} {}",
         style.paint(Paint::Bad, "paceline: error:"),
-        plain::lines(&chain(problem), LONGEST)
+        sanitize::lines(&chain(problem), LONGEST)
     ));
 }
 

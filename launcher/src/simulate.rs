@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use paceline_health::codec::line;
 use paceline_health::event::{Event, PolicyChange};
 use paceline_health::sim::{Truth, World, WorldSpec};
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 use paceline_health::{Detector, Entry, Frame, Policy};
 use paceline_sidecar::safe_file;
 
@@ -178,7 +178,7 @@ fn truths(world: &World, style: Style) -> String {
         let _ = writeln!(text, "{}", style.paint(Paint::Faint, line));
     }
     for cost in world.own_costs() {
-        let lost = words::hours(cost.lost_gpu_s / 3600.0, "GPU");
+        let lost = humanize::hours(cost.lost_gpu_s / 3600.0, "GPU");
         let share = 100.0 * cost.lost_gpu_s / cost.of_gpu_s;
         let line = format!(
             "   {:10}{}; {lost} lost, {share:.1} %",
@@ -197,7 +197,10 @@ fn describe(truth: &Truth) -> String {
         (None, _) => parts.push("not felt in any step".to_owned()),
     }
     if truth.lost_gpu_s > 0.0 {
-        parts.push(format!("{} lost", words::hours(truth.lost_gpu_s / 3600.0, "GPU")));
+        parts.push(format!(
+            "{} lost",
+            humanize::hours(truth.lost_gpu_s / 3600.0, "GPU")
+        ));
     }
     parts.join("; ")
 }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 
 /// Characters of a warning.
 const LONGEST: usize = 4000;
@@ -20,7 +20,7 @@ pub fn answer(message: impl Display) {
 
 /// What it is about comes from elsewhere, and may be read in a terminal.
 fn say(message: impl Display) {
-    let text = plain::lines(&message.to_string(), LONGEST);
+    let text = sanitize::lines(&message.to_string(), LONGEST);
     // Nobody may read it; that is no reason to stop.
     let _ = writeln!(std::io::stderr(), "paceline sidecar: {text}");
 }

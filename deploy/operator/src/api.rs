@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, Request, header};
 use futures_util::{Stream, StreamExt as _};
 use kube::core::WatchEvent;
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -210,7 +210,7 @@ impl Api {
                 take(item);
             }
             match page["metadata"]["continue"].as_str() {
-                Some(token) if !token.is_empty() => next = format!("&continue={}", plain::query(token)),
+                Some(token) if !token.is_empty() => next = format!("&continue={}", sanitize::query(token)),
                 _ => {
                     return Ok(page["metadata"]["resourceVersion"]
                         .as_str()
@@ -232,7 +232,7 @@ impl Api {
     ) -> Result<impl Stream<Item = Result<WatchEvent<Value>, Failed>> + use<>, Failed> {
         let uri = format!(
             "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={}",
-            plain::query(version)
+            sanitize::query(version)
         );
         let request = Request::get(uri).body(Vec::new()).map_err(Failed::silent)?;
         let begun = timeout(DEADLINE, self.0.request_events::<Value>(request)).await;

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use clap::Parser;
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_inject::told;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -191,7 +191,7 @@ impl Release<'_> {
 
     async fn preflights(&mut self) -> anyhow::Result<()> {
         let jobs = format!("/apis/batch/v1/namespaces/{}/jobs", self.options.namespace);
-        let ours = plain::query("app.kubernetes.io/managed-by=paceline-remediator");
+        let ours = sanitize::query("app.kubernetes.io/managed-by=paceline-remediator");
         let mut names = Vec::new();
         let take = |job: &Value| names.extend(job["metadata"]["name"].as_str().map(str::to_owned));
         let listed = self

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-mod kinds;
+mod operations;
 mod search;
 
-use kinds::{Kinds, hash};
+use operations::{Kinds, hash};
 use search::Cut;
 
 /// Functions that reduce, as the ring numbers them (`sidecar/probe/ring/layout.md`).

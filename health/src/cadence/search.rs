@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::kinds::{Kind, Kinds, hash};
+use super::operations::{Kind, Kinds, hash};
 use super::{ALL_REDUCE, DEEPEST, Led, REDUCE_SCATTER};
 
 /// Pieces that are looked at, how many of these must be alike, and of four how many.

@@ -2,6 +2,6 @@
 
 pub mod base64;
 pub mod hash;
-pub(crate) mod keep;
 pub mod line;
 pub mod msgpack;
+pub(crate) mod serde_impls;

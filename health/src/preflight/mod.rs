@@ -4,6 +4,7 @@
 //! published, and the user's own floor.
 
 mod compare;
+mod events;
 mod facts;
 mod links;
 mod pairs;
@@ -12,7 +13,6 @@ mod report;
 mod result;
 mod section;
 mod table;
-mod tell;
 
 pub use compare::{Judge, Past, Wanted};
 pub use facts::Fact;

@@ -4,20 +4,20 @@
 //! its line in the audit. Time is the wall clock's, in milliseconds, for what was done must be remembered across restarts,
 //! boots and jobs; a clock that is set back makes everything more recent, and so refuses.
 
+mod audit_summary;
 mod guard;
 mod ledger;
 mod rules;
-mod told;
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::audit_summary::{ACT, AuditedDecision, Counted, Remedies};
 pub use self::guard::{Guard, Saved};
 pub use self::ledger::{Asked, Breaker, Deed, Ledger};
 pub use self::rules::{FindingRule, Limits, Rules, RulesError, Wanted};
-pub use self::told::{ACT, Counted, Remedies, Told};
 use crate::frame::Provenance;
 use crate::id::{JobId, NodeId};
 use crate::verdict::{Finding, Severity, Subject, Verdict};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::base64;
 use crate::event::{Signal, StepKind};
-use crate::report::seen::{self, ABSENT, Seen};
+use crate::report::step_snapshot::{self, ABSENT, StepSnapshot};
 
 /// Columns at most; when there are as many, each two become one.
 pub const MOST_COLUMNS: usize = 192;
@@ -42,7 +42,7 @@ pub struct Column {
     pub max_s: f64,
     /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: nobody told phases.
     pub phases_s: Option<[f64; 5]>,
-    /// By row, as [`seen::cell`] has it: the mean over the steps, of the slowest of its ranks. In JSON base64.
+    /// By row, as [`step_snapshot::cell`] has it: the mean over the steps, of the slowest of its ranks. In JSON base64.
     #[serde(with = "base64::field")]
     pub cells: Vec<u8>,
 }
@@ -67,7 +67,7 @@ struct Open {
 
 impl Record {
     /// Takes a step.
-    pub fn take(&mut self, seen: &Seen) {
+    pub fn take(&mut self, seen: &StepSnapshot) {
         let column = &self.open.column;
         if column.steps > 0 && column.restart != seen.restart {
             self.close();
@@ -108,7 +108,7 @@ impl Record {
 }
 
 impl Open {
-    fn take(&mut self, seen: &Seen) {
+    fn take(&mut self, seen: &StepSnapshot) {
         let column = &mut self.column;
         (column.step, column.restart, column.at_s) = (seen.step, seen.restart, seen.at_s);
         column.steps += 1;
@@ -175,7 +175,11 @@ fn fitting(mut bin: u32, ranks: usize) -> u32 {
 
 /// The worst of each so many.
 fn rows(cells: &[u8], bin: usize) -> Vec<u8> {
-    let worst = |row: &[u8]| row.iter().copied().max_by_key(|cell| seen::badness(*cell));
+    let worst = |row: &[u8]| {
+        row.iter()
+            .copied()
+            .max_by_key(|cell| step_snapshot::badness(*cell))
+    };
     cells.chunks(bin).filter_map(worst).collect()
 }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::report::seen::{LEVEL, cell, ratio};
+use crate::report::step_snapshot::{LEVEL, cell, ratio};
 
-fn seen(step: u64, cells: Vec<u8>) -> Seen {
-    Seen {
+fn seen(step: u64, cells: Vec<u8>) -> StepSnapshot {
+    StepSnapshot {
         step,
         restart: 0,
         kind: StepKind::Train,
@@ -99,7 +99,7 @@ fn means_are_weighed_and_a_checkpoint_is_no_ordinary_step() {
         (2, 0.3, StepKind::Train),
         (3, 9.0, StepKind::Checkpoint),
     ] {
-        record.take(&Seen {
+        record.take(&StepSnapshot {
             p50_s,
             kind,
             max_s: p50_s * 2.0,

@@ -2,7 +2,7 @@
 
 mod ending;
 pub mod history;
-pub mod seen;
+pub mod step_snapshot;
 mod times;
 mod undecided;
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::fault::{Remedy, When};
 use crate::frame::Provenance;
 use crate::id::Rank;
-use crate::text::words::evidence::phrase;
+use crate::text::humanize::evidence::phrase;
 
 fn of_gpu(id: u64, gpu: u64, node: &str) -> Verdict {
     Verdict {

@@ -2,5 +2,5 @@
 
 pub mod cards;
 pub mod date;
-pub mod plain;
-pub mod words;
+pub mod humanize;
+pub mod sanitize;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 
 use super::keys::{KEYS, PRICE_VARIABLE, variable};
 use crate::output::nearest;
@@ -98,7 +98,7 @@ pub(crate) fn unknown(names: impl Iterator<Item = OsString>) -> Vec<String> {
         };
         format!(
             "{}: no such variable is read, and it changes nothing; {hint}",
-            plain::name(name)
+            sanitize::name(name)
         )
     };
     strange.iter().take(MAX_NAMED).map(sentence).collect()
@@ -124,8 +124,8 @@ pub(crate) fn mistaken(value: impl Fn(&str) -> Option<String>) -> Vec<String> {
             let all: Vec<&str> = known.iter().copied().filter(|word| !word.is_empty()).collect();
             said.push(format!(
                 "{name}={}: {} is none of {}, and changes nothing",
-                plain::name(&text),
-                plain::name(word),
+                sanitize::name(&text),
+                sanitize::name(word),
                 all.join(", ")
             ));
         }

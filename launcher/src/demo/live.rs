@@ -11,7 +11,7 @@ use paceline_health::codec::line;
 use paceline_health::event::{Event, GpuSignal};
 use paceline_health::id::GpuId;
 use paceline_health::sim::GpuScript;
-use paceline_health::text::words::span;
+use paceline_health::text::humanize::span;
 use paceline_health::verdict::{Cause, Finding, State, Subject, Verdict};
 use paceline_sidecar::host;
 use paceline_sidecar::sink::status::Status;

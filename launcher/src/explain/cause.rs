@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use paceline_health::Policy;
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 use paceline_health::verdict::{Cause, Finding};
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ impl Explained {
         Explained {
             schema_version: SCHEMA_VERSION,
             cause: cause.name(),
-            means: words::cause(cause),
+            means: humanize::cause(cause),
             actions: own.collect(),
         }
     }

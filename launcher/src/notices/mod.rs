@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use paceline_health::text::date::rfc3339;
-use paceline_health::text::words::{self, span};
+use paceline_health::text::humanize::{self, span};
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
 
 use crate::output::{Paint, Style};
@@ -92,7 +92,7 @@ impl Notices {
     /// What stands for lines that were held back, once the rate allows another one.
     pub(crate) fn held_back(&mut self, see: &str, now: Instant) -> Option<String> {
         let count = self.pace.take_held(now)?;
-        let changes = words::count(count, "more change");
+        let changes = humanize::count(count, "more change");
         let prefix = self.style.paint(Paint::Faint, "paceline:");
         Some(format!("{prefix} {changes} of findings, see {see}"))
     }
@@ -124,19 +124,19 @@ fn line(verdict: &Verdict, change: Change, unix_ms: u64, style: Style) -> String
         Severity::Critical => Paint::Bad,
     };
     let was = match change {
-        Change::Severity(was) => format!(" (was {})", words::severity(was)),
+        Change::Severity(was) => format!(" (was {})", humanize::severity(was)),
         Change::Cause => " (cause found)".to_owned(),
         _ => String::new(),
     };
     let badge = style.paint(
         paint,
-        format_args!("{} {}", words::severity(verdict.severity), verdict.finding),
+        format_args!("{} {}", humanize::severity(verdict.severity), verdict.finding),
     );
-    let mut parts = vec![format!("{subject}; since: {}", words::since(verdict))];
+    let mut parts = vec![format!("{subject}; since: {}", humanize::since(verdict))];
     parts.extend(labelled("why", &shortened(&why(verdict), MAX_WHY)));
     let cost = verdict
         .impact_ratio
-        .map(|share| words::impact(verdict.finding.name(), share));
+        .map(|share| humanize::impact(verdict.finding.name(), share));
     parts.extend(labelled("cost", &cost.unwrap_or_default()));
     parts.extend(labelled("do", first_clause(&verdict.action)));
     format!(

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use paceline_health::text::words::count;
+use paceline_health::text::humanize::count;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Lines that may wait.

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use paceline_health::id::NodeId;
 use paceline_health::preflight::{Metric, NodeRow, Noted, Outcome, Place, Report};
-use paceline_health::text::plain;
-use paceline_health::text::words::count;
+use paceline_health::text::humanize::count;
+use paceline_health::text::sanitize;
 use paceline_health::verdict::Severity;
 
 use crate::output::{Paint, Style, wrap};
@@ -33,7 +33,7 @@ pub(super) fn render(report: &Report, style: Style) -> String {
         let paint = if problem.lost { Paint::Bad } else { Paint::Warn };
         let mark = style.paint(paint, style.glyph("✗", "x"));
         let line = format!("{node}{} ({})", problem.what, problem.phase);
-        let _ = writeln!(text, "{mark} {}", plain::clip(&line, plain::SENTENCE));
+        let _ = writeln!(text, "{mark} {}", sanitize::clip(&line, sanitize::SENTENCE));
     }
     if !report.unsteady.is_empty() {
         let places: BTreeSet<String> = report
@@ -250,7 +250,7 @@ pub(crate) fn table(
 
 /// A node's name, which the node has told itself.
 fn name_of(node: &NodeId) -> String {
-    plain::name(node.as_str())
+    sanitize::name(node.as_str())
 }
 
 /// The best bus bandwidth of each way that was measured, from both its ends.

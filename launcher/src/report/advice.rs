@@ -3,7 +3,7 @@
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
-use paceline_health::text::words::percent;
+use paceline_health::text::humanize::percent;
 use serde::Serialize;
 
 use super::block::Block;

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use paceline_health::Policy;
 use paceline_health::report::{Coverage, Report};
-use paceline_health::text::words::{self, count, evidence, span};
-use paceline_health::text::{cards::cards, plain};
+use paceline_health::text::humanize::{self, count, evidence, span};
 use paceline_health::verdict::{Cause, Severity, State, Subject, Verdict};
+use paceline_health::{Policy, text::cards::cards, text::sanitize};
 
 use super::ending;
 use crate::output::{self, Paint, Style};
@@ -94,7 +93,7 @@ impl Block {
         let mut facts = Vec::new();
         // A journal whose beginning is missing does not name it.
         if !report.job.as_str().is_empty() {
-            facts.push(format!("job {}", plain::name(report.job.as_str())));
+            facts.push(format!("job {}", sanitize::name(report.job.as_str())));
         }
         if report.world_size > 0 {
             facts.push(count(report.world_size.into(), "rank"));
@@ -151,7 +150,8 @@ impl Block {
         if verdict.observe_only {
             more += ", only observed";
         }
-        let badge = format!("{mark} {} {}", words::severity(verdict.severity), verdict.finding);
+        let severity = humanize::severity(verdict.severity);
+        let badge = format!("{mark} {severity} {}", verdict.finding);
         let subject = short_subject(verdict);
         let length = [&badge, &subject, &more]
             .map(|text| text.chars().count())
@@ -187,7 +187,7 @@ impl Block {
         self.headline(verdict);
         let row = policy.finding(verdict.finding);
         self.labelled("what", &format!("{}. {}", row.title, row.means));
-        self.labelled("since", &words::since(verdict));
+        self.labelled("since", &humanize::since(verdict));
         self.bars(verdict);
         let why = why(verdict);
         if !why.is_empty() {
@@ -238,7 +238,7 @@ impl Block {
         for (index, (seconds, paint, label)) in rows.into_iter().enumerate() {
             // What is not nothing has a bar.
             let bar = cell.repeat((seconds / longest * BAR.min(room)).round().max(1.0) as usize);
-            let length = words::span_beside(seconds, value + peers - seconds);
+            let length = humanize::span_beside(seconds, value + peers - seconds);
             let text = format!("{label:>width$} {} {length}", self.style.paint(paint, bar));
             let head = if index == 0 { "slower" } else { "" };
             self.raw_line(head, &text);
@@ -282,7 +282,7 @@ impl Block {
     pub(super) fn labelled(&mut self, label: &str, text: &str) {
         let room = self.style.width.saturating_sub(LABEL + 3).max(20);
         // Names and sentences come from the job's nodes, and must not speak to the terminal.
-        let text = plain::clip(text, LONGEST);
+        let text = sanitize::clip(text, LONGEST);
         for (index, line) in output::wrap(&text, room).iter().enumerate() {
             self.raw_line(if index == 0 { label } else { "" }, line);
         }
@@ -374,7 +374,7 @@ pub(crate) fn why(verdict: &Verdict) -> String {
         match verdict.cause {
             Cause::Unknown if verdict.slowdown_ratio.is_some() => "cause not seen".to_owned(),
             Cause::Unknown => return parts.join("; "),
-            cause => words::cause(cause).to_owned(),
+            cause => humanize::cause(cause).to_owned(),
         },
     );
     parts.join("; ")
@@ -389,9 +389,9 @@ pub(crate) fn short_subject(verdict: &Verdict) -> String {
             gpu_uuid: Some(gpu),
         } => {
             let short: String = gpu.as_str().chars().take(12).collect();
-            plain::name(&format!("rank {rank} on {node} ({short})"))
+            sanitize::name(&format!("rank {rank} on {node} ({short})"))
         }
-        _ => plain::name(&verdict.whom()),
+        _ => sanitize::name(&verdict.whom()),
     }
 }
 

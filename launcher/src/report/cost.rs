@@ -1,7 +1,7 @@
 //! What it costs: the job so far, by what it was lost to, and each finding by itself.
 
 use paceline_health::report::{Cost, Report};
-use paceline_health::text::words::{self, GpuTime, money, percent, span_beside, whose};
+use paceline_health::text::humanize::{self, GpuTime, money, percent, span_beside, whose};
 use paceline_health::verdict::{State, Verdict};
 
 use super::block::Block;
@@ -89,7 +89,7 @@ pub(super) fn of_finding(verdict: &Verdict, report: &Report) -> String {
         parts.push(lost);
     }
     if let Some(impact) = verdict.impact_ratio {
-        parts.push(words::impact(verdict.finding.name(), impact));
+        parts.push(humanize::impact(verdict.finding.name(), impact));
     }
     parts.join("; ")
 }

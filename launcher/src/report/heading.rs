@@ -1,7 +1,7 @@
 //! What stands below a report's title: how many ranks and steps, how long, since when.
 
 use paceline_health::report::Report;
-use paceline_health::text::words::{count, span};
+use paceline_health::text::humanize::{count, span};
 
 /// Ranks, steps, duration and, where it is known, the start (UTC).
 pub(super) fn facts(report: &Report) -> Vec<String> {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use paceline_health::Policy;
 use paceline_health::report::Report;
 use paceline_health::text::cards::{Card, cards};
-use paceline_health::text::plain;
-use paceline_health::text::words::{self, count};
+use paceline_health::text::humanize::{self, count};
+use paceline_health::text::sanitize;
 use paceline_health::verdict::{State, Verdict};
 
 use super::block::{coverage_words, nothing_found, short_subject, why};
@@ -67,13 +67,13 @@ fn finding(text: &mut String, verdict: &Verdict, report: &Report, policy: &Polic
     let _ = writeln!(
         text,
         "\n## {} {}: {}{over}\n",
-        words::severity(verdict.severity),
+        humanize::severity(verdict.severity),
         verdict.finding,
         escaped(&short_subject(verdict))
     );
     let _ = writeln!(text, "{}\n", escaped(&format!("{}. {}", row.title, row.means)));
     for (label, said) in [
-        ("since", words::since(verdict)),
+        ("since", humanize::since(verdict)),
         ("why", why(verdict)),
         ("cost", of_finding(verdict, report)),
         ("do", verdict.action.to_string()),
@@ -99,10 +99,10 @@ fn rest(text: &mut String, cards: &[Card<'_>]) {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} |",
-            words::severity(verdict.severity),
+            humanize::severity(verdict.severity),
             verdict.finding,
             escaped(&short_subject(verdict)),
-            escaped(&words::since(verdict))
+            escaped(&humanize::since(verdict))
         );
     }
 }
@@ -110,7 +110,7 @@ fn rest(text: &mut String, cards: &[Card<'_>]) {
 /// Names come from the job's nodes: none of them is markup, a link or a new line.
 fn escaped(text: &str) -> String {
     let mut safe = String::new();
-    for letter in plain::clip(text, LONGEST).chars() {
+    for letter in sanitize::clip(text, LONGEST).chars() {
         match letter {
             '\n' | '\r' => safe.push(' '),
             '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '!' | '~' | '@' => {

@@ -1,6 +1,6 @@
 //! What was done about findings, and what was not, as the verdict block has it.
 
-use paceline_health::remedy::{ACT, Remedies, Told};
+use paceline_health::remedy::{ACT, AuditedDecision, Remedies};
 use paceline_health::report::Report;
 
 use super::block::Block;
@@ -19,7 +19,7 @@ impl Block {
 /// What was done and what would have been; the rest as numbers.
 fn words(remedies: &Remedies) -> String {
     let is_meant = |outcome: &str| outcome == ACT || outcome == DRY_RUN;
-    let meant: Vec<&Told> = remedies
+    let meant: Vec<&AuditedDecision> = remedies
         .latest
         .iter()
         .filter(|told| is_meant(&told.outcome))
@@ -54,7 +54,7 @@ fn words(remedies: &Remedies) -> String {
 /// The reason of what was only said.
 const DRY_RUN: &str = "dry-run";
 
-pub(super) fn one(told: &Told) -> String {
+pub(super) fn one(told: &AuditedDecision) -> String {
     let what = format!("{} for {} of {}", told.response, told.finding, told.subject);
     match (&*told.outcome, told.course.last()) {
         (DRY_RUN, _) => format!("{what} would have been done (no --act)"),

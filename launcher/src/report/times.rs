@@ -1,7 +1,7 @@
 //! How long steps took, and which ranks take longest for their own part.
 
 use paceline_health::report::{Part, PartTimes, RankTimes, Report};
-use paceline_health::text::words::{percent, span};
+use paceline_health::text::humanize::{percent, span};
 
 use super::block::Block;
 

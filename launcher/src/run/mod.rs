@@ -38,7 +38,7 @@ use std::time::Instant;
 
 use paceline_health::event::Event;
 use paceline_health::report::Report;
-use paceline_health::{Provenance, text::plain};
+use paceline_health::{Provenance, text::sanitize};
 use paceline_sidecar::agent::tasks;
 use paceline_sidecar::remedy::RemedyOptions;
 
@@ -389,7 +389,7 @@ fn banner(plan: &Plan) -> String {
     let dot = plan.style.glyph(" · ", ", ");
     let mut parts = vec![format!(
         "job {}",
-        plan.style.paint(Paint::Strong, plain::label(&plan.job))
+        plan.style.paint(Paint::Strong, sanitize::label(&plan.job))
     )];
     parts.push(format!("run directory {}", plan.run_dir.display()));
     format!(

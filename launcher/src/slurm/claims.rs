@@ -179,8 +179,8 @@ fn blames(verdict: &Verdict, name: &str) -> bool {
 }
 
 fn sentence(verdict: &Verdict) -> String {
-    let severity = paceline_health::text::words::severity(verdict.severity).to_lowercase();
-    let cause = paceline_health::text::words::cause(verdict.cause);
+    let severity = paceline_health::text::humanize::severity(verdict.severity).to_lowercase();
+    let cause = paceline_health::text::humanize::cause(verdict.cause);
     format!("{severity} {} of {} ({cause})", verdict.finding, verdict.whom())
 }
 

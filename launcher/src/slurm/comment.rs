@@ -5,7 +5,7 @@ use std::path::Path;
 
 use paceline_health::Provenance;
 use paceline_health::report::{Reason, Report};
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 use paceline_health::verdict::{Severity, Verdict};
 
 use super::{scontrol, variable};
@@ -79,7 +79,7 @@ fn line(report: &Report) -> String {
             if let Some(ratio) = verdict.slowdown_ratio {
                 text += &format!(", {ratio:.2}x slow");
             }
-            let lost = words::hours(verdict.lost_gpu_hours, words::whose(report));
+            let lost = humanize::hours(verdict.lost_gpu_hours, humanize::whose(report));
             text += &format!(", {lost} lost");
             if told.len() > 1 {
                 text += &format!("; and {} more", told.len() - 1);

@@ -1,7 +1,7 @@
 //! The answer: the worst finding that holds, or that all is well as far as was seen. What matters most has its line first,
 //! and what is left of the room goes to advice and reasons.
 
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 
 use super::app::{App, Link};
 use super::paper::{Line, clip, width, wrap};
@@ -50,7 +50,7 @@ pub(super) fn lines(app: &App, columns: usize, most: usize, style: Style) -> Vec
 pub(super) fn headline(app: &App, verdict: &Verdict, columns: usize, style: Style) -> Line {
     let (mark, paint) = say::mark(verdict.severity(), style);
     let (mark, word, paint) = if verdict.raised {
-        (mark, words::severity(verdict.severity()), paint)
+        (mark, humanize::severity(verdict.severity()), paint)
     } else {
         (style.glyph("○", "o"), "OVER", Paint::Faint)
     };
@@ -135,7 +135,7 @@ fn others(app: &App, shown: &Verdict, columns: usize, style: Style) -> Vec<Line>
     let line = |verdict: &Verdict| {
         let (mark, paint) = say::mark(verdict.severity(), style);
         let costs = verdict.impact.map_or_else(String::new, |impact| {
-            format!(" ({})", words::impact(verdict.finding.as_str(), impact))
+            format!(" ({})", humanize::impact(verdict.finding.as_str(), impact))
         });
         let who = format!(": {}", say::whom(verdict));
         let head = format!("{mark} {}", verdict.finding);

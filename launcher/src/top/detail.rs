@@ -1,6 +1,6 @@
 //! Pages behind the first one: a rank, a finding, the keys.
 
-use paceline_health::text::words::{percent, span};
+use paceline_health::text::humanize::{percent, span};
 
 use super::answer::headline;
 use super::app::{App, Page};

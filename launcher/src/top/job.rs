@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use paceline_health::report::seen::{ABSENT, LEVEL, ratio};
+use paceline_health::report::step_snapshot::{ABSENT, LEVEL, ratio};
 use paceline_health::verdict::Severity;
 use paceline_sidecar::sink::page::ranks::Standing;
 

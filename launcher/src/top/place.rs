@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use paceline_health::text::plain::name;
+use paceline_health::text::sanitize::name;
 use paceline_sidecar::aggregator::control::{self, SOCKET};
 use paceline_sidecar::aggregator::owner;
 use paceline_sidecar::safe_file;

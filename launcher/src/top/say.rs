@@ -1,7 +1,7 @@
 //! What is said of findings and of the job, in the words of the report and of the live page.
 
-use paceline_health::text::words::{self, evidence};
-use paceline_health::text::words::{count, hours, money, span};
+use paceline_health::text::humanize::{self, evidence};
+use paceline_health::text::humanize::{count, hours, money, span};
 use paceline_health::verdict::{Cause, Severity};
 
 use super::job::Job;
@@ -90,7 +90,7 @@ pub(super) fn lasting(seconds: f64) -> String {
 pub(super) fn costs(verdict: &Verdict, job: &Job) -> String {
     let mut parts = Vec::new();
     if let Some(impact) = verdict.impact.filter(|_| verdict.raised) {
-        parts.push(words::impact(verdict.finding.as_str(), impact));
+        parts.push(humanize::impact(verdict.finding.as_str(), impact));
     }
     parts.push(if verdict.lost_gpu_hours > 0.0 {
         format!("{} so far", hours(verdict.lost_gpu_hours, whose(job)))

@@ -1,6 +1,6 @@
 //! The ranks, a line each. Only those on the screen are written.
 
-use paceline_health::text::words::span;
+use paceline_health::text::humanize::span;
 
 use super::app::App;
 use super::job::RankNow;

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use paceline_health::codec::base64;
-use paceline_health::text::plain::{SENTENCE, clip};
+use paceline_health::text::sanitize::{SENTENCE, clip};
 use paceline_health::verdict::Severity;
 use paceline_sidecar::sink::page::ranks;
 use serde::{Deserialize, Deserializer, Serialize};

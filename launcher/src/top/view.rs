@@ -1,7 +1,7 @@
 //! The screen: who is slow, why, since when, what it costs and what to do; then all ranks. A function of what is known and of
 //! the room there is, and of nothing else.
 
-use paceline_health::text::words::{count, hours, percent, span};
+use paceline_health::text::humanize::{count, hours, percent, span};
 
 use super::answer;
 use super::app::{App, Link, Page};

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use serde_json::{Value, json};
 
 use crate::launched::{Place, text, until};
@@ -37,7 +37,7 @@ fn assert_text(what: &str, bytes: &[u8]) {
     assert!(!shown.is_empty(), "{what} is empty");
     assert!(shown.len() < LONGEST, "{what} is of {} bytes", shown.len());
     for (at, letter) in shown.char_indices() {
-        let is_own = letter == '\n' || plain::visible(letter) == letter;
+        let is_own = letter == '\n' || sanitize::visible(letter) == letter;
         assert!(
             is_own,
             "{what} has {letter:?}: {:.200}",
@@ -191,8 +191,8 @@ fn what_a_job_is_called_and_says_stays_text() {
     assert_text("/metrics", &metrics);
     let metrics = text(&metrics);
     for (family, name, expected) in [
-        ("paceline_job_info", "job_id", plain::label(NAME)),
-        ("paceline_sidecar_resident_bytes", "node", plain::label(&node)),
+        ("paceline_job_info", "job_id", sanitize::label(NAME)),
+        ("paceline_sidecar_resident_bytes", "node", sanitize::label(&node)),
     ] {
         assert_eq!(
             label(metrics, family, name).as_deref(),
@@ -230,7 +230,7 @@ fn what_a_job_is_called_and_says_stays_text() {
         assert_text("Alertmanager", body);
     }
     let alerts: Value = serde_json::from_slice(&posted[0]).unwrap();
-    assert_eq!(alerts[0]["labels"]["paceline_job"], *plain::label(NAME));
+    assert_eq!(alerts[0]["labels"]["paceline_job"], *sanitize::label(NAME));
     assert_text("report", &output(&place, &["report", "run"]));
     assert_page("report.html", place.read("run/report.html").as_bytes());
     // JSON says exactly what it was, and a terminal reads nothing into it.

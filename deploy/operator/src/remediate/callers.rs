@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_inject::identity::{Identity, kind_of};
 use paceline_inject::told;
 use ring::digest;
@@ -248,7 +248,7 @@ fn selector(pod: &Value) -> String {
         Kind::Pod => "",
     };
     match pod["metadata"]["labels"][label].as_str() {
-        Some(value) => format!("&labelSelector={}", plain::query(&format!("{label}={value}"))),
+        Some(value) => format!("&labelSelector={}", sanitize::query(&format!("{label}={value}"))),
         None => String::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use serde_json::{Value, json};
 
 use super::counts::Counts;
@@ -149,7 +149,7 @@ pub async fn drain(setting: &Setting, name: &str, health: &mut Health, now: u64)
 }
 
 async fn pods_on(setting: &Setting, node: &str, take: impl FnMut(&Value)) -> Result<(), Failed> {
-    let query = plain::query(&format!("spec.nodeName={node}"));
+    let query = sanitize::query(&format!("spec.nodeName={node}"));
     let query = format!("&fieldSelector={query}");
     setting.api.list("/api/v1/pods", &query, take).await.map(drop)
 }
@@ -295,7 +295,7 @@ async fn pods_of(setting: &Setting, job: &str) -> Result<Vec<Value>, Failed> {
     let path = format!("/api/v1/namespaces/{}/pods", setting.namespace);
     let query = format!(
         "&labelSelector={}",
-        plain::query(&format!("batch.kubernetes.io/job-name={job}"))
+        sanitize::query(&format!("batch.kubernetes.io/job-name={job}"))
     );
     setting
         .api

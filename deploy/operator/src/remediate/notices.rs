@@ -2,7 +2,7 @@
 
 use paceline_health::Provenance;
 use paceline_health::fault::Order;
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_health::verdict::{Finding, Severity};
 use serde::Deserialize;
 
@@ -101,12 +101,12 @@ impl Notice {
             return None;
         }
         Some(Report {
-            key: format!("{job}/{finding}/{}", plain::clip(&self.subject, LONGEST)),
+            key: format!("{job}/{finding}/{}", sanitize::clip(&self.subject, LONGEST)),
             job: job.to_owned(),
             job_nodes,
             finding,
             // It comes into objects and logs that people read.
-            subject: plain::clip(&self.subject, LONGEST),
+            subject: sanitize::clip(&self.subject, LONGEST),
             severity: self.severity,
             provenance: self.provenance,
             observe_only: self.observe_only,

@@ -91,7 +91,7 @@ const SAME_RATIO: f64 = 0.01;
 /// All facts about one rank, or the medians over several.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Facts {
-    #[serde(with = "crate::codec::keep::array")]
+    #[serde(with = "crate::codec::serde_impls::array")]
     values: [Option<f64>; NAMES.len()],
     /// First and last journal entry that they were read from.
     pub entries: Option<(u64, u64)>,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::keep;
+use crate::codec::serde_impls;
 use crate::frame::Provenance;
 use crate::stats;
 use crate::time::Time;
@@ -30,7 +30,7 @@ pub struct Stamp {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Row<const N: usize> {
     stamp: Stamp,
-    #[serde(with = "keep::array")]
+    #[serde(with = "serde_impls::array")]
     values: [f32; N],
 }
 
@@ -39,7 +39,7 @@ struct Row<const N: usize> {
 pub struct Series<const GAUGES: usize, const N: usize> {
     rows: VecDeque<Row<N>>,
     /// What each counter last read.
-    #[serde(with = "keep::array")]
+    #[serde(with = "serde_impls::array")]
     counters: [f64; N],
 }
 

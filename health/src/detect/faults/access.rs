@@ -44,7 +44,7 @@ impl Accesses {
             .iter()
             .find(|(_, access)| access.state != Access::Readable)
         {
-            let nodes = crate::text::words::count(unread as u64, "node");
+            let nodes = crate::text::humanize::count(unread as u64, "node");
             // Of a node without a driver the loader's message adds nothing.
             notes.push(match access.state {
                 Access::Absent => format!("no NVIDIA driver on {nodes} ({name}): GPU faults are not seen"),

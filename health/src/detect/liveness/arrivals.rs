@@ -318,7 +318,7 @@ impl ArrivalRule {
             *since = (*since).min(arrival.since);
         }
         for (call, (ranks, since)) in calls.into_iter().take(MAX_NAMED) {
-            let waited = crate::text::words::span(now.since(since).as_secs_f64());
+            let waited = crate::text::humanize::span(now.since(since).as_secs_f64());
             add(&ranks, &format!("waiting in {call} for {waited}"));
         }
         text

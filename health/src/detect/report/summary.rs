@@ -5,7 +5,7 @@ use crate::detect::Detector;
 use crate::detect::liveness::job_end;
 use crate::detect::members::endings;
 use crate::policy::Policy;
-use crate::report::seen::Seen;
+use crate::report::step_snapshot::StepSnapshot;
 use crate::report::{Coverage, Ending, Gap, NodeExit, REPORT_VERSION, Report, Undecided};
 use crate::verdict::{Finding, State, Subject, Verdict};
 
@@ -107,7 +107,7 @@ impl Detector {
     }
 
     /// The next step that was compared, if there is one. Verdicts are the same whether it is asked for or not.
-    pub fn poll_seen(&mut self) -> Option<Seen> {
+    pub fn poll_seen(&mut self) -> Option<StepSnapshot> {
         self.times.lately.poll()
     }
 

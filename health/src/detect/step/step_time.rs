@@ -3,12 +3,12 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::codec::keep;
+use crate::codec::serde_impls;
 
 /// Durations of ordinary steps: 1 µs to an hour, three digits.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StepTime {
-    #[serde(with = "keep::histogram")]
+    #[serde(with = "serde_impls::histogram")]
     micros: Histogram<u32>,
     /// Read off once a step, asked for with every frame.
     median_s: Option<f64>,

@@ -7,7 +7,7 @@
 use paceline_health::report::Report;
 use paceline_health::report::history::History;
 use paceline_health::stats;
-use paceline_health::text::words::{percent, span};
+use paceline_health::text::humanize::{percent, span};
 use serde::Serialize;
 
 /// Stretches of a run, and the fewest that tell how much it scatters.

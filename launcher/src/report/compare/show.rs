@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use paceline_health::text::plain;
-use paceline_health::text::words::{count, percent, span};
+use paceline_health::text::humanize::{count, percent, span};
+use paceline_health::text::sanitize;
 
 use super::shift::{Told, signed};
 use super::{Comparison, Found, Run};
@@ -32,8 +32,8 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
     for (name, run) in ["A", "B"].iter().zip(&found.runs) {
         let facts = format!(
             "{}: job {}, {}, {}",
-            plain::name(&run.place),
-            plain::name(&run.job),
+            sanitize::name(&run.place),
+            sanitize::name(&run.job),
             count(run.ranks.into(), "rank"),
             count(run.steps, "step")
         );
@@ -54,7 +54,7 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
     for (head, list) in [("new in B", &found.new), ("gone in B", &found.gone)] {
         for (index, line) in list.iter().take(FOUND).map(words).enumerate() {
             let head = if index == 0 { head } else { "" };
-            for line in hanging(&format!("{head:LABEL$}"), &plain::name(&line), style) {
+            for line in hanging(&format!("{head:LABEL$}"), &sanitize::name(&line), style) {
                 let _ = writeln!(text, "{line}");
             }
         }
@@ -63,7 +63,7 @@ pub(super) fn text(found: &Comparison, style: Style) -> String {
         }
     }
     for (name, [a, b]) in &found.versions {
-        let line = format!("{}: {} to {}", plain::name(name), version(a), version(b));
+        let line = format!("{}: {} to {}", sanitize::name(name), version(a), version(b));
         for line in hanging(&format!("{:LABEL$}", "version"), &line, style) {
             let _ = writeln!(text, "{line}");
         }
@@ -118,7 +118,7 @@ fn version(text: &str) -> String {
     if text.is_empty() {
         "not told".to_owned()
     } else {
-        plain::name(text)
+        sanitize::name(text)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use paceline_health::report::Report;
 use paceline_health::text::cards::{Card, cards};
-use paceline_health::text::words::{self, count};
+use paceline_health::text::humanize::{self, count};
 use paceline_health::verdict::{Severity, State, Verdict};
 use paceline_health::{Policy, Provenance};
 
@@ -38,17 +38,17 @@ pub(super) fn draw(report: &Report, policy: &Policy) -> Html {
             .iter()
             .map(|card| card.verdict.lost_gpu_hours)
             .fold(0.0, f64::max);
-        let unit = words::GpuTime::of(largest, words::whose(report));
+        let unit = humanize::GpuTime::of(largest, humanize::whose(report));
         let row = |card: &&Card<'_>| {
             let verdict = &card.verdict;
             vec![
-                format!("{} {}", mark(verdict), words::severity(verdict.severity)),
+                format!("{} {}", mark(verdict), humanize::severity(verdict.severity)),
                 match verdict.unresolved_at_exit {
                     true => format!("{}, unresolved at exit", verdict.finding),
                     false => verdict.finding.to_string(),
                 },
                 short_subject(verdict),
-                words::since(verdict),
+                humanize::since(verdict),
                 if verdict.lost_gpu_hours > 0.0 {
                     unit.text(verdict.lost_gpu_hours)
                 } else {
@@ -104,7 +104,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     html.tag("<h2><span class=\"badge\">")
         .text(mark(verdict))
         .tag(" ")
-        .text(words::severity(verdict.severity))
+        .text(humanize::severity(verdict.severity))
         .tag("</span> <span>")
         .text(verdict.finding)
         .tag(": ")
@@ -127,7 +127,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     };
     line("what", &format!("{}. {}", row.title, row.means), "<dd>");
     line("who", &verdict.whom(), "<dd>");
-    line("since", &words::since(verdict), "<dd>");
+    line("since", &humanize::since(verdict), "<dd>");
     let mut reasons = why(verdict);
     if let Some(ratio) = verdict.slowdown_ratio {
         let own = verdict
@@ -136,8 +136,11 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
             .find(|piece| &*piece.what == "self_time_s");
         let slower = match own.and_then(|own| own.peers) {
             Some(other) => {
-                let (own, beside) = (other * ratio, words::evidence::beside(verdict));
-                let (own, other) = (words::span_beside(own, other), words::span_beside(other, own));
+                let (own, beside) = (other * ratio, humanize::evidence::beside(verdict));
+                let (own, other) = (
+                    humanize::span_beside(own, other),
+                    humanize::span_beside(other, own),
+                );
                 match beside {
                     "its peers" => format!("{ratio:.2}x the self-time of its peers ({own} beside {other})"),
                     _ => format!("{ratio:.2}x as long as {beside} ({own}, {beside} {other})"),
@@ -153,7 +156,7 @@ fn finding(verdict: &Verdict, report: &Report, policy: &Policy) -> Html {
     line("do", &verdict.action, "<dd class=\"now\">");
     line(
         "note",
-        words::calm_picture(verdict.finding).unwrap_or_default(),
+        humanize::calm_picture(verdict.finding).unwrap_or_default(),
         "<dd>",
     );
     if verdict.provenance != Provenance::Live {

@@ -1,7 +1,7 @@
 //! How long steps took, and where the time went, on the same axis as the heat map.
 
 use paceline_health::report::history::{Column, History};
-use paceline_health::text::words::span;
+use paceline_health::text::humanize::span;
 
 use super::heat::frame;
 use super::{LEFT, RIGHT, WIDE};

@@ -2,7 +2,7 @@
 
 use paceline_health::event::GpuSignal;
 use paceline_health::report::{Part, PartTimes, Report};
-use paceline_health::text::words::{percent, span};
+use paceline_health::text::humanize::{percent, span};
 
 use super::{Head, table};
 use crate::html::Html;

@@ -1,7 +1,7 @@
 //! What the answer rests on: ranks that stand out, what was seen and what not, versions, and the preflight.
 
 use paceline_health::report::{Part, RankTimes, Report};
-use paceline_health::text::words::{count, percent, span};
+use paceline_health::text::humanize::{count, percent, span};
 use paceline_health::verdict::{Finding, Verdict};
 
 use super::{Head, table};

@@ -2,8 +2,8 @@
 
 use paceline_health::report::Report;
 use paceline_health::report::history::{Column, History};
-use paceline_health::report::seen::{ABSENT, LEVEL, ratio};
-use paceline_health::text::words::count;
+use paceline_health::report::step_snapshot::{ABSENT, LEVEL, ratio};
+use paceline_health::text::humanize::count;
 use paceline_health::verdict::Subject;
 
 use super::png::{self, Color};
@@ -283,7 +283,7 @@ fn says(report: &Report, history: &History) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_health::report::seen::cell;
+    use paceline_health::report::step_snapshot::cell;
 
     #[test]
     fn pace_shows_nothing_and_slow_shows_more_the_slower() {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_health::Policy;
 use paceline_health::report::Report;
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_sidecar::safe_file;
 use paceline_sidecar::sink::write_whole;
 
@@ -65,7 +65,7 @@ pub(crate) fn page(report: &Report, policy: &Policy) -> String {
     body.part(detail::preflight(report))
         .tag("</main>\n")
         .part(foot(report));
-    let title = format!("{}{TITLE}", plain::name(name(report)));
+    let title = format!("{}{TITLE}", sanitize::name(name(report)));
     Html::page(title, STYLE, body)
 }
 

@@ -1,7 +1,7 @@
 use paceline_health::id::Rank;
 use paceline_health::remedy::Remedies;
 use paceline_health::report::history::{Column, History};
-use paceline_health::report::seen::LEVEL;
+use paceline_health::report::step_snapshot::LEVEL;
 use paceline_health::report::{Ending, Gap, Heard, Installed, NodeExit, Part, PartTimes, Reason};
 use paceline_health::verdict::{Cause, Finding, State, Subject};
 

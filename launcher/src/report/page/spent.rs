@@ -1,7 +1,7 @@
 //! What the job took, what of it was lost, and to what.
 
 use paceline_health::report::Report;
-use paceline_health::text::words::{GpuTime, money, percent, span_beside, whose};
+use paceline_health::text::humanize::{GpuTime, money, percent, span_beside, whose};
 
 use crate::html::Html;
 use crate::report::cost::losses;

@@ -2,7 +2,7 @@
 
 use paceline_health::report::Report;
 use paceline_health::text::cards::cards;
-use paceline_health::text::words::{severity, span};
+use paceline_health::text::humanize::{severity, span};
 use paceline_health::verdict::State;
 
 use super::answer::mark;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use paceline_health::Provenance;
 use paceline_health::report::Report;
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 use paceline_health::verdict::{Finding, Severity, Subject, Verdict};
 use serde::Serialize;
 
@@ -171,7 +171,7 @@ impl Rollup {
     fn add(&mut self, path: &Path, report: &Report, until_unix_ms: u64, running: bool) {
         let cost = &report.cost;
         self.total.runs += 1;
-        self.total.with_gpus += u64::from(words::whose(report) == "GPU");
+        self.total.with_gpus += u64::from(humanize::whose(report) == "GPU");
         self.total.running += u64::from(running);
         let is_live = report
             .verdicts
@@ -216,8 +216,8 @@ impl Rollup {
 
     /// Whose hours are told to people.
     /// Of all amounts in it, so that they can be compared at sight.
-    fn unit(&self) -> words::GpuTime {
-        words::GpuTime::of(self.total.gpu_hours.max(self.total.lost_gpu_hours), self.whose())
+    fn unit(&self) -> humanize::GpuTime {
+        humanize::GpuTime::of(self.total.gpu_hours.max(self.total.lost_gpu_hours), self.whose())
     }
 
     fn whose(&self) -> &'static str {

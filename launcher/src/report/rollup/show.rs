@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use paceline_health::text::plain;
-use paceline_health::text::words::{count, money, percent, span};
+use paceline_health::text::humanize::{count, money, percent, span};
+use paceline_health::text::sanitize;
 
 use super::{Node, Rollup, Share};
 use crate::html::Html;
@@ -83,7 +83,7 @@ fn heading(rollup: &Rollup) -> Vec<String> {
     let since = format!(
         "in the last {} below {}",
         long(rollup.since_s),
-        plain::name(&rollup.below)
+        sanitize::name(&rollup.below)
     );
     if total.runs == 0 {
         let mut lines = vec![format!("No report of a run that ended {since}.")];
@@ -174,7 +174,7 @@ fn price(cost: Option<f64>) -> String {
 }
 
 fn short(name: &str) -> String {
-    plain::clip(name, NAME - 1)
+    sanitize::clip(name, NAME - 1)
 }
 
 /// The most lost first.

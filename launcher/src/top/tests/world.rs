@@ -3,7 +3,7 @@
 use paceline_health::event::{Attach, Event, GpuReading, GpuSignal, Phases, Reading, Signal, Step, StepKind};
 use paceline_health::frame::Provenance;
 use paceline_health::id::{GpuId, NodeId, Rank};
-use paceline_health::report::seen::{LEVEL, Seen, cell};
+use paceline_health::report::step_snapshot::{LEVEL, StepSnapshot, cell};
 use paceline_health::report::{Ending, Report};
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
 use paceline_health::{Detector, Frame, Policy};
@@ -138,12 +138,12 @@ impl World {
         report
     }
 
-    fn seen(&self, number: u64) -> Seen {
+    fn seen(&self, number: u64) -> StepSnapshot {
         let cells = (0..self.ranks).map(|rank| match self.slow() {
             Some(slow) if slow == rank => cell(f64::ln(1.26)),
             _ => LEVEL,
         });
-        Seen {
+        StepSnapshot {
             step: number,
             restart: 0,
             kind: StepKind::Train,

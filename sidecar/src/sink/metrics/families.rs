@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
 /// Takes families in the order in which they stand on the page. One is written and forgotten before the next is made: what
@@ -86,7 +86,7 @@ fn numbers<const N: usize>(
             let mut pair = LabelPair::default();
             pair.set_name(labels[*at].to_owned());
             let mut name = std::mem::take(&mut said[*at]);
-            let shown = match plain::label(&name) {
+            let shown = match sanitize::label(&name) {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(shown) => Some(shown),
             };

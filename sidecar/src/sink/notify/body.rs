@@ -2,8 +2,8 @@
 
 use paceline_health::Provenance;
 use paceline_health::text::date::rfc3339;
-use paceline_health::text::plain;
-use paceline_health::text::words;
+use paceline_health::text::humanize;
+use paceline_health::text::sanitize;
 use paceline_health::verdict::{Cause, Severity};
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ fn command(notice: &Notice) -> String {
 
 /// Of the board Run with this job chosen: a path, since nobody but those who run it knows where Grafana is.
 fn dashboard(notice: &Notice) -> String {
-    format!("/d/paceline-run?var-job={}", plain::query(notice.job.as_str()))
+    format!("/d/paceline-run?var-job={}", sanitize::query(notice.job.as_str()))
 }
 
 /// One line for people.
@@ -178,7 +178,7 @@ fn line(notice: &Notice) -> String {
 fn case(notice: &Notice) -> impl Iterator<Item = String> {
     let cause = Cause::ALL.iter().find(|cause| *notice.cause == *cause.name());
     let cause = cause.filter(|cause| **cause != Cause::Unknown);
-    let cause = cause.map(|cause| words::cause(*cause));
+    let cause = cause.map(|cause| humanize::cause(*cause));
     let why = cause
         .into_iter()
         .chain(notice.evidence.iter().map(String::as_str));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use paceline_health::id::JobId;
 use paceline_health::policy::Policy;
 use paceline_health::report::Report;
-use paceline_health::text::plain;
-use paceline_health::text::words;
+use paceline_health::text::humanize;
+use paceline_health::text::sanitize;
 use paceline_health::verdict::{Cause, State, Subject, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +63,7 @@ pub struct Saved(pub(super) BTreeMap<String, Memory>);
 pub struct News {
     job: JobId,
     policy: Policy,
-    /// [`words::whose`].
+    /// [`humanize::whose`].
     whose: &'static str,
     pub(super) known: Saved,
     pub(super) out: Vec<Notice>,
@@ -120,7 +120,7 @@ impl News {
 
     /// What open verdicts have come to: what is said next of them says that.
     pub fn update(&mut self, report: &Report) {
-        self.whose = words::whose(report);
+        self.whose = humanize::whose(report);
         for verdict in report
             .verdicts
             .iter()
@@ -134,7 +134,7 @@ impl News {
         let known = self.known.0.get_mut(&self.key(verdict));
         let known = known.map(|memory| &mut memory.notice);
         if let Some(known) = known.filter(|known| known.incident == verdict.id) {
-            known.since = words::since(verdict);
+            known.since = humanize::since(verdict);
             known.costs = costs(verdict, self.whose);
             known.evidence = evidence(verdict);
         }
@@ -233,8 +233,8 @@ impl News {
     }
 
     fn key(&self, verdict: &Verdict) -> String {
-        let job = plain::label(self.job.as_str());
-        let subject = plain::clip(&verdict.subject.to_string(), plain::SENTENCE);
+        let job = sanitize::label(self.job.as_str());
+        let subject = sanitize::clip(&verdict.subject.to_string(), sanitize::SENTENCE);
         format!("{job}/{}/{subject}", verdict.finding)
     }
 
@@ -249,20 +249,20 @@ impl News {
             worst: severity,
             was: None,
             was_provenance: None,
-            job: JobId::from(&*plain::label(self.job.as_str())),
+            job: JobId::from(&*sanitize::label(self.job.as_str())),
             finding: Arc::from(verdict.finding.name()),
             node: node(verdict),
-            subject: plain::clip(&verdict.whom(), plain::SENTENCE),
+            subject: sanitize::clip(&verdict.whom(), sanitize::SENTENCE),
             gpu: gpu(verdict),
             gpus: Vec::new(),
             title: row.title.clone(),
             urgency: row.urgency,
             cause: Arc::from(verdict.cause.name()),
-            action: plain::clip(&verdict.action, ACTION).into(),
+            action: sanitize::clip(&verdict.action, ACTION).into(),
             provenance: verdict.provenance,
             incident: verdict.id,
             times: 1,
-            since: words::since(verdict),
+            since: humanize::since(verdict),
             costs: costs(verdict, self.whose),
             evidence: evidence(verdict),
             raised_ms: now_ms,
@@ -309,7 +309,7 @@ fn gpu(verdict: &Verdict) -> Option<Arc<str>> {
         return None;
     };
     let short: String = gpu_uuid.as_str().chars().take(GPU_NAME).collect();
-    Some(plain::label(&short).into())
+    Some(sanitize::label(&short).into())
 }
 
 fn node(verdict: &Verdict) -> Option<Arc<str>> {
@@ -317,7 +317,7 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
         Subject::Node { node }
         | Subject::Rank { node, .. }
         | Subject::Gpu { node, .. }
-        | Subject::Link { node, .. } => Some(plain::label(node.as_str()).into()),
+        | Subject::Link { node, .. } => Some(sanitize::label(node.as_str()).into()),
         Subject::Job { .. } | Subject::Rack { .. } => None,
     }
 }
@@ -326,21 +326,21 @@ fn node(verdict: &Verdict) -> Option<Arc<str>> {
 fn costs(verdict: &Verdict, whose: &str) -> String {
     let slower = verdict
         .slowdown_ratio
-        .map(|ratio| format!("{ratio:.2}x as long as {}", words::evidence::beside(verdict)));
+        .map(|ratio| format!("{ratio:.2}x as long as {}", humanize::evidence::beside(verdict)));
     let share = verdict.impact_ratio.filter(|share| *share > 0.0);
-    let share = share.map(|share| words::impact(verdict.finding.name(), share));
+    let share = share.map(|share| humanize::impact(verdict.finding.name(), share));
     let told: Vec<String> = slower.into_iter().chain(share).collect();
     if told.is_empty() && verdict.lost_gpu_hours > 0.0 {
-        return format!("{} so far", words::hours(verdict.lost_gpu_hours, whose));
+        return format!("{} so far", humanize::hours(verdict.lost_gpu_hours, whose));
     }
     told.join(", ")
 }
 
 fn evidence(verdict: &Verdict) -> Vec<String> {
-    let pieces = words::evidence::phrases(verdict);
+    let pieces = humanize::evidence::phrases(verdict);
     let pieces = pieces.into_iter().take(EVIDENCE);
     pieces
-        .map(|phrase| plain::clip(&phrase, plain::SENTENCE))
+        .map(|phrase| sanitize::clip(&phrase, sanitize::SENTENCE))
         .collect()
 }
 

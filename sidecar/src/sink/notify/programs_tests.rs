@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use paceline_health::text::plain;
+use paceline_health::text::sanitize;
 use paceline_health::verdict::{Severity, State, Subject};
 
 use super::tests::{NOW, PATIENCE, verdict};
@@ -139,7 +139,7 @@ fn hostile_words_are_short_and_visible_to_everybody() {
             assert!(text.len() < 32 << 10, "{}: {} bytes", kind.name(), text.len());
             let bad = text
                 .replace("\\n", " ")
-                .contains(|letter: char| plain::visible(letter) != letter);
+                .contains(|letter: char| sanitize::visible(letter) != letter);
             assert!(!bad && !text.contains("\\u00"), "{}: {text}", kind.name());
         }
         if let Kind::PagerDuty(..) = kind {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use paceline_health::event::{Event, GpuFault};
 use paceline_health::id::NodeId;
-use paceline_health::text::plain::{SENTENCE, clip, name};
+use paceline_health::text::sanitize::{SENTENCE, clip, name};
 use paceline_health::{Frame, Provenance};
 use serde_json::json;
 

@@ -8,8 +8,8 @@ use paceline_health::Frame;
 use paceline_health::codec::base64;
 use paceline_health::event::{Event, GpuSignal, PortLink, PortSignal};
 use paceline_health::id::{GpuId, NodeId, Rank};
-use paceline_health::report::seen::Seen;
-use paceline_health::text::plain::name;
+use paceline_health::report::step_snapshot::StepSnapshot;
+use paceline_health::text::sanitize::name;
 use serde_json::{Value, json};
 
 use super::ranks::{Lately, ranks};
@@ -105,7 +105,7 @@ impl Fleet {
     }
 
     /// A step was compared.
-    pub fn step(&mut self, seen: &Seen) {
+    pub fn step(&mut self, seen: &StepSnapshot) {
         self.lately.step(seen);
     }
 

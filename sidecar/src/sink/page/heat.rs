@@ -1,7 +1,7 @@
 //! A step as a column of the heat map: one byte for each rank, or for as many ranks as share a row.
 
 use paceline_health::codec::base64;
-use paceline_health::report::seen::{Seen, badness};
+use paceline_health::report::step_snapshot::{StepSnapshot, badness};
 use serde_json::json;
 
 /// Rows at most: more are no picture. A megabyte of columns holds 512 of so many, and 1,024 of half of them.
@@ -19,7 +19,7 @@ pub fn ranks_a_row(ranks: usize) -> usize {
 
 /// The column as JSON: `[step, restart, kind, at_s, p50_s, p99_s, max_s, phases_s, ranks, ranks a row, cells, who, is self-time]`.
 /// `who` says of rows of several ranks which of them the cell is.
-pub(super) fn column(seen: &Seen) -> String {
+pub(super) fn column(seen: &StepSnapshot) -> String {
     let ranks = seen.cells.len();
     let bin = ranks_a_row(ranks);
     let (cells, who) = rows(&seen.cells, bin);
@@ -63,12 +63,12 @@ fn rows(cells: &[u8], bin: usize) -> (Vec<u8>, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use paceline_health::event::{Signal, StepKind};
-    use paceline_health::report::seen::{ABSENT, LEVEL, SLOW, cell};
+    use paceline_health::report::step_snapshot::{ABSENT, LEVEL, SLOW, cell};
 
     use super::*;
 
-    fn seen(cells: Vec<u8>) -> Seen {
-        Seen {
+    fn seen(cells: Vec<u8>) -> StepSnapshot {
+        StepSnapshot {
             step: 7,
             restart: 1,
             kind: StepKind::Checkpoint,

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_health::report::Report;
-use paceline_health::report::seen::Seen;
+use paceline_health::report::step_snapshot::StepSnapshot;
 use paceline_health::{Frame, Policy};
 use tokio::sync::{Semaphore, watch};
 
@@ -118,7 +118,7 @@ impl Live {
     }
 
     /// A step was compared, which had ended so many seconds ago.
-    pub fn step(&self, seen: &Seen, ago_s: f64) {
+    pub fn step(&self, seen: &StepSnapshot, ago_s: f64) {
         let column = heat::column(seen);
         let most = heat::columns(seen.cells.len());
         self.news(|board, serial| {

@@ -3,10 +3,9 @@ use paceline_health::codec::base64;
 use paceline_health::event::{
     Agent, Attach, Event, GpuReading, GpuSignal, Reading, Signal, StepKind, Trouble, TroubleKind,
 };
-use paceline_health::frame::Provenance;
-use paceline_health::id::Rank;
-use paceline_health::report::seen::LEVEL;
+use paceline_health::report::step_snapshot::LEVEL;
 use paceline_health::verdict::{Cause, Evidence, Finding, Severity, State, Subject, Verdict};
+use paceline_health::{Provenance, id::Rank, text::sanitize::NAME};
 use paceline_seal::Key;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,8 +17,8 @@ use crate::sink::http::{HostNames, Visitors, talk};
 
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\x1b[31m\u{202e}\r\n\ndata: {}\n\"'&";
 
-fn seen(step: u64) -> Seen {
-    Seen {
+fn seen(step: u64) -> StepSnapshot {
+    StepSnapshot {
         step,
         restart: 0,
         kind: StepKind::Train,
@@ -161,7 +160,7 @@ fn hostile_names_are_short_visible_and_one_line() {
     assert!(!text.contains('\u{202e}'));
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
     let all = parsed(&text);
-    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= paceline_health::text::plain::NAME + 1);
+    assert!(all["report"]["job"].as_str().unwrap().chars().count() <= NAME + 1);
     let verdicts = all["report"]["verdicts"].as_array().unwrap();
     assert!(verdicts.len() < 160);
     let first: Vec<&Value> = verdicts.iter().take(3).map(|verdict| &verdict["id"]).collect();

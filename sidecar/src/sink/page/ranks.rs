@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use paceline_health::codec::base64;
 use paceline_health::event::StepKind;
-use paceline_health::report::seen::{ABSENT, Seen};
+use paceline_health::report::step_snapshot::{ABSENT, StepSnapshot};
 use serde_json::json;
 
 use crate::sink::metrics::Metrics;
@@ -31,7 +31,7 @@ pub(super) struct Lately {
 
 impl Lately {
     /// Takes a step, if it is one like most.
-    pub fn step(&mut self, seen: &Seen) {
+    pub fn step(&mut self, seen: &StepSnapshot) {
         if seen.kind != StepKind::Train {
             return;
         }
@@ -113,7 +113,7 @@ fn packed(cell: u8, last: Option<&LastStep>, newest: u64) -> [u8; BYTES] {
 /// What is told of a rank, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
-    /// See [`paceline_health::report::seen::cell`].
+    /// See [`paceline_health::report::step_snapshot::cell`].
     pub cell: u8,
     /// Shares of data, compute, wait, optimizer and checkpoint in its last step; `None`: not told.
     pub shares: Option<[f64; 5]>,
@@ -138,12 +138,12 @@ pub fn standing(packed: &[u8; BYTES]) -> Standing {
 #[cfg(test)]
 mod tests {
     use paceline_health::event::{Phases, Signal};
-    use paceline_health::report::seen::LEVEL;
+    use paceline_health::report::step_snapshot::LEVEL;
 
     use super::*;
 
-    fn seen(kind: StepKind, cells: Vec<u8>) -> Seen {
-        Seen {
+    fn seen(kind: StepKind, cells: Vec<u8>) -> StepSnapshot {
+        StepSnapshot {
             step: 1,
             restart: 0,
             kind,

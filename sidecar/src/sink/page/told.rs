@@ -4,8 +4,8 @@ use paceline_health::Policy;
 use paceline_health::preflight::Section;
 use paceline_health::report::{Coverage, Ending, Report};
 use paceline_health::text::cards::{Card, cards};
-use paceline_health::text::plain::{SENTENCE, clip, name};
-use paceline_health::text::words::{self, evidence};
+use paceline_health::text::humanize::{self, evidence};
+use paceline_health::text::sanitize::{SENTENCE, clip, name};
 use paceline_health::verdict::{State, Subject};
 use serde_json::{Value, json};
 
@@ -80,16 +80,16 @@ fn verdict(card: &Card<'_>, policy: &Policy) -> Value {
         "beside": evidence::beside(verdict),
         "reference": evidence::reference(verdict),
         "cause": verdict.cause,
-        "why": words::cause(verdict.cause),
+        "why": humanize::cause(verdict.cause),
         "evidence": evidence.collect::<Vec<_>>(),
         "impact": verdict.impact_ratio,
-        "impact_words": verdict.impact_ratio.map(|ratio| words::impact(verdict.finding.name(), ratio)),
+        "impact_words": verdict.impact_ratio.map(|ratio| humanize::impact(verdict.finding.name(), ratio)),
         "lost_gpu_hours": verdict.lost_gpu_hours,
         "lost_cost": verdict.lost_cost,
         "action": clip(&verdict.action, SENTENCE),
         "observe_only": verdict.observe_only,
         "unresolved": verdict.unresolved_at_exit,
-        "picture": words::calm_picture(verdict.finding),
+        "picture": humanize::calm_picture(verdict.finding),
         "runbook": format!("{}/blob/main/docs/findings.md#{}", env!("CARGO_PKG_REPOSITORY"), verdict.finding),
     })
 }

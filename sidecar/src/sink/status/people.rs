@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use paceline_health::text::words;
+use paceline_health::text::humanize;
 use paceline_health::verdict::{Cause, Severity, State, Verdict};
 
 use super::Status;
@@ -83,10 +83,10 @@ impl People {
             return None;
         }
         let before = self.progress.replace((now, ranks, step)).map(|(_, _, step)| step);
-        let ranks = words::count(u64::from(ranks), "rank");
+        let ranks = humanize::count(u64::from(ranks), "rank");
         Some(match median_step_s {
             _ if before == Some(step) => format!("{ranks}, no step was finished since step {step}"),
-            Some(seconds) => format!("{ranks}, step {step}, {} a step", words::span(seconds)),
+            Some(seconds) => format!("{ranks}, step {step}, {} a step", humanize::span(seconds)),
             None => format!("{ranks}, step {step}"),
         })
     }
@@ -121,10 +121,10 @@ impl People {
         }
         let mut text = format!(
             "{}: {finding} of {subject}",
-            words::severity(verdict.severity).to_uppercase()
+            humanize::severity(verdict.severity).to_uppercase()
         );
         if verdict.cause != Cause::Unknown {
-            text += &format!(", {}", words::cause(verdict.cause));
+            text += &format!(", {}", humanize::cause(verdict.cause));
         }
         if let Some(step) = verdict.since_step {
             text += &format!(", since step {step}");

@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use crate::detect::step::matrix::StepMatrix;
 use crate::detect::step::rows::{Row, Sample};
 use crate::event::Signal;
-use crate::report::seen::{ABSENT, Seen, cell};
+use crate::report::step_snapshot::{ABSENT, StepSnapshot, cell};
 
 /// The last steps that nobody has fetched yet.
 #[derive(Debug, Default)]
 pub struct Lately {
     most: usize,
-    steps: VecDeque<Seen>,
+    steps: VecDeque<StepSnapshot>,
 }
 
 impl Lately {
@@ -21,12 +21,12 @@ impl Lately {
     }
 
     /// The oldest.
-    pub fn poll(&mut self) -> Option<Seen> {
+    pub fn poll(&mut self) -> Option<StepSnapshot> {
         self.steps.pop_front()
     }
 
     /// Takes a step.
-    pub fn take(&mut self, seen: Seen) {
+    pub fn take(&mut self, seen: StepSnapshot) {
         if self.most == 0 {
             return;
         }
@@ -38,7 +38,7 @@ impl Lately {
 }
 
 /// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody came.
-pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<Seen> {
+pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<StepSnapshot> {
     if row.len() == 0 {
         return None;
     }
@@ -56,7 +56,7 @@ pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Optio
     for rank_step in &matrix.rank_steps {
         put(&mut cells, rank_step.rank.0, rank_step.x);
     }
-    Some(Seen {
+    Some(StepSnapshot {
         step: row.step,
         restart,
         kind: matrix.kind,

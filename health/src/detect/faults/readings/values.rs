@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec::keep;
+use crate::codec::serde_impls;
 use crate::event::{GpuReading, GpuSignal};
 
 /// See the module. What has not changed is not told each time: it is as it was told last.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Values(#[serde(with = "keep::array")] [f64; GpuSignal::COUNT]);
+pub struct Values(#[serde(with = "serde_impls::array")] [f64; GpuSignal::COUNT]);
 
 impl Default for Values {
     fn default() -> Values {

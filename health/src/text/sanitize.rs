@@ -1,5 +1,5 @@
-//! Text from outside on its way to people. What shows it shows it as text and nothing else; here it gets a length, and what
-//! would be invisible, or speak to a terminal, becomes visible.
+//! Sanitizes text from outside before people see it: clips it to a length, and makes invisible characters and terminal
+//! control characters visible. Escaping for HTML and the like is up to the output.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Kinds of collectives, and hashes of them that are the same in every process.
+//! The distinct collective operations of a job, with hashes that are the same in every process.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Numbers and names as a person would say them: in the report, in top, in messages.
+//! Numbers and names for people: in the report, in top and in messages.
 
 use crate::event::Signal;
 use crate::report::Report;

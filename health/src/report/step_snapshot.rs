@@ -1,4 +1,4 @@
-//! One step as it was compared, in little: what a picture of the job is made of. Nothing is concluded from it.
+//! A compact snapshot of one compared step, for heat maps and charts. The detector draws no conclusions from it.
 
 use crate::event::{Signal, StepKind};
 
@@ -13,7 +13,7 @@ const CELLS_PER_E: f64 = 64.0;
 
 /// One step of all ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct StepSnapshot {
     /// Optimizer steps since training began.
     pub step: u64,
     /// How often the job had been started again.

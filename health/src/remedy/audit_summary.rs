@@ -1,4 +1,4 @@
-//! The audit in short, as the report has it.
+//! Summary of the audit log, for the report.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Outcome, Response};
 use crate::verdict::{Finding, Subject};
 
-/// Decisions that are told one by one; what was refused goes first.
+/// Decisions that are listed one by one; refusals are dropped first.
 const MOST: usize = 64;
 /// Words on what became of one.
 const MOST_WORDS: usize = 16;
 
-/// What was decided of a job's findings, and what came of it.
+/// Decisions about a job's findings, and their results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Remedies {
     /// How many decisions there were of each kind.
     pub counts: Vec<Counted>,
     /// The latest of them, oldest first.
-    pub latest: Vec<Told>,
+    pub latest: Vec<AuditedDecision>,
 }
 
 /// Decisions of one kind.
@@ -34,7 +34,7 @@ pub struct Counted {
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct AuditedDecision {
     /// When, milliseconds since 1970.
     pub unix_ms: u64,
     /// The kind of trouble.
@@ -73,7 +73,7 @@ impl Remedies {
                 count: 1,
             }),
         }
-        self.latest.push(Told {
+        self.latest.push(AuditedDecision {
             unix_ms: decision.unix_ms,
             finding: ask.finding,
             subject: ask.subject.clone(),

@@ -1,4 +1,4 @@
-//! How state is kept that serde does not know by itself: what is read back is what was written, to the last bit.
+//! Serde implementations for types that have none: arrays of any length and histograms, read back to the last bit.
 
 /// An array of any length.
 pub mod array {
