@@ -3,9 +3,9 @@
 
 #![allow(clippy::disallowed_methods)] // A test may read its scripts; the crate may not.
 
-mod stage;
+mod harness;
 
-use stage::Stage;
+use harness::Harness;
 
 #[test]
 fn transcripts() {
@@ -18,8 +18,8 @@ fn transcripts() {
                 "{} opens with why it exists",
                 file.filename
             );
-            let mut stage = Stage::default();
-            file.run(|case| stage.run(case));
+            let mut harness = Harness::default();
+            file.run(|case| harness.run(case));
         },
     );
 }
@@ -34,8 +34,8 @@ fn transcripts_with_cuts() {
     datadriven::walk(
         &format!("{}/tests/transcripts", env!("CARGO_MANIFEST_DIR")),
         |file| {
-            let mut stage = Stage::with_cuts();
-            file.run(|case| stage.run(case));
+            let mut harness = Harness::with_cuts();
+            file.run(|case| harness.run(case));
         },
     );
 }

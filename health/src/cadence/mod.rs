@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 mod operations;
 mod search;
 
-use operations::{Kinds, hash};
+use operations::{Operations, hash};
 use search::Cut;
 
 /// Functions that reduce, as the ring numbers them (`sidecar/probe/ring/layout.md`).
@@ -110,7 +110,7 @@ pub struct Cadence {
     began_ns: Option<u64>,
     /// It was not there from the beginning, and nobody told it what had been.
     is_late: bool,
-    kinds: Kinds,
+    operations: Operations,
     /// Since the last step that ended, or from the beginning.
     recent: VecDeque<u16>,
     /// Those that no longer fit there.
@@ -178,7 +178,7 @@ impl Cadence {
             return Place::default();
         }
         self.miss(did);
-        let number = self.kinds.number(did);
+        let number = self.operations.number(did);
         if self.recent.len() == WINDOW {
             self.recent.pop_front();
             self.forgotten += 1;
@@ -241,7 +241,7 @@ impl Cadence {
     }
 
     fn go_on(&mut self, found: Memory, number: u16) -> Place {
-        let kind = self.kinds.of(number);
+        let kind = self.operations.of(number);
         if kind.is_heavy {
             self.sum = self.sum.wrapping_add(kind.class);
         }
@@ -271,7 +271,7 @@ impl Cadence {
     /// Whether a step ends with the collective that came last.
     fn ends(&mut self, found: &Memory, number: u16) -> bool {
         self.remember(number, found.comm);
-        let kind = self.kinds.of(number);
+        let kind = self.operations.of(number);
         if kind.comm != found.comm || kind.is_heavy != (found.depth > 0) {
             return false;
         }
@@ -316,7 +316,7 @@ impl Cadence {
         }
         self.looked = self.recent.len();
         let items: Vec<u16> = self.recent.iter().copied().collect();
-        let Some(cut) = search::search(&items, &self.kinds) else {
+        let Some(cut) = search::search(&items, &self.operations) else {
             return Place::default();
         };
         let ends = cut.ends + self.forgotten / u64::from(cut.items.max(1));
@@ -329,11 +329,11 @@ impl Cadence {
     /// Steps are told from the last collective on that ended one.
     fn take(&mut self, cut: &Cut, items: &[u16], ends: u64) -> Place {
         let (before, after) = items.split_at(cut.last + 1);
-        let end = self.kinds.of(items[cut.last]);
+        let end = self.operations.of(items[cut.last]);
         self.context.clear();
         items.iter().for_each(|item| self.remember(*item, end.comm));
         let is_of = |item: &&u16| {
-            let kind = self.kinds.of(**item);
+            let kind = self.operations.of(**item);
             (kind.comm, kind.function) == (end.comm, end.function)
         };
         let behind = after.iter().filter(is_of).count() as u64;
@@ -364,7 +364,7 @@ impl Cadence {
     }
 
     fn remember(&mut self, number: u16, comm: u64) {
-        let kind = self.kinds.of(number);
+        let kind = self.operations.of(number);
         if kind.comm != comm || !kind.is_heavy {
             return;
         }

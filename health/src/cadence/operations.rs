@@ -9,7 +9,7 @@ const MOST_KINDS: usize = 4096;
 
 /// A kind of collective: the communicator, what it does, and its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct Operation {
     pub comm: u64,
     pub ranks: u32,
     pub function: u8,
@@ -23,12 +23,12 @@ pub struct Kind {
 
 /// All that were seen, by number.
 #[derive(Debug, Default)]
-pub struct Kinds {
-    all: Vec<Kind>,
+pub struct Operations {
+    all: Vec<Operation>,
     numbers: BTreeMap<(u64, u8, u64), u16>,
 }
 
-impl Kinds {
+impl Operations {
     /// The number of a collective's kind.
     pub fn number(&mut self, did: &Did) -> u16 {
         let known = |bytes| self.numbers.get(&(did.comm, did.function, bytes)).copied();
@@ -46,7 +46,7 @@ impl Kinds {
             return number - 1;
         }
         self.numbers.insert((did.comm, did.function, bytes), number);
-        self.all.push(Kind {
+        self.all.push(Operation {
             comm: did.comm,
             ranks: did.ranks,
             function: did.function,
@@ -59,7 +59,7 @@ impl Kinds {
     }
 
     /// The kind of a number that was given out.
-    pub fn of(&self, number: u16) -> Kind {
+    pub fn of(&self, number: u16) -> Operation {
         self.all[usize::from(number)]
     }
 }

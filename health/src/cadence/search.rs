@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::operations::{Kind, Kinds, hash};
+use super::operations::{Operation, Operations, hash};
 use super::{ALL_REDUCE, DEEPEST, Led, REDUCE_SCATTER};
 
 /// Pieces that are looked at, how many of these must be alike, and of four how many.
@@ -55,8 +55,8 @@ struct Candidate {
 }
 
 /// What ends steps in this sequence; `None`: nothing, or it cannot be told yet.
-pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
-    let of = |item: &u16| kinds.of(*item);
+pub fn search(items: &[u16], operations: &Operations) -> Option<Cut> {
+    let of = |item: &u16| operations.of(*item);
     // Sums of the large collectives' classes and numbers up to each place.
     let mut sums = vec![(0u64, 0usize)];
     let mut so_far = (0u64, 0usize);
@@ -69,11 +69,12 @@ pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
     let mut large: BTreeMap<(usize, u64), Candidate> = BTreeMap::new();
     let mut small: Option<Candidate> = None;
     for depth in DEPTHS {
-        for (context, places) in contexts(items, kinds, depth) {
+        for (context, places) in contexts(items, operations, depth) {
             let Some(found) = candidate(depth, context, &places, &sums) else {
                 continue;
             };
-            let is_better = |known: Candidate| rank(&found, items, kinds) > rank(&known, items, kinds);
+            let is_better =
+                |known: Candidate| rank(&found, items, operations) > rank(&known, items, operations);
             if depth == 0 {
                 small = Some(small.filter(|known| !is_better(*known)).unwrap_or(found));
             } else {
@@ -85,19 +86,19 @@ pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
         }
     }
     // A longer repetition is the step if it has something that a shorter one has not.
-    let told = |found: &Candidate| (regular_kinds(found, items, kinds), Reverse(found.heavy));
+    let told = |found: &Candidate| (regular_kinds(found, items, operations), Reverse(found.heavy));
     let best = large.into_values().max_by_key(told).or(small);
-    let best = best.filter(|best| !is_too_soon(best, items, kinds))?;
+    let best = best.filter(|best| !is_too_soon(best, items, operations))?;
     let piece = &items[best.from..best.to];
     let end = of(&items[best.last]);
-    let each = |kind: &Kind| (kind.comm, kind.function) == (end.comm, end.function);
-    let mut led: Option<Kind> = None;
+    let each = |kind: &Operation| (kind.comm, kind.function) == (end.comm, end.function);
+    let mut led: Option<Operation> = None;
     for kind in piece.iter().map(of) {
         if led.is_none_or(|led| kind.ranks > led.ranks) {
             led = Some(kind);
         }
     }
-    let of_led = |kind: &Kind| led.is_some_and(|led| kind.comm == led.comm);
+    let of_led = |kind: &Operation| led.is_some_and(|led| kind.comm == led.comm);
     Some(Cut {
         context: best.context,
         depth: best.depth as u8,
@@ -119,11 +120,11 @@ pub fn search(items: &[u16], kinds: &Kinds) -> Option<Cut> {
 }
 
 /// Where each run of `depth` large collectives of one communicator ends, by its hash; small ones by themselves for 0.
-fn contexts(items: &[u16], kinds: &Kinds, depth: usize) -> BTreeMap<u64, Vec<usize>> {
+fn contexts(items: &[u16], operations: &Operations, depth: usize) -> BTreeMap<u64, Vec<usize>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let mut runs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for (at, item) in items.iter().enumerate() {
-        let kind = kinds.of(*item);
+        let kind = operations.of(*item);
         if kind.is_heavy == (depth == 0) {
             continue;
         }
@@ -173,8 +174,8 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
 
 /// What stands for a step best: gradients, which no evaluation has; little by which it is known, in a large communicator, early in the sequence; of small ones
 /// the one that comes most often. None of it depends on a communicator's id, which differs between groups that do the same.
-fn rank(candidate: &Candidate, items: &[u16], kinds: &Kinds) -> impl Ord {
-    let end = kinds.of(items[candidate.last]);
+fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl Ord {
+    let end = operations.of(items[candidate.last]);
     let span = if candidate.depth == 0 {
         candidate.to - candidate.from
     } else {
@@ -200,14 +201,14 @@ fn gradients(function: u8) -> u8 {
 }
 
 /// How many kinds of large collectives most pieces have.
-fn regular_kinds(candidate: &Candidate, items: &[u16], kinds: &Kinds) -> usize {
+fn regular_kinds(candidate: &Candidate, items: &[u16], operations: &Operations) -> usize {
     let size = candidate.to - candidate.from;
     let mut seen: BTreeMap<u16, usize> = BTreeMap::new();
     let pieces = items[..=candidate.last].rchunks(size).take(PIECES);
     let of_pieces = pieces.len().min(PIECES);
     for piece in pieces {
         let of_piece: BTreeSet<u16> = piece.iter().copied().collect();
-        for item in of_piece.into_iter().filter(|item| kinds.of(*item).is_heavy) {
+        for item in of_piece.into_iter().filter(|item| operations.of(*item).is_heavy) {
             *seen.entry(item).or_default() += 1;
         }
     }
@@ -217,8 +218,8 @@ fn regular_kinds(candidate: &Candidate, items: &[u16], kinds: &Kinds) -> usize {
 }
 
 /// Something large came of late that no piece has: a longer repetition may be about to show.
-fn is_too_soon(best: &Candidate, items: &[u16], kinds: &Kinds) -> bool {
-    let of = |item: &u16| kinds.of(*item);
+fn is_too_soon(best: &Candidate, items: &[u16], operations: &Operations) -> bool {
+    let of = |item: &u16| operations.of(*item);
     let piece = || items[best.from..best.to].iter().map(of);
     let hashes: BTreeSet<u64> = piece().map(|kind| kind.hash).collect();
     let classes: BTreeSet<u64> = piece().map(|kind| kind.class).collect();

@@ -127,7 +127,7 @@ impl Detector {
         if !plan.has_roles_of(&self.plan) {
             self.straggler.clear(at, &self.roster, &self.job);
             self.work.clear();
-            self.job_rules.reseat();
+            self.job_rules.on_layout_change();
         }
         self.plan = plan;
         self.comms.rank_step(&self.plan, true);

@@ -231,7 +231,7 @@ impl Detector {
         if outgoing {
             self.goes_on();
         }
-        self.job_rules.hear(at, frame, &self.roster);
+        self.job_rules.on_event(at, frame, &self.roster);
         if let Some(from) = unheard_since {
             for rank in self.roster.ranks_of(&frame.node) {
                 self.rows.join(rank, 0);

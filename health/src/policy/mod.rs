@@ -2,8 +2,8 @@
 
 pub(crate) mod bounds;
 mod gpu;
+mod gpu_prices;
 mod port;
-mod price;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use self::gpu::GpuThresholds;
+pub use self::gpu_prices::Prices;
 pub use self::port::PortThresholds;
-pub use self::price::Prices;
 pub use self::values::PolicyError;
 use crate::fault::FaultTables;
 use crate::verdict::{Cause, Finding, Severity};

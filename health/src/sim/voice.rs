@@ -267,7 +267,7 @@ impl World {
     /// A rank's step, from the end of the one before to the end of its optimizer.
     fn ended(&mut self, rank: u32, step: u64, meet: Time, kind: StepKind) -> Step {
         let own = &self.own[rank as usize];
-        let (tokens, sum_sq, expert_tokens) = self.pace.loads.declared(self.layout.seat(rank).dp);
+        let (tokens, sum_sq, expert_tokens) = self.pace.loads.declared(self.layout.coordinates(rank).dp);
         let state = &mut self.ranks[rank as usize];
         let end = meet + seconds(own.optimizer);
         let written = if self.spec.step.checkpoint.declared {

@@ -1,9 +1,9 @@
-//! How sources lie in folders: few beside each other.
+//! How sources lie in folders, few beside each other, and names that say nothing to a reader who is new here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::files;
+use crate::{files, read};
 
 /// Rust files directly in one folder, `mod.rs` and tests included.
 const MAX_FILES: usize = 14;
@@ -53,5 +53,54 @@ fn the_pure_crate_has_a_mod_rs_in_every_folder() {
             beside.is_none(),
             "{path} belongs in {folder} as mod.rs, beside {beside:?}"
         );
+    }
+}
+
+/// Modules of the pure crate, by names that a term of the field has replaced.
+const RENAMED_MODULES: [&str; 30] = [
+    "away", "before", "birth", "blind", "board", "book", "exact", "fit", "front", "gauge", "hand", "hear", "keep",
+    "kinds", "plain", "price", "raised", "rounds", "say", "scene", "seen", "shift", "signs", "slower", "stage",
+    "tell", "tempo", "told", "wander", "words",
+];
+
+/// The same of types.
+const RENAMED_TYPES: [&str; 20] = [
+    "Away", "Before", "Birth", "BlindRule", "Board", "Case", "Exact", "Front", "Gauge", "Kinds", "Raised",
+    "Rounds", "Scene", "Seat", "Seen", "Shift", "Slower", "Tempo", "Told", "Wander",
+];
+
+#[test]
+fn the_pure_crate_uses_the_terms_of_the_field() {
+    for path in files(&[".rs"]).iter().filter(|path| path.starts_with("health/")) {
+        let mut names = Path::new(path).iter().filter_map(|name| name.to_str());
+        let old = names.find(|name| RENAMED_MODULES.contains(&name.trim_end_matches(".rs")));
+        assert!(old.is_none(), "{path}: `{}` has a better name", old.unwrap_or_default());
+        for line in read(path).lines().map(str::trim_start) {
+            let mut words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            let is_public = line.starts_with("pub");
+            let kind = words.find(|word| ["struct", "enum", "type", "trait"].contains(word));
+            let name = kind.and_then(|_| words.next()).unwrap_or_default();
+            assert!(
+                !(is_public && RENAMED_TYPES.contains(&name)),
+                "{path}: `{name}` has a better name"
+            );
+        }
+    }
+}
+
+/// Columns of a line of comment in the pure crate.
+const MAX_COLUMNS: usize = 120;
+
+#[test]
+fn comments_of_the_pure_crate_are_no_wider_than_a_page() {
+    for path in files(&[".rs"]).iter().filter(|path| path.starts_with("health/")) {
+        for (index, line) in read(path).lines().enumerate() {
+            let is_comment = line.trim_start().starts_with("//");
+            assert!(
+                !is_comment || line.chars().count() <= MAX_COLUMNS,
+                "{path}:{}: wider than {MAX_COLUMNS} columns",
+                index + 1
+            );
+        }
     }
 }

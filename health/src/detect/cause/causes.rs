@@ -241,7 +241,7 @@ impl Causes {
         let facts = |node: &NodeId| {
             let mut facts = Facts::default();
             // No rank has this number: only the node answers.
-            self.hosts.tell(Rank(u32::MAX), node, since, &mut facts);
+            self.hosts.report(Rank(u32::MAX), node, since, &mut facts);
             facts
         };
         let own = facts(node);
@@ -265,9 +265,9 @@ impl Causes {
         let mut facts = Facts::default();
         if let Some(member) = scope.roster.member(rank) {
             if let Some(gpu) = &member.gpu {
-                self.gpus.tell(gpu, since, &scope.limits.causes, &mut facts);
+                self.gpus.report(gpu, since, &scope.limits.causes, &mut facts);
             }
-            self.hosts.tell(rank, &member.node, since, &mut facts);
+            self.hosts.report(rank, &member.node, since, &mut facts);
         }
         facts
     }

@@ -114,7 +114,7 @@ impl Gpus {
     }
 
     /// Adds what is known of a GPU since `since`.
-    pub fn tell(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
+    pub fn report(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
         let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
             return;
         };

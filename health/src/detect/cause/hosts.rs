@@ -66,7 +66,7 @@ impl Hosts {
     }
 
     /// Adds what is known of a rank's process and node since `since`.
-    pub fn tell(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
+    pub fn report(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
         let places = [self.ranks.get(&rank), self.nodes.get(node)];
         for readings in places.into_iter().flatten() {
             if let Some((entries, provenance)) = readings.origin(since) {

@@ -156,7 +156,7 @@ impl Ledger {
         if asks_anew {
             self.count_node(context, subject);
         }
-        self.tell(context.at, finding, subject);
+        self.report(context.at, finding, subject);
     }
 
     /// A part holds no longer.
@@ -171,7 +171,7 @@ impl Ledger {
         if open.parts.is_empty() {
             self.over(at, finding, subject);
         } else {
-            self.tell(at, finding, subject);
+            self.report(at, finding, subject);
         }
     }
 
@@ -203,7 +203,7 @@ impl Ledger {
             let parts = open.parts.clone();
             self.over(at, finding, from);
             self.open.entry((finding, to.clone())).or_default().parts = parts;
-            self.tell(at, finding, to);
+            self.report(at, finding, to);
         }
     }
 
@@ -238,7 +238,7 @@ impl Ledger {
             };
             if std::mem::take(&mut open.held_back) {
                 open.told = None;
-                self.tell(due, finding, &subject);
+                self.report(due, finding, &subject);
             }
         }
     }
@@ -262,12 +262,12 @@ impl Ledger {
             self.tripped = Some((asking, nodes));
             let all: Vec<(Finding, Subject)> = self.open.keys().cloned().collect();
             for (finding, subject) in all {
-                self.tell(context.at, finding, &subject);
+                self.report(context.at, finding, &subject);
             }
         }
     }
 
-    fn tell(&mut self, at: Time, finding: Finding, subject: &Subject) {
+    fn report(&mut self, at: Time, finding: Finding, subject: &Subject) {
         let tripped = self.tripped;
         let Some(open) = self.open.get_mut(&(finding, subject.clone())) else {
             return;

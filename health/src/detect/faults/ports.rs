@@ -84,7 +84,7 @@ impl FaultRule {
         ] {
             // What was not read says nothing.
             if let Some(part) = part {
-                port.tell(context, &mut self.ledger, &reading.port, trouble, part);
+                port.report(context, &mut self.ledger, &reading.port, trouble, part);
             }
         }
     }
@@ -217,7 +217,7 @@ impl Port {
     }
 
     /// Keeps a trouble up while its reason is there, and for a while after.
-    fn tell(
+    fn report(
         &mut self,
         context: &FaultContext<'_>,
         ledger: &mut Ledger,

@@ -43,7 +43,7 @@ struct OfNode {
 
 impl BaselineRule {
     /// Takes a baseline. A later one of the same is the better one.
-    pub fn know(&mut self, baseline: &Baseline) {
+    pub fn set_baseline(&mut self, baseline: &Baseline) {
         if !(baseline.seconds.is_finite() && baseline.seconds > 0.0) {
             return;
         }

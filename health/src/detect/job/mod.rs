@@ -82,7 +82,7 @@ impl JobRules {
         self.rotating.end(at, &subject, ranks, &mut self.out);
         if self.evened {
             // What is compared may be another thing in the new group.
-            self.regression.unlearn();
+            self.regression.reset_window();
         }
         self.regression.begin_epoch(at, ranks, resized, &mut self.out);
         self.baseline.begin_epoch(at, ranks, &mut self.out);
@@ -93,11 +93,11 @@ impl JobRules {
     }
 
     /// Ranks stand elsewhere than before.
-    pub fn reseat(&mut self) {
+    pub fn on_layout_change(&mut self) {
         self.classifier = StepClassifier::default();
-        self.pauses.reseat();
-        self.shares.reseat();
-        self.regression.unlearn();
+        self.pauses.on_layout_change();
+        self.shares.on_layout_change();
+        self.regression.reset_window();
     }
 
     /// What is installed where.
@@ -106,12 +106,12 @@ impl JobRules {
     }
 
     /// Takes what a node says beside its steps; `roster` knows it already.
-    pub fn hear(&mut self, at: Time, frame: &Frame, roster: &Roster) {
+    pub fn on_event(&mut self, at: Time, frame: &Frame, roster: &Roster) {
         match &frame.event {
             Event::Step(step) if step.restart == roster.restart => {
                 self.provenance = self.provenance.max(frame.provenance);
             }
-            Event::Baseline(baseline) => self.baseline.know(baseline),
+            Event::Baseline(baseline) => self.baseline.set_baseline(baseline),
             Event::Agent(agent) => self.versions.agent(&frame.node, frame.provenance, agent),
             Event::Attach(attach) if roster.member(attach.rank).is_some() => {
                 self.versions.attach(&frame.node, frame.provenance, attach);
@@ -247,8 +247,8 @@ impl JobRules {
         job_step.apart = self.sort == StepClass::Outlier;
         if self.absent.has_changed(matrix) {
             // Who is not seen may be the one that all wait for.
-            self.regression.unlearn();
-            self.shares.unlearn();
+            self.regression.reset_window();
+            self.shares.reset_window();
         }
         if matrix.kind == StepKind::Train {
             let level = job_step.common_step_s.ln();
@@ -285,7 +285,7 @@ impl JobRules {
         let even = self.shares.row(&job_step, rotates, &mut self.out);
         if self.steady && matrix.kind == StepKind::Train && even.is_some() != self.evened {
             // What is compared is another thing from now on.
-            self.regression.unlearn();
+            self.regression.reset_window();
             self.evened = even.is_some();
         }
         if let Some(even) = even {

@@ -92,7 +92,7 @@ impl SingleRankPauses {
     }
 
     /// Ranks stand elsewhere: what is usual is learned anew.
-    pub fn reseat(&mut self) {
+    pub fn on_layout_change(&mut self) {
         self.lone = OutlierTrack::default();
         self.recent.clear();
         self.latest = None;
@@ -153,7 +153,7 @@ impl SingleRankPauses {
                 return;
             }
             open.later_lost_s += now_s;
-            ledger.tell(now_s);
+            ledger.report(now_s);
             let severity = view.limits.impact.severity(open.impact());
             if severity > open.severity {
                 open.severity = severity;
@@ -184,7 +184,7 @@ impl SingleRankPauses {
             // Others lose too little to it to be worth a word.
             return;
         }
-        ledger.tell(now_s);
+        ledger.report(now_s);
         for each in &pauses[..pauses.len() - 1] {
             ledger.take_over(each.step, lost_s(each, 0.0));
         }

@@ -110,13 +110,13 @@ impl WarmUps {
         for (rank, excess_s, ratio) in named.into_iter().filter(|(rank, ..)| !told.contains_key(rank)) {
             if let Some(subject) = job_step.view.roster.subject(rank) {
                 let severity = bad(excess_s, table.warm_up_s);
-                self.tell(job_step, subject, severity, (excess_s, Some(ratio)), warm, out);
+                self.report(job_step, subject, severity, (excess_s, Some(ratio)), warm, out);
             }
         }
         let excess_s = warm.iter().map(|row| row.dur_s - usual_s).sum::<f64>() - by_ranks;
         if excess_s >= table.warm_up_s {
             let severity = bad(excess_s, table.warm_up_long_s);
-            self.tell(job_step, job_step.job(), severity, (excess_s, None), warm, out);
+            self.report(job_step, job_step.job(), severity, (excess_s, None), warm, out);
         }
     }
 
@@ -189,7 +189,7 @@ impl WarmUps {
     }
 
     /// It was, and it is over.
-    fn tell(
+    fn report(
         &self,
         job_step: &JobStep<'_>,
         subject: Subject,

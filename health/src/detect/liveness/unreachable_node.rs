@@ -143,7 +143,7 @@ impl UnreachableNodeRule {
             piece(UNHEARD_NODES, self.counted as f64, Some(nodes)),
             piece("unheard_s", at.since(since).as_secs_f64(), None),
         ];
-        self.say(at, Subject::Job { job: job.clone() }, since, evidence);
+        self.report(at, Subject::Job { job: job.clone() }, since, evidence);
     }
 
     /// Few are left: each has a verdict, and the job's is over.
@@ -161,7 +161,7 @@ impl UnreachableNodeRule {
 
     fn name(&mut self, at: Time, name: NodeId, since: Time) {
         let evidence = vec![piece("unheard_s", at.since(since).as_secs_f64(), None)];
-        self.say(at, subject(&name), since, evidence);
+        self.report(at, subject(&name), since, evidence);
         self.named.insert(name);
     }
 
@@ -170,7 +170,7 @@ impl UnreachableNodeRule {
         self.out.push_back(claim);
     }
 
-    fn say(&mut self, at: Time, subject: Subject, since: Time, evidence: Vec<Evidence>) {
+    fn report(&mut self, at: Time, subject: Subject, since: Time, evidence: Vec<Evidence>) {
         let detail = Detail {
             severity: Severity::Critical,
             since,

@@ -50,7 +50,7 @@ impl Default for Layout {
 
 /// The place of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct Coordinates {
     pub dp: u32,
     pub tp: u32,
     pub pp: u32,
@@ -108,8 +108,8 @@ impl Layout {
     }
 
     /// Where a rank stands.
-    pub(crate) fn seat(&self, rank: u32) -> Seat {
-        Seat {
+    pub(crate) fn coordinates(&self, rank: u32) -> Coordinates {
+        Coordinates {
             tp: rank % self.tp,
             cp: rank / self.tp % self.cp,
             dp: rank / self.block() % self.dp,
@@ -119,16 +119,16 @@ impl Layout {
 
     /// What a rank declares.
     pub(crate) fn declared(&self, rank: u32, restart: u32) -> Declared {
-        let seat = self.seat(rank);
+        let coordinates = self.coordinates(rank);
         let axis = |index, size| Axis { index, size };
         Declared {
             rank: Rank(rank),
             restart,
-            dp: axis(seat.dp, self.dp),
-            tp: axis(seat.tp, self.tp),
-            pp: axis(seat.pp, self.pp),
-            ep: axis(seat.dp % self.ep, self.ep),
-            cp: axis(seat.cp, self.cp),
+            dp: axis(coordinates.dp, self.dp),
+            tp: axis(coordinates.tp, self.tp),
+            pp: axis(coordinates.pp, self.pp),
+            ep: axis(coordinates.dp % self.ep, self.ep),
+            cp: axis(coordinates.cp, self.cp),
             micro_batches: self.micro,
         }
     }
@@ -150,7 +150,7 @@ mod tests {
         let layout = layout.of(32).expect("32 ranks");
         assert_eq!(layout.dp, 4);
         for rank in 0..32 {
-            let Seat { dp, tp, pp, cp } = layout.seat(rank);
+            let Coordinates { dp, tp, pp, cp } = layout.coordinates(rank);
             assert_eq!(rank, tp + 2 * (cp + 2 * (dp + 4 * pp)));
         }
         assert_eq!(layout.cell(), 8);

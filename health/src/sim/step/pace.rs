@@ -117,10 +117,10 @@ impl Pace {
     pub fn new(spec: &WorldSpec, layout: Layout) -> Result<Pace, SpecError> {
         let weight = |stage: u32| spec.stages.get(stage as usize).copied().unwrap_or(1.0);
         let place = |rank| {
-            let seat = layout.seat(rank);
+            let coordinates = layout.coordinates(rank);
             Place {
-                dp: seat.dp,
-                weight: weight(seat.pp),
+                dp: coordinates.dp,
+                weight: weight(coordinates.pp),
             }
         };
         let loads = Loads::new(spec, layout)?;

@@ -162,8 +162,9 @@ impl Timeline {
         let mut busy = 0.0;
         for index in 0..micro {
             let mut longest: f64 = 0.0;
-            for (seat, own) in ranks.iter().enumerate() {
-                longest = longest.max(own.in_micro(index, shares[(first + seat / block) * micro + index]));
+            for (coordinates, own) in ranks.iter().enumerate() {
+                longest =
+                    longest.max(own.in_micro(index, shares[(first + coordinates / block) * micro + index]));
             }
             for chunk in 0..chunks {
                 let mark = (stage * chunks + chunk) * micro + index;

@@ -259,7 +259,7 @@ impl Ledger {
     }
 
     /// Before a step is taken: an incident tells of so many seconds of it.
-    pub fn tell(&mut self, seconds: f64) {
+    pub fn report(&mut self, seconds: f64) {
         self.told_s += seconds;
     }
 

@@ -56,7 +56,7 @@ impl Fleet {
     /// Takes one reading of one GPU.
     pub fn take(&mut self, look: &Look<'_>, member: &mut Member, parts: &mut ReadingParts) {
         if let Some(slowed) = look.value(GpuSignal::ThrottlePowerNs) {
-            parts.say(
+            parts.report(
                 Finding::GpuThrottled,
                 "power_cap",
                 self.power(look, member, slowed),
@@ -65,7 +65,7 @@ impl Fleet {
         for (name, signal, what) in ALIKE {
             if let Some(value) = look.value(signal) {
                 let part = self.alike(look, member, (signal, what), value.round() as i64);
-                parts.say(Finding::GpuConfig, name, part);
+                parts.report(Finding::GpuConfig, name, part);
             }
         }
     }

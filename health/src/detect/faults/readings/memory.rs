@@ -51,7 +51,7 @@ impl Memory {
                     .to_owned();
             part
         });
-        parts.say(Finding::GpuMemoryFull, "memory", part);
+        parts.report(Finding::GpuMemoryFull, "memory", part);
         let Some(busy) = look.value(GpuSignal::UtilizationRatio) else {
             return;
         };
@@ -70,7 +70,7 @@ impl Memory {
             part.more = "End the process that holds it, or give the GPU back.".to_owned();
             part
         });
-        parts.say(Finding::GpuIdle, "idle", part);
+        parts.report(Finding::GpuIdle, "idle", part);
     }
 }
 

@@ -63,7 +63,7 @@ pub struct ReadingParts {
 
 impl ReadingParts {
     /// A part, or that its reason is not there.
-    pub fn say(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
+    pub fn report(&mut self, finding: Finding, name: &'static str, part: Option<Part>) {
         // Nothing is wrong with most GPUs at most times.
         if part.is_some() || self.any_held {
             self.parts.push((finding, name, part));
@@ -274,7 +274,7 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
     };
     let quiet = gpu.counters.unasked.push(number == 0.0);
     if number == 0.0 {
-        parts.say(Finding::GpuFault, "recovery", None);
+        parts.report(Finding::GpuFault, "recovery", None);
         return gpu.recovery_asked && quiet >= look.context.limits.clear_readings;
     }
     gpu.recovery_asked = true;
@@ -285,7 +285,7 @@ fn asked(look: &Look<'_>, gpu: &mut Gpu, parts: &mut ReadingParts) -> bool {
         .part(severity, "The driver asks for a recovery")
         .shows("recovery_action", number);
     part.order = asked.map_or(part.order, |(_, order)| order);
-    parts.say(Finding::GpuFault, "recovery", Some(part));
+    parts.report(Finding::GpuFault, "recovery", Some(part));
     false
 }
 
@@ -317,7 +317,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("corrected_errors_per_s", rate)
         });
-        parts.say(Finding::EccCorrected, "corrected", part);
+        parts.report(Finding::EccCorrected, "corrected", part);
     }
     let sram = look.flag(GpuSignal::SramThresholdExceeded);
     let part = sram.filter(|exceeded| *exceeded).map(|_| {
@@ -325,7 +325,7 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("sram_threshold_exceeded", 1.0)
     });
-    parts.say(Finding::EccUncorrectable, "sram", part);
+    parts.report(Finding::EccUncorrectable, "sram", part);
     let (now, pending) = (
         look.flag(GpuSignal::EccEnabled),
         look.flag(GpuSignal::EccEnabledPending),
@@ -342,5 +342,5 @@ fn memory_errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
         part.more = "Set ECC as on the other GPUs before the next job.".to_owned();
         part
     });
-    parts.say(Finding::GpuConfig, "ecc_mode", part);
+    parts.report(Finding::GpuConfig, "ecc_mode", part);
 }

@@ -78,7 +78,7 @@ fn errors(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
                 Severity::Critical => part.asks(Remedy::ResetGpu, When::NextCheckpoint),
             }
         });
-        parts.say(Finding::NvlinkErrors, name, part);
+        parts.report(Finding::NvlinkErrors, name, part);
     }
 }
 
@@ -100,7 +100,7 @@ fn down(look: &Look<'_>, counters: &mut Counters, wiring: &mut Wiring, parts: &m
         part.evidence.push(shown);
         part
     });
-    parts.say(Finding::NvlinkErrors, "links_down", part);
+    parts.report(Finding::NvlinkErrors, "links_down", part);
 }
 
 fn has_trained(look: &Look<'_>, counters: &Counters) -> bool {

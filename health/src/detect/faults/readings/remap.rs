@@ -9,9 +9,9 @@ use crate::verdict::{Finding, Severity};
 /// Rows and pages that were taken out of use, wait for it, or could not be.
 pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let limits = look.context.limits;
-    let mut say = |name, part: Option<Part>| parts.say(Finding::RowRemap, name, part);
+    let mut report = |name, part: Option<Part>| parts.report(Finding::RowRemap, name, part);
     let is_set = |signal| look.flag(signal) == Some(true);
-    say(
+    report(
         "pending",
         (is_set(GpuSignal::RemapPending) || is_set(GpuSignal::RetiredPagesPending)).then(|| {
             look.part(
@@ -22,7 +22,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
             .shows("remap_pending", 1.0)
         }),
     );
-    say(
+    report(
         "failed",
         is_set(GpuSignal::RemapFailed).then(|| {
             look.part(Severity::Critical, "A row could not be remapped")
@@ -32,7 +32,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
     );
     let rows = look.value(GpuSignal::RowsRemappedUncorrectable);
     let risen = counters.risen(look, GpuSignal::RowsRemappedUncorrectable);
-    say(
+    report(
         "rows",
         rows.zip(risen).and_then(|(rows, (risen, _))| {
             if rows >= f64::from(limits.remapped_rows_max) {
@@ -51,7 +51,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
         }),
     );
     let correctable = counters.risen(look, GpuSignal::RowsRemappedCorrectable);
-    say(
+    report(
         "rows_correctable",
         correctable.filter(|(risen, _)| *risen > 0.0).map(|(risen, _)| {
             look.part(Severity::Info, "Rows were remapped after correctable errors")
@@ -62,7 +62,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
     let low = counters
         .risen(look, GpuSignal::RemapBanksLow)
         .filter(|(risen, _)| *risen > 0.0);
-    say(
+    report(
         "banks",
         (none.is_some() || low.is_some()).then(|| {
             look.part(Severity::Warning, "Banks of memory run out of spare rows")
@@ -77,7 +77,7 @@ pub fn remaps(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts
         .is_some_and(|(risen, _)| risen > 0.0);
     let worn = single + double >= f64::from(limits.retired_pages_max)
         || (doubled && double > f64::from(limits.retired_double_bit_max));
-    say(
+    report(
         "pages",
         worn.then(|| {
             look.part(Severity::Critical, "As many pages are retired as a GPU may have")

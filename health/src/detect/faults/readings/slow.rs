@@ -11,9 +11,9 @@ use crate::verdict::{Cause, Finding, Severity};
 /// Heat and power. The power cap is [`super::fleet`]'s: it means something only beside the peers.
 pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) {
     let (at, limits) = (look.context.at, look.context.limits);
-    let mut say = |name, cause, part: Option<Part>| {
+    let mut report = |name, cause, part: Option<Part>| {
         let part = part.map(|part| Part { cause, ..part });
-        parts.say(Finding::GpuThrottled, name, part);
+        parts.report(Finding::GpuThrottled, name, part);
     };
     if let Some(slowed) = look.value(GpuSignal::ThrottleThermalSwNs) {
         let span = Duration::from_secs_f64(limits.throttle_window_s);
@@ -24,7 +24,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("thermal_throttled_ratio", ratio.min(1.0))
         });
-        say("thermal_sw", Cause::Thermal, part);
+        report("thermal_sw", Cause::Thermal, part);
     }
     if let Some((_, slowed)) = counters.risen(look, GpuSignal::ThrottleThermalHwNs) {
         let span = Duration::from_secs_f64(limits.slowdown_window_s);
@@ -41,7 +41,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("hardware_slowdowns", f64::from(limits.slowdown_events))
         });
-        say("thermal_hw", Cause::Thermal, part);
+        report("thermal_hw", Cause::Thermal, part);
     }
     if let Some((_, braked)) = counters.risen(look, GpuSignal::ThrottleBrakeNs) {
         let polls = counters.brake.push(braked);
@@ -53,7 +53,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
             .asks(Remedy::Inspect, When::NextCheckpoint)
             .shows("power_brake_readings", f64::from(limits.brake_readings))
         });
-        say("brake", Cause::Power, part);
+        report("brake", Cause::Power, part);
     }
     // A margin says more than degrees: parts differ in what they bear.
     let degrees = match look.value(GpuSignal::MarginC) {
@@ -76,7 +76,7 @@ pub fn throttles(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingPa
             part.asks(Remedy::Diagnose, When::JobEnd)
                 .shows("temperature_c", degrees)
         });
-        say("temperature", Cause::Thermal, part);
+        report("temperature", Cause::Thermal, part);
     }
 }
 
@@ -107,7 +107,7 @@ pub fn pcie(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) 
             part.evidence.extend(shown);
             part
         });
-        parts.say(Finding::PcieDegraded, "width", part);
+        parts.report(Finding::PcieDegraded, "width", part);
     }
     if let Some(replays) = look.value(GpuSignal::PcieReplays) {
         let span = Duration::from_secs_f64(limits.pcie_replays_window_s);
@@ -117,6 +117,6 @@ pub fn pcie(look: &Look<'_>, counters: &mut Counters, parts: &mut ReadingParts) 
                 .asks(Remedy::Diagnose, When::JobEnd)
                 .shows("pcie_replays", rise)
         });
-        parts.say(Finding::PcieDegraded, "replays", part);
+        parts.report(Finding::PcieDegraded, "replays", part);
     }
 }

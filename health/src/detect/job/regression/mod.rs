@@ -86,7 +86,7 @@ impl Regression {
 
     /// Other ranks are seen than before, or they have other roles: what is usual is learned anew. What holds is
     /// measured by what it was.
-    pub fn unlearn(&mut self) {
+    pub fn reset_window(&mut self) {
         self.recent.clear();
         self.counters.reset();
         self.reference = None;

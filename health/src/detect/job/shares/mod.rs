@@ -67,7 +67,7 @@ impl Shares {
             (Cause::CpuContention, &mut self.cpu),
         ] {
             if rotates(cause) {
-                window.unlearn();
+                window.reset_window();
             }
         }
         let mut left = Remaining::new(job_step);
@@ -90,18 +90,18 @@ impl Shares {
         for window in self.windows_mut() {
             out.extend(window.end(at, job));
         }
-        self.reseat();
+        self.on_layout_change();
     }
 
     /// Other ranks are seen than before: the shares begin anew, what holds goes on.
-    pub fn unlearn(&mut self) {
+    pub fn reset_window(&mut self) {
         for window in self.windows_mut() {
-            window.unlearn();
+            window.reset_window();
         }
     }
 
     /// Ranks stand elsewhere: what was learned of roles is forgotten.
-    pub fn reseat(&mut self) {
+    pub fn on_layout_change(&mut self) {
         (self.experts, self.stages) = (Experts::default(), Stages::default());
         self.unexplained = Unexplained::default();
         self.contention.reset();
@@ -231,7 +231,7 @@ impl Shares {
         let shares: Vec<f64> = ranks.map(|rank| self.contention.explained(rank)).collect();
         let count = shares.iter().filter(|share| **share > 0.0).count();
         if count == 0 && !self.cpu.is_open() {
-            self.cpu.unlearn();
+            self.cpu.reset_window();
             return None;
         }
         let less = job_step.matrix.rank_steps.iter().zip(&left.own).zip(&shares);
@@ -294,7 +294,7 @@ impl Shares {
         let explained = job_step.matrix.roles.iter().any(|role| role.works);
         self.spread = (!explained).then_some(spread);
         if !explained && !self.sequence.is_open() {
-            self.sequence.unlearn();
+            self.sequence.reset_window();
             return None;
         }
         let less = self.unexplained.at_usual_work(job_step, &left.own);
@@ -324,7 +324,7 @@ impl Shares {
         let even = self.stages.even(job_step, &left.own)?;
         if job_step.shifted && !self.stage.is_open() {
             // A stage that became slow is no uneven partition.
-            self.stage.unlearn();
+            self.stage.reset_window();
             return None;
         }
         let gain = left.take_out(job_step, even.own);
@@ -369,7 +369,7 @@ impl Shares {
         let has_risen = job_step.exposed_s > RISEN * *usual_s;
         if job_step.link_is_slow || has_risen && !self.transfer.is_open() {
             // Transfers are long for a reason that has a name, or may have.
-            self.transfer.unlearn();
+            self.transfer.reset_window();
             return None;
         }
         let table = &job_step.view.limits.shares;

@@ -157,7 +157,7 @@ impl ShareWindow {
     }
 
     /// Forgets the window; what is open goes on.
-    pub fn unlearn(&mut self) {
+    pub fn reset_window(&mut self) {
         self.window.clear();
     }
 

@@ -9,7 +9,7 @@ use crate::id::Rank;
 use crate::verdict::{Cause, Evidence, Finding, Subject};
 
 impl SilenceRule {
-    pub(super) fn tell(&mut self, scope: &Scope<'_>, subject: Subject) {
+    pub(super) fn report(&mut self, scope: &Scope<'_>, subject: Subject) {
         let at = scope.at;
         let Some(named) = self.open.get(&subject).copied() else {
             return;

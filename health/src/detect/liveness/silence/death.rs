@@ -63,7 +63,7 @@ impl SilenceRule {
                 self.open.insert(subject.clone(), named);
             }
         }
-        self.tell(scope, subject);
+        self.report(scope, subject);
     }
 
     /// What a rank that is behind the others is. Of a process that is gone without an error nothing shows that it is missed while

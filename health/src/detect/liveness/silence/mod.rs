@@ -129,7 +129,7 @@ impl SilenceRule {
             .map(|(subject, _)| subject.clone())
             .collect();
         for subject in open {
-            self.tell(scope, subject);
+            self.report(scope, subject);
         }
     }
 
@@ -160,7 +160,7 @@ impl SilenceRule {
             .collect();
         self.keep(at, heard, roster.world_size, &verdicts);
         for subject in worse {
-            self.tell(scope, subject);
+            self.report(scope, subject);
         }
     }
 

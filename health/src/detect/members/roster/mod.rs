@@ -296,7 +296,7 @@ impl Roster {
             }
             node.begin_incarnation(at, frame.agent);
         }
-        node.hear(at, frame.seq, &frame.event);
+        node.on_event(at, frame.seq, &frame.event);
     }
 
     /// Whether the event begins a new group of ranks: a restart, a resize, or the same rank in another process (the

@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// Takes a frame of the incarnation that watches it.
-    pub fn hear(&mut self, at: Time, seq: u64, event: &Event) {
+    pub fn on_event(&mut self, at: Time, seq: u64, event: &Event) {
         self.lane.accept(seq);
         (self.last_heard, self.silent_from) = (at, at);
         match event {

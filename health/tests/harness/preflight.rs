@@ -1,4 +1,4 @@
-//! What a preflight told before the job, by hand.
+//! Scripted preflight events.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use paceline_health::event::{Bench, Event, LeftOut, Preflight};
 use paceline_health::preflight::{Against, Comparison, Metric, Noted, Outcome, Place};
 use paceline_health::verdict::Severity;
 
-use super::hand::{gpu, take};
+use super::script::{gpu, take};
 
 /// `preflight [nodes=4] [out=n3]`: what it came to, and who was left out.
 pub fn preflight(case: &mut TestCase) -> Result<Event, String> {

@@ -1,4 +1,4 @@
-//! A detector, and perhaps a second one beside it that is written down and read back all the time: both must say the same.
+//! A detector, and optionally a second one that is saved and loaded again and again: both must report the same.
 
 use std::ops::Deref;
 

@@ -12,9 +12,9 @@ use paceline_health::fault::KernelLog;
 use paceline_health::{Frame, Time};
 use serde::de::DeserializeOwned;
 
-use super::hand::{Hand, gpu, pci, take};
+use super::script::{Script, gpu, pci, take};
 
-impl Hand {
+impl Script {
     /// `kmsg [times=2000] [before=yes]`, and lines as the kernel writes them.
     pub fn kmsg(&mut self, case: &mut TestCase, node: &str) -> Result<Vec<(Time, Frame)>, String> {
         let count: u32 = take(case, "times")?.unwrap_or(1);

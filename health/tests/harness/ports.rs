@@ -8,9 +8,9 @@ use paceline_health::event::{Event, PortLink, PortReading};
 use paceline_health::{Frame, Time};
 
 use super::counters::others;
-use super::hand::{Hand, take};
+use super::script::{Script, take};
 
-impl Hand {
+impl Script {
     /// `port nodes=(n0,n1) name=mlx5_0.1 [link=roce] [for=10] up=1 rate_bps=4e11 link_downs=2`: readings once a second
     /// of the same port of each node. A point stands for the stroke of a port's name.
     pub fn port(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {

@@ -4,7 +4,7 @@ use datadriven::TestCase;
 use paceline_health::event::{Event, RasAccess, RasRank, RasReport, RasState};
 use paceline_health::id::Rank;
 
-use super::hand::take;
+use super::script::take;
 
 /// `ras size=4 [comms=3] [uneven=1] [absent=yes] [regular=yes]`, and on each line below a rank that stands out:
 /// `behind rank=2 [pid=102] [comm=7] collective=AllReduce launched=149 others=150`.

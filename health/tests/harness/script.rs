@@ -1,4 +1,4 @@
-//! Frames made by hand: what a script says, and nothing that chance adds.
+//! Scripted frames: exactly what the transcript says, without randomness.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -14,16 +14,16 @@ use paceline_health::frame::{AGGREGATOR, Provenance, SCHEMA_VERSION};
 use paceline_health::id::{NodeId, Rank};
 use paceline_health::{Frame, Time};
 
-use super::before;
 use super::comms::{Did, Groups, Work};
 use super::counters;
-use super::ends;
+use super::endings;
 use super::gpus;
+use super::preflight;
 use super::ras;
 
 /// The clock and the sidecars of a script.
 #[derive(Default)]
-pub struct Hand {
+pub struct Script {
     /// Now.
     pub at: Time,
     /// Incarnation and sequence of each node's sidecar.
@@ -37,7 +37,7 @@ pub struct Hand {
     pub counters: gpus::Kept,
 }
 
-impl Hand {
+impl Script {
     /// The frames of one command, `after=SECONDS` from now.
     pub fn frames(&mut self, case: &mut TestCase) -> Result<Vec<(Time, Frame)>, String> {
         let node = take(case, "node")?.unwrap_or_else(|| "node0".to_owned());
@@ -50,9 +50,9 @@ impl Hand {
             "baseline" => baseline(case)?,
             "beat" => self.beat(case)?,
             "ras" => ras::ras(case)?,
-            "preflight" => before::preflight(case)?,
-            "bench" => before::bench(case)?,
-            "found" => before::found(case)?,
+            "preflight" => preflight::preflight(case)?,
+            "bench" => preflight::bench(case)?,
+            "found" => preflight::found(case)?,
             "agent" => {
                 let versions = list(case, "versions")?;
                 let version = |text: &String| {
@@ -111,8 +111,8 @@ impl Hand {
                 };
                 return Ok(vec![(self.at, own)]);
             }
-            "trouble" => ends::trouble(case)?,
-            "start" => ends::start(case)?,
+            "trouble" => endings::trouble(case)?,
+            "start" => endings::start(case)?,
             "exit" => Event::Exit(Exit {
                 code: take(case, "code")?.unwrap_or(0),
             }),

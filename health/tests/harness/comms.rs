@@ -6,7 +6,7 @@ use datadriven::TestCase;
 use paceline_health::event::{ALL_GATHER, Collective, Collectives, Comm, FunctionSum, Group, REDUCE_SCATTER};
 use paceline_health::id::Rank;
 
-use super::hand::take;
+use super::script::take;
 
 /// Members by communicator.
 #[derive(Default)]

@@ -1,10 +1,10 @@
-//! How ranks say that they start, and ranks and nodes that they end.
+//! Scripted starts and ends of ranks and nodes.
 
 use datadriven::TestCase;
 use paceline_health::event::{Event, Start, Trouble};
 use paceline_health::id::Rank;
 
-use super::hand::take;
+use super::script::take;
 
 /// `trouble kind=error [rank=2] [code=7]`, and on the lines below what was said.
 pub fn trouble(case: &mut TestCase) -> Result<Event, String> {

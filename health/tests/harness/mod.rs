@@ -1,21 +1,20 @@
-//! The stage on which transcripts play: a detector, a world or frames made by hand, and a clock that scripts move.
+//! The harness of the transcripts: a detector, a simulated world or scripted frames, and a clock that the script advances.
 //!
-//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, `asked` (of which
-//! communicators each collective is asked for), and by hand
-//! `attach`, `layout`, `steps`, `baseline`, `beat`, `reading`, `host`, `port`,
-//! `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints what is new to be
-//! told.
+//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, `asked` (for
+//! which communicators single collectives are requested), and for scripted frames `attach`, `layout`, `steps`, `baseline`,
+//! `beat`, `reading`, `host`, `port`, `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `start`, `trouble`, `exit`,
+//! `bye`, `advance`. Every command prints the new verdicts.
 
-mod before;
 mod comms;
 mod counters;
-pub mod cut;
-mod ends;
+mod endings;
+mod format;
 mod gpus;
-mod hand;
 mod ports;
+mod preflight;
 mod ras;
-mod tell;
+pub mod reload;
+mod script;
 
 use datadriven::TestCase;
 use paceline_health::event::Want;
@@ -23,23 +22,23 @@ use paceline_health::sim::{World, WorldSpec};
 use paceline_health::verdict::Verdict;
 use paceline_health::{Frame, Time};
 
-use cut::Watched;
-use hand::Hand;
+use reload::Watched;
+use script::Script;
 
-/// Detector, world and hand of one script.
+/// Detector, simulated world and scripted frames of one transcript.
 #[derive(Default)]
-pub struct Stage {
+pub struct Harness {
     detector: Watched,
     world: Option<World>,
-    hand: Hand,
+    script: Script,
 }
 
-impl Stage {
+impl Harness {
     /// One whose detector has a second beside it, which is cut off and goes on from what was written down.
-    pub fn with_cuts() -> Stage {
-        Stage {
+    pub fn with_cuts() -> Harness {
+        Harness {
             detector: Watched::new(true),
-            ..Stage::default()
+            ..Harness::default()
         }
     }
 
@@ -53,11 +52,11 @@ impl Stage {
                 .report()
                 .verdicts
                 .iter()
-                .map(tell::verdict)
+                .map(format::verdict)
                 .collect()),
             "truth" => Ok(self.truth()),
-            "report" => Ok(tell::report(&self.detector.report())),
-            "cost" => Ok(tell::cost(&self.detector.report().cost)),
+            "report" => Ok(format::report(&self.detector.report())),
+            "cost" => Ok(format::cost(&self.detector.report().cost)),
             "asked" => Ok(self.asked()),
             "advance" => self.advance(case),
             _ => self.by_hand(case),
@@ -116,14 +115,16 @@ impl Stage {
     fn truth(&self) -> String {
         let report = self.detector.report();
         let truth = self.world.iter().flat_map(|world| world.truth());
-        truth.map(|truth| tell::truth(truth, &report.verdicts)).collect()
+        truth
+            .map(|truth| format::truth(truth, &report.verdicts))
+            .collect()
     }
 
     /// Lets time pass with nothing coming in.
     fn advance(&mut self, case: &mut TestCase) -> Result<String, String> {
         let seconds: f64 = case.take_arg("s").map_err(|error| error.to_string())?;
-        self.hand.at = self.hand.at + std::time::Duration::from_secs_f64(seconds);
-        self.detector.advance(self.hand.at);
+        self.script.at = self.script.at + std::time::Duration::from_secs_f64(seconds);
+        self.detector.advance(self.script.at);
         Ok(news(&mut self.detector))
     }
 
@@ -135,8 +136,8 @@ impl Stage {
 
     fn by_hand(&mut self, case: &mut TestCase) -> Result<String, String> {
         let mut told = String::new();
-        self.hand.asked = self.detector.wants().to_vec();
-        for (at, frame) in self.hand.frames(case)? {
+        self.script.asked = self.detector.wants().to_vec();
+        for (at, frame) in self.script.frames(case)? {
             told += &observe(&mut self.detector, at, &frame);
         }
         case.expect_empty().map_err(|error| error.to_string())?;
@@ -152,6 +153,6 @@ fn observe(detector: &mut Watched, at: Time, frame: &Frame) -> String {
 /// What is new to be told.
 fn news(detector: &mut Watched) -> String {
     std::iter::from_fn(|| detector.poll())
-        .map(|verdict: Verdict| tell::verdict(&verdict))
+        .map(|verdict: Verdict| format::verdict(&verdict))
         .collect()
 }

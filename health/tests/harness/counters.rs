@@ -7,7 +7,7 @@ use paceline_health::event::{Event, GpuReading, GpuSignal, HostReading, Missing,
 use paceline_health::id::Rank;
 use serde::de::DeserializeOwned;
 
-use super::hand::{gpu, pci, take};
+use super::script::{gpu, pci, take};
 
 /// `reading gpu=0 temperature=60 margin=27 clock=1980 throttled=12.5 [any_signal=5]`, `throttled` in seconds since
 /// driver load; `unsupported` is no value.
