@@ -75,9 +75,9 @@ pub fn lag_one_correlation(values: &[f64], sigma: f64) -> Option<f64> {
     (power > 0.0).then(|| (product / power + 1.0 / n) / (1.0 - 4.0 / n))
 }
 
-/// Standard deviation of `values` about their median, as large as it must be taken for means over several in a row: noise
-/// that lasts moves a mean further than noise that does not. A correlation that chance explains is none.
-/// `None` of too few.
+/// Standard deviation of `values` about their median, as large as it must be taken for means over several in a row:
+/// noise that lasts moves a mean further than noise that does not. A correlation that chance explains is none. `None`
+/// of too few.
 pub fn lasting_sigma(values: &[f64]) -> Option<f64> {
     let sigma = robust_sigma(&mut values.to_vec())?;
     let correlation = lag_one_correlation(values, sigma).unwrap_or(0.0);

@@ -332,16 +332,16 @@ pub struct Verdict {
     /// Evidence that is text and not a number: the exception that a rank died of; `None`: numbers are all there is.
     #[serde(default)]
     pub says: Option<Arc<str>>,
-    /// The job ended while this held, and not in order. Set in the report only: while a job runs nothing is known of its end.
+    /// The job ended while this held, and not in order. Set in the report only: a running job has no end yet.
     #[serde(default)]
     pub unresolved_at_exit: bool,
 }
 
 impl Verdict {
-    /// The one order of findings, for every surface: what comes first sorts first. Of what holds: first what ends or stops the job
-    /// or makes its results wrong ([`Verdict::is_urgent`]), then what costs the job time, then what costs nothing that was
-    /// measured, then what alerts nobody; within each the worse severity, the larger share of the step, the surer cause. Of what
-    /// is over: what cost most, then what was worst.
+    /// The one order of findings, for every surface: what comes first sorts first. Of what holds: first what ends or
+    /// stops the job or makes its results wrong ([`Verdict::is_urgent`]), then what costs the job time, then what costs
+    /// nothing that was measured, then what alerts nobody; within each the worse severity, the larger share of the
+    /// step, the surer cause. Of what is over: what cost most, then what was worst.
     pub fn weight(&self) -> impl Ord + use<> {
         let millionths = |amount: f64| (amount * 1e6) as u64;
         let share = self.impact_ratio.unwrap_or(0.0);

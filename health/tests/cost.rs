@@ -304,8 +304,8 @@ fn a_job_of_long_steps_does_not_hang() {
     }
 }
 
-/// What is lost now and then is a share of all steps, and not of the ordinary one: without it that one is no shorter than the
-/// work in it.
+/// What is lost now and then is a share of all steps, and not of the ordinary one: without it that one is no shorter
+/// than the work in it.
 #[test]
 fn no_step_is_shorter_than_the_work_in_it() {
     let cost = cost("gpus=8 steps=800 gc-every=40 gc=1s", &[], f64::INFINITY);

@@ -10,7 +10,8 @@ struct Counting;
 
 static HELD: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator as it came; the count beside it touches no memory of theirs.
+// SAFETY: every call is passed on to the system's allocator as it came; the count beside it touches no memory of
+// theirs.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);

@@ -17,8 +17,8 @@ const JOBS: [&str; 7] = [
     "nodes=4 gpus=8 tp=4 framework=fsdp beside=32 layout=undeclared",
 ];
 
-/// What was said, each finding with the rank or the job it is about, when, and how much slower; and what all verdicts say
-/// was lost over what was.
+/// What was said, each finding with the rank or the job it is about, when, and how much slower; and what all verdicts
+/// say was lost over what was.
 fn said(world: &str, faults: &[&str], seed: u64) -> (Vec<(Finding, String)>, String) {
     let text = format!("{world} comms=gpu phases=off readings=off seed={seed}");
     let mut spec = WorldSpec::parse(&text).expect(world);

@@ -149,7 +149,8 @@ fn who_looks_slow_is_noted_until_the_test_is_sure() {
     assert_eq!(detector.report().undecided, None, "it is decided");
 }
 
-/// A slow loader beside links that sleep between two kernels: no verdict invents a slow bus, however few readings there are.
+/// A slow loader beside links that sleep between two kernels: no verdict invents a slow bus, however few readings there
+/// are.
 #[test]
 fn links_asleep_between_kernels_are_no_cause() {
     for seed in 0..40 {

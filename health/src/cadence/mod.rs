@@ -1,8 +1,9 @@
 //! Steps found in the sequence of collectives, where nobody tells them.
 //!
 //! A training program repeats itself. What ends a step is a collective that comes once in each repetition, known by the
-//! few before it in its own communicator. Every member of a communicator sees the same sequence in it, so all cut at the
-//! same collectives; they count from the communicator's beginning and from the numbers that NCCL gives, never by a clock.
+//! few before it in its own communicator. Every member of a communicator sees the same sequence in it, so all cut at
+//! the same collectives; they count from the communicator's beginning and from the numbers that NCCL gives, never by a
+//! clock.
 //!
 //! What it cannot know: which of several levels that repeat is the optimizer's step. It takes the longest in which
 //! large collectives repeat; of a program that does nothing large but the same collective over and over each is a step.
@@ -138,8 +139,8 @@ pub struct Cadence {
 }
 
 impl Cadence {
-    /// Nothing seen. Steps are told when the same has come again and again, and `patience_ns` have passed since the first
-    /// collective: what repeats within one long step must not be taken for it.
+    /// Nothing seen. Steps are told when the same has come again and again, and `patience_ns` have passed since the
+    /// first collective: what repeats within one long step must not be taken for it.
     pub fn new(patience_ns: u64) -> Cadence {
         Cadence {
             patience_ns,
@@ -213,7 +214,8 @@ impl Cadence {
         !is_new
     }
 
-    /// Records may be lost. The next ticket says so at once; how many of a function, its next number, maybe steps later.
+    /// Records may be lost. The next ticket says so at once; how many of a function, its next number, maybe steps
+    /// later.
     fn miss(&mut self, did: &Did) {
         self.follow(did.ticket);
         let key = (did.comm, did.function);

@@ -2,9 +2,9 @@
 //!
 //! A candidate is a few large collectives in a row in one communicator (or one small collective), by kind. It cuts the
 //! sequence into pieces; it will do if the pieces hold the same large collectives, by communicator and function: bytes
-//! may vary, as those of activations do with the lengths of sequences. A layer repeats within a micro-batch, and that within
-//! a step, which has something that they do not have: of all that will do, the one whose pieces have the most kinds of
-//! collectives is taken, and the shortest of these. Evaluations, however regular, do what steps do.
+//! may vary, as those of activations do with the lengths of sequences. A layer repeats within a micro-batch, and that
+//! within a step, which has something that they do not have: of all that will do, the one whose pieces have the most
+//! kinds of collectives is taken, and the shortest of these. Evaluations, however regular, do what steps do.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,8 +172,9 @@ fn candidate(depth: usize, context: u64, places: &[usize], sums: &[(u64, usize)]
     })
 }
 
-/// What stands for a step best: gradients, which no evaluation has; little by which it is known, in a large communicator, early in the sequence; of small ones
-/// the one that comes most often. None of it depends on a communicator's id, which differs between groups that do the same.
+/// What stands for a step best: gradients, which no evaluation has; little by which it is known, in a large
+/// communicator, early in the sequence; of small ones the one that comes most often. None of it depends on a
+/// communicator's id, which differs between groups that do the same.
 fn rank(candidate: &Candidate, items: &[u16], operations: &Operations) -> impl Ord {
     let end = operations.of(items[candidate.last]);
     let span = if candidate.depth == 0 {

@@ -121,7 +121,8 @@ fn fsdp(steps: u64, micro_batches: usize, evaluate: impl Fn(u64) -> bool) -> Pro
     })
 }
 
-/// Tensor, data and pipeline parallel. `lengths` gives the length of a micro-batch's sequences; `place` names the groups.
+/// Tensor, data and pipeline parallel. `lengths` gives the length of a micro-batch's sequences; `place` names the
+/// groups.
 fn megatron(steps: u64, place: u64, layers: usize, lengths: impl Fn(u64) -> u64) -> Program {
     let mut micro = 0;
     Program::default().steps(steps, |program, step| {

@@ -1,5 +1,5 @@
-//! Hashes that are the same on every node and in every version, as the standard library's are not. Against accidents, not
-//! against people.
+//! Hashes that are the same on every node and in every version, as the standard library's are not. Against accidents,
+//! not against people.
 
 /// CRC-32 as in Ethernet and gzip (<https://www.rfc-editor.org/rfc/rfc1952>, section 8): finds a flipped bit, a lost or
 /// doubled piece.

@@ -134,7 +134,8 @@ pub struct Glance<'a> {
     pub kind: &'a str,
 }
 
-/// Looks at a line that is as [`encode_sealed`] writes it and has its checksum. `None`: it is not, or it takes [`decode`].
+/// Looks at a line that is as [`encode_sealed`] writes it and has its checksum. `None`: it is not, or it takes
+/// [`decode`].
 pub fn glance(line: &str) -> Option<Glance<'_>> {
     let is_sealed = line.len() <= MAX_LINE_BYTES && line.get(line.len().checked_sub(18)?..)?.starts_with(SUM);
     if !is_sealed || check_sum(line).is_err() {

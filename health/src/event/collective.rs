@@ -92,9 +92,9 @@ impl OrderPart {
     }
 }
 
-/// How many collectives each part of so many holds: the first one, up to a sixteenth, an eighth, a quarter and half of them, the
-/// rest but one, and the last one. A rank that is behind is so by more with each collective until those that wait for it
-/// begin late themselves: short parts at the beginning show by how much before that.
+/// How many collectives each part of so many holds: the first one, up to a sixteenth, an eighth, a quarter and half of
+/// them, the rest but one, and the last one. A rank that is behind is so by more with each collective until those that
+/// wait for it begin late themselves: short parts at the beginning show by how much before that.
 pub fn part_sizes(collectives: u32) -> impl Iterator<Item = u32> {
     let n = collectives;
     let ends = [

@@ -171,8 +171,8 @@ impl GpuSignal {
     pub const COUNT: usize = GpuSignal::ReadNs as usize + 1;
 }
 
-/// See [`super::Event::GpuFault`]: an XID, an ECC event, or a line that says that a GPU is gone. The kernel log and NVML tell
-/// of the same fault in their own words; whoever counts joins them.
+/// See [`super::Event::GpuFault`]: an XID, an ECC event, or a line that says that a GPU is gone. The kernel log and
+/// NVML tell of the same fault in their own words; whoever counts joins them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuFault {
     /// UUID, where it is known. The kernel log knows only the address, and a lost GPU cannot be asked.

@@ -22,8 +22,8 @@ impl Default for Axis {
     }
 }
 
-/// See [`super::Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep` divides
-/// the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
+/// See [`super::Event::Layout`]: a place on each axis of parallelism. An axis that is not used has size one. `ep`
+/// divides the experts among ranks that are data-parallel for everything else, so `dp` counts them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Global rank.
@@ -77,8 +77,8 @@ pub struct Comm {
     /// Time in them, waiting for others and transfer together.
     pub dur_ns: u64,
     /// Of `dur_ns`, what the rank stood still for; of collectives that run beside its work that is the last one of the
-    /// step. `None`: not told; then it is all of it on the host, and one collective's share where the GPU timed them, for all
-    /// members of the communicator.
+    /// step. `None`: not told; then it is all of it on the host, and one collective's share where the GPU timed them,
+    /// for all members of the communicator.
     #[serde(default)]
     pub exposed_ns: Option<u64>,
     /// Of `collectives`, those that members leave at different times (rooted, point to point) or that are too short to

@@ -131,8 +131,8 @@ pub struct Job {
     pub job: JobId,
     /// Version of the program that writes this journal.
     pub paceline: Arc<str>,
-    /// Up to when it had listened, if it is the one that wrote the lines before and was only held up. Deadlines passed up to
-    /// then, and none between then and now.
+    /// Up to when it had listened, if it is the one that wrote the lines before and was only held up. Deadlines passed
+    /// up to then, and none between then and now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listened_to: Option<Time>,
 }

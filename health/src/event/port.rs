@@ -33,8 +33,8 @@ pub enum PortLink {
     Ethernet,
 }
 
-/// What can be read from a port. Counters grow since the sidecar began: a driver that is loaded anew, and a counter that
-/// wraps, add nothing.
+/// What can be read from a port. Counters grow since the sidecar began: a driver that is loaded anew, and a counter
+/// that wraps, add nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortSignal {

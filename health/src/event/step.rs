@@ -32,7 +32,8 @@ pub enum StepKind {
     Evaluation,
     /// Declared as warm-up (compilation, autotuning).
     WarmUp,
-    /// Far longer than ordinary ones, at a fixed distance, and not declared. The detector finds it; no step is sent as one.
+    /// Far longer than ordinary ones, at a fixed distance, and not declared. The detector finds it; no step is sent as
+    /// one.
     #[serde(skip)]
     PeriodicPause,
     /// Far longer than ordinary ones, once. As above.

@@ -188,8 +188,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The best sample of each place: what looked bad and is well when repeated was noise. It is as steady as the steadiest
-    /// of them: what is bad twice need not be steady twice.
+    /// The best sample of each place: what looked bad and is well when repeated was noise. It is as steady as the
+    /// steadiest of them: what is bad twice need not be steady twice.
     fn best_of_places(&self, samples: &[Sample]) -> Vec<Sample> {
         let mut best: BTreeMap<(&Place, Metric, &str, Option<u32>), Sample> = BTreeMap::new();
         for sample in samples {

@@ -1,5 +1,5 @@
-//! Events of a preflight when the job starts. All nodes have the same report: each sends the outcome and its own results; the
-//! first node that starts also sends what belongs to no node, and the results of nodes that do not start.
+//! Events of a preflight when the job starts. All nodes have the same report: each sends the outcome and its own
+//! results; the first node that starts also sends what belongs to no node, and the results of nodes that do not start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

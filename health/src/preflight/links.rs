@@ -1,8 +1,8 @@
 //! Who is to blame for a slow way between two nodes: one of them, or only the way between these two.
 //!
-//! A node is well if at least one of its ways is: a slow node has none. So a node is blamed when every way of it is slow,
-//! one of them to a partner that proved well; a way is blamed when both its ends proved well and it was slow each time.
-//! What is neither stays open and says so.
+//! A node is well if at least one of its ways is: a slow node has none. So a node is blamed when every way of it is
+//! slow, one of them to a partner that proved well; a way is blamed when both its ends proved well and it was slow each
+//! time. What is neither stays open and says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -83,8 +83,8 @@ impl Noted {
         self.severity == Severity::Critical && self.sure && self.or.is_empty()
     }
 
-    /// Whether it is about what was measured at `place`: that very place, or the node or port that it is part of. A GPU's
-    /// fault is none of its siblings'.
+    /// Whether it is about what was measured at `place`: that very place, or the node or port that it is part of. A
+    /// GPU's fault is none of its siblings'.
     pub fn concerns(&self, place: &Place) -> bool {
         match (&self.place, place) {
             (Place::Node { node } | Place::Port { node, .. }, Place::Pair { a, b }) => a == node || b == node,

@@ -1,8 +1,8 @@
 //! The guard before every remedy: asks in, decisions out.
 //!
-//! Call [`Guard::ask`] for each verdict that is raised or changed and [`Guard::over`] when one clears, [`Guard::advance`]
-//! when [`Guard::wake_at`] has come, and take what [`Guard::poll`] gives after each. [`Guard::save`] is what must be kept
-//! before a decision is carried out: a guard that is opened from it does nothing twice.
+//! Call [`Guard::ask`] for each verdict that is raised or changed and [`Guard::over`] when one clears,
+//! [`Guard::advance`] when [`Guard::wake_at`] has come, and take what [`Guard::poll`] gives after each. [`Guard::save`]
+//! is what must be kept before a decision is carried out: a guard that is opened from it does nothing twice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

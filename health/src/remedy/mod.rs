@@ -1,8 +1,8 @@
 //! What may be done about a verdict, and whether: pure. Somebody else ([`Guard::poll`] tells whom) does it.
 //!
-//! A verdict that asks for more than words becomes an [`Ask`]; the [`Guard`] answers each with a [`Decision`], which is also
-//! its line in the audit. Time is the wall clock's, in milliseconds, for what was done must be remembered across restarts,
-//! boots and jobs; a clock that is set back makes everything more recent, and so refuses.
+//! A verdict that asks for more than words becomes an [`Ask`]; the [`Guard`] answers each with a [`Decision`], which is
+//! also its line in the audit. Time is the wall clock's, in milliseconds, for what was done must be remembered across
+//! restarts, boots and jobs; a clock that is set back makes everything more recent, and so refuses.
 
 mod audit_summary;
 mod guard;

@@ -313,8 +313,8 @@ fn what_is_in_hand_at_a_restart_is_left() {
 }
 
 proptest! {
-    /// Whatever is asked in whatever order, with restarts and clocks that jump: budgets hold in every window, no incident
-    /// is treated twice, nothing that is not live is treated, and an open breaker lets nothing pass.
+    /// Whatever is asked in whatever order, with restarts and clocks that jump: budgets hold in every window, no
+    /// incident is treated twice, nothing that is not live is treated, and an open breaker lets nothing pass.
     #[test]
     fn the_limits_hold(
         steps in proptest::collection::vec((0u64..40, 0u8..8, 0u8..4, -2_000_000i64..30_000_000, any::<bool>()), 1..120)

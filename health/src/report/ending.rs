@@ -31,8 +31,8 @@ pub struct Ending {
     pub heard: Vec<Heard>,
 }
 
-/// What is the matter, of what was said of an end: after a traceback the first line of the exception, whose message may have
-/// more of them that only advise; else the last line.
+/// What is the matter, of what was said of an end: after a traceback the first line of the exception, whose message may
+/// have more of them that only advise; else the last line.
 pub fn headline(says: &str) -> &str {
     let lines: Vec<&str> = says.lines().collect();
     let last_frame = lines.iter().rposition(|line| line.starts_with("  File \""));

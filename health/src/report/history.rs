@@ -1,5 +1,5 @@
-//! A job from its beginning to its end in little: what a picture of it is made of when it is over. It stays as small however
-//! long the job and however many its ranks are.
+//! A job from its beginning to its end in little: what a picture of it is made of when it is over. It stays as small
+//! however long the job and however many its ranks are.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,8 @@ pub struct Column {
     pub p50_s: Option<f64>,
     /// The longest step of any rank, seconds.
     pub max_s: f64,
-    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: nobody told phases.
+    /// Means over ranks and steps of data, compute, wait, optimizer and checkpoint, seconds; `None`: nobody told
+    /// phases.
     pub phases_s: Option<[f64; 5]>,
     /// By row, as [`step_snapshot::cell`] has it: the mean over the steps, of the slowest of its ranks. In JSON base64.
     #[serde(with = "base64::field")]

@@ -63,8 +63,8 @@ pub struct Report {
     /// Why the job ended; `None`: it has not, as far as is known.
     #[serde(default)]
     pub end: Option<Ending>,
-    /// What was decided of findings about which something may be done, and what came of it. It follows from no journal: a
-    /// replay has none.
+    /// What was decided of findings about which something may be done, and what came of it. It follows from no journal:
+    /// a replay has none.
     #[serde(default, skip_serializing_if = "Remedies::is_empty")]
     pub remedies: Remedies,
     /// Wall clock at the start of the first sidecar, milliseconds since 1970, for people only.
@@ -147,11 +147,12 @@ pub struct Cost {
     pub gpu_hours: f64,
     /// Of these, lost to anything below.
     pub lost_gpu_hours: f64,
-    /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or one of [`OVERHEADS`]. A
-    /// `stall` is a step far longer than those around it, a `periodic-pause` one that comes back; no finding explains either.
+    /// GPU-hours lost by what they were lost to: a cause (`thermal`), else the finding (`straggler`), or one of
+    /// [`OVERHEADS`]. A `stall` is a step far longer than those around it, a `periodic-pause` one that comes back; no
+    /// finding explains either.
     pub by_cause: BTreeMap<Arc<str>, f64>,
-    /// Share of the time up to the last step, as far as it was heard of, that made progress at the speed the job would have
-    /// with nothing wrong, 0 to 1; `None` before the first steady step.
+    /// Share of the time up to the last step, as far as it was heard of, that made progress at the speed the job would
+    /// have with nothing wrong, 0 to 1; `None` before the first steady step.
     pub goodput_ratio: Option<f64>,
     /// Median of the latest ordinary steps, seconds; `None`: as above.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Findings as people read them, on the page, in top, in reports and messages: the same finding of several GPUs of one node is
-//! one card. Verdicts stay one for each GPU: remedies act on GPUs, and each ends by itself.
+//! Findings as people read them, on the page, in top, in reports and messages: the same finding of several GPUs of one
+//! node is one card. Verdicts stay one for each GPU: remedies act on GPUs, and each ends by itself.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Dates of the calendar and back, without a library: days of the proleptic Gregorian calendar in eras of 400 years that begin in
-//! March (<https://howardhinnant.github.io/date_algorithms.html>). All times are UTC.
+//! Dates of the calendar and back, without a library: days of the proleptic Gregorian calendar in eras of 400 years
+//! that begin in March (<https://howardhinnant.github.io/date_algorithms.html>). All times are UTC.
 
 const DAY_MS: u64 = 86_400_000;
 /// Days from 0000-03-01 to 1970-01-01, and of an era.

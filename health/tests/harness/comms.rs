@@ -32,8 +32,8 @@ impl Groups {
 
     /// What the communicators named in the script took in a step, each line `comm=7 transfer=5 [bytes=1000]`: who is
     /// late makes the others wait for it. Transfers vary by 4 % in a way that repeats. `gpu=4`: they are so many
-    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`; `beside=fsdp`: they ran beside the work, two
-    /// all-gathers for each reduce-scatter; `beside=older`: and only their sum was told.
+    /// collectives, timed by the GPU, and told one by one where that is asked for, but for `alone=no`; `beside=fsdp`:
+    /// they ran beside the work, two all-gathers for each reduce-scatter; `beside=older`: and only their sum was told.
     pub fn meet(
         &self,
         case: &TestCase,
@@ -65,8 +65,8 @@ pub enum Did {
     Each(Collectives),
 }
 
-/// What ranks worked in a step, milliseconds, and before which collective what they worked longer than others lies; none
-/// given: before the first.
+/// What ranks worked in a step, milliseconds, and before which collective what they worked longer than others lies;
+/// none given: before the first.
 pub struct Work<'a> {
     pub own: &'a [Option<f64>],
     pub turns: &'a [usize],

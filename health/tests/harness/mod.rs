@@ -1,9 +1,10 @@
-//! The harness of the transcripts: a detector, a simulated world or scripted frames, and a clock that the script advances.
+//! The harness of the transcripts: a detector, a simulated world or scripted frames, and a clock that the script
+//! advances.
 //!
-//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`, `asked` (for
-//! which communicators single collectives are requested), and for scripted frames `attach`, `layout`, `steps`, `baseline`,
-//! `beat`, `reading`, `host`, `port`, `group`, `ras`, `preflight`, `bench`, `found`, `agent`, `start`, `trouble`, `exit`,
-//! `bye`, `advance`. Every command prints the new verdicts.
+//! Commands: `world` (a [`WorldSpec`]; faults on the lines below), `run`, `verdicts`, `truth`, `report`, `cost`,
+//! `asked` (for which communicators single collectives are requested), and for scripted frames `attach`, `layout`,
+//! `steps`, `baseline`, `beat`, `reading`, `host`, `port`, `group`, `ras`, `preflight`, `bench`, `found`, `agent`,
+//! `start`, `trouble`, `exit`, `bye`, `advance`. Every command prints the new verdicts.
 
 mod comms;
 mod counters;
@@ -88,8 +89,8 @@ impl Harness {
         Ok(format!("{ranks} ranks\n"))
     }
 
-    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: nobody in it
-    /// answers what is asked.
+    /// Lets the world run to its end, or until the detector has taken every frame before a time. `deaf=yes`: nobody in
+    /// it answers what is asked.
     fn play(&mut self, case: &mut TestCase) -> String {
         let until = case.try_take_arg::<f64>("until").expect("until=SECONDS");
         let until = until.map_or(Time(u64::MAX), Time::from_secs_f64);

@@ -46,8 +46,8 @@ pub fn bench(case: &mut TestCase) -> Result<Event, String> {
     }))
 }
 
-/// `found [rank=1] of=NODE [to=NODE] metric=gemm value=812 expected=990 [against=history] [unsure=yes]`: of the GPU of a
-/// rank, else of a node or a way.
+/// `found [rank=1] of=NODE [to=NODE] metric=gemm value=812 expected=990 [against=history] [unsure=yes]`: of the GPU of
+/// a rank, else of a node or a way.
 pub fn found(case: &mut TestCase) -> Result<Event, String> {
     let of: String = take(case, "of")?.ok_or("of= is missing")?;
     let node = of.as_str().into();

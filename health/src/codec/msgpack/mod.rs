@@ -1,8 +1,9 @@
-//! MessagePack (<https://github.com/msgpack/msgpack/blob/master/spec.md>) read into our types, as `rmp_serde::to_vec` writes them: a
-//! struct is an array of its fields, a variant its name or a map from its name to what it holds.
+//! MessagePack (<https://github.com/msgpack/msgpack/blob/master/spec.md>) read into our types, as `rmp_serde::to_vec`
+//! writes them: a struct is an array of its fields, a variant its name or a map from its name to what it holds.
 //!
-//! What the type asks for is read, and anything else refused at once. A reader that is ready for every kind of value at every
-//! place, as rmp-serde's is, was made eight hundred times, once for each of our types, and a sixth of the program.
+//! What the type asks for is read, and anything else refused at once. A reader that is ready for every kind of value at
+//! every place, as rmp-serde's is, was made eight hundred times, once for each of our types, and a sixth of the
+//! program.
 
 mod head;
 

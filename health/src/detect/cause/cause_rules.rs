@@ -1,5 +1,6 @@
-//! One rule per cause: the counters that must confirm it, beside the lost time, before the cause is named. Each rule excludes
-//! its look-alikes (a high temperature at full clock, a power cap on every GPU, an idle link, lifetime error totals).
+//! One rule per cause: the counters that must confirm it, beside the lost time, before the cause is named. Each rule
+//! excludes its look-alikes (a high temperature at full clock, a power cap on every GPU, an idle link, lifetime error
+//! totals).
 //!
 //! If several rules match, the first in the order of [`CAUSE_RULES`] wins: causes tied to a phase of the step, then the
 //! driver's own reasons for a low clock, then errors of GPU memory and links, which do not lower the clock, then host

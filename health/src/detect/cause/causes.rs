@@ -128,13 +128,14 @@ impl Causes {
     }
 
     /// Seconds that a rank's process (or its node, where processes are not read) waited for a CPU since the reading at
-    /// `since`: throttled by its quota or ready with no CPU free, the larger; and when it was last read. `None`: not since.
+    /// `since`: throttled by its quota or ready with no CPU free, the larger; and when it was last read. `None`: not
+    /// since.
     pub fn waited_for_cpu(&self, rank: Rank, since: Time, roster: &Roster) -> Option<(f64, Time)> {
         self.hosts.waited_for_cpu(rank, &roster.member(rank)?.node, since)
     }
 
-    /// The cause that counters show for what is slow; none without a counter that explains most of the excess. Of several
-    /// ranks most must show it. `known`: what was found before, and stays while it still holds.
+    /// The cause that counters show for what is slow; none without a counter that explains most of the excess. Of
+    /// several ranks most must show it. `known`: what was found before, and stays while it still holds.
     pub fn explain(&self, suspect: &Suspect<'_>, scope: &Scope<'_>, known: Option<Cause>) -> Judgment {
         let beside = self.beside(suspect, scope);
         let cases: Vec<CauseInput<'_>> = beside.iter().map(|one| one.input(suspect, scope)).collect();
@@ -241,7 +242,7 @@ impl Causes {
         let facts = |node: &NodeId| {
             let mut facts = Facts::default();
             // No rank has this number: only the node answers.
-            self.hosts.report(Rank(u32::MAX), node, since, &mut facts);
+            self.hosts.fill_facts(Rank(u32::MAX), node, since, &mut facts);
             facts
         };
         let own = facts(node);
@@ -265,9 +266,9 @@ impl Causes {
         let mut facts = Facts::default();
         if let Some(member) = scope.roster.member(rank) {
             if let Some(gpu) = &member.gpu {
-                self.gpus.report(gpu, since, &scope.limits.causes, &mut facts);
+                self.gpus.fill_facts(gpu, since, &scope.limits.causes, &mut facts);
             }
-            self.hosts.report(rank, &member.node, since, &mut facts);
+            self.hosts.fill_facts(rank, &member.node, since, &mut facts);
         }
         facts
     }

@@ -25,7 +25,8 @@ enum Reduce {
     Latest,
     /// One of few values, which was set: the most frequent one.
     Setting,
-    /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are enough.
+    /// One of few values that falls while the GPU idles: what most readings of the busy GPU agree on, once they are
+    /// enough.
     Link,
 }
 
@@ -114,7 +115,7 @@ impl Gpus {
     }
 
     /// Adds what is known of a GPU since `since`.
-    pub fn report(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
+    pub fn fill_facts(&self, gpu: &GpuId, since: Time, limits: &CauseThresholds, facts: &mut Facts) {
         let Some(Gpu { readings, .. }) = self.gpus.get(gpu) else {
             return;
         };
@@ -165,8 +166,8 @@ impl Gpus {
     }
 }
 
-/// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree. Without
-/// a utilization it is not known whether it was busy.
+/// What the readings of a busy GPU since `since` agree on; `None`: there are too few of them, or they do not agree.
+/// Without a utilization it is not known whether it was busy.
 fn link(readings: &Readings, index: usize, since: Time, limits: &CauseThresholds) -> Option<f64> {
     let busy = column(GpuSignal::UtilizationRatio)?;
     let mut values = readings.values(index, since, |row| f64::from(row[busy]) >= limits.busy_ratio);

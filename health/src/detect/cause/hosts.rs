@@ -66,7 +66,7 @@ impl Hosts {
     }
 
     /// Adds what is known of a rank's process and node since `since`.
-    pub fn report(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
+    pub fn fill_facts(&self, rank: Rank, node: &NodeId, since: Time, facts: &mut Facts) {
         let places = [self.ranks.get(&rank), self.nodes.get(node)];
         for readings in places.into_iter().flatten() {
             if let Some((entries, provenance)) = readings.origin(since) {
@@ -90,8 +90,8 @@ impl Hosts {
         }
     }
 
-    /// Seconds that a rank's process (its node, where processes are not read) waited for a CPU since the reading at `since`,
-    /// and when it was last read. `None`: it was not read since.
+    /// Seconds that a rank's process (its node, where processes are not read) waited for a CPU since the reading at
+    /// `since`, and when it was last read. `None`: it was not read since.
     pub fn waited_for_cpu(&self, rank: Rank, node: &NodeId, since: Time) -> Option<(f64, Time)> {
         let readings = self.ranks.get(&rank).or_else(|| self.nodes.get(node))?;
         let grown = CPU_WAITS.iter().filter_map(|signal| {

@@ -21,8 +21,8 @@ const MAX_NODES: usize = 1 << 17;
 const MAX_NOTES: usize = 1 << 14;
 /// Pieces of evidence that one verdict gets.
 const MAX_PIECES: usize = 3;
-/// What began within so many steps was there from the first on: steps that warm up hide it, and a small slowdown is dated
-/// a few steps late.
+/// What began within so many steps was there from the first on: steps that warm up hide it, and a small slowdown is
+/// dated a few steps late.
 const FROM_BIRTH: u64 = 20;
 /// Nodes and notes that the report shows.
 const SHOWN: usize = 64;
@@ -84,8 +84,8 @@ impl PreflightEvidence {
         self.problems.retain(|problem| problem.node.as_ref() != node);
     }
 
-    /// Puts what was found of the same, and can explain it, beside what a rule has found now. `first`: the first step of
-    /// the epoch. What kept pace after it and became slow later is not slow for what was there before.
+    /// Puts what was found of the same, and can explain it, beside what a rule has found now. `first`: the first step
+    /// of the epoch. What kept pace after it and became slow later is not slow for what was there before.
     pub fn support(&self, claim: &mut Claim, first: Option<u64>) {
         let Body::Holds(detail) = &mut claim.body else {
             return;
@@ -169,8 +169,8 @@ fn row(bench: &Bench) -> NodeRow {
     }
 }
 
-/// The metrics that can explain a finding of that cause. Data loading waits for copies, a throttled GPU computes slowly;
-/// what sits in garbage collection or in the work itself no machine explains.
+/// The metrics that can explain a finding of that cause. Data loading waits for copies, a throttled GPU computes
+/// slowly; what sits in garbage collection or in the work itself no machine explains.
 fn metrics(finding: Finding, subject: &Subject, cause: Cause) -> &'static [Metric] {
     match (finding, subject) {
         (Finding::SlowLink, Subject::Node { .. }) => INSIDE,

@@ -110,8 +110,8 @@ impl<const GAUGES: usize, const N: usize> Series<GAUGES, N> {
         (span > 0.0).then(|| grew / span)
     }
 
-    /// The same as a rule: the median over the spans between readings, so that what happens in few of them (an evaluation, a
-    /// save) does not count for all. Of few spans the mean.
+    /// The same as a rule: the median over the spans between readings, so that what happens in few of them (an
+    /// evaluation, a save) does not count for all. Of few spans the mean.
     pub fn typical_rate(&self, column: usize, since: Time) -> Option<f64> {
         let inside = self.rows.iter().filter(|row| row.stamp.at >= since);
         let read: Vec<&Row<N>> = inside.filter(|row| !row.values[column].is_nan()).collect();

@@ -165,7 +165,8 @@ impl PerCollective {
         self.found.get(&(step, id)).map(Vec::as_slice)
     }
 
-    /// Asks for what is worth it after `step`. `slow`: communicators of ranks that are slow, as far as collectives tell.
+    /// Asks for what is worth it after `step`. `slow`: communicators of ranks that are slow, as far as collectives
+    /// tell.
     fn ask(&mut self, all: &BTreeMap<u64, Comm>, slow: &BTreeSet<u64>, restart: u32, step: u64) {
         self.wants.retain(|want| step <= want.until + LATE);
         let is_ill = |id: u64, comm: &Comm| comm.is_suspect || comm.is_slow || slow.contains(&id);

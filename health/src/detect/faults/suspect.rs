@@ -1,4 +1,5 @@
-//! Results that may be wrong: which checkpoint was complete before the first sign of it, and what has to be trained again.
+//! Results that may be wrong: which checkpoint was complete before the first sign of it, and what has to be trained
+//! again.
 //!
 //! The card of the GPU says it, as long as it holds. Where the GPU is in order again and the job has not gone back, the
 //! job has a card of its own.
@@ -97,7 +98,8 @@ impl Suspect {
         self.restarted = true;
     }
 
-    /// Results may be wrong since some time after `clean`, at which they still were right. `card`: what holds of the GPU.
+    /// Results may be wrong since some time after `clean`, at which they still were right. `card`: what holds of the
+    /// GPU.
     pub fn taint(
         &mut self,
         context: &FaultContext<'_>,

@@ -1,5 +1,5 @@
-//! Findings against a baseline: a job that is slow from its first step, which neither its own past nor its peers can show. The
-//! baseline comes from the preflight or from an earlier run of the same shape.
+//! Findings against a baseline: a job that is slow from its first step, which neither its own past nor its peers can
+//! show. The baseline comes from the preflight or from an earlier run of the same shape.
 
 use std::collections::{BTreeMap, VecDeque};
 

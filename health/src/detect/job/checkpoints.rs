@@ -1,7 +1,7 @@
 //! Checkpoints: who is slow only when they are written, and whether they became slower.
 //!
-//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it. A write is what
-//! was measured as one: that a step is long says nothing of what it did.
+//! Compared are ranks that write in the same step; one that writes alone has no peers, and is not slow for it. A write
+//! is what was measured as one: that a step is long says nothing of what it did.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,5 @@
-//! A level shift: a step time or self-time above its reference level, from its first step to its recovery, with its cost.
+//! A level shift: a step time or self-time above its reference level, from its first step to its recovery, with its
+//! cost.
 
 use std::time::Duration;
 
@@ -141,8 +142,8 @@ impl LevelShift {
         now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes what counters show of its cause; true when that is another one than before. A cause that they no longer show
-    /// falls after `patience` times in a row.
+    /// Takes what counters show of its cause; true when that is another one than before. A cause that they no longer
+    /// show falls after `patience` times in a row.
     pub fn explain(&mut self, now: Time, found: Option<Explained>, patience: u32) -> bool {
         self.asked = now;
         let before = self.cause();
@@ -188,7 +189,8 @@ impl LevelShift {
         matches!(self.subject, Subject::Job { .. })
     }
 
-    /// What there is to say of it now, or at its end; what one node costs the others is told by its peers. `ranks`: those that lose the time.
+    /// What there is to say of it now, or at its end; what one node costs the others is told by its peers. `ranks`:
+    /// those that lose the time.
     pub fn outcome(&self, ranks: u32) -> Outcome {
         Outcome {
             lost_rank_s: if self.is_of_job() {

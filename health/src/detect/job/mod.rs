@@ -140,8 +140,8 @@ impl JobRules {
     pub fn what_if_s(&self, straggler: &StragglerRule) -> Option<f64> {
         let usual_s = self.ledger.usual_s()?;
         let [of_ranks, of_groups, of_all] = self.open_shares(straggler);
-        // What ranks lose now and then costs more than a share of an ordinary step, which waits for their peers as ever; and
-        // no step is shorter than the work in it.
+        // What ranks lose now and then costs more than a share of an ordinary step, which waits for their peers as
+        // ever; and no step is shorter than the work in it.
         let even_s = self.ledger.even_s()?.min(usual_s);
         let of_own_s = (usual_s * left(of_ranks)).max(even_s);
         let work_s = self.ledger.work_s()?.min(of_own_s);
@@ -153,7 +153,8 @@ impl JobRules {
         Some((of_own_s * left(of_groups)).max(least_s) * left(of_all))
     }
 
-    /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole job.
+    /// Shares of a step that open findings say are lost: those of slow ranks, of shares of the work, and of the whole
+    /// job.
     fn open_shares(&self, straggler: &StragglerRule) -> [f64; 3] {
         let raised = straggler.raised().iter();
         [

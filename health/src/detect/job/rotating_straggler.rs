@@ -1,5 +1,5 @@
-//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is named while its turn lasts; the
-//! rotation itself is a finding of the job, not of a node.
+//! Rotating stragglers: different ranks are slow in turn, for the same cause. Each rank is named while its turn lasts;
+//! the rotation itself is a finding of the job, not of a node.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,9 +1,10 @@
 //! One rank alone pauses again and again, and all others wait for it: it evaluates or saves for all of them, or does
 //! something that is not declared.
 //!
-//! A pause is a step in which one rank's own time stands out of what is usual and no other rank's does, while the others'
-//! steps are as long as its own. One is chance; several at one distance are a habit, and so are several in which the same
-//! phase was measured. What comes of garbage collection is not looked at here: that has a finding of its own.
+//! A pause is a step in which one rank's own time stands out of what is usual and no other rank's does, while the
+//! others' steps are as long as its own. One is chance; several at one distance are a habit, and so are several in
+//! which the same phase was measured. What comes of garbage collection is not looked at here: that has a finding of its
+//! own.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -241,8 +242,8 @@ impl SingleRankPauses {
     }
 }
 
-/// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while the
-/// others' steps were as long as its own. `elapsed_s`: at the end of the step.
+/// The rank that was furthest above what is usual, by how much more than any other, and whether it was so alone, while
+/// the others' steps were as long as its own. `elapsed_s`: at the end of the step.
 fn longest(
     matrix: &StepMatrix<'_>,
     classifier: &StepClassifier,

@@ -34,7 +34,8 @@ struct Row {
     /// ln of self-time over the role's level, and that level, by rank; NaN: no sample.
     x: Vec<f32>,
     level_s: Vec<f32>,
-    /// Whose slowness was told by name when it closed, and the step before that began: it has been for longer than that was sure.
+    /// Whose slowness was told by name when it closed, and the step before that began: it has been for longer than that
+    /// was sure.
     told: Vec<(Rank, u64)>,
 }
 
@@ -120,8 +121,8 @@ impl WarmUps {
         }
     }
 
-    /// Ranks of whose slowness in the warm-up it is told by name, be it later, and how much longer than their peers they took in it,
-    /// beyond what they do afterwards, seconds.
+    /// Ranks of whose slowness in the warm-up it is told by name, be it later, and how much longer than their peers
+    /// they took in it, beyond what they do afterwards, seconds.
     fn told(&self, warm: &[Row], last: &[Row]) -> BTreeMap<Rank, f64> {
         let until = warm.last().map_or(0, |row| row.step);
         let excess_s = |rows: &[Row], rank: Rank, start: u64| {

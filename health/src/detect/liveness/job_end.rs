@@ -1,5 +1,5 @@
-//! What still held when the job ended. Findings of processes that end seem to be over. That is no recovery: once a job has begun
-//! to end, what seems to be over is withheld until the job shows that it goes on.
+//! What still held when the job ended. Findings of processes that end seem to be over. That is no recovery: once a job
+//! has begun to end, what seems to be over is withheld until the job shows that it goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,8 @@ pub struct JobEnd {
     withheld: Vec<Claim>,
     /// Signs of an end that the job has survived ([`crate::detect::members::endings::Endings::signs`]).
     survived: u64,
-    /// The latest sign, and where ranks were when they were seen first after it. Records of steps come late; a pulse does not.
+    /// The latest sign, and where ranks were when they were seen first after it. Records of steps come late; a pulse
+    /// does not.
     sign: u64,
     steps: BTreeMap<Rank, u64>,
 }
@@ -104,7 +105,8 @@ impl Detector {
         }
     }
 
-    /// A job that began to end goes on, by further steps or by another group of ranks: what was withheld is over indeed.
+    /// A job that began to end goes on, by further steps or by another group of ranks: what was withheld is over
+    /// indeed.
     pub(crate) fn goes_on(&mut self) {
         self.job_end.survived = self.roster.endings.signs();
         let origin = self.origin.unwrap_or_default();

@@ -102,8 +102,8 @@ impl Standstill {
         self.stood_s(now) - self.taken_s
     }
 
-    /// What of that was in a step with room for so much. Records of the steps before it come together with those of the step
-    /// in which the job stood.
+    /// What of that was in a step with room for so much. Records of the steps before it come together with those of the
+    /// step in which the job stood.
     pub fn take(&mut self, now: Time, room_s: f64) -> f64 {
         let left_s = self.left_s(now);
         let here_s = left_s.min(room_s);

@@ -13,15 +13,15 @@ use crate::policy::BlindThresholds;
 use crate::time::Time;
 use crate::verdict::{Cause, Evidence, Finding, Severity, Subject, UNHEARD_NODES};
 
-/// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night is
-/// called once.
+/// So many nodes have a verdict each. More have something in common, and one verdict of the job: who is called at night
+/// is called once.
 const MOST_NAMED: usize = 8;
 /// Nodes that are lost together miss their beats within a second; how many they are is counted after it.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Between two looks of a sidecar for an aggregator that is away there is no more than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(90);
-/// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be lost
-/// together.
+/// When somebody was missed, the next are after this: at each deadline all nodes are looked at, and thousands may be
+/// lost together.
 const REST: Duration = Duration::from_millis(100);
 
 /// The rule.
@@ -108,8 +108,8 @@ impl UnreachableNodeRule {
         self.count_at.map_or(due, |count| count.min(due))
     }
 
-    /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after about as
-    /// long as it looked before.
+    /// The aggregator did not listen for so long, up to `at`. Who has given it up meanwhile looks for it again after
+    /// about as long as it looked before.
     pub fn excuse(&mut self, at: Time, missed: Duration, limits: &BlindThresholds) {
         let until = deadline(at + missed.min(LONGEST_PAUSE), limits);
         self.patient_until = self.patient_until.max(until);

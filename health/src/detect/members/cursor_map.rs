@@ -1,5 +1,5 @@
-//! A map with a cursor, for keys that are looked up in the same order every second, as nodes are. The cursor finds the next
-//! key without a search, which at thousands of keys costs more than the work on the value.
+//! A map with a cursor, for keys that are looked up in the same order every second, as nodes are. The cursor finds the
+//! next key without a search, which at thousands of keys costs more than the work on the value.
 
 use std::collections::BTreeMap;
 

@@ -6,8 +6,8 @@ use crate::frame::Frame;
 use crate::time::Time;
 
 impl Detector {
-    /// Takes a frame of a sidecar that another one has followed, if it is one: what happened has happened, but it is no sign
-    /// of life, begins no epoch and ends none.
+    /// Takes a frame of a sidecar that another one has followed, if it is one: what happened has happened, but it is no
+    /// sign of life, begins no epoch and ends none.
     pub(crate) fn took_late(&mut self, at: Time, frame: &Frame) -> bool {
         if !self.roster.is_late(frame) {
             return false;

@@ -180,7 +180,8 @@ fn raised(
     }
 }
 
-/// Lowers a severity to what policy allows for the finding. Findings that are only observed are marked, and raise no alert.
+/// Lowers a severity to what policy allows for the finding. Findings that are only observed are marked, and raise no
+/// alert.
 fn bound_severity(verdict: &mut Verdict, policy: &Policy) {
     verdict.observe_only = policy.observes_only(verdict.finding);
     verdict.severity = match verdict.observe_only {

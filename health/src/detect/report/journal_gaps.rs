@@ -1,5 +1,5 @@
-//! Gaps of the journal: the aggregator was down, or the journal was thinned ([`crate::event::Thinned`]). A gap makes no rank
-//! late, and the report says that there is one.
+//! Gaps of the journal: the aggregator was down, or the journal was thinned ([`crate::event::Thinned`]). A gap makes no
+//! rank late, and the report says that there is one.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::frame::{AGGREGATOR, Entry, Frame};
 use crate::id::NodeId;
 use crate::time::Time;
 
-/// Whoever lost an aggregator that was started again finds it within this. How long it was away is not known where it comes back
-/// after a boot, or on another host.
+/// Whoever lost an aggregator that was started again finds it within this. How long it was away is not known where it
+/// comes back after a boot, or on another host.
 const FINDS_AGAIN: Duration = Duration::from_secs(10);
 
 /// Up to where lines of one sort are known to be gone, and how many.
@@ -152,8 +152,8 @@ impl Detector {
         is_left
     }
 
-    /// Whether deadlines up to `to` pass at all. Behind a part that was thinned they begin anew: that nothing was heard in
-    /// it says nothing of anybody.
+    /// Whether deadlines up to `to` pass at all. Behind a part that was thinned they begin anew: that nothing was heard
+    /// in it says nothing of anybody.
     pub(crate) fn has_heard_up_to(&mut self, to: Time) -> bool {
         let Some((until, lines)) = self.journal_gaps.part else {
             return true;
@@ -167,8 +167,8 @@ impl Detector {
         true
     }
 
-    /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk did
-    /// not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
+    /// Takes the next entry of a journal, as [`Detector::observe`]. Numbers that are left out are entries that the disk
+    /// did not take, or gave back damaged: nobody is late because of them. Where the journal was thinned that is known.
     pub fn read(&mut self, entry: &Entry) {
         let before = std::mem::replace(&mut self.journal_gaps.last_n, entry.n);
         let frame = &entry.frame;

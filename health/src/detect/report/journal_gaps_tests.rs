@@ -27,8 +27,8 @@ fn told(world: &str, fault: Option<&str>, lost_s: Range<f64>) -> (Vec<String>, u
     (told, lost)
 }
 
-/// The journal says that its aggregator was started again, as if it had been away for a moment; the sidecars need seven seconds to
-/// find it. Or that line is lost as well.
+/// The journal says that its aggregator was started again, as if it had been away for a moment; the sidecars need seven
+/// seconds to find it. Or that line is lost as well.
 #[test]
 fn nobody_is_accused_who_looks_for_an_aggregator_that_was_started_again() {
     for is_told in [true, false] {

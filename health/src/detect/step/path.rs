@@ -2,8 +2,8 @@
 //!
 //! Ranks of one stage of one replica move together, so a stage takes what its slowest rank takes. Micro-batches pass
 //! through the stages of a replica one forward and one backward at a time (1F1B, Narayanan et al., SC 2021,
-//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice a forward one. Replicas meet at the end of the step.
-//! Without a pipeline that is the slowest rank of all.
+//! <https://arxiv.org/abs/2104.04473>), a backward pass taking twice a forward one. Replicas meet at the end of the
+//! step. Without a pipeline that is the slowest rank of all.
 
 use super::matrix::RoleLevel;
 use super::plan::{Place, Plan};

@@ -17,8 +17,8 @@ pub struct StepTime {
 
 /// Fewer steps than this tell nothing about the tail.
 const ENOUGH: u64 = 10;
-/// With fewer steps the 99th percentile is the longest one, often the first, which may compile for minutes. It is then capped
-/// at `FAR` medians.
+/// With fewer steps the 99th percentile is the longest one, often the first, which may compile for minutes. It is then
+/// capped at `FAR` medians.
 const MANY: u64 = 100;
 const FAR: f64 = 20.0;
 

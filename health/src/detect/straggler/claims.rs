@@ -140,8 +140,8 @@ impl StragglerRule {
     }
 }
 
-/// Whether it may be one rank's turn of a rotation for `cause`: it is, or counters, which are read once a second, do not show
-/// yet why it is slow.
+/// Whether it may be one rank's turn of a rotation for `cause`: it is, or counters, which are read once a second, do
+/// not show yet why it is slow.
 fn may_be_for(raised: &OpenStraggler, cause: Cause) -> bool {
     match raised.cause() {
         Cause::Unknown => raised.is_early,

@@ -48,13 +48,14 @@ pub fn share_gain(all: &mut [OpenStraggler], matrix: &StepMatrix<'_>, ranks: usi
     }
 }
 
-/// How many times as fast its peers were than a slow rank in a step: as they are `lately`, and in a step in which it was far slower
-/// still, what they were in that one. `x` and `lately`: ln of self-time over the peers'.
+/// How many times as fast its peers were than a slow rank in a step: as they are `lately`, and in a step in which it
+/// was far slower still, what they were in that one. `x` and `lately`: ln of self-time over the peers'.
 fn factor(x: f64, lately: f64) -> f64 {
     (if x > lately + FAR { x } else { lately }).exp()
 }
 
-/// What a kept step would have been shorter if `members`, slower by `x` in the mean, had been as fast as their peers, seconds.
+/// What a kept step would have been shorter if `members`, slower by `x` in the mean, had been as fast as their peers,
+/// seconds.
 pub fn gain_kept(members: &[Rank], x: f64, kept: &Kept, plan: &Plan) -> f64 {
     let mut path = Path::new(plan, kept.micro_batches, &kept.roles);
     let known = |rank: usize| {

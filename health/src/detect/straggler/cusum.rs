@@ -99,7 +99,8 @@ pub struct Alarm {
     pub alternative: f64,
 }
 
-/// A test on its way: since the step before it left zero, so much of the log-likelihood ratio, and what it lacks to be sure.
+/// A test on its way: since the step before it left zero, so much of the log-likelihood ratio, and what it lacks to be
+/// sure.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub start: u64,

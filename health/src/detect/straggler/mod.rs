@@ -58,7 +58,8 @@ pub struct StragglerRule {
     /// Steps since one of which the hook timed phases.
     #[serde(default)]
     since_phases: Option<u32>,
-    /// The latest ranks that were late together, and by which step; how they pass lateness on to each other was not seen.
+    /// The latest ranks that were late together, and by which step; how they pass lateness on to each other was not
+    /// seen.
     #[serde(default)]
     late_together: Option<(u64, Vec<Rank>)>,
     out: VecDeque<Claim>,
@@ -98,8 +99,8 @@ impl StragglerRule {
         self.signal == Some(Signal::S1)
     }
 
-    /// Whether the hook samples phases and this step lies between two samples. Such a step is no evidence: sums of collectives
-    /// and wall times show less than phases do.
+    /// Whether the hook samples phases and this step lies between two samples. Such a step is no evidence: sums of
+    /// collectives and wall times show less than phases do.
     pub fn is_between_samples(&self) -> bool {
         self.since_phases
             .is_some_and(|steps| 0 < steps && steps < LONGEST_PERIOD)

@@ -21,10 +21,11 @@ pub struct Track {
     heeded_from: u64,
 }
 
-/// A change is dated to the step after the last one that was tested, if that is so near: checkpoints and lost samples may
-/// lie between. What was in longer gaps nobody knows.
+/// A change is dated to the step after the last one that was tested, if that is so near: checkpoints and lost samples
+/// may lie between. What was in longer gaps nobody knows.
 const NEAR: u64 = 16;
-/// A refused alarm is looked at again after 1, 2, 4, ... and at last every 32 steps: looking costs far more than testing.
+/// A refused alarm is looked at again after 1, 2, 4, ... and at last every 32 steps: looking costs far more than
+/// testing.
 const MOST_REFUSALS: u32 = 5;
 
 impl Track {

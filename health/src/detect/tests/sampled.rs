@@ -9,8 +9,8 @@ const PERIOD: u64 = 32;
 const EQUAL: [f64; 4] = [0.04; 4];
 const SLOW: [f64; 4] = [0.04, 0.04, 0.05, 0.04];
 
-/// 1,200 steps, rank 2 slow in those that `is_slow` says. With `beside`, the NCCL plugin tells of an all-reduce that runs beside the
-/// work, of which nothing of rank 2's slowness is seen.
+/// 1,200 steps, rank 2 slow in those that `is_slow` says. With `beside`, the NCCL plugin tells of an all-reduce that
+/// runs beside the work, of which nothing of rank 2's slowness is seen.
 fn run(period: u64, beside: bool, is_slow: impl Fn(u64) -> bool) -> (Vec<Verdict>, Report) {
     let selfs = |step| if is_slow(step) { SLOW } else { EQUAL };
     run_of(period, beside, selfs)
@@ -49,7 +49,8 @@ fn run_of(period: u64, beside: bool, selfs: impl Fn(u64) -> [f64; 4]) -> (Vec<Ve
     (job.verdicts(), job.detector.report())
 }
 
-/// Whoever was named while every step was timed stays named when few are, at the same cost, however little collectives tell.
+/// Whoever was named while every step was timed stays named when few are, at the same cost, however little collectives
+/// tell.
 #[test]
 fn what_was_found_holds_between_samples() {
     let (_, all) = run(1, false, |step| step > 20);
@@ -69,8 +70,8 @@ fn what_was_found_holds_between_samples() {
     }
 }
 
-/// Whoever becomes slow later is named after a few samples, as a rank and not as the whole job, with what it cost since then; and is
-/// cleared when it is as fast as its peers.
+/// Whoever becomes slow later is named after a few samples, as a rank and not as the whole job, with what it cost since
+/// then; and is cleared when it is as fast as its peers.
 #[test]
 fn a_rank_that_becomes_slow_between_samples() {
     for beside in [false, true] {

@@ -27,7 +27,8 @@ pub struct Layout {
     pub cp: u32,
     /// Micro-batches in a step.
     pub micro: u32,
-    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: interleaved pipelines have several.
+    /// Parts of the model on each pipeline stage, which the micro-batches pass in turn: interleaved pipelines have
+    /// several.
     pub chunks: u32,
     /// Ranks say where they stand.
     pub declared: bool,

@@ -52,17 +52,19 @@ pub struct WorldSpec {
     pub readings: bool,
     /// Whether hosts are read; `None`: when a fault can only be told by it.
     pub host: Option<bool>,
-    /// Share of a GPU's readings that find it between two kernels: its link is asleep, and its utilization tells of the time
-    /// before as much as of now.
+    /// Share of a GPU's readings that find it between two kernels: its link is asleep, and its utilization tells of the
+    /// time before as much as of now.
     pub idle: f64,
     /// Seconds that each rank's process waits for a CPU per second of its work, on every node: more threads than cores.
     pub oversubscribed: f64,
     /// Whether communicators are declared and timed.
     pub comms: bool,
-    /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked for.
+    /// Timed by the GPU, as NCCL's plugin does: sends and receives are not, and single collectives are told if asked
+    /// for.
     pub comms_by_gpu: bool,
-    /// So many layers (FSDP) or buckets (DDP) of a step run their collectives beside the work, as the GPU then times them:
-    /// nobody tells what a rank stood still for. Zero: what is told of replicas' collectives is what ranks stood still for.
+    /// So many layers (FSDP) or buckets (DDP) of a step run their collectives beside the work, as the GPU then times
+    /// them: nobody tells what a rank stood still for. Zero: what is told of replicas' collectives is what ranks stood
+    /// still for.
     pub beside: u32,
     /// Whether ranks say where their steps went.
     pub phases: bool,

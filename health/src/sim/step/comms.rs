@@ -138,8 +138,8 @@ impl Ran<'_> {
         }
     }
 
-    /// The exchanges of its layers that a rank did in a tensor-parallel group, one by one, if the group is wanted. What it
-    /// waited for is in the first of each micro-batch, as it came from its work to that.
+    /// The exchanges of its layers that a rank did in a tensor-parallel group, one by one, if the group is wanted. What
+    /// it waited for is in the first of each micro-batch, as it came from its work to that.
     pub fn alone(&self, rank: u32, restart: u32, step: u64, wants: &[Want]) -> Option<Collectives> {
         let layout = self.layout;
         let (number, size) = Kind::Tensor.of(layout, rank);

@@ -1,5 +1,5 @@
-//! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to this
-//! version reads well.
+//! Evidence as a person would say it: the names carry their units (`sm_clock_mhz`), so that even one that is new to
+//! this version reads well.
 
 use super::{percent, span, span_beside};
 use crate::verdict::{Evidence, Finding, Subject, Verdict};
@@ -101,8 +101,8 @@ const EXPLAINS: [(&str, &str); 6] = [
     ("explained_by_gc_pause_ratio", "garbage collection"),
 ];
 
-/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none. Of several
-/// GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
+/// One piece of evidence in words: of what, the value on the subject, and that of its peers; empty where there is none.
+/// Of several GPUs it begins with the name of one: `GPU-25bf1e78: thermal_throttled_ratio`.
 pub fn told(evidence: &Evidence) -> [String; 3] {
     let Some((gpu, what)) = evidence.what.split_once(": ") else {
         return measured(evidence, &evidence.what);

@@ -77,8 +77,8 @@ impl GpuTime {
         }
     }
 
-    /// For a part and its whole, hours: seconds where the part would be unreadable in hours, as long as the whole is readable
-    /// in seconds.
+    /// For a part and its whole, hours: seconds where the part would be unreadable in hours, as long as the whole is
+    /// readable in seconds.
     pub fn of_part(part_hours: f64, whole_hours: f64, whose: &'static str) -> GpuTime {
         GpuTime {
             whose,

@@ -27,8 +27,8 @@ const MAX_BOOKINGS: usize = 64;
 /// A step is told later than this, and this many times as late as one takes, only where nothing was heard.
 const LATE_S: f64 = 10.0;
 const LATE: f64 = 10.0;
-/// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a hook
-/// in a process that is new, which sees no record of its very first step.
+/// A group whose first record is one of these counts its steps from the beginning, whatever it has taken up: so does a
+/// hook in a process that is new, which sees no record of its very first step.
 const ANEW: u64 = 2;
 /// So many of its first records may be missing.
 const MISSED: u64 = 16;
@@ -90,7 +90,8 @@ pub struct Ledger {
     last: Option<Time>,
     highest: u64,
     saved: Option<u64>,
-    /// Steps before this one were made before the restart, and what it lost in this epoch to those that were made again, seconds.
+    /// Steps before this one were made before the restart, and what it lost in this epoch to those that were made
+    /// again, seconds.
     made: u64,
     again_s: f64,
     restarted: bool,
@@ -263,8 +264,8 @@ impl Ledger {
         self.told_s += seconds;
     }
 
-    /// An incident that was raised now tells of so many seconds of a long step before. What is left of a step that seemed to have
-    /// stalled by itself is of a pause that comes back.
+    /// An incident that was raised now tells of so many seconds of a long step before. What is left of a step that
+    /// seemed to have stalled by itself is of a pause that comes back.
     pub fn take_over(&mut self, step: u64, seconds: f64) {
         let ranks = self.ranks;
         let Some(booking) = self.booked.iter_mut().find(|booking| booking.step == step) else {
@@ -281,7 +282,8 @@ impl Ledger {
         *self.overhead(under) -= told;
     }
 
-    /// Before a step is taken: an incident that is raised in it tells of so many seconds of the steps after `start`, too.
+    /// Before a step is taken: an incident that is raised in it tells of so many seconds of the steps after `start`,
+    /// too.
     pub fn tell_late(&mut self, start: u64, step: u64, seconds: f64) {
         let steps = step.saturating_sub(start + 1).max(1) as f64;
         let again = self.made.min(step).saturating_sub(start + 1) as f64;
@@ -294,8 +296,8 @@ impl Ledger {
         }
     }
 
-    /// Rank-seconds from the last step, up to which so many were `accounted` for, or the first rank, to the beginning of this
-    /// one; of groups of each size that there were meanwhile.
+    /// Rank-seconds from the last step, up to which so many were `accounted` for, or the first rank, to the beginning
+    /// of this one; of groups of each size that there were meanwhile.
     fn idle(&self, matrix: &StepMatrix<'_>, accounted: f64, stood_s: f64) -> f64 {
         let began = Time(matrix.at.0.saturating_sub((matrix.dur_s * 1e9) as u64));
         // The job stood in the step; of one that nobody saw, before.
@@ -303,9 +305,9 @@ impl Ledger {
         (self.total(began) - accounted - stood_before_s * self.ranks).max(0.0)
     }
 
-    /// The first step after a restart: which of those that follow were made before. Numbers that go on say it themselves.
-    /// Where they begin anew, it is what came after the last checkpoint, from which each further restart takes up, too; where
-    /// none was seen, nothing is said to be lost of which that is not known.
+    /// The first step after a restart: which of those that follow were made before. Numbers that go on say it
+    /// themselves. Where they begin anew, it is what came after the last checkpoint, from which each further restart
+    /// takes up, too; where none was seen, nothing is said to be lost of which that is not known.
     fn take_up(&mut self, step: u64) {
         // An attempt may have ended before it had got as far as the one before it.
         let furthest = self.highest.max(self.made.saturating_sub(1));
@@ -326,8 +328,8 @@ impl Ledger {
         self.before + present * self.ranks
     }
 
-    /// Rank-seconds of which nothing can be said: those in which nothing was heard, and those since the last step ended,
-    /// beyond an ordinary one and what the job `stood_s` still in them, before the step has ended.
+    /// Rank-seconds of which nothing can be said: those in which nothing was heard, and those since the last step
+    /// ended, beyond an ordinary one and what the job `stood_s` still in them, before the step has ended.
     pub fn unsettled(&self, now: Time, stood_s: f64) -> f64 {
         let (Some(last), Some(usual)) = (self.last, self.usual_s()) else {
             return 0.0;
@@ -343,7 +345,8 @@ impl Ledger {
         self.stall + pending_s * self.ranks
     }
 
-    /// From the end of the step that ended last: more time than steps have passed, but for a standstill that is still to come.
+    /// From the end of the step that ended last: more time than steps have passed, but for a standstill that is still
+    /// to come.
     fn leap(&mut self, matrix: &StepMatrix<'_>, began: Time, usual: f64, stood_s: f64) {
         let steps = matrix.step.saturating_sub(self.highest).max(1) as f64;
         let passed_s = (steps * usual).max(matrix.dur_s);

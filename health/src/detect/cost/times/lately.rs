@@ -37,7 +37,8 @@ impl Lately {
     }
 }
 
-/// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody came.
+/// A row that closed, and the ranks beside each other. `about`: when, of which epoch, of how many ranks. `None`: nobody
+/// came.
 pub fn seen(row: &Row, matrix: &StepMatrix<'_>, about: (f64, u32, u32)) -> Option<StepSnapshot> {
     if row.len() == 0 {
         return None;

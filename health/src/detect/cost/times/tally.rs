@@ -51,8 +51,8 @@ pub struct Buckets {
 pub struct Tally {
     fresh: [[u16; PARTS]; FRESH],
     waiting: u8,
-    /// Of each part: by how many bits its buckets are coarser, how many there are, and of each the difference to the one
-    /// before and its count, in bytes of which the highest bit says that another follows.
+    /// Of each part: by how many bits its buckets are coarser, how many there are, and of each the difference to the
+    /// one before and its count, in bytes of which the highest bit says that another follows.
     packed: Box<[u8]>,
 }
 

@@ -15,8 +15,8 @@ use crate::verdict::{Finding, Severity};
 /// Models of the GPUs of one node that are kept.
 const MAX_MODELS: usize = 16;
 
-/// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its silicon
-/// has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
+/// Most NVLinks that were up at once on a GPU, by node and model: as many as are wired. A GPU counts the links that its
+/// silicon has; a card without a bridge, or one GPU of a baseboard in a virtual machine, has them and none is ever up.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Wiring(BTreeMap<NodeId, BTreeMap<Arc<str>, f64>>);
 

@@ -1,7 +1,7 @@
 //! Step-time regressions: the whole job becomes slower than it was, during a run or across a restart.
 //!
-//! The rule looks at the step that all ranks would make at the common levels of their roles, so that one slow rank does not
-//! move it; declared work within a role is taken out. The finding is always about all ranks, never about one.
+//! The rule looks at the step that all ranks would make at the common levels of their roles, so that one slow rank does
+//! not move it; declared work within a role is taken out. The finding is always about all ranks, never about one.
 
 mod job_cause;
 

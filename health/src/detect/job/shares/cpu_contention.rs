@@ -1,9 +1,11 @@
-//! How much of what ranks are slower than their peers, now in one step and now in another, is time spent waiting for a CPU.
+//! How much of what ranks are slower than their peers, now in one step and now in another, is time spent waiting for a
+//! CPU.
 //!
-//! Host counters are read once a second, and a second holds many steps: what a counter grew by is held against what its rank
-//! was slower in the steps of the same time. The counter explains an excess that it grows with, as far as it has seconds
-//! for it. Where cores are oversubscribed every rank waits for a CPU in proportion to its work; that proportion, the
-//! median of its peers, explains no excess. A rank that sleeps, evaluates or saves does not wait for a CPU meanwhile.
+//! Host counters are read once a second, and a second holds many steps: what a counter grew by is held against what its
+//! rank was slower in the steps of the same time. The counter explains an excess that it grows with, as far as it has
+//! seconds for it. Where cores are oversubscribed every rank waits for a CPU in proportion to its work; that
+//! proportion, the median of its peers, explains no excess. A rank that sleeps, evaluates or saves does not wait for a
+//! CPU meanwhile.
 
 use serde::{Deserialize, Serialize};
 

@@ -66,8 +66,8 @@ impl SilenceRule {
         self.report(scope, subject);
     }
 
-    /// What a rank that is behind the others is. Of a process that is gone without an error nothing shows that it is missed while
-    /// its peers neither wait nor lose a connection; where it had an error, that and the end tell.
+    /// What a rank that is behind the others is. Of a process that is gone without an error nothing shows that it is
+    /// missed while its peers neither wait nor lose a connection; where it had an error, that and the end tell.
     pub(super) fn quiet(&self, rank: Rank, scope: &Scope<'_>) -> Option<Finding> {
         let is_alive = |rank: &Rank| self.pulses.get(rank).is_some_and(|heard| heard.pulse.alive);
         if is_alive(&rank) {

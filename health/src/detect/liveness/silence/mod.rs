@@ -1,5 +1,5 @@
-//! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process has ended.
-//! Silence is not slowness.
+//! `rank-silent` and `job-hang`: ranks that do not move while others have arrived; `rank-died`: a rank whose process
+//! has ended. Silence is not slowness.
 //!
 //! In synchronous training all ranks stop together; the one to name is the one that has not reached the collective in
 //! which the others wait. Each rank's own sidecar says how long it has not moved, by its own clock.
@@ -53,8 +53,8 @@ const JUDGE_EVERY: Duration = Duration::from_millis(250);
 /// A pulse older than this says nothing of now: its node is not heard, and that is another finding.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// How often a rank's sidecar tells of it. When all move again, not all do at once, nor is it heard of all at once: who is
-/// behind for less may have moved with the others.
+/// How often a rank's sidecar tells of it. When all move again, not all do at once, nor is it heard of all at once: who
+/// is behind for less may have moved with the others.
 const BEAT: Duration = Duration::from_secs(1);
 
 /// Ranks that a hang's evidence names.
@@ -169,8 +169,8 @@ impl SilenceRule {
         Some(self.open.lost_s(subject, self.heard_until(now))? * f64::from(world_size))
     }
 
-    /// How long the job has stood still in no step that was looked at, seconds. Where the others go on, a rank's silence is
-    /// none.
+    /// How long the job has stood still in no step that was looked at, seconds. Where the others go on, a rank's
+    /// silence is none.
     pub fn stood_s(&self, now: Time) -> f64 {
         self.open.left_s(self.heard_until(now))
     }
@@ -345,7 +345,8 @@ impl SilenceRule {
     }
 }
 
-/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose: of them only what is sure is told.
+/// Suspect is info, confirmed is critical. Checkpoints and evaluations are slow on purpose: of them only what is sure
+/// is told.
 fn severity(heard: &Heard, now: Time, p99: f64, limits: &SilenceThresholds) -> Option<Severity> {
     let is_slow = matches!(heard.pulse.phase, Phase::Checkpoint | Phase::Evaluation);
     let patience = if is_slow { limits.patience_ratio } else { 1.0 };

@@ -10,7 +10,8 @@ use crate::event::{Beat, Detach, Phase, Trouble, TroubleKind};
 use crate::id::{NodeId, Rank};
 use crate::time::Time;
 
-/// A process that is gone without an error may have been ended by its launcher, which reports that within this time, nanoseconds.
+/// A process that is gone without an error may have been ended by its launcher, which reports that within this time,
+/// nanoseconds.
 const GRACE_NS: u64 = 700_000_000;
 /// A peer that waits for so long waits for another rank, nanoseconds.
 const WAITS_NS: u64 = 500_000_000;

@@ -1,8 +1,8 @@
-//! Why the job ended: what came first of what processes and nodes said of their end, with what is only a consequence left
-//! out.
+//! Why the job ended: what came first of what processes and nodes said of their end, with what is only a consequence
+//! left out.
 //!
-//! Order is that of the journal. Two nodes' words may be swapped by a second, so kinds that others cause (a peer that went
-//! away, a collective that waited in vain) count only when nothing else was said.
+//! Order is that of the journal. Two nodes' words may be swapped by a second, so kinds that others cause (a peer that
+//! went away, a collective that waited in vain) count only when nothing else was said.
 
 mod deaths;
 
@@ -84,8 +84,8 @@ impl Endings {
         }
     }
 
-    /// Ranks that lost a peer may be thousands within a second, and then as many exit codes follow: they leave room for the
-    /// exception of the rank that was lost, which may come later.
+    /// Ranks that lost a peer may be thousands within a second, and then as many exit codes follow: they leave room for
+    /// the exception of the rank that was lost, which may come later.
     fn has_room(&self, kind: TroubleKind) -> bool {
         let most = match kind {
             TroubleKind::PeerLost | TroubleKind::CollectiveTimeout => MOST / 2,
@@ -379,7 +379,7 @@ pub fn waited(ending: Ending, verdicts: &[Verdict], now_s: f64) -> Ending {
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),
             ..ending
         },
-        // A job that stood was ended from outside: the rank it waited for is the reason, whichever rank was ended first.
+        // A job that stood was ended from outside: the reason is the rank it waited for, whichever rank ended first.
         Some(hang) if is_ended(&ending) => Ending {
             rank: None,
             missing: (hang.finding == Finding::RankSilent).then(|| hang.subject.clone()),

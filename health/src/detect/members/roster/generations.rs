@@ -1,7 +1,7 @@
-//! One count of restarts for the job. torchrun counts by agent: each its own failures, so that one that has just joined begins
-//! at 0, and one that was told to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
-//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may come with different counts; what a
-//! node's counts mean is found when its ranks attach.
+//! One count of restarts for the job. torchrun counts by agent: each its own failures, so that one that has just joined
+//! begins at 0, and one that was told to make room for it counts nothing (`TORCHELASTIC_RESTART_COUNT`:
+//! <https://docs.pytorch.org/docs/stable/elastic/run.html>). The ranks of one group may come with different counts;
+//! what a node's counts mean is found when its ranks attach.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -75,7 +75,8 @@ impl Generations {
         let count = shift(attach.restart, own.add);
         // A process that is new belongs to the present group, or to one that it begins by its size.
         let is_behind = count < roster.restart;
-        // The group has begun with nodes that counted nothing, and this one counts: it has come for the place that is free.
+        // The group has begun with nodes that counted nothing, and this one counts: it has come for the place that is
+        // free.
         let is_ahead = count > roster.restart
             && self.uncounted
             && is_missing

@@ -164,8 +164,8 @@ impl Roster {
         node.is_some_and(|node| node.is_past(frame.agent))
     }
 
-    /// Takes note of a late frame that did not come before: it fills a hole, and is no sign of life. How things stand the
-    /// incarnation that followed has said anew; what happened has happened.
+    /// Takes note of a late frame that did not come before: it fills a hole, and is no sign of life. How things stand
+    /// the incarnation that followed has said anew; what happened has happened.
     pub fn observe_late(&mut self, at: Time, frame: &Frame) {
         if let Some(node) = self.nodes.get_mut(&frame.node) {
             node.accept_late(frame.agent, frame.seq);
@@ -349,7 +349,8 @@ impl Roster {
     }
 }
 
-/// A size or a number past all bounds is a mistake in somebody's environment: nobody waits for ranks that there cannot be.
+/// A size or a number past all bounds is a mistake in somebody's environment: nobody waits for ranks that there cannot
+/// be.
 fn is_believable(attach: &Attach) -> bool {
     attach.rank.0 < MAX_RANKS && attach.world_size <= MAX_RANKS
 }

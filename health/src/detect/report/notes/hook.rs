@@ -1,5 +1,5 @@
-//! What the hooks and NCCL plugins of ranks say that they do not see or do not do: a line of the report for all ranks that say the
-//! same.
+//! What the hooks and NCCL plugins of ranks say that they do not see or do not do: a line of the report for all ranks
+//! that say the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ impl HookNotes {
         self.0.clear();
     }
 
-    /// Takes a mark, if it is a note. A later note of a rank about the same thing (its first two words) replaces the former.
+    /// Takes a mark, if it is a note. A later note of a rank about the same thing (its first two words) replaces the
+    /// former.
     pub fn take(&mut self, mark: &Mark) {
         let Some(text) = mark.kind.strip_prefix(KIND) else {
             return;
@@ -95,8 +96,8 @@ mod tests {
         });
     }
 
-    /// Ranks that say the same share a line; what a rank says anew about the same thing replaces what it said; the user's marks are
-    /// no notes.
+    /// Ranks that say the same share a line; what a rank says anew about the same thing replaces what it said; the
+    /// user's marks are no notes.
     #[test]
     fn a_line_for_all_ranks_that_say_the_same() {
         let mut notes = HookNotes::default();

@@ -19,8 +19,8 @@ impl Detector {
         self.roster.sources.iter().any(|source| &**source == "step-log")
     }
 
-    /// What keeps ranks or their steps from being seen by `now` and is worth a line at once: each with what it is about, which
-    /// stays the same while it lasts.
+    /// What keeps ranks or their steps from being seen by `now` and is worth a line at once: each with what it is
+    /// about, which stays the same while it lasts.
     pub fn live_notes(&self, now: Time) -> Vec<(String, String)> {
         let waits = self.arrivals.waits(now, &self.policy.detector.arrivals);
         let mut notes: Vec<(String, String)> = waits

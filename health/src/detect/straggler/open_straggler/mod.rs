@@ -1,5 +1,5 @@
-//! An open straggler finding: its extent (a rank, a node, a rack or the whole job), its cause as far as it is known, and its
-//! account.
+//! An open straggler finding: its extent (a rank, a node, a rack or the whole job), its cause as far as it is known,
+//! and its account.
 
 mod account;
 
@@ -121,8 +121,8 @@ impl OpenStraggler {
         is_cheap || now.since(self.asked) >= ASKED_EVERY
     }
 
-    /// Takes what was found when a cause was looked for. A cause that the counters no longer show falls, for another one
-    /// or for none, once they did not for `patience` times in a row.
+    /// Takes what was found when a cause was looked for. A cause that the counters no longer show falls, for another
+    /// one or for none, once they did not for `patience` times in a row.
     pub fn explain(&mut self, now: Time, found: Judgment, patience: u32) {
         self.asked = now;
         self.is_early = found.is_early;
