@@ -145,8 +145,8 @@ fn a_slow_first_stage_is_one_verdict_where_the_shortest_are_four() {
     }
 }
 
-/// Neither where nothing of the stages' meetings is seen, nor where only the norm of all ranks is, nor where the GPU times all
-/// but the sends and receives.
+/// Neither where nothing of the stages' meetings is seen, nor where only the norm of all ranks is, nor where the GPU
+/// times all but the sends and receives.
 #[test]
 fn what_joins_stages_was_not_seen_and_no_rank_is_named() {
     let seen = watch(PIPELINE, &[SLOW_0], not_of(4));

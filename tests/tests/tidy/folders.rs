@@ -113,21 +113,10 @@ fn the_pure_crate_uses_the_terms_of_the_field() {
 /// Columns of a line of comment in the pure crate.
 const MAX_COLUMNS: usize = 120;
 
-/// Files with wider lines, still.
-const WIDE: [&str; 7] = [
-    "health/src/detect/comm/communicator.rs",
-    "health/src/detect/comm/communicators.rs",
-    "health/src/detect/comm/communicators_tests.rs",
-    "health/src/detect/liveness/arrivals.rs",
-    "health/src/detect/step/waits/lateness.rs",
-    "health/src/detect/step/waits/lateness_tests.rs",
-    "health/src/detect/step/waits/mod.rs",
-];
-
 #[test]
 fn comments_of_the_pure_crate_are_no_wider_than_a_page() {
     let sources = files(&[".rs"]);
-    let held = |path: &&String| path.starts_with("health/") && !WIDE.contains(&path.as_str());
+    let held = |path: &&String| path.starts_with("health/");
     for path in sources.iter().filter(held) {
         for (index, line) in read(path).lines().enumerate() {
             let is_comment = line.trim_start().starts_with("//");

@@ -18,8 +18,8 @@ use crate::stats;
 const MAX_OPEN: usize = 4;
 /// Steps that are kept.
 const KEPT: usize = bounds::TRANSFERS;
-/// First steps, which set up connections; those after them that are its first baseline; and those that are in its last one. Where
-/// transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
+/// First steps, which set up connections; those after them that are its first baseline; and those that are in its last
+/// one. Where transfers vary, sixteen steps may all be short by chance, and thousands are compared with them.
 const FIRST: u32 = 5;
 const EARLY: usize = 16;
 const LEARNED: u32 = 144;
@@ -40,8 +40,8 @@ pub struct Comm {
     /// Its members are of several stages of a pipeline: even the shortest time in it is a wait for the others' work,
     /// so its own past says nothing, and only the same in other replicas does.
     pub joins_stages: bool,
-    /// Sends and receives were seen in it, timed by the GPU: its members wait for each other at different times, and the
-    /// shortest of these says nothing of its links.
+    /// Sends and receives were seen in it, timed by the GPU: its members wait for each other at different times, and
+    /// the shortest of these says nothing of its links.
     #[serde(default)]
     pub has_messages: bool,
     /// A member came after `nodes` was made.
@@ -316,8 +316,8 @@ impl Comm {
         own_s.is_finite().then_some(own_s)
     }
 
-    /// Judges whether transfers take longer than they did, or than `elsewhere` in communicators like it; `now`: how they
-    /// are. Slow needs most of the latest steps over the ratio; no longer slow, most of them under the lower one.
+    /// Judges whether transfers take longer than they did, or than `elsewhere` in communicators like it; `now`: how
+    /// they are. Slow needs most of the latest steps over the ratio; no longer slow, most of them under the lower one.
     pub fn judge(&mut self, now: Level, elsewhere: Option<Level>, limits: &LinkThresholds) {
         let window = (limits.window_steps as usize).min(KEPT);
         let latest = self.latest(window);

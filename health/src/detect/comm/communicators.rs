@@ -139,8 +139,8 @@ impl Comms {
         self.has_unfit
     }
 
-    /// Which ranks are joined by communicators that pass lateness on and were seen: a number for each rank that is in one, the
-    /// same for those that are joined. Ranks of different numbers meet in ways that are not seen.
+    /// Which ranks are joined by communicators that pass lateness on and were seen: a number for each rank that is in
+    /// one, the same for those that are joined. Ranks of different numbers meet in ways that are not seen.
     pub fn islands(&self) -> BTreeMap<Rank, u32> {
         let mut of: BTreeMap<Rank, u32> = BTreeMap::new();
         // Ranks meet in a norm or a loss when their work is done. And what joins the stages of a pipeline without sends

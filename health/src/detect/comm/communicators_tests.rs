@@ -96,8 +96,8 @@ fn what_is_slow_and_what_only_waits() {
     }
 }
 
-/// Transfers that vary between 20 and 40 ms, and were short by chance in the first steps: what follows is as usual, and not a slow
-/// link; twice as long is one all the same.
+/// Transfers that vary between 20 and 40 ms, and were short by chance in the first steps: what follows is as usual, and
+/// not a slow link; twice as long is one all the same.
 #[test]
 fn first_steps_that_were_short_by_chance() {
     let varied = |at: u64| match at {
@@ -119,8 +119,8 @@ fn first_steps_that_were_short_by_chance() {
     ));
 }
 
-/// Eight pipelines of two stages: what even the shortest waits in a step varies from 5 to 25 ms, and in the first one it is
-/// `first_ms` or a little more.
+/// Eight pipelines of two stages: what even the shortest waits in a step varies from 5 to 25 ms, and in the first one
+/// it is `first_ms` or a little more.
 fn is_first_of_stages_slow(first_ms: f64) -> bool {
     let plan = plan(2, 8, (8, 1, 2), 4);
     let limits = Policy::default().detector.link;

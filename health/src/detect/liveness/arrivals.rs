@@ -1,5 +1,5 @@
-//! `ranks-missing`: ranks that do not arrive before the first step while the others wait for them. A rank whose process is alive
-//! may load or compile for long: until `arrivals.loading_s` that is only a note in the report.
+//! `ranks-missing`: ranks that do not arrive before the first step while the others wait for them. A rank whose process
+//! is alive may load or compile for long: until `arrivals.loading_s` that is only a note in the report.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -29,8 +29,8 @@ const ONE_END_S: f64 = 10.0;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ArrivalRule {
     ranks: BTreeMap<Rank, Arrival>,
-    /// The same by what [`ArrivalRule::due`] depends on, which is asked for with every frame: ranks that wait, the longest first,
-    /// ranks whose process is gone, and ranks that are alive elsewhere.
+    /// The same by what [`ArrivalRule::due`] depends on, which is asked for with every frame: ranks that wait, the
+    /// longest first, ranks whose process is gone, and ranks that are alive elsewhere.
     waiting: BTreeSet<(Time, Rank)>,
     gone: BTreeSet<Rank>,
     /// When the latest of these was seen to be gone.
@@ -94,7 +94,8 @@ impl ArrivalRule {
         }
     }
 
-    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen which ranks the others waited for.
+    /// Notes where ranks stand before one of them, or a node, is gone: afterwards it cannot be seen which ranks the
+    /// others waited for.
     fn give_up(&mut self, at: Time) {
         let is_noted = |(noted, _): &(Time, String)| at.since(*noted).as_secs_f64() < ONE_END_S;
         if self.begun || self.gave_up.as_ref().is_some_and(is_noted) {

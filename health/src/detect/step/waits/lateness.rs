@@ -1,10 +1,10 @@
 //! How late ranks are in collectives that run beside their work, and what of a step that costs.
 //!
 //! The longest a rank is in a collective beyond the member that is in it shortest is how far that one lags behind it
-//! there. Where work goes on meanwhile the sum of these is many times what the step lost: a lag that is there once shows in
-//! every collective after it. All ranks begin a step together, so a step has lost at least the largest lag in it. It may
-//! have lost more: a rank that has run out of work waits, begins its next collective late itself, and the lag grows no
-//! further. How fast it grew until then tells how far it would have come.
+//! there. Where work goes on meanwhile the sum of these is many times what the step lost: a lag that is there once
+//! shows in every collective after it. All ranks begin a step together, so a step has lost at least the largest lag in
+//! it. It may have lost more: a rank that has run out of work waits, begins its next collective late itself, and the
+//! lag grows no further. How fast it grew until then tells how far it would have come.
 
 use crate::event::{ALL_GATHER, ALL_REDUCE, FunctionSum, OrderPart, part_sizes};
 
@@ -94,9 +94,9 @@ impl<'a> Lags<'a> {
         lost
     }
 
-    /// Of gradients that are reduced while others are computed: nothing waits for them before the last one. The first one
-    /// found everybody at work; how much of the step lay before it tells what its lag is of the whole. Those after it
-    /// tell as much unless the ranks that wait are in one all the time.
+    /// Of gradients that are reduced while others are computed: nothing waits for them before the last one. The first
+    /// one found everybody at work; how much of the step lay before it tells what its lag is of the whole. Those after
+    /// it tell as much unless the ranks that wait are in one all the time.
     fn of_buckets(&self, step_us: f64) -> Vec<f64> {
         let span = |sum: &FunctionSum| {
             let last = sum.parts.last().map_or(0, OrderPart::end_us);

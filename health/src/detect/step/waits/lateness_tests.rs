@@ -4,8 +4,8 @@ use crate::event::REDUCE_SCATTER;
 const LAYERS: usize = 32;
 const MS: f64 = 1e6;
 
-/// What two ranks tell of a step of sharded weights: the first works `work_ms` in it, and the second so many times as long;
-/// both gather a layer while they compute the one before it.
+/// What two ranks tell of a step of sharded weights: the first works `work_ms` in it, and the second so many times as
+/// long; both gather a layer while they compute the one before it.
 fn sharded(work_ms: f64, slower: f64) -> [Vec<FunctionSum>; 2] {
     let own = [work_ms, work_ms * slower];
     let (mut asked, mut end, mut free) = ([0.0; 2], [0.0; 2], 0.0);

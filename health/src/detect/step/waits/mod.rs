@@ -41,7 +41,8 @@ pub struct Waits {
     /// Steps in which that was looked at, [`KEPT`] at most.
     #[serde(default)]
     voted: u64,
-    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a bound.
+    /// In the last of them ranks may have worked beside some of their collectives: what a rank is slower is known as a
+    /// bound.
     #[serde(default)]
     is_beside: bool,
 }
@@ -177,8 +178,8 @@ impl Waits {
         f64::from((votes << (KEPT - steps)).count_ones()) / steps as f64
     }
 
-    /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they share no
-    /// communicator, over any others, that was seen. What joins them (the sends of a pipeline, where nothing
+    /// Whether a rank may be late because of another of those that are `late` with it or are in its pipeline: they
+    /// share no communicator, over any others, that was seen. What joins them (the sends of a pipeline, where nothing
     /// tells of them) passes lateness on, and the first of them is not known.
     pub fn are_apart(&self, rank: Rank, late: &[Rank], comms: &Comms, plan: &Plan) -> bool {
         let islands = comms.islands();

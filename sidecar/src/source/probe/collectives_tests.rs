@@ -1,0 +1,208 @@
+use super::*;
+use paceline_ring::Function;
+
+fn did(ticket: u32, step: u32, comm: u64, is_timed: bool) -> Collective {
+    Collective {
+        comm,
+        bytes: 1 << 20,
+        ticket,
+        step,
+        function: Function::AllReduce,
+        channels: 8,
+        is_timed,
+        ..Collective::default()
+    }
+}
+
+fn timed(ticket: u32, duration_ns: u64) -> Timed {
+    Timed {
+        start_ns: 1_000_000 * u64::from(ticket),
+        duration_ns,
+        ticket,
+        channels: 8,
+        ..Timed::default()
+    }
+}
+
+/// Steps with two collectives each, in communicators 7 and 8; `take` may leave some out.
+fn play(take: impl Fn(u32) -> bool, times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
+    let mut collectives = Collectives::default();
+    let mut told = Vec::new();
+    for ticket in 1..=20 {
+        let of = did(
+            ticket,
+            10 + ticket / 2,
+            7 + u64::from(ticket % 2),
+            times(ticket).is_some(),
+        );
+        if take(ticket) {
+            collectives.enqueued(&of, of.step.into());
+        }
+        // The GPU is one collective behind.
+        if let Some(ns) = times(ticket - 1) {
+            collectives.timed(&timed(ticket - 1, ns));
+        }
+        while let Some(done) = collectives.next(Rank(3), 0) {
+            told.extend(done.sums);
+        }
+    }
+    (told, collectives.in_part)
+}
+
+#[test]
+fn sums_of_whole_steps() {
+    let (told, in_part) = play(|_| true, |ticket| Some(u64::from(ticket) * 100));
+    let steps: Vec<u64> = told.iter().map(|comm| comm.step).collect();
+    // The first step was seen in part, the last one may go on.
+    assert_eq!(steps[..4], [11, 11, 12, 12]);
+    assert_eq!(steps.last(), Some(&19));
+    let sums = [(told[0].comm, told[0].dur_ns), (told[1].comm, told[1].dur_ns)];
+    assert_eq!(sums, [(7, 200), (8, 300)]);
+    assert!(
+        told.iter()
+            .all(|comm| comm.gpu && comm.collectives == 1 && comm.bytes == 1 << 20)
+    );
+    assert_eq!(in_part, 0);
+}
+
+#[test]
+fn a_step_in_part_is_no_sum() {
+    let all = play(|_| true, |ticket| Some(u64::from(ticket))).0.len();
+    let (told, in_part) = play(|ticket| ticket != 9, |ticket| Some(u64::from(ticket)));
+    assert_eq!(
+        (told.len(), in_part),
+        (all - 4, 2),
+        "a record was lost, of one step or the next"
+    );
+    let (told, in_part) = play(|_| true, |ticket| (ticket != 9).then_some(u64::from(ticket)));
+    assert_eq!((told.len(), in_part), (all - 2, 1), "sampling began within it");
+    let (told, in_part) = play(|_| true, |ticket| Some(if ticket == 9 { 0 } else { 5 }));
+    assert_eq!((told.len(), in_part), (all - 2, 1), "the plugin gave one up");
+    let (told, in_part) = play(|_| true, |_| None);
+    assert_eq!(
+        (told.len(), in_part),
+        (0, 0),
+        "steps that are not sampled are no loss"
+    );
+}
+
+#[test]
+fn what_never_ends_is_not_waited_for_for_ever() {
+    let mut collectives = Collectives::default();
+    let mut told = 0;
+    for ticket in 1..=200 {
+        collectives.enqueued(&did(ticket, ticket, 7, true), ticket.into());
+        if ticket != 5 {
+            collectives.timed(&timed(ticket, 100));
+        }
+        while let Some(done) = collectives.next(Rank(0), 0) {
+            told += done.sums.len();
+        }
+    }
+    assert_eq!((told, collectives.in_part), (200 - 3, 1));
+    assert!(collectives.waiting.is_empty());
+}
+
+/// What is kept of a step that goes on for ever has a bound; its end is known all the same, and how long the rank stood
+/// still is not.
+#[test]
+fn a_step_of_very_many() {
+    let mut collectives = Collectives::default();
+    let many = 3 * beside::MOST as u32;
+    for ticket in 1..=many + 2 {
+        let step = if (2..=many).contains(&ticket) { 2 } else { ticket };
+        collectives.enqueued(&did(ticket, step, 7, true), step.into());
+        let start_ns = 1_000_000 * u64::from(ticket);
+        collectives.timed(&Timed {
+            start_ns,
+            ..timed(ticket, 100)
+        });
+    }
+    assert!(collectives.steps[&2].met.len() <= beside::MOST + 1);
+    let done = collectives.next(Rank(0), 0).unwrap();
+    assert_eq!(done.gpu_end_ns, Some(1_000_000 * u64::from(many) + 100));
+    assert_eq!(
+        (done.sums[0].collectives, done.sums[0].exposed_ns),
+        (many - 1, None)
+    );
+}
+
+/// What a stage of a pipeline does in a step: it receives and sends, and all meet for the gradients.
+fn stage(times: impl Fn(u32) -> Option<u64>) -> (Vec<event::Comm>, u64) {
+    let mut collectives = Collectives::default();
+    let mut told = Vec::new();
+    for ticket in 3..=60 {
+        let (comm, function) = match ticket % 3 {
+            0 => (8, Function::Receive),
+            1 => (8, Function::Send),
+            _ => (7, Function::AllReduce),
+        };
+        let of = Collective {
+            function,
+            bytes: 24,
+            ..did(ticket, ticket / 3, comm, true)
+        };
+        let of = if comm == 7 {
+            Collective { bytes: 1 << 20, ..of }
+        } else {
+            of
+        };
+        collectives.enqueued(&of, of.step.into());
+        if let Some(ns) = times(ticket) {
+            collectives.timed(&timed(ticket, ns));
+        }
+        while let Some(done) = collectives.next(Rank(3), 0) {
+            told.extend(done.sums);
+        }
+    }
+    (told, collectives.in_part)
+}
+
+#[test]
+fn messages_are_sums_of_their_own() {
+    let (told, in_part) = stage(|ticket| Some(100_000 + u64::from(ticket)));
+    assert_eq!(in_part, 0);
+    let of: Vec<_> = told
+        .iter()
+        .map(|sum| (sum.step, sum.comm, sum.collectives, sum.unfit, sum.bytes))
+        .collect();
+    assert_eq!(of[..2], [(2, 7, 1, 0, 1 << 20), (2, 8, 2, 2, 48)]);
+    // Step 2 has tickets 6, 7 and 8: it stood still for what it received and for the gradients.
+    let exposed: Vec<_> = told[..2].iter().map(|sum| (sum.dur_ns, sum.exposed_ns)).collect();
+    assert_eq!(exposed, [(100_008, Some(100_008)), (200_013, Some(100_006))]);
+    assert!(told[1].functions.is_empty());
+}
+
+/// NCCL may give no times of a message: the gradients' sums come all the same.
+#[test]
+fn messages_that_are_never_timed() {
+    for never in [None, Some(0)] {
+        let (told, in_part) = stage(|ticket| if ticket % 3 == 1 { never } else { Some(100) });
+        assert!(told.iter().all(|sum| sum.comm == 7) && in_part == 0, "{told:?}");
+        assert!(told.len() >= 20 - 2 - MAX_MESSAGE_STEPS, "{}", told.len());
+    }
+}
+
+#[test]
+fn short_and_rooted_ones_are_counted_for_nothing() {
+    let mut collectives = Collectives::default();
+    for step in 1..=4 {
+        let (a, b, c) = (3 * step, 3 * step + 1, 3 * step + 2);
+        let number = u64::from(step);
+        let short = Collective {
+            bytes: 8,
+            ..did(b, step, 7, false)
+        };
+        collectives.enqueued(&did(a, step, 7, true), number);
+        collectives.enqueued(&short, number);
+        let rooted = Collective {
+            function: Function::Broadcast,
+            ..did(c, step, 9, false)
+        };
+        collectives.enqueued(&rooted, number);
+        collectives.timed(&timed(a, 100));
+    }
+    let sums = collectives.next(Rank(0), 0).unwrap().sums;
+    assert_eq!(sums.len(), 1);
+    assert_eq!((sums[0].collectives, sums[0].dur_ns, sums[0].step), (1, 100, 2));
+}
